@@ -11,7 +11,7 @@ from kafka_coord.cli.connection import connection_options, current_settings, ope
 from kafka_coord.cli.options import output_option
 from kafka_coord.cli.output import Column, Format, Section, number, show
 from kafka_coord.errors import NoNode, VerificationFailed
-from kafka_coord.monitor.audit import Report, Selection, Story, parse_partition
+from kafka_coord.monitor.audit import EventHistory, Report, Selection, parse_partition
 from kafka_coord.monitor.audit import audit as run_audit
 
 _FINDINGS = (
@@ -86,12 +86,12 @@ def audit(
         return
     if not directories:
         raise click.UsageError("Missing argument 'DIR...' (or --group-log).")
-    story = Story(Selection(group, consumer, parse_partition(partition) if partition else None))
+    history = EventHistory(Selection(group, consumer, parse_partition(partition) if partition else None))
     told = bool(partition or group or consumer)
-    report = run_audit(directories, chroot=chroot, running=running, watch=story if told else None)
+    report = run_audit(directories, chroot=chroot, running=running, watch=history if told else None)
     document, sections = report.to_json(), _sections(report)
     if told:
-        events = [event.to_json() for event in story.events]
+        events = [event.to_json() for event in history.events]
         document["history"] = events
         sections.insert(0, Section("history", _EVENTS, events))
     show(output, document, sections, summary=[_verdict(report)])

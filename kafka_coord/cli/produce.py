@@ -92,13 +92,13 @@ def _hand_over(producer: Producer, topic: str, key: bytes | None, value: bytes |
 
 
 def _failed(error: KafkaError, topic: str, handed: int) -> BrokerError | NotFound | RequestRefused:
-    story = f"cannot write record {handed} or one before it to {topic}: {error.str()}"
+    message = f"cannot write record {handed} or one before it to {topic}: {error.str()}"
     if error.code() in _UNKNOWN:
-        return NotFound(f"{story}; create the topic first")
+        return NotFound(f"{message}; create the topic first")
     if error.code() in {
         KafkaError.MSG_SIZE_TOO_LARGE,
         KafkaError.INVALID_RECORD,
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
     }:
-        return RequestRefused(story)
-    return BrokerError(story)
+        return RequestRefused(message)
+    return BrokerError(message)

@@ -32,7 +32,7 @@ log = logging.getLogger("kafka_coord.serve")
 
 _LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
 _RETRY_S = 1.0
-_LOOK_S = 0.1
+_POLL_S = 0.1
 """Seconds between checks whether the service has ended by itself. A signal to stop wakes it at once."""
 _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bound here, recognised
 
@@ -224,7 +224,7 @@ def run_service(settings: Settings, broker_id: int) -> None:
             service.start()
             try:
                 ready = False
-                while not stopping.wait(_LOOK_S) and not service.wait(0.0):
+                while not stopping.wait(_POLL_S) and not service.wait(0.0):
                     if gateway is not None:
                         gateway.raise_failure()
                     if not ready and service.wait_registered(0.0):

@@ -89,15 +89,15 @@ def watch(groups: tuple[str, ...], interval: float, count: int | None, no_lag: b
             else:
                 read_client_group(instances, group)
         ends = None if no_lag else end_offsets_reader(log)
-        looks = _looks(instances, groups, ends, interval, count)
+        frames = _frames(instances, groups, ends, interval, count)
         if output is Format.TABLE and sys.stdout.isatty():
-            _live(looks)
+            _live(frames)
         else:
-            for at, frame in enumerate(looks):
+            for at, frame in enumerate(frames):
                 _print(output, frame, first=at == 0)
 
 
-def _looks(
+def _frames(
     instances: Instances, groups: tuple[str, ...], ends: EndOffsets | None, interval: float, count: int | None
 ) -> Iterator[Overview | str]:
     """The frames. While ZooKeeper does not answer, an error message takes the place of a frame."""
@@ -110,13 +110,13 @@ def _looks(
             yield f"ZooKeeper does not answer: {error}"
 
 
-def _live(looks: Iterator[Overview | str]) -> None:
+def _live(frames: Iterator[Overview | str]) -> None:
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
 
     with Live(console=terminal(), screen=True, auto_refresh=False) as live:
-        for frame in looks:
+        for frame in frames:
             if isinstance(frame, str):
                 live.update(Text(clean(frame), style="red"), refresh=True)
                 continue

@@ -8,7 +8,7 @@ from kafka_coord.consumer.transport import Transport
 from kafka_coord.errors import StoreUnavailable
 from kafka_coord.zk.store import SessionState
 
-_LOOK_S = 30.0
+_LOOKUP_S = 30.0
 _RETRY_S = 1.0
 
 
@@ -41,11 +41,11 @@ class BrokerLookup:
             return now + _RETRY_S
         try:
             if self._brokers.step():
-                self._due = now + _LOOK_S
+                self._due = now + _LOOKUP_S
         except StoreUnavailable:
             self._due = now + _RETRY_S
             return self._due
         if now >= self._due:
-            self._due = now + (_LOOK_S if self._brokers.addresses else _RETRY_S)
+            self._due = now + (_LOOKUP_S if self._brokers.addresses else _RETRY_S)
         self._connect(self._brokers.addresses)
         return self._due

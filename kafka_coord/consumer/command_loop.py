@@ -82,7 +82,7 @@ class CommandLoop:
         Raises :class:`MembershipLost`, also if the channel is gone, and the store's errors.
         """
         if self._changed or now >= self.look_due:
-            self._look(now)
+            self._list_commands(now)
         while self._next() is not None:
             if not self._obey_next(registration, self._queue[0]):
                 # The fetchers wake the connector when the command can continue. The retry guards against a lost
@@ -98,7 +98,7 @@ class CommandLoop:
                 self._queue.append(command_id)
         return self._queue[0] if self._queue else None
 
-    def _look(self, now: float) -> None:
+    def _list_commands(self, now: float) -> None:
         self._changed = False
         self._arrived.clear()  # the listing below contains them
         try:
@@ -191,7 +191,7 @@ class CommandLoop:
         self._channel.acknowledge(registration, current.command_id, offsets)
         self._current = None
         log.info(
-            "obeyed command=%s generation=%d partitions=%d offsets=%d",
+            "carried out command=%s generation=%d partitions=%d offsets=%d",
             current.command_id.name,
             current.command.generation,
             len(current.command.partitions),

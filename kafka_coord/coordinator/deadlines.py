@@ -56,7 +56,7 @@ def deadlines(
 
 
 def _in_grace(inputs: DeadlineInputs, timers: GroupTimers, now: float) -> frozenset[str]:
-    """A consumer that returned and left again between two looks keeps its first timer. The look cannot see the
+    """A consumer that returned and left again between two passes keeps its first timer. No pass sees the
     incarnation in between: the ledger still names the one before."""
     places = {c: led.place for c, led in inputs.ledgers.items() if led.place is not None and c not in inputs.registered}
     timers.gone.update(places, now)
@@ -84,7 +84,7 @@ def _overdue(inputs: DeadlineInputs, timers: GroupTimers, now: float) -> frozens
 
 
 def slow_commands(timers: GroupTimers, now: float) -> list[tuple[str, str]]:
-    """(consumer, name) of the commands that had been outstanding for :data:`SLOW_COMMAND_MS` at the last look."""
+    """(consumer, name) of the commands that were outstanding for :data:`SLOW_COMMAND_MS` at the last pass."""
     return [(consumer, name) for consumer, _, name in timers.commands.before(now - SLOW_COMMAND_MS / 1000)]
 
 

@@ -53,7 +53,7 @@ class DecisionWriter:
 
     def decide(self, memory: GroupMemory, snapshot: Snapshot) -> PreparedPlan | None:
         """``None`` if the group must be looked at again first: a deletion by hand was repaired, or matching its
-        patterns takes longer than one look may take."""
+        patterns takes longer than one pass may take."""
         repair = repairs(memory, snapshot)
         if repair:
             self._executor.write(repair)
@@ -90,13 +90,13 @@ class DecisionWriter:
         return self._executor.write_prepared(plan.prepared)
 
     def written(self, plan: PreparedPlan, written: Written) -> float | None:
-        """Remembers the written values. Returns when (monotonic) to look again to see whether the group is at rest."""
+        """Remembers the written values. Returns when (monotonic) to check again whether the group is at rest."""
         memory, snapshot = plan.memory, plan.snapshot
         remember_ledgers(memory, snapshot.observation, plan.plan if written.units else None)
         if plan.plan.steps:
             memory.mark_active()
             return None
-        return self._idle.looked(memory, snapshot, plan.plan)
+        return self._idle.after_pass(memory, snapshot, plan.plan)
 
     def settle(self, plans: Sequence[PreparedPlan]) -> None:
         """Records which groups are at rest, for the next coordinator. Raises :class:`Fenced`."""

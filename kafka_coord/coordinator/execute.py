@@ -54,7 +54,7 @@ class Executor:
         """Writes one plan.
 
         Raises :class:`Fenced` once another instance has been elected, :class:`MultiFailed` if something changed since
-        the look, and :class:`StoreUnavailable` if the outcome is unknown. After either of these two, look at the group
+        the snapshot, and :class:`StoreUnavailable` if the outcome is unknown. After either of these two, read the group
         again. The part that was written is consistent by itself.
         """
         return _written(prepared, self.write(prepared.units))
@@ -74,7 +74,7 @@ class Executor:
 
     def clear_below_leaf(self, refused: MultiFailed) -> None:
         """Removes znodes that somebody created below one of kafka-coord's leaves, if they made ZooKeeper refuse the
-        write. No look sees them, so every pass would fail in the same way."""
+        write. No pass sees them, so every pass would fail in the same way."""
         _, _, below = refused.path.removeprefix(f"{layout.GROUPS}/").partition("/")
         kind = below.split("/")
         if isinstance(refused.cause, NotEmpty) and (kind[0], len(kind)) in _LEAVES:

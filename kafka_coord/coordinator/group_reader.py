@@ -24,7 +24,7 @@ IDLE_CHECKS_AT_ONCE = 128
 """The most idle groups that are checked together."""
 
 SnapshotResult = Snapshot | Exception | None
-"""The result of a look at one group: ``None`` if the group does not exist, the error if it cannot be read."""
+"""The result of reading one group: ``None`` if the group does not exist, the error if it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The rebalance request handler: takes groups, looks, decides, writes, and goes on to the next."""
+"""The rebalance request handler: takes groups, reads, decides, writes, and goes on to the next."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class RebalanceRequestHandler:
 
     @property
     def unreadable(self) -> int:
-        """How many znodes could not be decoded at the last look and are left alone. Includes the offsets that keep
+        """How many znodes could not be decoded at the last pass and are left alone. Includes the offsets that keep
         partitions from being started."""
         return sum(len(memory.unreadable) for memory in self.memories)
 
@@ -122,7 +122,7 @@ class RebalanceRequestHandler:
         return not (self.closed or self.deposed) and self._leadership.still()
 
     def _check_idle(self, memories: Sequence[GroupMemory]) -> None:
-        """Schedules a look at groups that are no longer at rest."""
+        """Schedules a pass over groups that are no longer at rest."""
         try:
             found = self._reader.still_idle(memories)
         except StoreError as error:

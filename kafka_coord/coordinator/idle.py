@@ -56,7 +56,7 @@ class IdleGroups:
     """The groups that this coordinator found at rest or read as such (``memory.at_rest``). Belongs to the handler's
     thread; call :meth:`begin` before that starts.
 
-    A group counts as at rest only while its zxids and its topics are the same as when a complete look found nothing to
+    A group counts as at rest only while its zxids and its topics are the same as when a complete pass found nothing to
     do.
     """
 
@@ -91,12 +91,12 @@ class IdleGroups:
     # --- coming to rest ----------------------------------------------------------------------------------------------
 
     def wants_zxids(self, memory: GroupMemory) -> bool:
-        """Whether the group is at rest if the next look also finds nothing to do."""
+        """Whether the group is at rest if the next pass also finds nothing to do."""
         since = memory.quiet_since
         return since is not None and self._store.clock.monotonic() >= since + self._options.settled_after_ms / 1000
 
-    def looked(self, memory: GroupMemory, snapshot: Snapshot, plan: Plan) -> float | None:
-        """Evaluates a complete look and its plan. Returns when (monotonic) to look again to see whether the group is at
+    def after_pass(self, memory: GroupMemory, snapshot: Snapshot, plan: Plan) -> float | None:
+        """Evaluates a complete pass and its plan. Returns when (monotonic) to check again whether the group is at
         rest."""
         now = self._store.clock.monotonic()
         if not self._options.settled_after_ms:

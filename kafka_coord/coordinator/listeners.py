@@ -188,7 +188,7 @@ class RequestListener:
 
 class PauseListener:
     """``/consumers/paused``: enqueues every group when the pause is set or lifted. If somebody set and lifted the pause
-    before this listener noticed, it enqueues only the groups that a look may have found paused (``perhaps_paused``).
+    before this listener noticed, it enqueues only the groups that a pass may have found paused (``perhaps_paused``).
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The coordinator's memory of each group between two looks: created, invalidated and dropped only here.
+"""The coordinator's memory of each group between two passes: created, invalidated and dropped only here.
 
 Nothing in it matters for safety. It saves reads and decoding, and it records how long things have lasted. A newly
 elected coordinator starts without it.
@@ -27,10 +27,10 @@ class Outcome:
 
 
 class Decoded:
-    """The values that the last look at one group decoded. The next look decodes only what was written since.
+    """The values that the last pass over one group decoded. The next pass decodes only what was written since.
 
     A znode's path and the zxid of its last write identify its value, version and incarnation. Values are frozen.
-    ``consumers`` are those seen then: the next look reads their znodes before it knows who is still there.
+    ``consumers`` are those seen then: the next pass reads their znodes before it knows who is still there.
     """
 
     __slots__ = ("_values", "consumers")
@@ -40,12 +40,12 @@ class Decoded:
         self.consumers: tuple[str, ...] = ()
 
     def get(self, path: str, node: Node) -> object | None:
-        """The znode's value, if the last look decoded exactly this state of it."""
+        """The znode's value, if the last pass decoded exactly this state of it."""
         mzxid, value = self._values.get(path, (-1, None))
         return value if mzxid == node.stat.mzxid else None
 
     def replace(self, values: dict[str, tuple[int, object]]) -> None:
-        """Keeps the values of this look and drops older ones."""
+        """Keeps the values of this pass and drops older ones."""
         self._values = values
 
 
@@ -115,7 +115,7 @@ class GroupMemory:
     outcome: Outcome | None = None
     """Always replaced as a whole, so any thread may read it."""
     unreadable: frozenset[Unreadable] = frozenset()
-    """The znodes reported as unreadable at the last look. Any thread may read it."""
+    """The znodes reported as unreadable at the last pass. Any thread may read it."""
     unsettled: Unsettled | None = None
     """Any thread may read it."""
     failures: int = 0

@@ -40,7 +40,7 @@ _READS_WHOLE, _READS_EACH, _READS_ZXIDS = 7, 3, 3
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The result of a look: the observation for ``plan``, and what the executor needs besides it.
+    """The result of reading a group: the observation for ``plan``, and what the executor needs besides it.
 
     ``missing`` are the group's persistent parents that do not exist yet and that a write must create. ``history`` is
     the znode of its decisions, if the query asked for it and it can be read. ``zxids`` identify the state that was
@@ -55,8 +55,8 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class GroupQuery:
-    """The input of a look at one group, with the values known already. ``with_history`` also reads the group's past
-    decisions, to which the next one is appended. ``with_zxids`` also reads the zxids of the group's state."""
+    """A group to read, with the values known already. ``with_history`` also reads the group's past decisions, to which
+    the next one is appended. ``with_zxids`` also reads the zxids of the group's state."""
 
     memory: GroupMemory
     topics: Mapping[str, TopicInfo]
@@ -109,14 +109,13 @@ def _zxids(
 def observe(
     store: Store, queries: Sequence[GroupQuery], *, epoch: int, options: CoordinatorOptions
 ) -> list[Snapshot | StoreError | None]:
-    """Looks at several groups with as many requests as for one group: a single request if each group has the same
-    consumers as at the last look, otherwise two. Returns ``None`` for a group that does not exist, and the error for
+    """Reads several groups with as many requests as for one group: a single request if each group has the same
+    consumers as at the last pass, otherwise two. Returns ``None`` for a group that does not exist, and the error for
     one that cannot be read. Raises :class:`StoreUnavailable` if nothing could be read.
 
     Malformed znodes are listed in ``observation.unreadable`` and otherwise treated as absent. The reads are not one
     snapshot of ZooKeeper and need not be. The coordinator alone writes ledgers, targets and commands. Whatever a
-    consumer changes between two reads (it registers, acknowledges or vanishes) is an event that makes the handler look
-    again.
+    consumer changes between two reads (it registers, acknowledges or vanishes) is an event that causes another pass.
     """
     readers = [_SnapshotReader(store, query, epoch, options) for query in queries]
     _ask(store, readers, [one.whole() for one in readers])
@@ -135,8 +134,8 @@ def _ask(store: Store, readers: Sequence[_SnapshotReader], reads: Sequence[Seque
 
 
 class _SnapshotReader:
-    """One look in steps: :meth:`whole`, :meth:`each` and :meth:`commands` return the reads to send, and :meth:`found`
-    returns the snapshot."""
+    """Reads one group in steps: :meth:`whole`, :meth:`each` and :meth:`commands` return the reads to send, and
+    :meth:`found` returns the snapshot."""
 
     def __init__(self, store: Store, query: GroupQuery, epoch: int, options: CoordinatorOptions) -> None:
         self._store, self._query, self._epoch, self._options = store, query, epoch, options

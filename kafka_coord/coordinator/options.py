@@ -10,7 +10,7 @@ class CoordinatorOptions:
     """Durations in ms.
 
     ``look_interval_ms``: how often every group is looked at, even without an event. A group that has been at rest for
-    ``settled_after_ms`` (0: never) is recorded as such; from then on a look only checks whether anything has changed.
+    ``settled_after_ms`` (0: never) is recorded as such; from then on a pass only checks whether anything has changed.
     ``whole_look_interval_ms``: how often everything about such a group is read, which also finds registrations and
     ledgers edited by hand. ``retry_backoff_ms`` to ``retry_backoff_max_ms``: how long a group waits after ZooKeeper did
     not answer. ``channel_retirement_ms``: how long the channel znode of a departed consumer is kept. It must be far

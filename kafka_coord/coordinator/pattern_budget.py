@@ -11,7 +11,7 @@ from kafka_coord.zk.store import Clock
 log = logging.getLogger(__name__)
 
 BUDGET_S = 0.1
-"""Seconds that one look may spend on matching before the next group gets its turn."""
+"""Seconds that one pass may spend on matching before the next group gets its turn."""
 
 
 def match_patterns(memory: GroupMemory, observation: Observation, clock: Clock) -> bool:

@@ -1,4 +1,4 @@
-"""The rebalance request queue: the groups to look at, each at most once, first come, first served."""
+"""The rebalance request queue: the groups that need a pass, each at most once, first come, first served."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class RebalanceRequestQueue:
     them.
 
     An event sets a group's bit and, if it was clear, enqueues the group. More events while the bit is set cost nothing.
-    The handler takes a group, **clears the bit, then looks**. An event during the look enqueues the group again, so no
+    The handler takes a group, **clears the bit, then reads**. An event during the pass enqueues the group again, so no
     event is lost; and a busy group goes to the end of the queue, so none starves.
 
     A *calm* group is due because time has passed, or because an election found it at rest. Groups with an event go

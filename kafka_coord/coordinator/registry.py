@@ -54,7 +54,7 @@ class GroupRegistry:
 
     def groups_to_look_at(self, topic: str) -> frozenset[str]:
         """Like :meth:`groups_for_topic`, without matching any pattern: includes groups whose patterns have not been
-        matched with this topic yet. A slow pattern must not block a listener; the look matches it."""
+        matched with this topic yet. A slow pattern must not block a listener; the pass matches it."""
         with self._lock:
             by_name = frozenset(self.consumer_groups_per_topic.get(topic, ()))
             patterns = [(g, self._patterns[g]) for g in self.groups_with_wildcard_topics - by_name]

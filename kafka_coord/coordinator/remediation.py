@@ -15,7 +15,7 @@ _BELOW_A_GROUP = {
     "paused": "until it is removed the group counts as paused: kafka-coord groups resume {group}",
     "history": "the next decision replaces it: kafka-coord groups rebalance {group}",
     "settled": "the coordinator reads the whole group instead: zkCli.sh delete /consumers/groups/{group}/settled",
-    "channel": "its consumer obeys neither it nor later commands; evict it: kafka-coord groups evict {group} {name}",
+    "channel": "its consumer carries out neither it nor later ones; evict it: kafka-coord groups evict {group} {name}",
 }
 _LISTED = ("ids", "owners", "channel")
 """Znodes whose children show which consumers take part and what they hold."""

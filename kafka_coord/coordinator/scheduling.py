@@ -1,4 +1,4 @@
-"""Schedules a group's next look: after an acknowledgement, when a timer ends, after a failure, and periodically."""
+"""Schedules a group's next pass: after an acknowledgement, when a timer ends, after a failure, and periodically."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kafka_coord.zk.store import Store, WatchEvent, WatchType
 log = logging.getLogger(__name__)
 
 GATHER_S = 0.01
-"""After the first of several acknowledgements, the handler waits this many seconds for the others, because one look and
+"""After the first of several acknowledgements, the handler waits this many seconds for the others, because one pass and
 one write for all cost less than for each. It handles the last acknowledgement immediately."""
 LOOK_AGAIN_S = 0.5
 """Seconds after which the handler looks again at a group with new commands if no event comes first."""
@@ -28,7 +28,7 @@ BLOCKED_LOOK_PART = 0.05
 watches offsets, so this bounds the wait after a repair.
 """
 SEVERAL_AT_ONCE = 3
-"""How often in a row the handler looks again without a pause at a group that changed between look and write."""
+"""How often in a row the handler looks again without a pause at a group that changed between read and write."""
 
 
 class Scheduler:
@@ -40,14 +40,14 @@ class Scheduler:
         self._options = options
 
     def written(self, plan: PreparedPlan, written: Written, rest_due: float | None) -> None:
-        """Schedules after a pass. ``rest_due`` is when to look again to see whether the group is at rest."""
+        """Schedules after a pass. ``rest_due`` is when to check again whether the group is at rest."""
         memory, now = plan.memory, self._store.clock.monotonic()
         self._watch_for_acknowledgements(memory, plan.snapshot.observation, written)
         if rest_due is not None:
             self._queue.request_at(memory.group, rest_due)
         if plan.plan.steps:
             if written.commands or plan.plan.state in AT_REST:
-                # a look shows nothing new before an acknowledgement or another event
+                # a pass shows nothing new before an acknowledgement or another event
                 self._queue.request_at(memory.group, now + LOOK_AGAIN_S)
             else:
                 self._queue.request(memory.group)
@@ -59,15 +59,15 @@ class Scheduler:
         self.now_and_then(memory, BLOCKED_LOOK_PART if plan.plan.blocked else 1.0)
 
     def now_and_then(self, memory: GroupMemory, part: float = 1.0) -> None:
-        """Schedules the next look in case no event comes, after a part of the look interval."""
+        """Schedules the next pass in case no event comes, after a part of the look interval."""
         interval_s = self._options.look_interval_ms * spread(memory.group) / 1000
         self._queue.request_at(memory.group, self._store.clock.monotonic() + part * interval_s)
 
     def after_failure(self, memory: GroupMemory, error: Exception | None) -> None:
-        """Schedules the next look, which decides the rest again. The part that was written is consistent."""
+        """Schedules the next pass, which decides the rest again. The part that was written is consistent."""
         memory.failures += 1
         if isinstance(error, MultiFailed):
-            log.debug("looking again group=%s: the group changed between look and write (%s)", memory.group, error)
+            log.debug("looking again group=%s: the group changed between read and write (%s)", memory.group, error)
             if memory.failures <= SEVERAL_AT_ONCE:
                 self._queue.request(memory.group)
                 return
@@ -99,7 +99,7 @@ class Scheduler:
 
         def fired(event: WatchEvent) -> None:
             watched.discard(event.path)
-            if watched and event.type is WatchType.DELETED:  # more acknowledgements may follow: one look serves all
+            if watched and event.type is WatchType.DELETED:  # more acknowledgements may follow: one pass serves all
                 self._queue.request_at(group, self._store.clock.monotonic() + GATHER_S, event=True)
             else:
                 self._queue.request(group)

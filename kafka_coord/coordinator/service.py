@@ -125,8 +125,8 @@ class CoordinatorService:
     # --- one turn --------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """One turn: handles session changes, registers, stands for election, runs listeners, obeys a request to resign.
-        Raises :class:`StoreError` if ZooKeeper did not answer: call it again."""
+        """One turn: handles session changes, registers, stands for election, runs listeners, carries out a request to
+        resign. Raises :class:`StoreError` if ZooKeeper did not answer: call it again."""
         if self._sessions.expired:
             self._sessions.expired = False
             self._step_down("its ZooKeeper session ended")

@@ -13,7 +13,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Since(Generic[Key]):
-    """Remembers when each thing was first seen, until a look no longer sees it."""
+    """Remembers when each thing was first seen, until a pass no longer sees it."""
 
     __slots__ = ("_first_seen",)
 

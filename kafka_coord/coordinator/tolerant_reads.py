@@ -13,7 +13,7 @@ from kafka_coord.zk.store import GetChildren, Read, ReadResult, Store
 FORBIDDEN = "its ACL forbids reading it: grant the reader's ZooKeeper user READ, or delete it"
 
 MOST_REPORTED = 10
-"""How many lines about unreadable znodes one look may log; there may be thousands."""
+"""How many lines about unreadable znodes one pass may log; there may be thousands."""
 
 log = logging.getLogger(__name__)
 

@@ -157,7 +157,7 @@ class Translation:
         return [tp for tp, node in zip(partitions, found, strict=True) if node is not None]
 
     def _removal(self) -> list[Op]:
-        """Deletes the group's tree, leaves first. ``ids`` goes first: if a consumer has registered since the look,
+        """Deletes the group's tree, leaves first. ``ids`` goes first: if a consumer has registered since the snapshot,
         deleting ``ids`` fails, and nothing is removed."""
         group = layout.group(self._group)
         tree = [group, *tree_below(self._store, group)]

@@ -1,4 +1,4 @@
-"""The result of one look at a group, frozen: everything that ``plan`` may know."""
+"""A frozen snapshot of a group: everything that ``plan`` may know."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One look at one group. All maps are keyed by consumer name unless stated otherwise.
+    """A snapshot of one group. All maps are keyed by consumer name unless stated otherwise.
 
     ``topics`` are all of Kafka's topics (as the topic registry knows them from its listeners). ``in_grace`` are
     consumers whose registration is gone but whose place is kept. ``overdue`` are consumers with a command that is

@@ -228,7 +228,7 @@ class Cause(StrEnum):
 class Decision:
     """One entry of a group's history: a generation, its reason, the partitions that moved, and how long each step took.
 
-    ``causes`` lists every cause found in the same look, the weightiest first; ``reason`` says the same in words.
+    ``causes`` lists every cause found in the same pass, the weightiest first; ``reason`` says the same in words.
     ``causes`` is empty in entries of earlier releases.
 
     Durations are ms from the decision; each is ``None`` until its step was seen: ``stopped_ms`` every stop was

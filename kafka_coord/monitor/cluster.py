@@ -17,7 +17,7 @@ from kafka_coord.zk.store import GetChildren, GetData, Node, ReadResult, Store
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """One look at the cluster without its groups. ``initialised``: whether ``/consumers/groups`` exists. ``instances``
+    """A view of the cluster without its groups. ``initialised``: whether ``/consumers/groups`` exists. ``instances``
     are the running ones by broker id, elected or not; ``since_ms`` is the time of the coordinator's election.
     ``undecided`` says why no instance decides anything in the whole cluster, even if one is elected; "" if the elected
     instance can. ``topics_changed_ms`` is when each topic's znode was last written.

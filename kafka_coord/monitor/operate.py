@@ -1,4 +1,4 @@
-"""Operators' changes that need no coordinator: pauses and group settings. A request to look follows each change."""
+"""Operators' changes that need no coordinator: pauses and group settings. A request for a pass follows each change."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pause(store: Store, group: str, *, by: str, reason: str) -> None:
     path = layout.paused(group) if group else layout.PAUSED
     store.ensure_path(path)
     store.set(path, fields.dump(value.to_json()))
-    _look(store, group, by=by, reason="paused")
+    _request_pass(store, group, by=by, reason="paused")
 
 
 def resume(store: Store, group: str, *, by: str) -> None:
@@ -46,7 +46,7 @@ def resume(store: Store, group: str, *, by: str) -> None:
             ) from None
         what = f"group {group!r} is" if group else "the groups are"
         raise RequestRefused(f"{what} not paused; nothing was changed") from None
-    _look(store, group, by=by, reason="resumed")
+    _request_pass(store, group, by=by, reason="resumed")
 
 
 def change_settings(
@@ -72,14 +72,13 @@ def change_settings(
             store.set(path, fields.dump(changed.to_json()), node.stat.version)
         except BadVersion:
             continue
-        _look(store, group, by=by, reason="settings changed")
+        _request_pass(store, group, by=by, reason="settings changed")
         return changed
 
 
-def _look(store: Store, group: str, *, by: str, reason: str) -> None:
-    """Asks the coordinator to look now, and does not wait for the answer; the coordinator removes it later. The global
-    pause needs no such request, because the coordinator watches it.
-    """
+def _request_pass(store: Store, group: str, *, by: str, reason: str) -> None:
+    """Asks the coordinator for a pass now, and does not wait for the answer; the coordinator removes it later. The
+    global pause needs no such request, because the coordinator watches it."""
     if group:
         submit(store, Request(RequestType.LOOK, group=group, by=by, reason=reason))
 

@@ -42,7 +42,7 @@ know yet how far its predecessor had let consumers read (KIP-207)."""
 _BEGINS_S = 10.0
 """How long to reuse the start offsets of the logs: retention moves them slowly, and a fetch notices a change."""
 _IDLE_S = 0.05
-"""The pause after a look that found nothing. Spark's default trigger asks again after 10 ms."""
+"""The pause after a poll that found nothing. Spark's default trigger asks again after 10 ms."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ _COMMITTED_FOR_S = 2.0
 class GroupProgress:
     """Spark's progress report of one micro-batch, for the sources of a query that read from ``group``.
 
-    ``ends`` are the log ends of the partitions that the query holds, as of its last look. ``read`` is the offset up to
+    ``ends`` are the log ends of the partitions that the query holds, as of its last poll. ``read`` is the offset up to
     which the micro-batch read each partition. ``seconds`` is its whole duration, ``steps_ms`` the duration of each
     step.
     """

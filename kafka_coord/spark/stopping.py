@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _IDLE_LOOKS = 10
 
 
@@ -53,10 +53,10 @@ class BetweenBatches:
     def _await_between(self, query: StreamingQuery, deadline: float) -> bool:
         idle = 0
         while query.isActive and time.monotonic() < deadline:
-            if self._between.wait(_LOOK_S):
+            if self._between.wait(_POLL_S):
                 return True
             status = query.status
-            # Spark looked for new records and found none. By that look it told the source that all earlier ones are
+            # Spark looked for new records and found none. By asking, it told the source that all earlier ones are
             # done.
             idle = idle + 1 if not status["isDataAvailable"] and not self._at_work.locked() else 0
             if idle >= _IDLE_LOOKS:

@@ -87,9 +87,9 @@ class ZkElection:
         self._looked_at = 0.0
         self._seen: Node | None = None
         self._epoch_seen: Node | None = None
-        """The stored epoch as of the last look."""
+        """The stored epoch as last read."""
         self._epoch_is_new = False
-        """Whether the last look found no leader, and this instance has not tried with that epoch yet."""
+        """Whether the last read found no leader, and this instance has not tried with that epoch yet."""
         self._unresolved = False
         self._highest_epoch_seen = 0
         self._complaints: dict[str, _Complaint] = {}
@@ -115,7 +115,7 @@ class ZkElection:
         now = self._store.clock.monotonic()
         if not self._fired and now < self._looked_at + LOOK_AGAIN_S:
             return
-        self._fired = False  # before the read: the next look sees whatever fires from here on
+        self._fired = False  # before the read: the next read sees whatever fires from here on
         try:
             self._seen = self._read_and_watch()
         except BaseException:
@@ -139,7 +139,7 @@ class ZkElection:
         self._wake()
 
     def leader(self) -> CoordinatorInfo | None:
-        """The coordinator as of the last look; None if there is none or its znode cannot be read (logged)."""
+        """The coordinator as last read; None if there is none or its znode cannot be read (logged)."""
         self.watch()
         if self._seen is None:
             return None

@@ -9,7 +9,7 @@ import pytest
 
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.model import Request, RequestType, TopicPartition
-from kafka_coord.monitor.audit import Rule, Selection, Story, audit
+from kafka_coord.monitor.audit import EventHistory, Rule, Selection, audit
 from kafka_coord.zk.store import Store
 from tests.cli.running import run
 from tests.coordinator.conftest import expire
@@ -42,15 +42,15 @@ def test_rebalances_a_failover_and_a_crash_are_clean_and_told(
     world.ask(Request(RequestType.REBALANCE, group="delays", reason="tidy", by="me"))
 
     directory, chroot = Path(logged_server.directory), world.hosts.partition("/")[2]
-    story = Story(Selection(group="delays", partition=TopicPartition("flights", 0)))
-    report = audit([directory], chroot=f"/{chroot}", running=True, watch=story)
+    history = EventHistory(Selection(group="delays", partition=TopicPartition("flights", 0)))
+    report = audit([directory], chroot=f"/{chroot}", running=True, watch=history)
 
     assert report.violations == []
     assert {found.rule for found in report.warnings} <= {Rule.NOT_CONVERGED}
     assert report.figures["elections"] == 3
     assert report.figures["registrations"] == 4
     assert report.figures["commands"] == report.figures["commands_removed"] >= 7
-    told = [f"{event.what} | {event.why}" for event in story.events]
+    told = [f"{event.what} | {event.why}" for event in history.events]
     assert told[0].startswith("generation 1: flights-0 is to move from nobody to c1 | member c1 joined")
     assert told[1].startswith("c1 is told to start flights-0 where its auto.offset.reset says")
     assert any("is told to stop flights-0" in line and "joined" in line for line in told) or any(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kafka_coord.dev.bench.report import Bar, Spread
 from kafka_coord.dev.bench.spark import tables
 from kafka_coord.dev.bench.spark.handover import Handovers, Stop
-from kafka_coord.dev.bench.spark.soak import Look
+from kafka_coord.dev.bench.spark.soak import MemorySample
 from kafka_coord.dev.bench.spark.testbed import OURS, SPARKS, MicroBatch, Work
 from kafka_coord.dev.bench.spark.throughput import Drain
 from kafka_coord.dev.bench.spark.triggers import Ticks
@@ -78,11 +78,11 @@ def test_a_stop_is_late_when_the_micro_batch_at_work_was_through_before_it_was_a
 
 
 def test_memory_is_flat_when_the_last_third_is_as_the_second() -> None:
-    def looks(*mib: float) -> list[Look]:
-        return [Look(minute, minute * 10, 3, one, one / 2, 500.0) for minute, one in enumerate(mib)]
+    def samples(*mib: float) -> list[MemorySample]:
+        return [MemorySample(minute, minute * 10, 3, one, one / 2, 500.0) for minute, one in enumerate(mib)]
 
     def met(*mib: float) -> bool | None:
-        return bar(tables.bars([], [], [], looks(*mib)), "memory of Python workers").met
+        return bar(tables.bars([], [], [], samples(*mib)), "memory of Python workers").met
 
     assert met(50, 100, 100, 100, 101, 102) is True
     assert met(50, 100, 100, 100, 120, 140) is False

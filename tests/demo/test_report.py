@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from kafka_coord.dev.demo.expected import AirlineTotal
-from kafka_coord.dev.demo.report import Story, render
+from kafka_coord.dev.demo.report import RunReport, render
 from kafka_coord.dev.demo.timeline import Event, EventKind, assemble
 from kafka_coord.dev.demo.verification import verify
 from kafka_coord.dev.html.markup import Markup, join, tag
@@ -19,9 +19,9 @@ HOSTILE = "</title><script>alert(1)</script><b a='\" & \x00\x1b[31m"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def story(world: SmallRun | None = None) -> Story:
+def report(world: SmallRun | None = None) -> RunReport:
     world = world or SmallRun()
-    return Story(
+    return RunReport(
         group="delays",
         timeline=timeline(world),
         verification=verify(world.evidence()),
@@ -44,7 +44,7 @@ def text(page: str) -> str:
 
 
 def test_the_page_is_well_formed_and_tells_the_verdict() -> None:
-    shown = text(render(story()))
+    shown = text(render(report()))
 
     assert "Verified" in shown
     assert "200 records, none lost, with a consumer and the coordinator killed on the way" in shown
@@ -53,7 +53,7 @@ def test_the_page_is_well_formed_and_tells_the_verdict() -> None:
 
 
 def test_the_page_needs_nothing_from_elsewhere() -> None:
-    page = render(story())
+    page = render(report())
 
     assert not re.search(r"https?://|//[a-z]|url\(|@import|<script|<link|<img|<iframe", page)
 
@@ -62,7 +62,7 @@ def test_a_failure_is_told_before_everything_else() -> None:
     world = SmallRun()
     world.c1.pop()
 
-    page = render(story(world))
+    page = render(report(world))
 
     assert "Not verified" in text(page)
     heading = parsed(page).find(".//h1")
@@ -72,7 +72,7 @@ def test_a_failure_is_told_before_everything_else() -> None:
 
 
 def test_every_hold_event_and_rebalance_is_on_the_page() -> None:
-    told = story()
+    told = report()
     page = parsed(render(told))
     titles = [element.text or "" for element in page.iter("title")]
 
@@ -86,7 +86,7 @@ def test_every_hold_event_and_rebalance_is_on_the_page() -> None:
 
 
 def test_events_at_the_same_moment_do_not_hide_each_other() -> None:
-    page = parsed(render(story()))
+    page = parsed(render(report()))
     markers = [(c.get("cx"), c.get("cy")) for c in page.iter("circle") if c.get("class") == "marker"]
 
     assert len(markers) == 4
@@ -95,7 +95,7 @@ def test_events_at_the_same_moment_do_not_hide_each_other() -> None:
 
 
 def test_hostile_names_stay_text() -> None:
-    told = story()
+    told = report()
     spoilt = replace(
         told,
         group=HOSTILE,
@@ -128,13 +128,13 @@ def test_hostile_names_stay_text() -> None:
 
 def test_a_run_in_which_nothing_happened_still_makes_a_page() -> None:
     nothing = assemble([], [], [], [], [], [])
-    bare = replace(story(), timeline=nothing, steps=(), failover_ms=None, failover_records=None)
+    bare = replace(report(), timeline=nothing, steps=(), failover_ms=None, failover_records=None)
 
     assert "Rebalances" in text(render(bare))
 
 
 def test_a_ninth_consumer_still_has_a_colour() -> None:
-    told = story()
+    told = report()
     many = tuple(f"c{number}" for number in range(1, 12))
 
     page = render(replace(told, timeline=replace(told.timeline, consumers=many)))
@@ -145,7 +145,7 @@ def test_a_ninth_consumer_still_has_a_colour() -> None:
 
 @pytest.mark.parametrize("count", [1, 300])
 def test_any_number_of_partitions_fits(count: int) -> None:
-    told = story()
+    told = report()
     page = render(replace(told, timeline=replace(told.timeline, partitions=tuple(map(tp, range(max(2, count)))))))
 
     assert parsed(page) is not None

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from kafka_coord.dev.demo.countdown import Countdown, Part
-from kafka_coord.dev.demo.live import LiveView, Obeyed
+from kafka_coord.dev.demo.live import Acknowledged, LiveView
 from kafka_coord.dev.demo.options import Clients, DemoOptions
 from kafka_coord.dev.demo.timeline import Event, EventKind, Sample
 from kafka_coord.dev.demo.view import PlainView
@@ -18,7 +18,7 @@ from kafka_coord.model import CoordinatorInfo
 from tests.demo.evidence import tp
 from tests.waiting import eventually
 
-LOOK = GroupView(
+VIEW = GroupView(
     1,
     CoordinatorInfo(2, 7, "0"),
     None,
@@ -41,7 +41,7 @@ def test_a_pipe_gets_one_line_an_event_and_the_time_of_each_step() -> None:
         step.outcome = "three brokers"
     with view.playing():
         view.event(Event(1, EventKind.KILLED, "consumer-2 is killed"))
-        view.look(LOOK)
+        view.update(VIEW)
 
     lines = written(view.console).splitlines()
     assert lines[0].startswith("Starting [everything] … about ")
@@ -56,7 +56,7 @@ def test_a_pipe_gets_one_line_an_event_and_the_time_of_each_step() -> None:
 def test_stock_clients_obey_no_commands() -> None:
     view = PlainView(console(), DemoOptions(clients=Clients.KAFKA, spark=False))
 
-    assert view.summary(LOOK).endswith("consumer-1 owns 1")
+    assert view.summary(VIEW).endswith("consumer-1 owns 1")
 
 
 def test_every_line_of_progress_says_how_long_is_left() -> None:
@@ -66,7 +66,7 @@ def test_every_line_of_progress_says_how_long_is_left() -> None:
         step.progress("brokers")
         eventually(lambda: "brokers" in written(view.console))
     with view.playing():
-        view.look(LOOK)
+        view.update(VIEW)
 
     lines = [line for line in written(view.console).splitlines() if "done, " not in line]
     assert len(lines) >= 3
@@ -77,9 +77,9 @@ def test_the_second_group_is_told_of_beside_the_first() -> None:
     for view in (PlainView(console(), DemoOptions()), LiveView(console(), DemoOptions())):
         view.aside = "delays-spark: 12 of 48 rows"
         with view.playing():
-            view.look(LOOK)
+            view.update(VIEW)
             if isinstance(view, LiveView):
-                view.console.print(view.picture(LOOK))
+                view.console.print(view.picture(VIEW))
         assert "delays-spark: 12 of 48 rows" in written(view.console)
 
 
@@ -140,7 +140,7 @@ def test_the_picture_shows_owner_lag_and_coordinator_at_any_width() -> None:
         view = LiveView(console(width), DemoOptions())
         with view.playing():
             view.event(Event(1, EventKind.JOINED, "consumer-4 joins"))
-            view.console.print(view.picture(LOOK))
+            view.console.print(view.picture(VIEW))
         shown = written(view.console)
         assert "consumer-1" in shown
         assert "nobody" in shown
@@ -149,10 +149,10 @@ def test_the_picture_shows_owner_lag_and_coordinator_at_any_width() -> None:
 
 
 def test_commands_too_quick_to_be_seen_waiting_are_told_as_obeyed() -> None:
-    obeyed = Obeyed()
-    obeyed.notice({tp(0): "c1", tp(1): "c1"}, 0.0)
-    obeyed.notice({tp(0): "c1", tp(1): "c2"}, 10.0)
+    acknowledged = Acknowledged()
+    acknowledged.notice({tp(0): "c1", tp(1): "c1"}, 0.0)
+    acknowledged.notice({tp(0): "c1", tp(1): "c2"}, 10.0)
 
-    assert obeyed.by("c1", 11.0) == "stop-fetcher flights[1]"
-    assert obeyed.by("c2", 11.0) == "start-fetcher flights[1]"
-    assert obeyed.by("c2", 20.0) == ""
+    assert acknowledged.by("c1", 11.0) == "stop-fetcher flights[1]"
+    assert acknowledged.by("c2", 11.0) == "start-fetcher flights[1]"
+    assert acknowledged.by("c2", 20.0) == ""

@@ -233,7 +233,7 @@ def test_a_command_nobody_can_read_is_named_and_counted_until_its_consumer_is_ev
     assert said("left alone unreadable", command).endswith("evict it: kafka-coord groups evict delays c1")
     assert handler.unreadable == 1
     summary = handler.outcomes["delays"].summary
-    assert f"c1 cannot read its command {name}, so it obeys neither that nor later ones: evict it" in summary
+    assert f"c1 cannot read its command {name}, so it carries out neither that nor later ones: evict it" in summary
     assert "waiting for c1" not in summary
     assert world.ask(Request(RequestType.EVICT, group="delays", consumer="c1")).result == "done"
     eventually(lambda: handler.unreadable == 0)

@@ -1,4 +1,4 @@
-"""The decision: one frozen look at a group in, steps and a summary out. Nothing here does I/O."""
+"""The decision: a frozen snapshot of a group in, steps and a summary out. Nothing here does I/O."""
 
 from kafka_coord.coordinator.plan.planning import plan
 

@@ -1,4 +1,4 @@
-"""The invariants of coordination as formulas, and the check of those that a look and its plan can break.
+"""The invariants of coordination as formulas, and the check of those that a snapshot and its plan can break.
 
 A *state* of a group is what ZooKeeper holds: for each consumer ``c`` its incarnation ``inc(c)`` (the czxid of its
 registration), its ledger ``L(c)`` and its outstanding commands ``cmds(c)``; the target ``T``; the committed offsets.
@@ -9,7 +9,7 @@ and sets are written as in Python.
 1. **One holder.** In every state ``held(c) & held(d) == {}``.
 2. **No start while held.** A step tells ``c`` to start ``X`` only if ``held(d) & X == {}`` for every ``d`` in the state
    before that step. The unreadable ledger of a live consumer may name any partition that no other ledger names. While
-   there is one, ``X`` must lie within the partitions that the readable ledgers held at the look. Eager members also
+   there is one, ``X`` must lie within the partitions that the readable ledgers held at the snapshot. Eager members also
    wait for each other: an eager member starts only while no eager member has a stop outstanding, and while no other
    eager member owns anything from before ``T``.
 3. **Newest epoch.** Every multi begins with ``check(coordinator_epoch, version)``. Every target and command of a plan

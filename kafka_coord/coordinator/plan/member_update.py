@@ -59,7 +59,7 @@ class MemberUpdate:
         return self.member.mode is Mode.EAGER and self.ledger.generation < target.generation and bool(self.ledger.held)
 
     def eviction(self) -> WriteLedgerAndCommands:
-        """Deletes the registration. The consumer's partitions stay held until a later look finds it gone."""
+        """Deletes the registration. The consumer's partitions stay held until a later pass finds it gone."""
         return WriteLedgerAndCommands(
             ledger=only_held(replace(self.ledger, place=None)),
             znode_version=None if self.seen is None else self.seen.znode_version,
@@ -153,7 +153,7 @@ def member_update_of(observation: Observation, consumer: str, member: Member) ->
     place, too_large = _place(member)
     seen = observation.ledgers.get(consumer)
     if seen is None or is_dead(seen, member):
-        # this incarnation must not obey commands for an earlier one
+        # this incarnation must not carry out commands for an earlier one
         fresh = Ledger(consumer, member.incarnation, generation=seen.generation if seen is not None else 0, place=place)
         released = seen.held if seen is not None else NO_PARTITIONS
         drop = tuple(command.name for command in channel.commands)

@@ -19,7 +19,7 @@ class Membership:
 
     Two kinds are only partly known. ``registration_unreadable`` are alive but no members, so the partitions in their
     ledgers stay held. ``ledger_unreadable`` are alive and may hold anything that no other ledger names. While there is
-    one, the plan starts a partition only if another ledger held it at this look.
+    one, the plan starts a partition only if another ledger held it in this snapshot.
     """
 
     live: dict[str, Member]

@@ -1,4 +1,4 @@
-"""``plan``: turns one look at a group into one decision (docs/design.md, section 5, "plan, in order")."""
+"""``plan``: turns one snapshot of a group into one decision (docs/design.md, section 5, "plan, in order")."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from kafka_coord.model import Observation
 def plan(observation: Observation, assignors: Mapping[str, Assignor]) -> Plan:
     """Plans the writes for one group, and gives a summary with the reasons.
 
-    Pure and level-triggered: the same look gives the same plan. If only the first steps of a plan are written, the next
-    plan continues from there. ``assignors`` must include the default one (``sticky``).
+    Pure and level-triggered: the same snapshot gives the same plan. If only the first steps of a plan are written, the
+    next plan continues from there. ``assignors`` must include the default one (``sticky``).
 
     The order of the steps: clean up after consumers that are gone; evict; set the new target; reduce the ledgers of
     consumers in grace to it; write offsets; then write once for each live member, first those that only release or

@@ -48,7 +48,7 @@ def reconcile(
 ) -> Reconciliation:
     """Plans the writes to live members. ``others`` are the resulting ledgers of consumers that are not written to;
     their partitions count as held. Without ``moving`` it only writes releases. Without ``starting`` it starts nothing,
-    because offsets are being set, and the next look starts there."""
+    because offsets are being set, and the next pass starts there."""
     reconciled = Reconciliation()
     staying = {consumer: update for consumer, update in updates.items() if consumer not in evicted}
     if target is not None and moving:

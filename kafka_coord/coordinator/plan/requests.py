@@ -30,7 +30,7 @@ def offset_steps(observation: Observation, membership: Membership, holders: Iter
     held.
 
     A pass carries out at most one request, because its result depends on the offsets before it and changes them for
-    the next one. The others wait for the next look.
+    the next one. The others wait for the next pass.
     """
     asked = [r for r in pending(observation) if r.type in {RequestType.RESET_OFFSETS, RequestType.DELETE_OFFSETS}]
     steps: list[Step] = []

@@ -108,7 +108,9 @@ def _warnings(
         who = names(membership.registration_unreadable)
         found.append(f"the registration of {who} cannot be read: its partitions stay held; evict it")
     for consumer, name in sorted(unreadable_commands(observation).items())[:3]:
-        found.append(f"{consumer} cannot read its command {name}, so it obeys neither that nor later ones: evict it")
+        found.append(
+            f"{consumer} cannot read its command {name}, so it carries out neither that nor later ones: evict it"
+        )
     found += decided.complaints + reconciled.complaints[:3]
     strays = [consumer for consumer, channel in observation.channels.items() if channel.strays]
     if strays:

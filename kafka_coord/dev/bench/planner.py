@@ -48,7 +48,7 @@ class What(StrEnum):
     ASSIGN = "assign"
     """The assignor alone."""
     DECIDE = "decide"
-    """The coordinator's whole decision, from a look at the group to the planned steps."""
+    """The coordinator's whole decision, from a snapshot of the group to the planned steps."""
 
 
 @dataclass(frozen=True, slots=True)

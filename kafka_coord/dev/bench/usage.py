@@ -60,11 +60,11 @@ class Meter:
 
     def cpu_s(self) -> float:
         """CPU seconds used since the start of the ``with`` block."""
-        self._look()
+        self._sample()
         with self._lock:
             return sum(cpu_s - self._before.get(process, 0.0) for process, cpu_s in self._now.items())
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         found = tree(self._root)
         with self._lock:
             self._now.update({(one.pid, one.started): one.cpu_s for one in found})
@@ -72,10 +72,10 @@ class Meter:
 
     def _run(self) -> None:
         while not self._ended.wait(_EVERY_S):
-            self._look()
+            self._sample()
 
     def __enter__(self) -> Self:
-        self._look()
+        self._sample()
         self._before = dict(self._now)
         self._thread.start()
         return self

@@ -10,15 +10,15 @@ from kafka_coord.errors import Timeout
 
 T = TypeVar("T")
 
-LOOK_S = 0.02
+POLL_S = 0.02
 
 
-def awaited(look: Callable[[], T], within_s: float, what: str, *, every_s: float = LOOK_S) -> T:
-    """The first true result of ``look``, called every ``every_s`` seconds. Raises :class:`Timeout` after ``within_s``
+def awaited(probe: Callable[[], T], within_s: float, what: str, *, every_s: float = POLL_S) -> T:
+    """The first true result of ``probe``, called every ``every_s`` seconds. Raises :class:`Timeout` after ``within_s``
     seconds, naming ``what`` did not happen.
     """
     deadline = time.monotonic() + within_s
-    while not (found := look()):
+    while not (found := probe()):
         if time.monotonic() > deadline:
             raise Timeout(f"timed out after {within_s:.0f} s: {what}")
         time.sleep(every_s)

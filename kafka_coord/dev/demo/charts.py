@@ -123,13 +123,13 @@ def _span_bar(frame: _Frame, span: Span, y: float) -> Markup:
     timeline = frame.timeline
     x, end = frame.x(span.from_ms), frame.x(span.to_ms)
     width = max(1.5, end - x - 0.8)
-    story = (
+    tooltip = (
         f"{span.partition}: {span.consumer} from {timeline.seconds(span.from_ms):.1f} s "
         f"to {timeline.seconds(span.to_ms):.1f} s, {span.records:,} records, {span.ending}"
     )
     colour = colour_of(timeline, span.consumer)
     parts = [
-        tag("title", story),
+        tag("title", tooltip),
         tag("rect", x=x, y=y, width=width, height=_BAR, rx=2.5, class_=f"bar {colour}"),
     ]
     name = span.consumer
@@ -178,10 +178,10 @@ def rate_chart(timeline: Timeline) -> Markup:
                 continue
             tall = counts[bucket] * per_s * scale
             y -= tall
-            story = f"{timeline.seconds(from_ms):.0f} s: {consumer} {counts[bucket] * per_s:,.0f} records/s"
+            tooltip = f"{timeline.seconds(from_ms):.0f} s: {consumer} {counts[bucket] * per_s:,.0f} records/s"
             rect = tag(
                 "rect",
-                tag("title", story),
+                tag("title", tooltip),
                 x=x + 0.5,
                 y=y,
                 width=max(0.6, end - x - 1),

@@ -1,4 +1,4 @@
-"""The demo on a terminal: a picture of owners, lag and commands, redrawn while the story plays."""
+"""The demo on a terminal: a picture of owners, lag and commands, redrawn while the scenario plays."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _EVENTS_BESIDE, _EVENTS_BELOW = 9, 3
 _OBEYED_SHOWN_S = 4.0
 
 
-class Obeyed:
+class Acknowledged:
     """The commands that consumers carried out recently. Most wait for only some tens of ms, too short to see; a change
     of owners shows that they were carried out. ``verbs`` are the words for partitions that were taken away and for
     those that were given.
@@ -66,7 +66,7 @@ class Obeyed:
 
 
 class LiveView(PlainView):
-    """Shows steps as lines and the story as a picture. The story's events stay when the picture disappears."""
+    """Shows steps as lines and the scenario as a picture. The scenario's events stay when the picture disappears."""
 
     tick_s = 0.5
 
@@ -78,7 +78,7 @@ class LiveView(PlainView):
         self._highest: dict[TopicPartition, int] = {}
         self._paces: list[float] = []
         self._stock = options.clients is Clients.KAFKA
-        self._obeyed = Obeyed(("gave up", "was given")) if self._stock else Obeyed()
+        self._acknowledged = Acknowledged(("gave up", "was given")) if self._stock else Acknowledged()
         self._status: Status | None = None
 
     def begin_step(self, what: str, *, ticks: bool) -> None:
@@ -108,11 +108,11 @@ class LiveView(PlainView):
         if self._live is None:
             self.console.print(line, soft_wrap=True)
 
-    def look(self, look: GroupView) -> None:
+    def update(self, view: GroupView) -> None:
         live = self._live
-        if live is not None and look.sample is not None:
-            self.countdown.reached(look.committed / self.options.total)
-            live.update(self.picture(look), refresh=True)
+        if live is not None and view.sample is not None:
+            self.countdown.reached(view.committed / self.options.total)
+            live.update(self.picture(view), refresh=True)
 
     @contextmanager
     def playing(self) -> Iterator[None]:
@@ -127,43 +127,43 @@ class LiveView(PlainView):
                 for line in self._events[told:]:  # the picture disappears, the events stay
                     self.console.print(line, soft_wrap=True)
 
-    def picture(self, look: GroupView) -> Table:
+    def picture(self, view: GroupView) -> Table:
         """One frame."""
-        if look.sample is not None:
-            self._obeyed.notice(look.sample.owners, time.monotonic())
+        if view.sample is not None:
+            self._acknowledged.notice(view.sample.owners, time.monotonic())
         frame = Table.grid(padding=(0, 0))
-        for row in (self._progress(look), self._state(look), Text(f"          {self.aside}", style="dim")):
+        for row in (self._progress(view), self._state(view), Text(f"          {self.aside}", style="dim")):
             frame.add_row(row)
         if self.console.width >= _WIDE:
             columns = Table.grid(padding=(0, 3))
-            columns.add_row(self._partitions(look), self._side(look, _EVENTS_BESIDE))
+            columns.add_row(self._partitions(view), self._side(view, _EVENTS_BESIDE))
             frame.add_row(columns)
         else:
-            frame.add_row(self._partitions(look))
+            frame.add_row(self._partitions(view))
             frame.add_row("")
-            frame.add_row(self._side(look, _EVENTS_BELOW))
+            frame.add_row(self._side(view, _EVENTS_BELOW))
         return frame
 
-    def _progress(self, look: GroupView) -> Text:
-        total = sum(look.sample.ends.values()) if look.sample else 0
-        done = round(_PROGRESS_CELLS * look.committed / total) if total else 0
-        self._paces = [*self._paces[-4:], self.pace(look)]
+    def _progress(self, view: GroupView) -> Text:
+        total = sum(view.sample.ends.values()) if view.sample else 0
+        done = round(_PROGRESS_CELLS * view.committed / total) if total else 0
+        self._paces = [*self._paces[-4:], self.pace(view)]
         pace = sum(self._paces) / len(self._paces)
         return Text.assemble(
             (self.clock() + "  ", "dim"),
             ("━" * done, "bold green"),
             ("━" * (_PROGRESS_CELLS - done), "grey37"),
-            f"  {look.committed:,} of {total:,} records",
+            f"  {view.committed:,} of {total:,} records",
             (f"   {pace:,.0f}/s", "cyan"),
-            f"   lag {look.sample.total_lag if look.sample else 0:,}",
+            f"   lag {view.sample.total_lag if view.sample else 0:,}",
             (f"   {self.left()}", "bold"),
         )
 
     @staticmethod
-    def _state(look: GroupView) -> Text:
-        info = look.coordinator
+    def _state(view: GroupView) -> Text:
+        info = view.coordinator
         who = f"beside broker {info.broker_id}, epoch {info.epoch}" if info else "none elected"
-        state, generation = (look.group.state, look.group.generation) if look.group else ("-", None)
+        state, generation = (view.group.state, view.group.generation) if view.group else ("-", None)
         return Text.assemble(
             ("          coordinator ", "dim"),
             (who, "bold" if info else "bold red"),
@@ -172,11 +172,11 @@ class LiveView(PlainView):
             (f"   generation {generation or '-'}", "dim"),
         )
 
-    def _partitions(self, look: GroupView) -> Table:
+    def _partitions(self, view: GroupView) -> Table:
         table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1))
         for head, right in (("partition", True), ("owner", False), ("committed", True), ("lag", True), ("", False)):
             table.add_column(head, justify="right" if right else "left", no_wrap=True)
-        sample = look.sample
+        sample = view.sample
         if sample is None:
             return table
         for partition in sorted(sample.ends):
@@ -193,20 +193,20 @@ class LiveView(PlainView):
             )
         return table
 
-    def _side(self, look: GroupView, events: int) -> Table:
+    def _side(self, view: GroupView, events: int) -> Table:
         members = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1))
         for head in ("consumer", "owns", "lately" if self._stock else "commands"):
             members.add_column(head, no_wrap=head in {"consumer", "owns"})
-        for member in look.group.members if look.group else ():
+        for member in view.group.members if view.group else ():
             waiting = ", ".join(f"{one.id.type} {one.partitions}" for one in member.pending)
-            obeyed = self._obeyed.by(member.consumer, time.monotonic())
+            acknowledged = self._acknowledged.by(member.consumer, time.monotonic())
             gone = "" if member.registered else " (gone)"
             members.add_row(
                 Text(member.consumer + gone, style=_colour(member.consumer)),
                 str(len(member.owned)),
                 Text(f"{waiting} waiting", style="yellow")
                 if waiting
-                else Text(obeyed and f"{obeyed} ✓", style="green"),
+                else Text(acknowledged and f"{acknowledged} ✓", style="green"),
             )
         side = Table.grid()
         side.add_row(members)

@@ -30,7 +30,7 @@ LIGHT: Mapping[str, str] = {
 }
 """Settings for a Spark that must start fast and runs for only a minute."""
 
-_LOOK_S = 0.1
+_POLL_S = 0.1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,7 +57,7 @@ def _run(given: argparse.Namespace) -> None:
         with ThreadPoolExecutor(len(names)) as pool:
             running: list[Future[Ended]] = []
             try:
-                while not stopping.wait(_LOOK_S):
+                while not stopping.wait(_POLL_S):
                     if len(running) < (2 if second.is_set() else 1):
                         options = _options(given, names[len(running)])
                         running.append(pool.submit(run_stream, spark, options, decoded, stopping))

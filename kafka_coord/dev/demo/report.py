@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class RunReport:
     """The contents of the page. ``failover_ms`` is the time from the coordinator's kill to the next election, and
     ``failover_records`` the number of records that the group consumed meanwhile (None: no coordinator was killed).
     ``steps`` are the demo's steps and their seconds, ``setting`` is one sentence about the parts, and ``shared``
@@ -41,69 +41,69 @@ class Story:
     stock: bool = False
 
 
-def render(story: Story) -> str:
+def render(report: RunReport) -> str:
     """The whole page."""
     return page(
-        f"kafka-coord demo: group {story.group}",
-        *_top(story),
-        _figures(story),
-        _ownership(story),
-        _rates(story),
-        _lag(story),
-        Markup("") if story.stock else _rebalances(story),
-        _verification(story.verification),
-        _airlines(story),
-        sharing_section(story.shared, story.airline_names) if story.shared is not None else Markup(""),
-        _steps(story),
+        f"kafka-coord demo: group {report.group}",
+        *_top(report),
+        _figures(report),
+        _ownership(report),
+        _rates(report),
+        _lag(report),
+        Markup("") if report.stock else _rebalances(report),
+        _verification(report.verification),
+        _airlines(report),
+        sharing_section(report.shared, report.airline_names) if report.shared is not None else Markup(""),
+        _steps(report),
     )
 
 
-def _top(story: Story) -> tuple[Markup, ...]:
-    verified = story.verification.passed
-    consumers = len(story.timeline.consumers)
+def _top(report: RunReport) -> tuple[Markup, ...]:
+    verified = report.verification.passed
+    consumers = len(report.timeline.consumers)
     return (
         tag("div", "Verified" if verified else "Not verified", class_=f"badge {'good' if verified else 'bad'}"),
-        tag("h1", _headline(story)),
+        tag("h1", _headline(report)),
         tag(
             "p",
-            f"{consumers} consumers of the group {story.group} worked through {story.records:,} records of "
-            f"{len(story.timeline.partitions)} partitions in {_seconds(story.timeline.duration_ms)}, while the things "
-            f"below happened to them. {story.setting}",
+            f"{consumers} consumers of the group {report.group} worked through {report.records:,} records of "
+            f"{len(report.timeline.partitions)} partitions in {_seconds(report.timeline.duration_ms)}, while the "
+            f"things below happened to them. {report.setting}",
             class_="lead",
         ),
     )
 
 
-def _headline(story: Story) -> str:
-    if not story.verification.passed:
-        return f"Records were lost or repeated: {story.verification.failures()[0]}"
-    kinds = [event.kind for event in story.timeline.events]
+def _headline(report: RunReport) -> str:
+    if not report.verification.passed:
+        return f"Records were lost or repeated: {report.verification.failures()[0]}"
+    kinds = [event.kind for event in report.timeline.events]
     deaths = []
     if EventKind.KILLED in kinds:
         deaths.append("a consumer")
     if EventKind.COORDINATOR_KILLED in kinds:
         deaths.append("the coordinator")
     killed = f", with {' and '.join(deaths)} killed on the way" if deaths else ""
-    return f"{story.records:,} records, none lost{killed}"
+    return f"{report.records:,} records, none lost{killed}"
 
 
-def _figures(story: Story) -> Markup:
-    handovers = handovers_of(story.timeline.spans)
+def _figures(report: RunReport) -> Markup:
+    handovers = handovers_of(report.timeline.spans)
     clean, crashed = median_gap_ms(handovers, after_killing=False), median_gap_ms(handovers, after_killing=True)
     moved = [handover for handover in handovers if not handover.after_killing]
-    cards = [(f"{story.records:,}", "records, each consumed")]
-    if not story.stock:
-        cards.append((f"{len(story.timeline.decisions)}", "rebalances"))
+    cards = [(f"{report.records:,}", "records, each consumed")]
+    if not report.stock:
+        cards.append((f"{len(report.timeline.decisions)}", "rebalances"))
     if clean is not None:
         cards.append((_ms(clean), f"without owner at a clean handover, median of {len(moved)}"))
-    if story.failover_ms is not None:
-        meanwhile = f", {story.failover_records:,} records consumed meanwhile" if story.failover_records else ""
-        until = "its return" if story.stock else "its successor"
-        cards.append((_ms(story.failover_ms), f"from the coordinator's kill to {until}{meanwhile}"))
+    if report.failover_ms is not None:
+        meanwhile = f", {report.failover_records:,} records consumed meanwhile" if report.failover_records else ""
+        until = "its return" if report.stock else "its successor"
+        cards.append((_ms(report.failover_ms), f"from the coordinator's kill to {until}{meanwhile}"))
     if crashed is not None:
         cards.append((_ms(crashed), "median time until a killed consumer's partitions continued"))
     cards.append(
-        (f"{story.verification.repeated:,}", "records repeated, all of them after the killed consumer's last commit")
+        (f"{report.verification.repeated:,}", "records repeated, all of them after the killed consumer's last commit")
     )
     return tag(
         "div",
@@ -112,8 +112,8 @@ def _figures(story: Story) -> Markup:
     )
 
 
-def _ownership(story: Story) -> Markup:
-    timeline = story.timeline
+def _ownership(report: RunReport) -> Markup:
+    timeline = report.timeline
     rows = [
         tag(
             "tr",
@@ -128,9 +128,9 @@ def _ownership(story: Story) -> Markup:
         tag("h2", "Owners of each partition over time"),
         tag(
             "p",
-            f"A bar runs from {_BARS[story.stock]}, as the consumer itself wrote it down. A red "
+            f"A bar runs from {_BARS[report.stock]}, as the consumer itself wrote it down. A red "
             "cross is a kill -9; the gap after it is the time until the dead consumer's session ended. A partition "
-            f"that does not change its owner is never interrupted.{_PROMISE if story.stock else ''}",
+            f"that does not change its owner is never interrupted.{_PROMISE if report.stock else ''}",
             class_="note",
         ),
         _legend(timeline),
@@ -148,7 +148,7 @@ def _legend(timeline: Timeline, *, nobody: bool = False) -> Markup:
     return tag("div", *items, class_="legend")
 
 
-def _rates(story: Story) -> Markup:
+def _rates(report: RunReport) -> Markup:
     return tag(
         "section",
         tag("h2", "Records per second"),
@@ -158,24 +158,24 @@ def _rates(story: Story) -> Markup:
             "the more consumers, the more records.",
             class_="note",
         ),
-        _legend(story.timeline),
-        tag("div", charts.rate_chart(story.timeline), class_="scroll"),
+        _legend(report.timeline),
+        tag("div", charts.rate_chart(report.timeline), class_="scroll"),
     )
 
 
-def _lag(story: Story) -> Markup:
-    smalls = [tag("div", charts.lag_of_partition(story.timeline, tp)) for tp in story.timeline.partitions]
+def _lag(report: RunReport) -> Markup:
+    smalls = [tag("div", charts.lag_of_partition(report.timeline, tp)) for tp in report.timeline.partitions]
     return tag(
         "section",
         tag("h2", "Lag"),
         tag("p", "Records written and not yet committed: of the whole group, then of each partition.", class_="note"),
-        tag("div", charts.lag_chart(story.timeline), class_="scroll"),
-        _legend(story.timeline, nobody=True),
+        tag("div", charts.lag_chart(report.timeline), class_="scroll"),
+        _legend(report.timeline, nobody=True),
         tag("div", *smalls, class_="smalls"),
     )
 
 
-def _rebalances(story: Story) -> Markup:
+def _rebalances(report: RunReport) -> Markup:
     numbers = ("Members", "Moved", "Stopped", "Started", "Stops done", "Settled", "Epoch")
     heads = [("Generation", "n"), ("At", "n"), ("Reason", "wide"), *((head, "n") for head in numbers)]
     return tag(
@@ -187,7 +187,7 @@ def _rebalances(story: Story) -> Markup:
             "and the time from the decision until all stops were acknowledged, and until all partitions had owners.",
             class_="note",
         ),
-        table(heads, [_rebalance_row(story.timeline, decision) for decision in story.timeline.decisions]),
+        table(heads, [_rebalance_row(report.timeline, decision) for decision in report.timeline.decisions]),
     )
 
 
@@ -244,21 +244,21 @@ def _verification(verification: Verification) -> Markup:
     )
 
 
-def _airlines(story: Story) -> Markup:
+def _airlines(report: RunReport) -> Markup:
     nothing = AirlineTotal()
-    consumed = story.verification.consumed
+    consumed = report.verification.consumed
     codes = sorted(
-        story.expected.keys() | consumed.keys(), key=lambda code: (-story.expected.get(code, nothing).flights, code)
+        report.expected.keys() | consumed.keys(), key=lambda code: (-report.expected.get(code, nothing).flights, code)
     )
-    most = max((total.flights for total in story.expected.values()), default=0) or 1
+    most = max((total.flights for total in report.expected.values()), default=0) or 1
     rows = []
     for code in codes:
-        seen, there = consumed.get(code, nothing), story.expected.get(code, nothing)
+        seen, there = consumed.get(code, nothing), report.expected.get(code, nothing)
         same = seen == there
         rows.append(
             tag(
                 "tr",
-                tag("td", story.airline_names.get(code, code)),
+                tag("td", report.airline_names.get(code, code)),
                 tag("td", f"{seen.flights:,}", class_="n"),
                 tag("td", f"{there.flights:,}", class_=f"n {'' if same else 'bad'}".strip()),
                 tag(
@@ -291,11 +291,11 @@ def _airlines(story: Story) -> Markup:
     )
 
 
-def _steps(story: Story) -> Markup:
-    if not story.steps:
+def _steps(report: RunReport) -> Markup:
+    if not report.steps:
         return Markup("")
-    total = sum(seconds for _, seconds in story.steps)
-    told = "; ".join(f"{what} {seconds:.1f} s" for what, seconds in story.steps)
+    total = sum(seconds for _, seconds in report.steps)
+    told = "; ".join(f"{what} {seconds:.1f} s" for what, seconds in report.steps)
     return tag("footer", f"How long it took: {told}; {total:.0f} s in all.")
 
 

@@ -1,4 +1,4 @@
-"""The demo from beginning to end: cluster, records, story, verification, report."""
+"""The demo from beginning to end: cluster, records, scenario, verification, report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kafka_coord.dev.demo.countdown import Part, Took
 from kafka_coord.dev.demo.expected import AirlineTotal, count_input
 from kafka_coord.dev.demo.journal import now_ms
 from kafka_coord.dev.demo.options import ChannelChoice, Clients, DemoOptions
-from kafka_coord.dev.demo.report import Story, render
+from kafka_coord.dev.demo.report import RunReport, render
 from kafka_coord.dev.demo.scenario import Scenario
 from kafka_coord.dev.demo.stock.scenario import StockScenario
 from kafka_coord.dev.demo.stock.watching import StockWatcher
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from kafka_coord.dev.demo.sharing import Shared
 
 _CLI_TIMEOUT_S = 60.0
-_LOOK_S = 0.5
+_POLL_S = 0.5
 _CHANNEL_WORDS = {
     ChannelChoice.ZOOKEEPER: "",
     ChannelChoice.SOCKET: ", without ZooKeeper, over a socket to the coordinator",
@@ -145,15 +145,17 @@ def _with_cluster(
             verification = replace(verification, checks=(*verification.checks, *shared.checks))
         timeline = _timeline(evidence, scenario, watcher, decisions)
         report.parent.mkdir(parents=True, exist_ok=True)
-        story = replace(_story(options, timeline, evidence, verification, expected, scenario, view), shared=shared)
-        report.write_text(render(story), encoding="utf-8")
+        run_report = replace(
+            _run_report(options, timeline, evidence, verification, expected, scenario, view), shared=shared
+        )
+        report.write_text(render(run_report), encoding="utf-8")
     return Outcome(verification, timeline, report)
 
 
 def _watcher(options: DemoOptions, cluster: DevCluster, store: Store, view: PlainView) -> Watcher:
     if options.clients is Clients.KAFKA:
-        return StockWatcher(store, cluster.bootstrap_servers, options.group, options.topic, view.look)
-    return Watcher(store, cluster.bootstrap_servers, options.group, options.topic, view.look)
+        return StockWatcher(store, cluster.bootstrap_servers, options.group, options.topic, view.update)
+    return Watcher(store, cluster.bootstrap_servers, options.group, options.topic, view.update)
 
 
 def _shared(sharing: Future[Shared], view: PlainView) -> Shared:
@@ -161,7 +163,7 @@ def _shared(sharing: Future[Shared], view: PlainView) -> Shared:
     with view.step("Waiting for the group of Spark queries and a plain consumer", Part.SPARK) as step:
         while not sharing.done():
             step.progress(view.aside)
-            wait([sharing], timeout=_LOOK_S)
+            wait([sharing], timeout=_POLL_S)
         shared = sharing.result()
         step.outcome = f"{shared.report.summary.flights:,} flights in the table"
     return shared
@@ -219,7 +221,7 @@ def _timeline(evidence: Evidence, scenario: Scenario, watcher: Watcher, decision
     )
 
 
-def _story(
+def _run_report(
     options: DemoOptions,
     timeline: Timeline,
     evidence: Evidence,
@@ -227,11 +229,11 @@ def _story(
     expected: dict[str, AirlineTotal],
     scenario: Scenario,
     view: PlainView,
-) -> Story:
+) -> RunReport:
     elected_ms = next((event.at_ms for event in scenario.events if event.kind is EventKind.COORDINATOR_ELECTED), None)
     killed_ms = min(scenario.coordinator_killed.values(), default=None)
     failed_over = elected_ms is not None and killed_ms is not None
-    return Story(
+    return RunReport(
         group=options.group,
         timeline=timeline,
         verification=verification,

@@ -1,4 +1,4 @@
-"""The story: what happens to the group while it works, one event after the other."""
+"""The scenario: what happens to the group while it works, one event after the other."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ _LAST_COMMIT_S = 0.3
 
 
 class Scenario:
-    """Plays the story once. Afterwards ``events`` and ``killings`` hold what happened, and ``coordinator_killed`` maps
-    the epoch of the killed coordinator to the time of its kill (ms since 1970).
-    """
+    """Plays the scenario once. Afterwards ``events`` and ``killings`` hold what happened, and ``coordinator_killed``
+    maps the epoch of the killed coordinator to the time of its kill (ms since 1970)."""
 
     def __init__(
         self,
@@ -43,20 +42,20 @@ class Scenario:
         view: PlainView,
         check: Callable[[], None],
     ) -> None:
-        """``check`` raises an error that occurred outside this story; the scenario calls it while it waits."""
+        """``check`` raises an error that occurred outside this scenario; the scenario calls it while it waits."""
         self._options = options
         self._cluster = cluster
         self._watcher = watcher
         self._workforce = workforce
         self._view = view
         self._check = check
-        self._random = random.Random(options.seed)  # noqa: S311 - a story, not a secret
+        self._random = random.Random(options.seed)  # noqa: S311 - a scenario, not a secret
         self.events: list[Event] = []
         self.killings: list[Killing] = []
         self.coordinator_killed: dict[int, int] = {}
 
     def play(self) -> None:
-        """Plays the whole story, until everything is committed. Raises :class:`~kafka_coord.errors.Timeout` if an
+        """Plays the whole scenario, until everything is committed. Raises :class:`~kafka_coord.errors.Timeout` if an
         expected event does not happen, and :class:`~kafka_coord.errors.ConsumerError` if a consumer ends unexpectedly.
         """
         self._begin()
@@ -80,7 +79,7 @@ class Scenario:
     def _begin(self) -> None:
         at_ms = now_ms()
         names = [self._workforce.hire() for _ in range(self._options.consumers)]
-        info = self._wait_for(lambda look: look.coordinator is not None, "a coordinator", 30.0).coordinator
+        info = self._wait_for(lambda view: view.coordinator is not None, "a coordinator", 30.0).coordinator
         where = f"; the coordinator is the one beside broker {info.broker_id}, epoch {info.epoch}" if info else ""
         self._note(EventKind.STARTED, f"{', '.join(names)} join the new group{where}", at_ms)
         self._wait_until_settled(
@@ -104,7 +103,7 @@ class Scenario:
         self._wait_until_settled(lambda found: victim not in _owners(found), f"the partitions of {victim} with others")
 
     def _kill_coordinator(self) -> None:
-        before = self._wait_for(lambda look: look.coordinator is not None, "a coordinator", 30.0).coordinator
+        before = self._wait_for(lambda view: view.coordinator is not None, "a coordinator", 30.0).coordinator
         if before is None:
             raise DevClusterError("there is no coordinator to kill")
         victim = self._cluster.coordinator(before.broker_id)
@@ -114,8 +113,8 @@ class Scenario:
         told = f"the coordinator, beside broker {before.broker_id}, is killed (kill -9)"
         self._note(EventKind.COORDINATOR_KILLED, told, at_ms)
 
-        def succeeded(look: GroupView) -> bool:
-            return look.coordinator is not None and look.coordinator.epoch > before.epoch
+        def succeeded(view: GroupView) -> bool:
+            return view.coordinator is not None and view.coordinator.epoch > before.epoch
 
         after = self._wait_for(succeeded, "another coordinator", _ALWAYS_WITHIN_S).coordinator
         if after is not None:
@@ -153,9 +152,9 @@ class Scenario:
     def _finish(self) -> None:
         wanted = self._options.total
 
-        def done(look: GroupView) -> bool:
-            sample = look.sample
-            return sample is not None and look.committed >= wanted and sample.total_lag == 0
+        def done(view: GroupView) -> bool:
+            sample = view.sample
+            return sample is not None and view.committed >= wanted and sample.total_lag == 0
 
         self._wait_for(done, f"{wanted:,} records committed", self._patience_s())
         self._wait_until_settled(lambda found: found.pending == 0, "the group stable")
@@ -166,12 +165,12 @@ class Scenario:
     def _when_committed(self, share: float) -> None:
         wanted = (share + self._random.uniform(-_JITTER, _JITTER)) * self._options.records
 
-        self._wait_for(lambda look: look.committed >= wanted, f"{wanted:,.0f} records committed", self._patience_s())
+        self._wait_for(lambda view: view.committed >= wanted, f"{wanted:,.0f} records committed", self._patience_s())
 
     def _wait_for(self, condition: Callable[[GroupView], bool], what: str, timeout_s: float) -> GroupView:
-        def fulfilled(look: GroupView) -> bool:
+        def fulfilled(view: GroupView) -> bool:
             self._check()
-            return condition(look)
+            return condition(view)
 
         return self._watcher.wait_for(fulfilled, what, timeout_s)
 

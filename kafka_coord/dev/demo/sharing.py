@@ -61,7 +61,7 @@ class Shared:
 
 
 class Sharing:
-    """Plays the second group's story once, in ``directory``, beside all other work of the cluster."""
+    """Plays the second group's scenario once, in ``directory``, beside all other work of the cluster."""
 
     def __init__(
         self, options: DemoOptions, cluster: DevCluster, store: Store, directory: Path, view: PlainView
@@ -95,9 +95,8 @@ class Sharing:
     # --- the acts, on the thread -------------------------------------------------------------------------------------
 
     def _play(self) -> Shared:
-        """Plays the whole story. Raises :class:`~kafka_coord.errors.Timeout` if an expected event does not happen, and
-        :class:`ConsumerError` if a process ends unexpectedly.
-        """
+        """Plays the whole scenario. Raises :class:`~kafka_coord.errors.Timeout` if an expected event does not happen,
+        and :class:`ConsumerError` if a process ends unexpectedly."""
         try:
             first, host = self._spark("spark-1"), self._queries("spark-2", "spark-3")
             self._load()

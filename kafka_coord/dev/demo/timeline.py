@@ -35,7 +35,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at the group: each partition's committed offset, end offset and owner, and the outstanding commands."""
+    """A view of the group: each partition's committed offset, end offset and owner, and the outstanding commands."""
 
     at_ms: int
     committed: Mapping[TopicPartition, int]

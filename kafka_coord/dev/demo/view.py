@@ -100,45 +100,45 @@ class PlainView:
             self.say(f"    {outcome or 'done'}, {seconds:.1f} s")
 
     def event(self, event: Event) -> None:
-        """Reports an event of the story."""
+        """Reports an event of the scenario."""
         self.say(f"{self.clock()}  {event.text}")
 
-    def look(self, look: GroupView) -> None:
+    def update(self, view: GroupView) -> None:
         """Reports a newer view of the group."""
-        if self._began is None or look.sample is None:
+        if self._began is None or view.sample is None:
             return
-        self.countdown.reached(look.committed / self.options.total)
+        self.countdown.reached(view.committed / self.options.total)
         if time.monotonic() - self._said < _PLAIN_EVERY_S:
             return
         self._said = time.monotonic()
         aside = f"; {self.aside}" if self.aside else ""
-        self.say(f"{self.clock()}  {self.summary(look)}{aside}; {self.left()}")
+        self.say(f"{self.clock()}  {self.summary(view)}{aside}; {self.left()}")
 
-    def summary(self, look: GroupView) -> str:
+    def summary(self, view: GroupView) -> str:
         """One line: progress, pace, lag, waiting commands, owners."""
-        if look.sample is None:
+        if view.sample is None:
             return ""
-        owned = Counted(look)
-        waiting = ", ".join(f"{consumer} {count}" for consumer, count in sorted(look.sample.pending.items())) or "none"
+        owned = Counted(view)
+        waiting = ", ".join(f"{consumer} {count}" for consumer, count in sorted(view.sample.pending.items())) or "none"
         commands = "" if self.options.clients is Clients.KAFKA else f"; commands waiting: {waiting}"
         return (
-            f"{look.committed:,} of {sum(look.sample.ends.values()):,} committed ({self.pace(look):,.0f}/s), "
-            f"lag {look.sample.total_lag:,}; {owned}{commands}"
+            f"{view.committed:,} of {sum(view.sample.ends.values()):,} committed ({self.pace(view):,.0f}/s), "
+            f"lag {view.sample.total_lag:,}; {owned}{commands}"
         )
 
-    def pace(self, look: GroupView) -> float:
+    def pace(self, view: GroupView) -> float:
         """Records committed per second since the previous call."""
         now, before = time.monotonic(), self._committed
-        self._committed = (now, look.committed)
-        return (look.committed - before[1]) / (now - before[0]) if before and now > before[0] else 0.0
+        self._committed = (now, view.committed)
+        return (view.committed - before[1]) / (now - before[0]) if before and now > before[0] else 0.0
 
     def clock(self) -> str:
-        """Seconds since the story began."""
+        """Seconds since the scenario began."""
         return f"{time.monotonic() - self._began:6.1f} s" if self._began is not None else " " * 8
 
     @contextmanager
     def playing(self) -> Iterator[None]:
-        """Wraps the story itself, as a context manager."""
+        """Wraps the scenario itself, as a context manager."""
         self._began = time.monotonic()
         try:
             yield
@@ -149,9 +149,9 @@ class PlainView:
 class Counted:
     """How many partitions each consumer owns, in a few words."""
 
-    def __init__(self, look: GroupView) -> None:
+    def __init__(self, view: GroupView) -> None:
         self.by_owner: dict[str, int] = {}
-        for owner in look.sample.owners.values() if look.sample else ():
+        for owner in view.sample.owners.values() if view.sample else ():
             self.by_owner[owner] = self.by_owner.get(owner, 0) + 1
 
     def __str__(self) -> str:

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _SAMPLE_S = 0.4
 _AWAY_S = 30.0
 """How long a caller waits for an unreachable ZooKeeper: three session timeouts of this client."""
@@ -63,22 +63,22 @@ class GroupNow:
 
 
 class Watcher:
-    """A thread that reads ZooKeeper and the brokers, keeps samples, and calls ``on_look`` with every view. If ZooKeeper
+    """A thread that reads ZooKeeper and the brokers, keeps samples, and calls ``on_view`` with every view. If ZooKeeper
     or a broker does not answer for a moment, it takes no sample and raises no error.
     """
 
     def __init__(
-        self, store: Store, bootstrap_servers: str, group: str, topic: str, on_look: Callable[[GroupView], None]
+        self, store: Store, bootstrap_servers: str, group: str, topic: str, on_view: Callable[[GroupView], None]
     ) -> None:
         self._store = store
         self._offsets = OffsetReader(bootstrap_servers, {})
         self._group = group
         self._topic = topic
-        self._on_look = on_look
+        self._on_view = on_view
         self._lock = threading.Lock()
         self._samples: list[Sample] = []
         self._reigns: list[Reign] = []
-        self._look = GroupView(now_ms())
+        self._view = GroupView(now_ms())
         self._crash: Exception | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="demo-watcher", daemon=True)
@@ -95,10 +95,10 @@ class Watcher:
         self._offsets.close()
 
     @property
-    def look(self) -> GroupView:
+    def view(self) -> GroupView:
         """The newest view."""
         with self._lock:
-            return self._look
+            return self._view
 
     @property
     def samples(self) -> tuple[Sample, ...]:
@@ -129,12 +129,12 @@ class Watcher:
         while True:
             if self._crash is not None:
                 raise self._crash
-            look = self.look
-            if condition(look):
-                return look
+            view = self.view
+            if condition(view):
+                return view
             if time.monotonic() >= deadline:
                 raise Timeout(f"not within {timeout_s:.0f} s: {what}")
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
     def describe(self, *, lag: bool = True) -> GroupDescription:
         """The group now. Waits if ZooKeeper does not answer for a while. Without ``lag``, it does not ask the brokers.
@@ -177,7 +177,7 @@ class Watcher:
             except StoreUnavailable:
                 if time.monotonic() >= deadline:
                     raise
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_S)
 
     def _read(self, ends: EndOffsets | None) -> GroupDescription:
         return describe_group(self._store, self._group, ends)
@@ -188,16 +188,16 @@ class Watcher:
 
     def _run(self) -> None:
         sampled = 0.0
-        while not self._closing.wait(_LOOK_S):
+        while not self._closing.wait(_POLL_S):
             try:
                 self._look_at_coordinator()
                 if time.monotonic() - sampled >= _SAMPLE_S:
                     sampled = time.monotonic()
                     self._take_sample()
-                    self._on_look(self.look)
+                    self._on_view(self.view)
             except NotFound:
-                self._on_look(self.look)
-            except KafkaCoordError:  # no answer for now: the next look follows soon
+                self._on_view(self.view)
+            except KafkaCoordError:  # no answer for now: the next view follows soon
                 continue
             except Exception as error:  # a defect: tell the waiting callers, which would otherwise wait for ever
                 log.exception("stopped watching")
@@ -212,7 +212,7 @@ class Watcher:
             info = None
         at_ms = now_ms()
         with self._lock:
-            self._look = replace(self._look, at_ms=at_ms, coordinator=info)
+            self._view = replace(self._view, at_ms=at_ms, coordinator=info)
             if info is None:
                 return
             if not self._reigns or self._reigns[-1].epoch != info.epoch:
@@ -233,6 +233,6 @@ class Watcher:
             pending={member.consumer: len(member.pending) for member in found.members if member.pending},
         )
         with self._lock:
-            self._look = replace(self._look, at_ms=sample.at_ms, group=found, sample=sample)
+            self._view = replace(self._view, at_ms=sample.at_ms, group=found, sample=sample)
             if not found.lag_note:
                 self._samples.append(sample)

@@ -27,7 +27,7 @@ RECORDS = "records"
 """Where in a job's output directory its table is."""
 CHECKPOINTS = "checkpoints"
 
-_LOOK_S = 0.2
+_POLL_S = 0.2
 
 Transform = Callable[["DataFrame"], "DataFrame"]
 OnProgress = Callable[[str], None]
@@ -112,7 +112,7 @@ def run_stream(
     )
     query = _triggered(writer, options.trigger).start()
     try:
-        while query.isActive and not stopping.wait(_LOOK_S):
+        while query.isActive and not stopping.wait(_POLL_S):
             pass
         if query.isActive:
             clean = sink.stop(query, options.stop_timeout_s)
@@ -156,11 +156,11 @@ def _triggered(writer: DataStreamWriter, trigger: str | None) -> DataStreamWrite
         raise SettingsError(f"the trigger {trigger!r} is not a time such as '1 second' or '500 milliseconds'") from None
 
 
-def _cause(story: str) -> str:
+def _cause(text: str) -> str:
     """The last error that our source, or other Python code, reported; Spark puts it inside two stack traces."""
     told = re.findall(
-        r"^(?:kafka_coord\.errors\.(\w+): (.*)|(\w+(?:\.\w+)*(?:Error|Exception)): (.*))$", story, re.MULTILINE
+        r"^(?:kafka_coord\.errors\.(\w+): (.*)|(\w+(?:\.\w+)*(?:Error|Exception)): (.*))$", text, re.MULTILINE
     )
     ours = [f"{name}: {text}" for name, text, _, _ in told if name]
     others = [f"{name}: {text}" for _, _, name, text in told if name]
-    return ((ours or others[-1:]) or [story.strip().partition("\n")[0]])[-1][:1000]
+    return ((ours or others[-1:]) or [text.strip().partition("\n")[0]])[-1][:1000]

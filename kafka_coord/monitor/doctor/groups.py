@@ -56,7 +56,7 @@ def _check_group(
         what = f"group {group}: {seen.ledgers[consumer].held} still held by {consumer}, which is gone"
         if cluster.undecided or seen.pause is not None:
             yield warning("ledgers", what, _RELEASED_LATER)
-        else:  # a second look, a moment later, found the same
+        else:  # a second check, a moment later, found the same
             yield error("ledgers", what, _see_the_log(group))
     lost = unowned(snapshot, cluster.topics_changed_ms, now_ms)
     if lost is not None:

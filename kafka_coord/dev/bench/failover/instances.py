@@ -8,7 +8,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from kafka_coord.dev.bench.waiting import LOOK_S, awaited
+from kafka_coord.dev.bench.waiting import POLL_S, awaited
 from kafka_coord.dev.cluster.coordinator import serve_beside
 from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
 from kafka_coord.dev.cluster.process import ChildProcess
@@ -104,6 +104,6 @@ def await_groups(instance: Instance, groups: int, state: str | None, within_s: f
         found = instance.groups()
         return (sum(found.values()) if state is None else found.get(state, 0)) >= groups
 
-    every_s = max(LOOK_S, _ASK_EVERY_S_PER_GROUP * groups)
+    every_s = max(POLL_S, _ASK_EVERY_S_PER_GROUP * groups)
     awaited(there, within_s, f"{groups:,} groups {state or 'looked at'}", every_s=every_s)
     return time.monotonic_ns()

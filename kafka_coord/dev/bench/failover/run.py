@@ -145,7 +145,7 @@ class _FailoverTestbed:
         pid = self._instances[0].process.pid or 0
         with Meter(pid) as meter:
             elected, elected_ns = self._elected.other_than(None, self._within_s)
-            self._many.obey(self._within_s, on_progress)
+            self._many.acknowledge_all(self._within_s, on_progress)
             settled_ns = await_groups(self._instance(elected), self._count, _STABLE, self._within_s)
             self.started = {
                 "groups": self._count - 1,

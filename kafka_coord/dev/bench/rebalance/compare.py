@@ -29,7 +29,7 @@ from kafka_coord.dev.bench.rebalance.figures import Cost, Event, Ownership, bala
 from kafka_coord.dev.bench.rebalance.journal import Journals, Line, What
 from kafka_coord.dev.bench.rebalance.newer_client import NEWER_CLIENT, newer_client
 from kafka_coord.dev.bench.rebalance.peer import PeerPlace
-from kafka_coord.dev.bench.rebalance.testbed import GUEST, Crew, Crews
+from kafka_coord.dev.bench.rebalance.testbed import JOINER, Crew, Crews
 from kafka_coord.dev.bench.report import Bar, BenchReport, Drawing, Setup, Table
 from kafka_coord.dev.cluster.cluster import DevCluster
 from kafka_coord.dev.cluster.jars import KAFKA_VERSION
@@ -42,7 +42,7 @@ from kafka_coord.spark.java import find_java
 
 _TOPIC = "flights"
 _WITHIN_S = 180.0
-_LOOK_S = 0.02
+_POLL_S = 0.02
 _STILL_S = {DEFAULTS: 3.0, EACH_SECOND: 2.0, FASTEST: 1.0}
 """An event is over after this many seconds in which nothing happens."""
 
@@ -51,7 +51,7 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class CompareOptions:
-    """``members`` stay, in at most ten processes, and a guest joins and leaves ``repeat`` times. A cold start and the
+    """``members`` stay, in at most ten processes, and a joiner joins and leaves ``repeat`` times. A cold start and the
     kill of a member happen ``rarely`` times. The members fetch ``records_per_s`` records in all, spread over all
     partitions. ``variants`` are the compared variants of other clients. ``judged``: whether the report compares the
     figures with the bars.
@@ -216,21 +216,21 @@ class FetchingGroup:
                 self._crews.all("join")
                 self._members = self._options.members
             case Event.JOIN:
-                self._crews.guest.do("join")
+                self._crews.joiner.do("join")
                 self._members += 1
             case Event.LEAVE:
-                self._crews.guest.do("leave")
+                self._crews.joiner.do("leave")
                 self._members -= 1
             case Event.KILL:
-                self._crews.guest.do("join")
+                self._crews.joiner.do("join")
                 self._await_settled(Event.JOIN, 0, self._members + 1, "")
-                at_ns, killed = self._crews.guest.kill(), GUEST
+                at_ns, killed = self._crews.joiner.kill(), JOINER
             case _:
                 raise ValueError(f"{event} does not happen to Kafka's own groups")
         found = self._await_settled(event, at_ns, self._members, killed)
         self.costs[event].append(found)
         if killed:
-            self._crews.next_guest()
+            self._crews.next_joiner()
         return found
 
     def _await_settled(self, event: Event, at_ns: int, members: int, killed: str) -> Cost:
@@ -256,7 +256,7 @@ class FetchingGroup:
                     f"{self._contender.name}: after {event} the group had not settled with {members} members within "
                     f"{_WITHIN_S:.0f} s; logs are in {self._directory}"
                 )
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
     def close(self) -> None:
         self._crews.close()

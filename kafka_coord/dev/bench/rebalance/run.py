@@ -12,7 +12,7 @@ from typing import Any
 
 from kafka_coord.dev.bench.rebalance.figures import Cost, Event, Ownership, cost, summary
 from kafka_coord.dev.bench.rebalance.journal import What
-from kafka_coord.dev.bench.rebalance.testbed import GUEST, STILL_S, Crews, MembersChannel, RebalanceTestbed, testbed
+from kafka_coord.dev.bench.rebalance.testbed import JOINER, STILL_S, Crews, MembersChannel, RebalanceTestbed, testbed
 from kafka_coord.dev.bench.report import Bar, BenchReport, Drawing, Setup, Table
 from kafka_coord.dev.bench.usage import Meter
 from kafka_coord.dev.cluster.process import OnProgress
@@ -27,7 +27,7 @@ _DRAWINGS = [
 
 @dataclass(frozen=True, slots=True)
 class RebalanceOptions:
-    """``members`` stay, in at most ten processes, and a guest joins and leaves. Each event happens ``repeat`` times;
+    """``members`` stay, in at most ten processes, and a joiner joins and leaves. Each event happens ``repeat`` times;
     events that take long or change the group for good happen ``rarely`` times. ``judged``: whether the report compares
     the figures with the bars.
     """
@@ -108,16 +108,16 @@ class _Group:
                 return self._cost(event, self._options.members)
             case Event.JOIN:
                 time.sleep(STILL_S)  # as before the join that it is compared with
-                self._crews.guest.do("join")
+                self._crews.joiner.do("join")
                 return self._cost(event, self._options.members + 1)
             case Event.LEAVE:
-                self._crews.guest.do("leave")
+                self._crews.joiner.do("leave")
                 return self._cost(event, self._options.members)
             case Event.STUCK:
                 with self._testbed.stuck_group():
-                    self._crews.guest.do("join")
+                    self._crews.joiner.do("join")
                     found = self._cost(event, self._options.members + 1)
-                self._crews.guest.do("leave")
+                self._crews.joiner.do("leave")
                 self._await_settled(self._options.members)
                 self._read(Event.LEAVE, 0)
                 return found
@@ -125,12 +125,12 @@ class _Group:
                 at_ns, answered_ns = self._testbed.rebalance()
                 return self._cost(event, self._members, at_ns=at_ns, answered_ns=answered_ns)
             case Event.KILL:
-                self._crews.guest.do("join")
+                self._crews.joiner.do("join")
                 self._await_settled(self._options.members + 1)
                 self._read(Event.JOIN, 0)
-                at_ns = self._crews.guest.kill()
-                found = self._cost(event, self._options.members, at_ns=at_ns, killed=GUEST)
-                self._crews.next_guest()
+                at_ns = self._crews.joiner.kill()
+                found = self._cost(event, self._options.members, at_ns=at_ns, killed=JOINER)
+                self._crews.next_joiner()
                 return found
             case Event.GROW:
                 self._partitions += -(-self._options.partitions // 10)

@@ -36,7 +36,7 @@ from kafka_coord.zk.session import connect
 from kafka_coord.zk.store import Store
 
 GROUP, TOPIC = "bench", "flights"
-GUEST = "zguest"
+JOINER = "zjoiner"
 _STUCK = "stuck"
 _BROKER_ID = 1
 _WITHIN_S = 120.0
@@ -121,7 +121,7 @@ class Crew:
 
 
 class Crews:
-    """``members`` stay, in at most ten processes, and a guest joins and leaves; ``make`` starts a process with this
+    """``members`` stay, in at most ten processes, and a joiner joins and leaves; ``make`` starts a process with this
     name and these members.
     """
 
@@ -130,9 +130,9 @@ class Crews:
         count = min(members, 10)
         names = [f"m{number:05}" for number in range(members)]
         self._stay = [make(f"crew-{number}", names[number::count]) for number in range(count)]
-        self._guests = 1
-        self.guest = make("guest", [GUEST])
-        for crew in [*self._stay, self.guest]:
+        self._joiners = 1
+        self.joiner = make("joiner", [JOINER])
+        for crew in [*self._stay, self.joiner]:
             crew.ended()
 
     def all(self, what: str) -> None:
@@ -142,14 +142,14 @@ class Crews:
         for crew in self._stay:
             crew.ended()
 
-    def next_guest(self) -> None:
+    def next_joiner(self) -> None:
         """Starts a new process in place of a killed one."""
-        self._guests += 1
-        self.guest = self._make(f"guest-{self._guests}", [GUEST])
-        self.guest.ended()
+        self._joiners += 1
+        self.joiner = self._make(f"joiner-{self._joiners}", [JOINER])
+        self.joiner.ended()
 
     def close(self) -> None:
-        for crew in [*self._stay, self.guest]:
+        for crew in [*self._stay, self.joiner]:
             crew.close()
 
 

@@ -258,7 +258,7 @@ class _SocketTestbed:
         """The time of the first report after ``since_ns`` that fulfils the condition."""
         told = time.monotonic()
 
-        def look() -> int:
+        def done() -> int:
             nonlocal told
             state = self._state()
             if time.monotonic() - told > 2.0:
@@ -268,7 +268,7 @@ class _SocketTestbed:
                 )
             return state.at_ns if state.at_ns > since_ns and reached(state) else 0
 
-        return awaited(look, _WITHIN_S, f"every consumer {what}")
+        return awaited(done, _WITHIN_S, f"every consumer {what}")
 
     def _owned(self) -> Mapping[str, Any]:
         """The partitions that all ledgers name as owned."""

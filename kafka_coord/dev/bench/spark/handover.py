@@ -20,7 +20,7 @@ from kafka_coord.zk.store import Store, WatchEvent
 
 QUERY = "query"
 _WITHIN_S = 90.0
-_LOOK_S = 0.5
+_POLL_S = 0.5
 _SETTLING_S = 2.0
 
 
@@ -116,10 +116,10 @@ class _Commands:
         while not self._ended.is_set():
             self._changed.clear()
             with contextlib.suppress(StoreError):
-                self._look(there)
-            self._changed.wait(_LOOK_S)
+                self._check(there)
+            self._changed.wait(_POLL_S)
 
-    def _look(self, there: dict[str, float | None]) -> None:
+    def _check(self, there: dict[str, float | None]) -> None:
         try:
             names = self._store.children(layout.channel(self._group, QUERY), self._wake)
         except NoNode:

@@ -12,7 +12,7 @@ from kafka_coord.dev.bench.spark import tables
 from kafka_coord.dev.bench.spark.connector import own_connector
 from kafka_coord.dev.bench.spark.handover import Handovers, hand_over
 from kafka_coord.dev.bench.spark.options import Part, SparkBenchOptions
-from kafka_coord.dev.bench.spark.soak import Look, soak
+from kafka_coord.dev.bench.spark.soak import MemorySample, soak
 from kafka_coord.dev.bench.spark.testbed import OURS, SPARKS, SparkTestbed, Work
 from kafka_coord.dev.bench.spark.throughput import Drain, drain
 from kafka_coord.dev.bench.spark.triggers import Ticks, tick
@@ -41,9 +41,9 @@ def run_spark_bench(options: SparkBenchOptions, directory: Path, on_progress: On
         drains = _throughput(testbed, options, on_progress) if Part.THROUGHPUT in wanted else []
         ticks = _micro_batches(testbed, options, on_progress) if Part.MICRO_BATCHES in wanted else []
         handovers = _handovers(testbed, options, on_progress) if Part.HANDOVER in wanted else []
-        looks = _soak(testbed, options, on_progress) if Part.SOAK in wanted else ()
-    found = (tables.throughput(drains), tables.micro_batches(ticks), tables.handovers(handovers), tables.soak(looks))
-    bars = tables.bars(drains, ticks, handovers, looks) if options.judged else []
+        samples = _soak(testbed, options, on_progress) if Part.SOAK in wanted else ()
+    found = (tables.throughput(drains), tables.micro_batches(ticks), tables.handovers(handovers), tables.soak(samples))
+    bars = tables.bars(drains, ticks, handovers, samples) if options.judged else []
     return BenchReport("spark", setup, options.to_json(), [one for one in found if one.rows], bars, tuple(notes))
 
 
@@ -129,14 +129,14 @@ def _handovers(testbed: SparkTestbed, options: SparkBenchOptions, on_progress: O
     return handovers
 
 
-def _soak(testbed: SparkTestbed, options: SparkBenchOptions, on_progress: OnProgress) -> Sequence[Look]:
+def _soak(testbed: SparkTestbed, options: SparkBenchOptions, on_progress: OnProgress) -> Sequence[MemorySample]:
     if not options.minutes:
         return ()
 
-    def tell(look: Look) -> None:
+    def tell(sample: MemorySample) -> None:
         on_progress(
-            f"soak, minute {look.minute:.0f}: {look.rows:,} rows, {look.processes} Python processes with "
-            f"{look.python_mib:.0f} MiB"
+            f"soak, minute {sample.minute:.0f}: {sample.rows:,} rows, {sample.processes} Python processes with "
+            f"{sample.python_mib:.0f} MiB"
         )
 
     return soak(testbed, max(options.partitions), minutes=options.minutes, rows_per_s=options.load, tell=tell)

@@ -17,7 +17,7 @@ FLAT = 1.10
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class MemorySample:
     """A sample after ``minute`` minutes: the number of Spark's Python processes, the sum and the largest of their
     resident memory, and the ``rows`` read since the beginning.
     """
@@ -31,12 +31,12 @@ class Look:
 
 
 def soak(
-    testbed: SparkTestbed, partitions: int, *, minutes: float, rows_per_s: int, tell: Callable[[Look], None]
-) -> tuple[Look, ...]:
+    testbed: SparkTestbed, partitions: int, *, minutes: float, rows_per_s: int, tell: Callable[[MemorySample], None]
+) -> tuple[MemorySample, ...]:
     """Samples after the first micro-batches, then once a minute (or at every sixth of a time below six minutes)."""
     topic = testbed.new_topic(partitions)
     every_s = min(60.0, minutes * 60 / 6)
-    looks: list[Look] = []
+    samples: list[MemorySample] = []
     with (
         testbed.query(OURS, topic, trigger={"processingTime": TRIGGER}, startingOffsets="earliest") as running,
         testbed.feeding(topic, max(1, rows_per_s // 10), every_s=0.1),
@@ -45,30 +45,30 @@ def soak(
         began = time.monotonic()
         while True:
             rows = sum(batch.rows for batch in running.batches())
-            looks.append(_look(testbed, (time.monotonic() - began) / 60, rows))
-            tell(looks[-1])
-            due = began + len(looks) * every_s
+            samples.append(_memory_sample(testbed, (time.monotonic() - began) / 60, rows))
+            tell(samples[-1])
+            due = began + len(samples) * every_s
             if due > began + minutes * 60 + 1:
-                return tuple(looks)
+                return tuple(samples)
             time.sleep(max(0.0, due - time.monotonic()))
 
 
-def growth(looks: Sequence[Look]) -> float | None:
+def growth(samples: Sequence[MemorySample]) -> float | None:
     """The mean of the last third divided by that of the second; None for too few samples. The first third is left out,
     because caches fill.
     """
-    third = len(looks) // 3
+    third = len(samples) // 3
     if not third:
         return None
-    middle, last = looks[third : 2 * third], looks[-third:]
+    middle, last = samples[third : 2 * third], samples[-third:]
     return sum(one.python_mib for one in last) / sum(one.python_mib for one in middle)
 
 
-def _look(testbed: SparkTestbed, minute: float, rows: int) -> Look:
+def _memory_sample(testbed: SparkTestbed, minute: float, rows: int) -> MemorySample:
     found = tree(testbed.jvm)
     python = [one.rss_bytes / _MIB for one in found if _is_python(one)]
     jvm = sum(one.rss_bytes / _MIB for one in found if one.pid == testbed.jvm)
-    return Look(minute, rows, len(python), sum(python), max(python, default=0.0), jvm)
+    return MemorySample(minute, rows, len(python), sum(python), max(python, default=0.0), jvm)
 
 
 def _is_python(process: Process) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from kafka_coord.dev.bench.report import Bar, Drawing, Spread, Table
 from kafka_coord.dev.bench.spark.handover import Handovers
-from kafka_coord.dev.bench.spark.soak import FLAT, Look, growth
+from kafka_coord.dev.bench.spark.soak import FLAT, MemorySample, growth
 from kafka_coord.dev.bench.spark.testbed import OURS, SPARKS, MicroBatch, Work
 from kafka_coord.dev.bench.spark.throughput import Drain
 from kafka_coord.dev.bench.spark.triggers import Ticks
@@ -78,23 +78,23 @@ def handovers(found: Sequence[Handovers]) -> Table:
     return Table("stop-fetcher to acknowledgement", rows)
 
 
-def soak(looks: Sequence[Look]) -> Table:
+def soak(samples: Sequence[MemorySample]) -> Table:
     rows = [
         {
-            "minute": round(look.minute, 1),
-            "rows": look.rows,
-            "python_processes": look.processes,
-            "python_mib": round(look.python_mib, 1),
-            "largest_mib": round(look.largest_mib, 1),
-            "jvm_mib": round(look.jvm_mib),
+            "minute": round(sample.minute, 1),
+            "rows": sample.rows,
+            "python_processes": sample.processes,
+            "python_mib": round(sample.python_mib, 1),
+            "largest_mib": round(sample.largest_mib, 1),
+            "jvm_mib": round(sample.jvm_mib),
         }
-        for look in looks
+        for sample in samples
     ]
     return Table("memory", rows)
 
 
 def bars(
-    drains: Sequence[Drain], ticks: Sequence[Ticks], handed_over: Sequence[Handovers], looks: Sequence[Look]
+    drains: Sequence[Drain], ticks: Sequence[Ticks], handed_over: Sequence[Handovers], samples: Sequence[MemorySample]
 ) -> list[Bar]:
     """The worst case of each figure."""
     return [
@@ -102,7 +102,7 @@ def bars(
         _micro_batch_bar("small", ticks, lambda one: one.small),
         _micro_batch_bar("empty", ticks, lambda one: one.empty),
         _handover_bar(handed_over),
-        _memory_bar(looks),
+        _memory_bar(samples),
     ]
 
 
@@ -164,12 +164,12 @@ def _handover_bar(found: Sequence[Handovers]) -> Bar:
     return Bar(name, wanted, f"{stops - over} of {stops}", over == 0)
 
 
-def _memory_bar(looks: Sequence[Look]) -> Bar:
+def _memory_bar(samples: Sequence[MemorySample]) -> Bar:
     name, wanted = "memory of Python workers", f"flat: the last third at most {FLAT:.2f} times the second"
-    ratio = growth(looks)
+    ratio = growth(samples)
     if ratio is None:
         return _not_measured(name, wanted)
-    return Bar(name, wanted, f"{ratio:.3f} times over {looks[-1].minute:.0f} minutes", ratio <= FLAT)
+    return Bar(name, wanted, f"{ratio:.3f} times over {samples[-1].minute:.0f} minutes", ratio <= FLAT)
 
 
 def _not_measured(name: str, wanted: str) -> Bar:

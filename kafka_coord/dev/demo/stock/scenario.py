@@ -1,4 +1,4 @@
-"""The story with stock clients: the group's own coordinator is killed and restarted, and then another takes over."""
+"""The scenario with stock clients: the group's own coordinator is killed and restarted, and then another takes over."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class StockScenario(Scenario):
         )
 
     def _kill_coordinator(self) -> None:
-        before = self._wait_for(lambda look: look.coordinator is not None, "a coordinator", _BACK_WITHIN_S).coordinator
+        before = self._wait_for(lambda view: view.coordinator is not None, "a coordinator", _BACK_WITHIN_S).coordinator
         assert before is not None  # noqa: S101 - waited for
         victim = self._cluster.coordinator(before.broker_id)
         victim.kill()
@@ -65,7 +65,7 @@ class StockScenario(Scenario):
 
     def _move_leadership(self) -> None:
         at_ms = now_ms()
-        epoch = self._stock_watcher.look.coordinator
+        epoch = self._stock_watcher.view.coordinator
         partition = partition_of(self._options.group)
         was, leads = move_leadership(self._store, self._cluster.bootstrap_servers, TOPIC, partition)
         moved = f"the leadership of partition {partition} of the groups log moves from broker {was} to broker {leads}"
@@ -79,7 +79,7 @@ class StockScenario(Scenario):
     def _await_epoch(self, epoch: int) -> int:
         """The time at which the next coordinator answered for the group (ms since 1970)."""
         self._wait_for(
-            lambda look: look.coordinator is not None and look.coordinator.epoch >= epoch,
+            lambda view: view.coordinator is not None and view.coordinator.epoch >= epoch,
             "the group's next coordinator",
             _BACK_WITHIN_S,
         )

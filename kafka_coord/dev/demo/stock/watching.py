@@ -28,7 +28,7 @@ class StockWatcher(Watcher):
         """
         with self._lock:
             self._ended_ms = now_ms()
-            self._look = replace(self._look, coordinator=None)
+            self._view = replace(self._view, coordinator=None)
 
     def now(self) -> GroupNow:
         """Like the parent's; the group is not stable while its coordinator does not answer."""
@@ -58,17 +58,17 @@ class StockWatcher(Watcher):
         asked_ms = now_ms()
         super()._take_sample()
         with self._lock:
-            found = self._look.group
+            found = self._view.group
             if found is None or found.coordinator is None or asked_ms <= self._ended_ms:
                 return
             self._count_reign(found.coordinator, now_ms())
             reign = self._reigns[-1]
             info = CoordinatorInfo(reign.broker_id, reign.epoch, str(reign.from_ms))
-            self._look = replace(self._look, coordinator=info)
+            self._view = replace(self._view, coordinator=info)
 
     def _count_reign(self, broker_id: int, at_ms: int) -> None:
         before = self._reigns[-1] if self._reigns else None
-        if before is None or before.broker_id != broker_id or self._look.coordinator is None:
+        if before is None or before.broker_id != broker_id or self._view.coordinator is None:
             self._reigns.append(Reign(broker_id, before.epoch + 1 if before else 1, at_ms, at_ms))
         else:
             self._reigns[-1] = replace(before, to_ms=at_ms)

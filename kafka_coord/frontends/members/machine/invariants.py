@@ -32,7 +32,7 @@ def _broken(member: MemberState) -> list[str]:
         "a write waits although none is under way": member.writing is not None or not member.writes,
         "offsets of a partition are to be reported that it does not hold": member.reported.keys() <= member.held,
         "it is sent a command and read another": delivered is None or member.reading is None,
-        "a command it obeys is to be sent": delivered is None or delivered.command_id not in member.queue,
+        "a delivered command is also queued": delivered is None or delivered.command_id not in member.queue,
         "commands are out of order": list(member.queue) == sorted(member.queue),
         "a later command is under way before an earlier one": all(
             one <= following

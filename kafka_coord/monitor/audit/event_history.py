@@ -88,7 +88,7 @@ Told = tuple[str, str]
 """The events of a history."""
 
 
-class Story:
+class EventHistory:
     """Receives each step before it is judged, and keeps the events of the selection."""
 
     def __init__(self, selection: Selection) -> None:
