@@ -250,7 +250,7 @@ def _testbed(
             write_topic(store, _TOPIC, options.consumers)
             many = ManyGroups(store, _TOPIC, groups, options.consumers)
             watched = f"{many.names[groups // 2]}-watched"  # by name, in the middle of all
-            journal = str(directory / "journals" / "members.event_log")
+            journal = str(directory / "journals" / "members.journal")
             place = Place(server.connect_string, watched, _TOPIC, 20_000, journal)
             instances = [
                 Instance(directory, number, server.connect_string, options.session_timeout_ms) for number in (1, 2)
