@@ -19,6 +19,7 @@ from kafka_coord.dev.bench.rebalance.contenders import (
     PEERS,
     Contender,
     Protocol,
+    Server,
     contenders,
 )
 from kafka_coord.dev.bench.rebalance.figures import Cost, Event, Ownership, balanced
@@ -43,12 +44,13 @@ def owned(*counts: int) -> Ownership:
 def test_everybody_is_compared_once_and_those_of_one_broker_together():
     found = contenders(PEERS, VARIANTS)
     assert sorted(one.name for one in found) == sorted([OURS.name, *(c.name for p in PEERS for c in CONTENDERS[p])])
-    brokers = [(one.kraft, sorted(one.broker.items())) for one in found]
+    brokers = [(one.server, sorted(one.broker.items())) for one in found]
     changes = sum(1 for one, other in pairwise(brokers) if one != other)
     assert changes == len({str(one) for one in brokers}) - 1
     assert contenders((), VARIANTS) == [OURS]
     assert [one.variant for one in contenders([Protocol.KIP848], [FASTEST])] == [DEFAULTS, FASTEST], "ours always"
-    assert all(one.kraft == (one.protocol is Protocol.KIP848) for one in found)
+    assert all((one.server is Server.KRAFT) == (one.protocol is Protocol.KIP848) for one in found)
+    assert [one.variant for one in found if one.server is Server.INSTANCE] == [DEFAULTS]
 
 
 @pytest.mark.parametrize(
@@ -83,13 +85,26 @@ def test_times_are_those_of_this_projects_consumer():
     ]
 
 
-@pytest.mark.parametrize("contender", [one for protocol in PEERS for one in CONTENDERS[protocol]], ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "contender",
+    [one for protocol in PEERS for one in CONTENDERS[protocol] if protocol is not Protocol.MANAGED],
+    ids=lambda c: c.name,
+)
 def test_the_bars_are_ten_times_or_less_against_what_is_tuned_to_its_limit(contender: Contender):
-    tuned = contender.kraft and contender.variant == "fastest"
+    tuned = contender.protocol is Protocol.KIP848 and contender.variant == "fastest"
     assert judged(contender, costs(500, 200)) == [True] * 5
     assert judged(contender, costs(250, 60)) == ([True] * 5 if tuned else [False] * 4 + [True])
     assert judged(contender, costs(240, 60))[0] is False
     assert judged(contender, costs(500, 200), needless=1)[-1] is False
+
+
+def test_stock_clients_in_managed_groups_have_bars_of_their_own_and_beside_kafka():
+    (managed,), kafka = CONTENDERS[Protocol.MANAGED], CONTENDERS[Protocol.KIP848][0]
+    assert judged(managed, costs(90, 20)) == [True] * 5
+    assert judged(managed, costs(110, 20)) == [False, True, False, True, True]
+    found = [Found(OURS, costs(50, 20)), Found(managed, costs(90, 20)), Found(kafka, costs(5_000, 200))]
+    (beside,) = [bar for bar in bars(found) if "beside" in bar.name]
+    assert beside.met
 
 
 def test_an_unknown_protocol_is_refused_with_those_there_are():

@@ -150,8 +150,9 @@ def spark(
 @click.option(
     "--compare",
     metavar="PROTOCOL,…",
-    help="The same with Kafka's own group protocols, in turn and with records: classic, cooperative, kip848. Each with "
-    "its default settings and with its fastest. By default 5 times, but a cold start and a killed member once.",
+    help="The same with Kafka's own group protocols, in turn and with records: classic, cooperative, kip848; and "
+    "managed: KIP-848's clients at an instance. Each with its default settings and its fastest. By default 5 times, "
+    "but a cold start and a killed member once.",
 )
 @click.option("--smoke", is_flag=True, help="Run everything once and small, to check that it works.")
 @directory_option

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from kafka_coord.dev.bench.kafka_groups.options import KafkaGroupsOptions
@@ -28,13 +29,14 @@ def measure_joins(
     if options.compare:
         sides[KAFKA] = servers.broker.address
     asked = CompareOptions(members=options.members, partitions=options.partitions)
+    place = Brokers("", servers.broker.address, servers.zookeeper)
     groups: dict[str, FetchingGroup] = {}
     with ExitStack() as running:
         for by, address in sides.items():
             on_progress(f"a group of {options.members} at the {by}")
             directory = servers.directory / f"joins-{by}"
             groups[by] = running.enter_context(
-                fetching_group(_AS_IT_COMES, Brokers(address, servers.zookeeper), asked, _made(directory))
+                fetching_group(_AS_IT_COMES, replace(place, bootstrap=address), asked, _made(directory))
             )
             groups[by].happen(Event.COLD)
         for number in range(options.joins):

@@ -15,6 +15,7 @@ from typing import Any
 from confluent_kafka import libversion
 
 from kafka_coord.dev.bench.feeding import Feeding
+from kafka_coord.dev.bench.kafka_groups.servers import started
 from kafka_coord.dev.bench.rebalance.contenders import (
     DEFAULTS,
     EACH_SECOND,
@@ -23,6 +24,7 @@ from kafka_coord.dev.bench.rebalance.contenders import (
     PEERS,
     Contender,
     Protocol,
+    Server,
     contenders,
 )
 from kafka_coord.dev.bench.rebalance.figures import Cost, Event, Ownership, balanced, cost, summary
@@ -93,15 +95,15 @@ def run_compare(options: CompareOptions, directory: Path, on_progress: OnProgres
     found: list[Found] = []
     notes: list[str] = []
     chosen = contenders(options.against, options.variants)
-    for (kraft, broker), group in itertools.groupby(chosen, key=attrgetter("needs")):
+    for (server, broker), group in itertools.groupby(chosen, key=attrgetter("needs")):
         try:
-            with _brokers(directory, dict(broker), on_progress, kraft=kraft) as place:
+            with _brokers(directory, server, dict(broker), on_progress) as place:
                 for contender in group:
                     found.append(_measured(contender, place, options, directory, on_progress))
         except DevClusterError as error:
-            if not kraft:
+            if server is Server.ZOOKEEPER:
                 raise
-            notes.append(f"not compared with {Protocol.KIP848}: {error}")
+            notes.append(f"not compared with clients of {server}: {error}")
             on_progress(notes[-1])
     judged = bars(found) if options.judged else []
     further = {"systems": systems(found), "ratios": ratios(found)}
@@ -113,26 +115,34 @@ def run_compare(options: CompareOptions, directory: Path, on_progress: OnProgres
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """``packages``: see :class:`Crew`."""
+    """``bootstrap`` is for members, ``broker`` for everything else. ``packages``: see :class:`Crew`."""
 
     bootstrap: str
+    broker: str
     zookeeper: str
     packages: Path | None = None
 
 
 @contextmanager
 def _brokers(
-    directory: Path, properties: Mapping[str, str], on_progress: OnProgress, *, kraft: bool
+    directory: Path, server: Server, properties: Mapping[str, str], on_progress: OnProgress
 ) -> Iterator[Brokers]:
     """One broker with a warm group coordinator. The first group of a cold one waits for the offsets topic."""
     where = directory / f"cluster-{next(_numbers)}"
-    if kraft:
+    if server is Server.INSTANCE:
+        packages = newer_client(on_progress)
+        on_progress(f"starting {server}")
+        with started(where) as servers:
+            place = Brokers(servers.instance.address, servers.broker.address, servers.zookeeper, packages)
+            _warm_up(place, directory, on_progress)
+            yield place
+    elif server is Server.KRAFT:
         broker = KraftBroker(where, properties=properties)
         broker.fetch(on_progress)
         packages = newer_client(on_progress)
         on_progress(f"starting Kafka {KAFKA_4_VERSION}")
         with broker:
-            place = Brokers(broker.address, "", packages)
+            place = Brokers(broker.address, broker.address, "", packages)
             _warm_up(place, directory, on_progress)
             yield place
     else:
@@ -140,7 +150,7 @@ def _brokers(
         with DevCluster(
             where, brokers=1, coordinators=True, kafka_settings=settings, on_progress=on_progress
         ) as cluster:
-            place = Brokers(cluster.bootstrap_servers, cluster.zookeeper)
+            place = Brokers(cluster.bootstrap_servers, cluster.bootstrap_servers, cluster.zookeeper)
             _warm_up(place, directory, on_progress)
             yield place
 
@@ -268,13 +278,13 @@ def fetching_group(
 ) -> Iterator[FetchingGroup]:
     """Recreates the topic, and writes to it while the block runs."""
     topic = f"{_TOPIC}-{next(_numbers)}"
-    TopicAdmin(place.bootstrap).create(topic, options.partitions)
+    TopicAdmin(place.broker).create(topic, options.partitions)
     group = FetchingGroup(contender, place, topic, options, directory)
     with contextlib.ExitStack() as running:
         running.enter_context(contextlib.closing(group))
         if options.records_per_s:
             burst = max(1, options.records_per_s // 10)
-            running.enter_context(Feeding(place.bootstrap, topic, burst, 0.1, [b"a record"]))
+            running.enter_context(Feeding(place.broker, topic, burst, 0.1, [b"a record"]))
         yield group
 
 
@@ -358,7 +368,7 @@ def bars(found: Sequence[Found]) -> list[Bar]:
     ours = _ours(found)
     judged = []
     for one in found:
-        if one.contender == OURS:
+        if one.contender == OURS or one.contender.protocol is Protocol.MANAGED:
             continue
         tuned = one.contender.protocol is Protocol.KIP848 and one.contender.variant == FASTEST
         wanted = _WANTED_OF_FASTEST_KIP848 if tuned else _WANTED
@@ -369,9 +379,29 @@ def bars(found: Sequence[Found]) -> list[Bar]:
                 name, measured = f"{one.contender.name}: {event}", _times(*pair)
                 judged.append(_bar(f"{name}, settled", times, measured["settle"]))
                 judged.append(_bar(f"{name}, partition-seconds", seconds, measured["partition_seconds"]))
+    judged += _bars_of_managed(found)
     needless = sum(cost.interrupted_not_moved for every in ours.costs.values() for cost in every)
     judged.append(Bar("kafka_coord: interrupted, but did not move", "0", str(needless), needless == 0))
     return judged
+
+
+_MANAGED_P50_MS, _MANAGED_MAX_MS, _MANAGED_TIMES = 100, 400, 50
+
+
+def _bars_of_managed(found: Sequence[Found]) -> Iterator[Bar]:
+    """The bars for stock clients in managed groups, alone and beside the same clients at Kafka."""
+    by_name = {one.contender.name: one.costs for one in found}
+    costs = by_name.get(f"{Protocol.MANAGED}, {DEFAULTS}", {})
+    theirs = by_name.get(f"{Protocol.KIP848}, {DEFAULTS}", {})
+    for event in (Event.JOIN, Event.LEAVE):
+        if costs.get(event):
+            told = summary(costs[event])["settle_ms"]
+            for part, most in (("p50", _MANAGED_P50_MS), ("max", _MANAGED_MAX_MS)):
+                name = f"{Protocol.MANAGED}: {event}, {part}"
+                yield Bar(name, f"at most {most} ms", f"{told[part]} ms", told[part] <= most)
+    if costs.get(Event.JOIN) and theirs.get(Event.JOIN):
+        times = _times(theirs[Event.JOIN], costs[Event.JOIN])["settle"]
+        yield _bar(f"{Protocol.KIP848}, {DEFAULTS}: {Event.JOIN}, beside {Protocol.MANAGED}", _MANAGED_TIMES, times)
 
 
 def _bar(name: str, wanted: float, found: float | None) -> Bar:

@@ -18,9 +18,19 @@ class Protocol(StrEnum):
     """The same requests with ``cooperative-sticky``: only moving partitions stop (KIP-429)."""
     KIP848 = "kip848"
     """ConsumerGroupHeartbeat: the broker decides (KIP-848)."""
+    MANAGED = "managed"
+    """The same clients in a group that an instance of this project manages."""
 
 
-PEERS = (Protocol.CLASSIC, Protocol.COOPERATIVE, Protocol.KIP848)
+PEERS = (Protocol.CLASSIC, Protocol.COOPERATIVE, Protocol.KIP848, Protocol.MANAGED)
+
+
+class Server(StrEnum):
+    """What members connect to."""
+
+    ZOOKEEPER = "a broker in ZooKeeper mode"
+    KRAFT = "a broker of Kafka 4"
+    INSTANCE = "an instance beside a broker in ZooKeeper mode"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +49,14 @@ class Contender:
         return f"{self.protocol}, {self.variant}"
 
     @property
-    def needs(self) -> tuple[bool, tuple[tuple[str, str], ...]]:
-        """The kind of broker (``kraft``) and its lines of configuration. Contenders with the same needs can share a
-        broker.
-        """
-        return self.kraft, tuple(sorted(self.broker.items()))
+    def needs(self) -> tuple[Server, tuple[tuple[str, str], ...]]:
+        """The server and the broker's lines of configuration. Contenders with the same needs can share a broker."""
+        return self.server, tuple(sorted(self.broker.items()))
 
     @property
-    def kraft(self) -> bool:
-        """Whether it needs a broker of Kafka 4."""
-        return self.protocol is Protocol.KIP848
+    def server(self) -> Server:
+        """Where its members find their coordinator."""
+        return {Protocol.KIP848: Server.KRAFT, Protocol.MANAGED: Server.INSTANCE}.get(self.protocol, Server.ZOOKEEPER)
 
 
 DEFAULTS, FASTEST = "defaults", "fastest"
@@ -95,6 +103,7 @@ CONTENDERS: Mapping[Protocol, Sequence[Contender]] = {
             },
         ),
     ),
+    Protocol.MANAGED: (Contender(Protocol.MANAGED, DEFAULTS, {"group.protocol": "consumer"}),),
 }
 """The fastest variants come first, because they can share a broker with this project's consumer."""
 

@@ -67,7 +67,8 @@ class Administration:
         if isinstance(seen, StoreError):
             log.warning("cannot read group=%s: %s", group, seen)
             return GroupView(group, Error.COORDINATOR_NOT_AVAILABLE)
-        served = {consumer: Served(*one) for consumer, one in self._terms.served(group).items()}
+        heard_of = self._terms.heard_of(group)
+        served = {one.key[1]: Served(one.member_id, one.epoch, one.is_static) for one in heard_of}
         return GroupView(group, Error.NONE, seen, served, ids)
 
     # --- changes -----------------------------------------------------------------------------------------------------

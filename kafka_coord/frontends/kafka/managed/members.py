@@ -108,6 +108,7 @@ class ConsumerGroupMember:
     connection: int
     subscription: Subscription | None
     pace: Pace
+    is_static: bool
     id: MemberId | None = None
     first_epoch: int = FIRST_EPOCH
     epoch: int = FIRST_EPOCH
@@ -236,7 +237,9 @@ class ConsumerGroupMembers:
         self._stimuli.append(stimuli.ResumeWanted(member.connection, beat, found.id, beat.member_id))
 
     def _made(self, beat: Heartbeat, pace: Pace) -> ConsumerGroupMember:
-        member = ConsumerGroupMember(beat.key, beat.member_id, next(self._numbers), beat.subscription, pace)
+        member = ConsumerGroupMember(
+            beat.key, beat.member_id, next(self._numbers), beat.subscription, pace, beat.is_static
+        )
         self.members[beat.key] = self._by_connection[member.connection] = member
         self._of_group.setdefault(beat.key[0], {})[beat.member_id] = member
         return member
@@ -334,9 +337,9 @@ class ConsumerGroupMembers:
         member = self._of_group.get(group, {}).get(member_id)
         return (group, member_id) if member is None else member.key
 
-    def ids_and_epochs(self, group: str) -> dict[str, tuple[str, int]]:
-        """Of the members that have been heard of in this term, by consumer. Called on any thread."""
-        return {one.key[1]: (one.member_id, one.epoch) for one in list(self._of_group.get(group, {}).values())}
+    def heard_of(self, group: str) -> list[ConsumerGroupMember]:
+        """The members that have been heard of in this term. Called on any thread."""
+        return list(self._of_group.get(group, {}).values())
 
     # --- from the machine --------------------------------------------------------------------------------------------
 

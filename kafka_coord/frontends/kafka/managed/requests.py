@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 import uuid
@@ -23,6 +24,7 @@ from kafka_coord.model import Member, Subscription, TopicPartition
 from kafka_coord.model.names import is_legal
 from kafka_coord.wire.messages import message
 
+_ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]")
 _SESSION_TIMEOUT_MS = round(SESSION_TIMEOUT_S * 1000)
 
 
@@ -37,7 +39,7 @@ class ManagedGroups:
     async def heartbeat(self, request: Any, client_id: str, client: Caller, *, holds: bool) -> Any:
         """Answers a ConsumerGroupHeartbeat of a client that may take part. ``holds``: it may be held."""
         member_id = request.member_id or (str(uuid.uuid4()) if request.member_epoch == JOIN else "")
-        consumer = request.instance_id or member_id
+        consumer = consumer_name(request.instance_id or member_id)
         if not is_legal(request.group_id):
             return refused(Error.INVALID_GROUP_ID, f"a managed group cannot have the name {request.group_id[:80]!r}")
         if not is_legal(consumer):
@@ -95,7 +97,7 @@ class ManagedGroups:
         if request.generation_id_or_member_epoch < 0 and not request.member_id:
             told = {TopicPartition(*where): one.offset for where, one in offsets.items()}
             return await self.administration.set_offsets(request.group_id, told), {}
-        key = request.group_id, request.group_instance_id or request.member_id
+        key = request.group_id, consumer_name(request.group_instance_id or request.member_id)
         values = {TopicPartition(*where): one.offset for where, one in offsets.items()}
         epoch = request.generation_id_or_member_epoch
         found = await self._terms.commit(
@@ -113,6 +115,11 @@ class ManagedGroups:
         member = (member_id, epoch) if member_id and epoch >= 0 else None
         error, found = await self._terms.fetch(asked.group_id, wanted, member)
         return error, {where: CommittedOffset(offset) for where, offset in found.items() if offset is not None}
+
+
+def consumer_name(identity: str) -> str:
+    """The name in the engine for an instance id or a member id. librdkafka's have characters that names may not."""
+    return _ILLEGAL.sub(lambda found: "".join(f"_{byte:02X}" for byte in found[0].encode()), identity)
 
 
 def refused(error: Error, words: str | None = None) -> Any:

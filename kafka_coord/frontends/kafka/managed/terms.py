@@ -23,6 +23,7 @@ from kafka_coord.frontends.kafka.managed.members import (
     Beaten,
     Commit,
     Committed,
+    ConsumerGroupMember,
     ConsumerGroupMembers,
     Heartbeat,
     Key,
@@ -190,10 +191,10 @@ class ManagedTerms:
         """Of how many partitions of the groups log it knows that."""
         return sum(served.has_begun for served in list(self._served.values()))
 
-    def served(self, group: str) -> dict[str, tuple[str, int]]:
-        """Member id and epoch of the members that this instance serves, by consumer."""
+    def heard_of(self, group: str) -> list[ConsumerGroupMember]:
+        """The members that this instance serves and has heard of."""
         served = self._served.get(partition_of(group))
-        return served.members.ids_and_epochs(group) if served is not None else {}
+        return served.members.heard_of(group) if served is not None else []
 
     def names(self) -> list[str]:
         """All managed groups."""

@@ -37,6 +37,7 @@ class Served(NamedTuple):
 
     member_id: str
     epoch: int
+    is_static: bool = False
 
 
 class GroupView(NamedTuple):
@@ -109,7 +110,7 @@ def _member(form: Any, view: GroupView, seen: Observation, ids: TopicIds, consum
     owned, wanted = _owned(seen, consumer), _wanted(seen, consumer)
     return form.struct("Member")(
         member_id=known.member_id,
-        instance_id=consumer if known.member_id != consumer else None,
+        instance_id=consumer if known.is_static else None,
         rack_id=member.rack,
         member_epoch=known.epoch,
         client_id=member.client or "",
@@ -168,7 +169,7 @@ def _classic_member(form: Any, view: GroupView, seen: Observation, consumer: str
     encoded = assignment.encode(assignment(assigned_partitions=owned), 0, bytearray(2))
     return form.struct("DescribedGroupMember")(
         member_id=known.member_id,
-        group_instance_id=consumer if known.member_id != consumer else None,
+        group_instance_id=consumer if known.is_static else None,
         client_id=member.client or "",
         client_host=f"/{member.host or ''}",
         member_assignment=bytes(encoded),
