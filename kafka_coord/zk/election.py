@@ -283,7 +283,7 @@ class ZkElection:
         if mine is not None and mine.broker_id == self._broker_id and mine.epoch == epoch:
             return self._won(epoch, version, session_id)
         log.warning("gave up an election of this session that the stored epoch contradicts epoch=%d", epoch)
-        self._delete_own(node, version)
+        self._delete_if_own()  # it may be a successor's by now
         return None
 
     def _won(self, epoch: int, version: int, session_id: int) -> Leadership:
