@@ -139,7 +139,7 @@ class BrokerConnection(asyncio.Protocol):
             if not one.found.done():
                 one.found.set_exception(ConnectionError(reason))
         if self._transport is not None:
-            self._transport.close()
+            self._transport.abort()  # to close TLS in order takes a round trip, and nobody waits for it
 
     # --- what the event loop calls -----------------------------------------------------------------------------------
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kafka_coord.classic_groups.machine import GroupLimits
-from kafka_coord.dev.cluster.kafka import KafkaCluster, KafkaSettings
+from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaCluster, KafkaSettings
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.grouplog.term import PARTITIONS
@@ -80,7 +81,7 @@ def tools() -> Iterator[KafkaTools]:
 @pytest.fixture(scope="module")
 def coord(front: Front) -> Iterator[Run]:
     """Operators' commands on the cluster."""
-    with published(front):
+    with published(front.store, front.listeners):
         yield partial(run, zookeeper=front.cluster.zookeeper)
 
 
@@ -111,12 +112,31 @@ def started(
 
 
 @contextlib.contextmanager
-def published(front: Front) -> Iterator[None]:
-    """The instances say in ZooKeeper where they serve Kafka clients, as ``serve`` does."""
-    front.store.ensure_path(layout.COORDINATORS)
+def serving_beside(
+    broker: KafkaBroker, zookeeper: str, *, session_timeout_ms: int = 10_000, **options: Any
+) -> Iterator[KafkaListener]:
+    """A listener with a session of its own beside the only broker of a cluster; it serves every group."""
+    store = connect(zookeeper, session_timeout_ms=session_timeout_ms)
+    try:
+        at, behind = f"127.0.0.1:{broker.instance_port}", f"127.0.0.1:{broker.listener_port}"
+        listener = KafkaListener(at, behind, store, broker.broker_id, group_limits=LIMITS, **options)
+        try:
+            eventually(lambda: listener.managed.knows_partitions() == PARTITIONS, within_s=60)
+            with published(store, {broker.broker_id: listener}):
+                yield listener
+        finally:
+            listener.close()
+    finally:
+        store.close()
+
+
+@contextlib.contextmanager
+def published(store: Store, listeners: Mapping[int, KafkaListener]) -> Iterator[None]:
+    """The instances say in ZooKeeper where they serve Kafka clients, as ``serve`` does. ``listeners`` by broker id."""
+    store.ensure_path(layout.COORDINATORS)
     made = [
-        InstanceRegistration(front.store, broker_id, {"kafka": listener.address}, lambda: None)
-        for broker_id, listener in front.listeners.items()
+        InstanceRegistration(store, broker_id, {"kafka": listener.address}, lambda: None)
+        for broker_id, listener in listeners.items()
     ]
     for one in made:
         one.register()

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
 
 @pytest.fixture(scope="module", autouse=True)
 def _published(front: Front) -> Iterator[None]:
-    with published(front):
+    with published(front.store, front.listeners):
         yield
 
 

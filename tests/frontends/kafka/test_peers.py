@@ -109,11 +109,15 @@ def test_garbage_ends_its_own_connection_and_says_why(
 
 
 @pytest.mark.usefixtures("nobody_notices")
-def test_connections_that_say_nothing_are_closed(listener: KafkaListener, limit: Callable[..., None]) -> None:
+def test_connections_that_say_nothing_are_closed(
+    listener: KafkaListener, limit: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="kafka_coord.frontends.kafka")
     limit(first_request_s=1.0)
     with contextlib.ExitStack() as stack:
-        silent = [stack.enter_context(Peer(listener)) for _ in range(300)]
+        silent = [stack.enter_context(Peer(listener)) for _ in range(2_000)]
         assert all(one.is_closed() for one in silent)
+    assert "reason=no request within 1 s" in caplog.text
 
 
 @pytest.mark.usefixtures("nobody_notices")

@@ -7,9 +7,11 @@ import os
 import signal
 import ssl
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 import trustme
@@ -33,14 +35,14 @@ from kafka_coord.cli.serve import tls_context
 from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaSettings
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
+from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.kafka import access, connection
 from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.grouplog.authentication import BrokerSecurity
-from kafka_coord.grouplog.term import PARTITIONS
 from kafka_coord.wire.messages import message
-from kafka_coord.zk import connect
+from tests.cli.running import Ran, run
 from tests.conftest import _shared_servers
-from tests.frontends.kafka.conftest import LIMITS
+from tests.frontends.kafka.conftest import serving_beside
 from tests.frontends.kafka.peer import Peer, join
 from tests.waiting import eventually
 
@@ -56,6 +58,7 @@ class Secured:
     broker: KafkaBroker
     listener: KafkaListener
     ca: Path
+    zookeeper: str
 
     def settings(self, user: str, mechanism: str = "PLAIN", password: str | None = None) -> dict[str, Any]:
         return {
@@ -128,7 +131,6 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         for done in (*admin.create_acls(rights).values(), *admin.alter_user_scram_credentials(changes).values()):
             done.result(30)
         _shared_servers.append(broker)
-        store = connect(server.connect_string)
         security = BrokerSecurity.of(
             {
                 "security.protocol": "SASL_SSL",
@@ -138,15 +140,11 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
                 "sasl.password": PASSWORDS["instance"],
             }
         )
-        at, behind = f"127.0.0.1:{broker.instance_port}", f"127.0.0.1:{broker.listener_port}"
         tls = tls_context(own, None)
-        listener = KafkaListener(at, behind, store, 1, group_limits=LIMITS, security=security, tls=tls)
         try:
-            eventually(lambda: len(listener.manager.terms) == PARTITIONS, within_s=60)
-            yield Secured(broker, listener, ca)
+            with serving_beside(broker, server.connect_string, security=security, tls=tls) as listener:
+                yield Secured(broker, listener, ca, server.connect_string)
         finally:
-            listener.close()
-            store.close()
             _shared_servers.remove(broker)
 
 
@@ -167,6 +165,30 @@ def test_who_may_consumes_and_commits(secured: Secured, mechanism: str) -> None:
         [ConsumerGroupTopicPartitions(GROUP, [TopicPartition(TOPIC, 0, 0)])]
     ).values()
     reset.result(30)
+
+
+def test_operators_commands_speak_tls_and_sasl(secured: Secured, tmp_path: Path) -> None:
+    with closing(secured.consumer("instance", "looked-at")) as one:
+        one.commit(offsets=[TopicPartition(TOPIC, 0, 5)], asynchronous=False)
+
+    def ask(*command: str, **given: str) -> Ran:
+        properties = {key: value for key, value in secured.settings("instance", **given).items() if "." in key}
+        del properties["bootstrap.servers"]
+        config = tmp_path / "coord.toml"
+        config.write_text("[kafka]\n" + "".join(f'"{key}" = "{value}"\n' for key, value in properties.items()))
+        config.chmod(0o600)
+        return run(*command, "--config", str(config), "-o", "json", zookeeper=secured.zookeeper)
+
+    wrong = "not-the-secret"
+    assert "looked-at" in [one["group"] for one in ask("groups", "list").json()]
+    described = ask("groups", "describe", "looked-at", mechanism="SCRAM-SHA-256").json()
+    assert [(one["committed_offset"], one["end_offset"]) for one in described["offsets"]] == [(5, ANY)]
+    assert ask("groups", "history", "looked-at").code == 0  # which reads the log
+
+    refused = ask("groups", "describe", "looked-at", password=wrong)
+    assert refused.code == BrokerError.exit_code
+    assert "not authenticated" in refused.err
+    assert wrong not in refused.out + refused.err
 
 
 @pytest.fixture
