@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from kafka_coord.channel.operations import Registration, register_ops
 from kafka_coord.model import (
     GroupSettings,
     Ledger,
@@ -22,7 +23,7 @@ from kafka_coord.model import (
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.audit import AuditFinding, Rule
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Create, Delete, SetData, Store
+from kafka_coord.zk.store import Check, Create, Delete, SetData, Store
 from tests.audit.scribe import GROUP, TOPIC, Scribe
 from tests.simulation.audited import audit_history
 from tests.simulation.scheduler import VirtualClock
@@ -437,15 +438,6 @@ def test_only_a_target_of_a_coordinator_that_could_not_read_a_registration_may_l
     assert scribe.rules() - {Rule.UNFENCED_WRITE} == found
 
 
-def test_the_place_of_one_that_came_back_with_an_unreadable_registration_may_be_given_away(scribe: Written):
-    keep_place(scribe)
-    scribe.join("c1", rejoin_grace_ms=30_000)
-    damage_registration(scribe)
-    scribe.end("c1")
-    scribe.forget("c1")
-    assert scribe.rules() - {Rule.UNFENCED_WRITE} == set()
-
-
 def test_the_grace_of_one_does_not_count_from_the_end_of_another_that_registered_with_it(scribe: Written):
     """A gateway registers several consumers in one transaction, and that is the incarnation of each."""
     place = Member("c3", 0, Subscription.to([TOPIC]), rejoin_grace_ms=5_000)
@@ -459,6 +451,20 @@ def test_the_grace_of_one_does_not_count_from_the_end_of_another_that_registered
     scribe.write(Delete(both[1]))
     scribe.forget("c3")
     assert Rule.GRACE_BROKEN not in scribe.rules()
+
+
+def test_an_instance_may_drop_a_command_for_an_earlier_incarnation_of_a_kafka_client(scribe: Written):
+    path, term = layout.registration(GROUP, "c3"), Check(layout.log_partition(7), 0)
+    value = fields.dump(Member("c3", 0, Subscription.to([TOPIC])).to_json())
+    scribe.somebody.ensure_path(term.path)
+    scribe.somebody.multi([term, *register_ops(GROUP, "c3", value, has_channel=False, ephemeral=False)])
+    scribe.registrations["c3"] = Registration(GROUP, "c3", scribe.somebody.get(path).stat.czxid, 1, 0)
+    scribe.start("c3", {"flights": "4"}, 1)
+    set_channel, create = register_ops(GROUP, "c3", value, ephemeral=False)
+    scribe.somebody.multi([term, set_channel, Delete(path), create])
+    (command,) = scribe.somebody.children(layout.channel(GROUP, "c3"))
+    scribe.somebody.multi([term, Delete(layout.command(GROUP, "c3", command))])
+    assert Rule.ACK_BY_ANOTHER not in scribe.rules()
 
 
 def test_a_start_of_what_a_kept_place_holds_is_found(scribe: Written):

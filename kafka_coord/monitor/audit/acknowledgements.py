@@ -21,12 +21,12 @@ def acknowledgement_faults(
     name, command, session = removed.id.name, removed.command, context.step.session_id
     registered = group.registrations.get(consumer)
     fenced = registered is not None and registered.session_id == 0 and context.fenced_as(group.name, consumer)
-    if context.fence is not None and not fenced:
+    if context.by_instance and not fenced:
         lives = registered is not None and (group.name, consumer) not in context.gone
         if lives and command is not None and registered is not None and command.incarnation == registered.incarnation:
             yield (
                 Rule.ACK_BY_ANOTHER,
-                f"the coordinator removed {name} of {consumer}, which is alive and has not acknowledged it",
+                f"an instance removed {name} of {consumer}, which is alive and has not acknowledged it",
             )
         return
     if command is None:

@@ -275,7 +275,7 @@ class Auditor:
         """Notes, when its registration changes or goes, that nobody could read it until now."""
         registered = group.registrations.get(consumer)
         if registered is not None and registered.member is None:
-            group.unreadable_until[consumer] = (self._context.instant, registered.incarnation)
+            group.unreadable_until[consumer] = self._context.instant
 
     def _channel(self, znode: Znode, change: Change) -> None:
         if change.new is None:
@@ -370,7 +370,7 @@ class Auditor:
     def _removed(self, group: GroupState, consumer: str, removed: Outstanding) -> None:
         context, key = self._context, (group.name, consumer)
         del group.commands[consumer][removed.id.name]
-        if context.fence is not None and not context.fenced_as(*key):
+        if context.by_instance and not context.fenced_as(*key):
             context.dropped.setdefault(key, []).append(removed)
         elif isinstance(removed.command, StopFetcher):  # its own deletion tells the coordinator nothing new
             for tp in removed.command.partitions:

@@ -88,8 +88,8 @@ class GroupState:
     gone_since: dict[tuple[str, int], Instant] = field(default_factory=dict)
     """(consumer, incarnation) → since when its registration is gone, if a ledger keeps a place for it. A gateway
     registers several consumers in one transaction, which gives them the same incarnation."""
-    unreadable_until: dict[str, tuple[Instant, int]] = field(default_factory=dict)
-    """Consumers whose registration could not be read: when it was repaired or removed, and its incarnation"""
+    unreadable_until: dict[str, Instant] = field(default_factory=dict)
+    """Consumers whose registration could not be read, and when it was repaired or removed"""
     given_up: set[str] = field(default_factory=set)
     """Consumers that gave up their place, or whose place an operator gave up"""
     paused_since: Instant | None = None
@@ -241,6 +241,8 @@ class StepContext:
 
     step: Step
     fence: Checked | None = None
+    in_term: bool = False
+    """Whether the step checks a term of the groups log, as an instance does that writes for Kafka clients."""
     checked: dict[str, int] = field(default_factory=dict)
     """path → version"""
     gone: set[tuple[str, str]] = field(default_factory=set)
@@ -275,7 +277,14 @@ class StepContext:
             context.checked[check.path] = check.version
             if check.path == layout.COORDINATOR_EPOCH:
                 context.fence = check
+            elif check.path.startswith(f"{layout.LOG_PARTITIONS}/"):
+                context.in_term = True
         return context
+
+    @property
+    def by_instance(self) -> bool:
+        """Whether an instance wrote it in its office."""
+        return self.fence is not None or self.in_term
 
     @property
     def instant(self) -> Instant:
