@@ -70,7 +70,8 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Beaten:
-    """Answers a heartbeat. ``assignment`` is ``None`` if the client knows it. ``interval_s``: when the next is to
+    """Answers a heartbeat. ``assignment`` is ``None`` if the client knows it; ``ids`` is the same by topic id, without
+    topics that have none. ``interval_s``: when the next is to
     come after this one was sent."""
 
     token: Hashable
@@ -78,6 +79,7 @@ class Beaten:
     member_id: str
     epoch: int
     assignment: frozenset[TopicPartition] | None = None
+    ids: Owned = frozenset()
     message: str | None = None
     interval_s: float = NOT_HELD_S
 
@@ -114,6 +116,8 @@ class ConsumerGroupMember:
     epoch: int = FIRST_EPOCH
     previous_epoch: int = FIRST_EPOCH
     assignment: frozenset[TopicPartition] = frozenset()
+    topic_ids: dict[str, bytes | None] = field(default_factory=dict)
+    """Of the topics in ``assignment``, as of when they came into it: a topic may be made anew under its name since."""
     sent: frozenset[TopicPartition] | None = None
     owned: Owned | None = None
     command: tuple[CommandId, Command] | None = None
@@ -279,15 +283,18 @@ class ConsumerGroupMembers:
             self._hold(member, beat, pace.limit_s())
 
     def _is_assigned(self, member: ConsumerGroupMember, owned: Owned) -> bool:
-        return owned <= self._by_identity(member.assignment)
+        return owned <= _by_id(member, member.assignment)
 
     def _acknowledge(self, member: ConsumerGroupMember) -> None:
-        """Acknowledges the delivered command if the client owns what that asks for."""
+        """Acknowledges the delivered command if the client owns what that asks for. One that owns partitions of a topic
+        that is gone has not stopped them, whatever has their name now."""
         if member.command is None or not member.told or member.owned is None:
             return
         command_id, command = member.command
-        partitions = self._by_identity(command.partitions)
-        is_done = partitions <= member.owned if isinstance(command, StartFetcher) else not partitions & member.owned
+        if isinstance(command, StartFetcher):
+            is_done = _by_id(member, command.partitions) <= member.owned
+        else:
+            is_done = self._is_assigned(member, member.owned)
         if is_done:
             self._acknowledged(member, command_id, command)
 
@@ -295,11 +302,6 @@ class ConsumerGroupMembers:
         member.command, member.told, member.has_acknowledged = None, False, True
         member.reach(command.generation)
         self._stimuli.append(stimuli.CommandAcknowledged(member.connection, command_id, {}))
-
-    def _by_identity(self, partitions: Iterable[TopicPartition]) -> Owned:
-        """Partitions by topic id, without those of topics that no longer exist."""
-        found = ((self._identity(tp.topic), tp.partition) for tp in partitions)
-        return frozenset((topic_id, partition) for topic_id, partition in found if topic_id is not None)
 
     def commit(self, commit: Commit, now: float) -> None:
         self._now = now
@@ -355,7 +357,7 @@ class ConsumerGroupMembers:
                     self._take_up(member)
             case instructions.Resumed():
                 member.id, member.has_acknowledged = said.member, True
-                member.assignment = frozenset(self._machine.members[member.key].held)
+                self._assign(member, self._machine.members[member.key].held)
                 self._take_up(member)
             case instructions.Deliver():
                 self._deliver(member, said.command_id, said.command)
@@ -387,10 +389,14 @@ class ConsumerGroupMembers:
         if isinstance(command, StopFetcher):
             member.assignment = member.assignment.difference(command.partitions)
         else:
-            member.assignment = member.assignment.union(command.partitions)
+            self._assign(member, command.partitions)
             member.reach(command.generation)
         if member.waiting is not None:
             self._answer_waiting(member, member.pace.after_news())
+
+    def _assign(self, member: ConsumerGroupMember, partitions: Iterable[TopicPartition]) -> None:
+        member.assignment = member.assignment.union(partitions)
+        member.topic_ids |= {tp.topic: self._identity(tp.topic) for tp in partitions}
 
     def _answer_commit(self, member: ConsumerGroupMember, said: instructions.AnswerCommit) -> None:
         if said.request is member.leaving and member.leaving is not None:
@@ -412,8 +418,10 @@ class ConsumerGroupMembers:
         if beat.is_whole or member.sent != member.assignment:
             news = member.sent = member.assignment
         member.told = member.command is not None
-        answer = Beaten(beat.token, Error.NONE, member.member_id, member.epoch, news, interval_s=interval_s)
-        self._answers.append(answer)
+        ids = frozenset() if news is None else _by_id(member, news)
+        self._answers.append(
+            Beaten(beat.token, Error.NONE, member.member_id, member.epoch, news, ids, interval_s=interval_s)
+        )
 
     def _answer_waiting(self, member: ConsumerGroupMember, interval_s: float) -> None:
         beat, member.waiting = member.waiting, None
@@ -466,3 +474,9 @@ class ConsumerGroupMembers:
             elif member.waiting is not None:
                 self._refuse(member.waiting, Error.COORDINATOR_LOAD_IN_PROGRESS)
                 member.waiting = None
+
+
+def _by_id(member: ConsumerGroupMember, partitions: Iterable[TopicPartition]) -> Owned:
+    """The member's partitions by topic id, without those of topics that have none."""
+    found = ((member.topic_ids.get(tp.topic), tp.partition) for tp in partitions)
+    return frozenset((topic_id, partition) for topic_id, partition in found if topic_id is not None)

@@ -28,7 +28,7 @@ from kafka_coord.frontends.kafka.managed.members import (
     Heartbeat,
     Key,
 )
-from kafka_coord.frontends.kafka.managed.topic_ids import Assigned, TopicIds
+from kafka_coord.frontends.kafka.managed.topic_ids import Assigned, TopicIds, grouped
 from kafka_coord.frontends.members.committed import Committed as Found
 from kafka_coord.frontends.members.committed import CommittedReader
 from kafka_coord.frontends.members.event_log import EventLog
@@ -362,7 +362,7 @@ class ManagedTerms:
             served.term.arrived(stimulus)
         for answer in answers:
             if isinstance(answer, Beaten):
-                told = None if answer.assignment is None else self._topic_ids.by_id(answer.assignment)
+                told = None if answer.assignment is None else grouped(answer.ids)
                 _resolve(answer.token, (answer, told))
             else:
                 _resolve(answer.token, answer)

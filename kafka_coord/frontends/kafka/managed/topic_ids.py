@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from kafka_coord.errors import MalformedValue
-from kafka_coord.model import TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetData, Node, Store
@@ -39,11 +38,9 @@ class TopicIds:
                     written = fields.text(fields.load_object(node.data, path), "topic_id", path)
                     self._ids[topic] = base64.urlsafe_b64decode(written + "==")
 
-    def by_id(self, partitions: Iterable[TopicPartition]) -> Assigned:
-        """Without those of topics that have no id."""
-        found: dict[bytes, list[int]] = {}
-        for topic, partition in sorted(partitions):
-            topic_id = self._ids.get(topic)
-            if topic_id is not None:
-                found.setdefault(topic_id, []).append(partition)
-        return tuple((topic_id, tuple(numbers)) for topic_id, numbers in found.items())
+
+def grouped(partitions: Iterable[tuple[bytes, int]]) -> Assigned:
+    found: dict[bytes, list[int]] = {}
+    for topic_id, partition in sorted(partitions):
+        found.setdefault(topic_id, []).append(partition)
+    return tuple((topic_id, tuple(numbers)) for topic_id, numbers in found.items())

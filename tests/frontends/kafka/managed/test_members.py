@@ -42,8 +42,8 @@ class Play:
 
     def __init__(self) -> None:
         self.house = House()
-        identities = {"flights": ID}
-        self.members = ConsumerGroupMembers(self.house.machine, identities.get, session_timeout_s=SESSION_S)
+        self.identities = {"flights": ID}
+        self.members = ConsumerGroupMembers(self.house.machine, self.identities.get, session_timeout_s=SESSION_S)
         self.stores: list[instructions.WriteMember] = []
         self._tokens = itertools.count(1)
         self._incarnations = itertools.count(500)
@@ -124,7 +124,7 @@ def test_a_join_is_answered_when_there_is_something_to_give() -> None:
     play = Play()
     assert play.beat(JOIN) is None
     play.send(3, start=(0, 1))
-    assert play.answers[1] == Beaten(1, Error.NONE, "m1", 3, flights(0, 1))
+    assert play.answers[1] == Beaten(1, Error.NONE, "m1", 3, flights(0, 1), owned(0, 1))
     assert play.beat(3, owned=owned()).assignment is None, "it has been told"
     assert play.write() == []
     play.beat(3, owned=owned(0, 1))
@@ -201,6 +201,20 @@ def test_nothing_is_acknowledged_before_the_client_was_told() -> None:
     assert len(play.write()) == 1
 
 
+def test_who_still_owns_partitions_of_a_topic_made_anew_under_its_name_has_not_stopped_them() -> None:
+    play = Play()
+    epoch = play.holding(0, 1)
+    play.identities["flights"] = b"another-identity"
+    play.send(4, stop=(0, 1))
+    assert play.beat(epoch).ids == owned()
+    play.beat(epoch, owned=owned(0))
+    assert play.write() == []
+    play.beat(epoch, owned=owned())
+    assert [store.acknowledges is not None for store in play.write()] == [True]
+    play.send(5, start=(0,))
+    assert play.beat(4).ids == {(b"another-identity", 0)}
+
+
 def test_wrong_epochs_and_members() -> None:
     play = Play()
     epoch = play.holding(0)
@@ -267,7 +281,7 @@ def test_a_member_of_an_earlier_term_goes_on_with_what_it_holds() -> None:
     for name in ("m1", "m2"):
         play.house.tell(stimuli.MemberFound(MemberId("delays", name, 7), RegistrationOptions(SESSION_S, False, name)))
     assert play.commit(5, 70).error is Error.COORDINATOR_LOAD_IN_PROGRESS
-    assert play.beat(5, owned=owned(0, 1)) == Beaten(2, Error.NONE, "m1", 5, flights(0, 1))
+    assert play.beat(5, owned=owned(0, 1)) == Beaten(2, Error.NONE, "m1", 5, flights(0, 1), owned(0, 1))
     assert play.commit(5, 70).error is Error.NONE
     assert play.beat(5, "m3").error is Error.UNKNOWN_MEMBER_ID
 
