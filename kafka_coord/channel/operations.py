@@ -1,4 +1,4 @@
-"""The multis of the ZooKeeper channel (docs/protocol.md), as values without I/O.
+"""The multis that register, acknowledge, commit and leave in ZooKeeper (docs/protocol.md), as values without I/O.
 
 Consumers build their requests here, and so do gateways, which act for consumers without ZooKeeper. So one place knows
 which check fences which write.

@@ -1,4 +1,4 @@
-"""Events of a client-assigned group, and the instructions that follow from them."""
+"""Events of a client-assigned group (join, sync, heartbeat, commit, leave), and the resulting instructions."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ from kafka_coord.classic_groups.events import (
     Sync,
     Synced,
 )
-from kafka_coord.classic_groups.holding import hold_limit_s
+from kafka_coord.classic_groups.held_heartbeats import hold_limit_s
 from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, MemberMetadata
 
 NEW_MEMBER_JOIN_TIMEOUT_S = 300.0

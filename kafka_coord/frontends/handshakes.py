@@ -1,4 +1,4 @@
-"""TLS handshakes of a listener: so many at a time, each within its time."""
+"""TLS handshakes of a listener: limits their number and their duration."""
 
 from __future__ import annotations
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "rooms.md"
-_HEAD = """# Every room in one line
+_HEAD = """# Every module in one line
 
 Each package and module with the first sentence of its docstring. `scripts/rooms` writes this page, and a test compares
-it with the code. [architecture.md](architecture.md) says how the rooms work together.
+it with the code. [architecture.md](architecture.md) says how the modules work together.
 """
 
 

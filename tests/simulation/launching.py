@@ -98,7 +98,7 @@ class Launcher:
                     self.cluster.clock.now + 0.5 if due is None else due, lambda: len(queue) > 0
                 )
         if handler.deposed:
-            self.cluster.occurred["deposed between look and write"] += 1
+            self.cluster.occurred["deposed between read and write"] += 1
 
     def _check_plans(self, writer: DecisionWriter) -> None:
         """Every plan is checked against what it follows from, whatever becomes of it."""

@@ -22,7 +22,7 @@ MOMENTS = {
     "killed before the effect of a request",
     "killed between the effect of a request and its reply",
     "two believe they lead",
-    "deposed between look and write",
+    "deposed between read and write",
     "offsets set by an operator",
     "frame lost",
     "resumed over a new connection",

@@ -1,4 +1,4 @@
-// The algorithm: find the coordinator, register, obey, and after a lost connection start over.
+// The algorithm: find the coordinator, register, carry out commands, and after a lost connection start over.
 
 package main
 
@@ -54,7 +54,7 @@ func (c *consumer) run(ctx context.Context) error {
 			c.missed = found // unless it answers
 			if m, err = c.register(found.Endpoint); err == nil {
 				pause, c.missed = firstPause, nil
-				err = m.obey(ctx)
+				err = m.carryOut(ctx)
 				close(m.over)
 				m.connection.Close()
 				c.closeFetchers()
@@ -248,8 +248,8 @@ func (m *membership) read() {
 // mine says whether the coordinator certainly still counts this consumer among the living.
 func (m *membership) mine() bool { return time.Since(m.provenFrom) < m.timeout*9/10 }
 
-// obey handles commands and hands out records, one after the other, until it has left (nil) or the membership is lost.
-func (m *membership) obey(ctx context.Context) error {
+// carryOut carries out commands and hands out records, one after the other, until it has left (nil) or the membership is lost.
+func (m *membership) carryOut(ctx context.Context) error {
 	watch := time.NewTicker(m.timeout / 20)
 	defer watch.Stop()
 	for {

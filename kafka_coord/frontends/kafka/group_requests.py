@@ -28,7 +28,7 @@ from kafka_coord.classic_groups.events import (
     Sync,
     Synced,
 )
-from kafka_coord.classic_groups.holding import longest_hold_s
+from kafka_coord.classic_groups.held_heartbeats import longest_hold_s
 from kafka_coord.classic_groups.machine import Group
 from kafka_coord.classic_groups.metadata import GroupState, Protocol
 from kafka_coord.errors import BrokerError
@@ -64,7 +64,7 @@ class GroupCoordinator:
     """Answers requests about groups. One event loop.
 
     ``manager`` has the groups this instance coordinates; ``instances`` knows where the others are. ``holds``: it holds
-    heartbeats of clients that can wait (:mod:`~kafka_coord.classic_groups.holding`).
+    heartbeats of clients that can wait (:mod:`~kafka_coord.classic_groups.held_heartbeats`).
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A store whose writes take effect only while its coordinator is elected."""
+"""A store that checks the coordinator's epoch with every write, so that only the elected coordinator writes."""
 
 from __future__ import annotations
 

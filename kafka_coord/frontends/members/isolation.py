@@ -1,4 +1,4 @@
-"""Handles many members in one request without letting one of them fail it for the others."""
+"""Handles many members in one request, so that a failure of one member does not affect the others."""
 
 from __future__ import annotations
 

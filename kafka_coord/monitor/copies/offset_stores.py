@@ -1,4 +1,4 @@
-"""The places of committed offsets: a Kafka group coordinator (a broker's or an instance's), and ZooKeeper."""
+"""The stores of committed offsets: a Kafka group coordinator (a broker's or an instance's), and ZooKeeper."""
 
 from __future__ import annotations
 

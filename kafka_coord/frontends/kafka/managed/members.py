@@ -1,4 +1,4 @@
-"""The members of managed groups that speak KIP-848, between their requests and the machine of members. Pure.
+"""Turns the heartbeats and commits of KIP-848 members into stimuli of the machine of members. Pure.
 
 A member is not bound to a TCP connection: it has a number of its own, which the machine takes for its connection.
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from kafka_coord.classic_groups.holding import longest_hold_s, waits_beyond_interval
+from kafka_coord.classic_groups.held_heartbeats import longest_hold_s, waits_beyond_interval
 
 NOT_HELD_S = 1.0
 """The interval for clients whose heartbeats are not held, and for members that are stopping partitions: these send the

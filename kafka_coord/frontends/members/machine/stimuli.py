@@ -1,4 +1,5 @@
-"""The stimuli of the machine: input from a client, news from ZooKeeper, and the passing of time.
+"""The stimuli of the machine: registrations, heartbeats, acknowledgements and commits of clients, news from ZooKeeper,
+and the passing of time.
 
 A ``connection`` is the number that the front end gives each of its connections. A ``request`` is the value by which the
 front end matches the answer. A stimulus about a connection or a member that no longer exists has no effect.

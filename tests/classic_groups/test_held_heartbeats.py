@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_coord.classic_groups.holding import hold_limit_s, longest_hold_s
+from kafka_coord.classic_groups.held_heartbeats import hold_limit_s, longest_hold_s
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""How long a Heartbeat that nothing is to be said to may wait for its answer."""
+"""How long the answer to a heartbeat may be held back while there is no news for its client (ADR 20)."""
 
 from __future__ import annotations
 
