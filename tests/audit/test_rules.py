@@ -438,6 +438,15 @@ def test_only_a_target_of_a_coordinator_that_could_not_read_a_registration_may_l
     assert scribe.rules() - {Rule.UNFENCED_WRITE} == found
 
 
+def test_the_place_of_one_that_came_back_with_an_unreadable_registration_may_be_given_away(scribe: Written):
+    keep_place(scribe)
+    scribe.join("c1", rejoin_grace_ms=30_000)
+    damage_registration(scribe)
+    scribe.end("c1")
+    scribe.forget("c1")
+    assert scribe.rules() - {Rule.UNFENCED_WRITE} == set()
+
+
 def test_the_grace_of_one_does_not_count_from_the_end_of_another_that_registered_with_it(scribe: Written):
     """A gateway registers several consumers in one transaction, and that is the incarnation of each."""
     place = Member("c3", 0, Subscription.to([TOPIC]), rejoin_grace_ms=5_000)

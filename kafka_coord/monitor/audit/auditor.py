@@ -275,7 +275,7 @@ class Auditor:
         """Notes, when its registration changes or goes, that nobody could read it until now."""
         registered = group.registrations.get(consumer)
         if registered is not None and registered.member is None:
-            group.unreadable_until[consumer] = self._context.instant
+            group.unreadable_until[consumer] = (self._context.instant, registered.incarnation)
 
     def _channel(self, znode: Znode, change: Change) -> None:
         if change.new is None:

@@ -64,6 +64,8 @@ def grace_faults(state: ZooKeeperState, context: StepContext, group: GroupState,
         return
     if consumer in group.given_up or consumer in group.unreadable_ledgers:
         return
+    if _was_unreadable(state, context, group, consumer, other_than=ledger.incarnation):
+        return  # the consumer came back, so the ledger's incarnation is over; nobody could read how it came back
     since = group.gone_since.get((consumer, ledger.incarnation))
     elapsed = state.elapsed_ms(since, context.step) if since is not None else None
     if elapsed is not None and elapsed + _TOLERANCE_MS < ledger.place.rejoin_grace_ms:
@@ -77,5 +79,13 @@ def grace_faults(state: ZooKeeperState, context: StepContext, group: GroupState,
 def may_leave_out(state: ZooKeeperState, context: StepContext, group: GroupState, consumer: str) -> bool:
     """Whether a new target may be without ``consumer``, whatever its grace: the coordinator may have looked while
     nobody could read its registration. Then the consumer is not a member, but its ledger's partitions stay held."""
-    until = group.unreadable_until.get(consumer)
-    return until is not None and not state.must_have_seen(until, context.step)
+    return _was_unreadable(state, context, group, consumer)
+
+
+def _was_unreadable(
+    state: ZooKeeperState, context: StepContext, group: GroupState, consumer: str, other_than: int | None = None
+) -> bool:
+    """Whether the coordinator may still believe that nobody can read the registration of ``consumer``, and it is not
+    of the incarnation ``other_than``."""
+    until, incarnation = group.unreadable_until.get(consumer, (None, None))
+    return until is not None and incarnation != other_than and not state.must_have_seen(until, context.step)

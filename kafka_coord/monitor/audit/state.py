@@ -88,8 +88,8 @@ class GroupState:
     gone_since: dict[tuple[str, int], Instant] = field(default_factory=dict)
     """(consumer, incarnation) → since when its registration is gone, if a ledger keeps a place for it. A gateway
     registers several consumers in one transaction, which gives them the same incarnation."""
-    unreadable_until: dict[str, Instant] = field(default_factory=dict)
-    """Consumers whose registration could not be read, and when it was repaired or removed"""
+    unreadable_until: dict[str, tuple[Instant, int]] = field(default_factory=dict)
+    """Consumers whose registration could not be read: when it was repaired or removed, and its incarnation"""
     given_up: set[str] = field(default_factory=set)
     """Consumers that gave up their place, or whose place an operator gave up"""
     paused_since: Instant | None = None
