@@ -43,4 +43,5 @@ def test_a_small_run_measures_what_it_says(tmp_path: Path):
     assert {row["by"] for row in found["passing"]} == {INSTANCE, KAFKA}
     assert found["loading"][0]["wrong_offsets"] == 0
     assert found["idle"][0]["connections"] == 20
+    assert [row["groups"] for row in found["listing"]] == [50, 50, 50]
     assert found["bars"] == [], "so small a run is held against nothing"

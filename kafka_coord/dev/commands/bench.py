@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Options = TypeVar("Options", bound="DataclassInstance")
 
 _PARTS = ("throughput", "micro-batches", "handover", "soak")
-_GROUPS_PARTS = ("requests", "passing", "join", "loading", "moving", "idle")
+_GROUPS_PARTS = ("requests", "passing", "join", "loading", "moving", "idle", "listing")
 _HTML = "kafka_coord.bench.html"
 _BARS = (Column("met"), Column("name", "BAR"), Column("wanted"), Column("found"))
 
@@ -457,7 +457,7 @@ def consume(
 @click.option("--joins", type=click.IntRange(1, 1_000), metavar="N", help="How often a member joins. [default: 5]")
 @click.option("--records", type=click.IntRange(1_000), metavar="N", help="Offset records to load. [default: 1,000,000]")
 @click.option(
-    "--groups", type=click.IntRange(50), metavar="N", help="Groups that move to another coordinator. [default: 10,000]"
+    "--groups", type=click.IntRange(50), metavar="N", help="Groups that move, or are listed. [default: 10,000]"
 )
 @click.option("--connections", type=click.IntRange(10, 9_000), metavar="N", help="Idle connections. [default: 5,000]")
 @click.option("--smoke", is_flag=True, help="Run everything once and small, to check that it works.")
@@ -484,6 +484,7 @@ def groups(
     loading   an instance starts with a million records in one partition of the groups log
     moving    a broker with its instance is killed; 10,000 groups move to another
     idle      5,000 members that send heartbeats and nothing else
+    listing   operators' commands about 10,000 groups
 
     \b
     kafka-coord bench groups --compare kafka

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from itertools import islice
 from typing import Any
 
-from kafka_coord.dev.bench.kafka_groups.client import RawClient, request_bytes, without_errors
+from kafka_coord.dev.bench.kafka_groups.client import RawClient, without_errors
 from kafka_coord.dev.bench.kafka_groups.members import (
-    COMMIT,
     FETCH,
     WIDE_TOPIC,
-    Member,
     await_coordinator,
+    commit_to_each,
     offset_fetch,
 )
 from kafka_coord.dev.bench.kafka_groups.options import KafkaGroupsOptions
@@ -22,7 +20,7 @@ from kafka_coord.dev.bench.kafka_groups.servers import Servers, Usage, groups_in
 from kafka_coord.dev.bench.report import Bar, Table
 from kafka_coord.dev.cluster.process import OnProgress
 
-_PARTITION, _EACH, _AT_ONCE = 7, 100, 8
+_PARTITION, _EACH = 7, 100
 _OFFSET = 42
 _BAR_RECORDS, _BAR_S = 1_000_000, 10.0
 
@@ -35,7 +33,7 @@ def measure_loading(
     groups = list(islice(groups_in(_PARTITION), -(-options.records // _EACH)))
     on_progress(f"committing {len(groups) * _EACH:,} offsets")
     servers.make_topic(WIDE_TOPIC, _EACH)
-    _commit(instance.address, groups)
+    commit_to_each(instance.address, groups, WIDE_TOPIC, _EACH, _OFFSET)
     instance.process.stop()
     instance.process.start()
     instance.process.wait_until(lambda: listens(instance), 60.0)
@@ -51,18 +49,6 @@ def measure_loading(
     }
     on_progress(f"{row['records']:,} records loaded in {row['loaded_s']} s")
     return [Table("loading", [row])], loading_bars(row)
-
-
-def _commit(address: str, groups: Sequence[str]) -> None:
-    with ExitStack() as running:
-        clients = [running.enter_context(RawClient(address)) for _ in range(_AT_ONCE)]
-        for at in range(0, len(groups), _AT_ONCE):
-            some = groups[at : at + _AT_ONCE]
-            for client, group in zip(clients, some, strict=False):
-                value = Member(client, group).commit(_EACH, _OFFSET, WIDE_TOPIC)
-                client.send(request_bytes("OffsetCommit", COMMIT, value))
-            for client, _ in zip(clients, some, strict=False):
-                without_errors(client.answer("OffsetCommit", COMMIT), "OffsetCommit")
 
 
 def wrong_offsets(address: str, groups: Sequence[str], topic: str, partitions: int, offset: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ TOPIC, WIDE_TOPIC = "flights", "wide"
 _FIND, _JOIN, _SYNC, COMMIT, FETCH, HEARTBEAT = 3, 3, 2, 9, 9, 4
 _SESSION_MS = 600_000
 _WITHIN_S = 60.0
+_AT_ONCE = 8
 _MOVING = frozenset({Error.NOT_COORDINATOR, Error.COORDINATOR_LOAD_IN_PROGRESS, Error.COORDINATOR_NOT_AVAILABLE})
 
 
@@ -67,6 +69,19 @@ def offset_fetch(groups: Iterable[str], partitions: int, topic: str = TOPIC) -> 
     named = form.struct("OffsetFetchRequestTopics")(name=topic, partition_indexes=tuple(range(partitions)))
     one = form.struct("OffsetFetchRequestGroup")
     return form(groups=tuple(one(group_id=group, topics=(named,)) for group in groups))
+
+
+def commit_to_each(address: str, groups: Sequence[str], topic: str, partitions: int, offset: int) -> None:
+    """Commits this offset for the topic's first ``partitions`` in each group, without members."""
+    with ExitStack() as running:
+        clients = [running.enter_context(RawClient(address)) for _ in range(_AT_ONCE)]
+        for at in range(0, len(groups), _AT_ONCE):
+            some = groups[at : at + _AT_ONCE]
+            for client, group in zip(clients, some, strict=False):
+                value = Member(client, group).commit(partitions, offset, topic)
+                client.send(request_bytes("OffsetCommit", COMMIT, value))
+            for client, _ in zip(clients, some, strict=False):
+                without_errors(client.answer("OffsetCommit", COMMIT), "OffsetCommit")
 
 
 def await_coordinator(address: str, groups: Sequence[str], within_s: float = _WITHIN_S) -> None:

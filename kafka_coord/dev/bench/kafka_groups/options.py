@@ -17,14 +17,15 @@ class Part(StrEnum):
     LOADING = "loading"
     MOVING = "moving"
     IDLE = "idle"
+    LISTING = "listing"
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaGroupsOptions:
     """``compare``: also measure the broker's own coordinator, in turn. Each figure of requests takes ``rounds`` of
     ``seconds``, with ``per_s`` requests if it is a latency. The bench fetches ``backlog_mb`` repeatedly, loads
-    ``records``, moves ``groups`` and keeps ``connections`` idle. One member joins and leaves a group of ``members``
-    with ``partitions``, ``joins`` times. ``judged``: whether the report compares the figures with the bars.
+    ``records``, moves and lists ``groups``, and keeps ``connections`` idle. One member joins and leaves a group of
+    ``members`` with ``partitions``, ``joins`` times. ``judged``: whether the report compares the figures with the bars.
     """
 
     parts: tuple[Part, ...] = tuple(Part)
@@ -47,13 +48,14 @@ class KafkaGroupsOptions:
 
 
 SMOKE = KafkaGroupsOptions(
-    parts=(Part.REQUESTS, Part.PASSING, Part.LOADING, Part.IDLE),
+    parts=(Part.REQUESTS, Part.PASSING, Part.LOADING, Part.IDLE, Part.LISTING),
     warm_up_s=0.1,
     rounds=1,
     seconds=0.3,
     per_s=200.0,
     backlog_mb=4,
     records=2_000,
+    groups=50,
     connections=20,
     judged=False,
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kafka_coord.dev.bench.kafka_groups.idle import measure_idle
 from kafka_coord.dev.bench.kafka_groups.joining import measure_joins
+from kafka_coord.dev.bench.kafka_groups.listing import measure_listing
 from kafka_coord.dev.bench.kafka_groups.loading import measure_loading
 from kafka_coord.dev.bench.kafka_groups.moving import measure_moving
 from kafka_coord.dev.bench.kafka_groups.options import KafkaGroupsOptions, Part
@@ -23,6 +24,7 @@ _WITH_ONE_BROKER: Mapping[Part, Callable[[Servers, KafkaGroupsOptions, OnProgres
     Part.REQUESTS: measure_requests,
     Part.PASSING: measure_passing,
     Part.JOIN: measure_joins,
+    Part.LISTING: measure_listing,
     Part.LOADING: measure_loading,
     Part.IDLE: measure_idle,
 }
