@@ -33,7 +33,7 @@ def measure_listing(
     for command, rows_expected in (
         (("groups", "list"), len(groups)),
         (("groups", "describe", groups[-1]), _PARTITIONS),
-        (("groups", "export", "--to-kafka", "--all", "--dry-run"), len(groups) * _PARTITIONS),
+        (("groups", "export", "--to-kafka", *groups), len(groups) * _PARTITIONS),
     ):
         row, found = _measured(command, servers)
         shown = found["offsets"] if isinstance(found, dict) else [one for one in found if one["group"] in wanted]
