@@ -1,7 +1,7 @@
-"""Real servers for the tests, and the check that nothing a test starts outlives it.
+"""Real servers for the tests, and the check that nothing outlives the test that started it.
 
-Shared, for the whole session: :func:`zookeeper` (one standalone server; every test works below a chroot of its own)
-and :func:`kafka_cluster`. A test that kills, pauses or restarts a server makes its own with
+The whole session shares :func:`zookeeper` (one standalone server; every test works below its own chroot) and
+:func:`kafka_cluster`. A test that kills, pauses or restarts a server makes its own with
 :func:`zookeeper_server_factory`.
 """
 
@@ -28,11 +28,11 @@ from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import BrokerError, RequestRefused, Timeout
 
-# Sessions from 400 ms on, so that tests of expiry are short; clients still choose their own timeout. Several tests fill
-# a server with values of 1 MB, under which one with 64 MB of heap stops answering.
+# Allows sessions of 400 ms and more, so that tests of expiry are short; clients still choose their own timeout. Several
+# tests fill a server with values of 1 MB; with a heap of 64 MB, it would stop answering.
 FAST_ZOOKEEPER = ZooKeeperSettings(tick_ms=200, heap_mb=256)
 
-# A shell that starts this in the background has SIGINT ignored, and so would every program a test sends it to.
+# If a shell starts the tests in the background, they inherit an ignored SIGINT, and so does every program they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _chroot_numbers = itertools.count(1)
@@ -41,19 +41,20 @@ _shared_servers: list[JvmServer] = []
 
 
 _SPARK = "spark"
-"""Tests that start Spark applications: all of one process, for two at once slow each other beyond reason."""
+"""Tests that start Spark applications. One process runs all of them, because two applications at once slow each other
+down too much."""
 _ORDER = ("tests/chaos/test_smoke.py", _SPARK)
-"""What takes longest begins first, and the rest goes on beside it."""
+"""The groups that take longest begin first; the others run beside them."""
 _LAST_OF_SPARK = (
     "tests/spark/test_cluster.py",
     "tests/bench/test_command.py",
     "tests/spark/test_applications.py",
 )
-"""Not beside the first of :data:`_ORDER`."""
+"""These do not run beside the first of :data:`_ORDER`."""
 
 
 def _group(nodeid: str) -> str:
-    """What several processes may not divide: a file, as its tests share servers, and all of Spark."""
+    """The unit that one process runs as a whole: a file, because its tests share servers, or all Spark tests."""
     file = nodeid.partition("::")[0]
     return _SPARK if file.startswith("tests/spark/") or file == "tests/bench/test_command.py" else file
 
@@ -68,20 +69,20 @@ def _rank(item: pytest.Item) -> tuple[int, int]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In which order the tests begin."""
+    """Sorts the tests into the order in which they begin."""
     items.sort(key=_rank)
 
 
 class _ByGroup(LoadScopeScheduling):
-    """Hands out groups as they come, each to one process."""
+    """Assigns each group to one process, in order."""
 
     def _split_scope(self, nodeid: str) -> str:
         return _group(nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """How ``scripts/test`` divides the tests among its processes."""
-    config.option.loadscopereorder = False  # not the group of most tests first, but what takes longest
+    """Divides the tests among the processes of ``scripts/test``."""
+    config.option.loadscopereorder = False  # by duration, not by the number of tests
     return _ByGroup(config, log)
 
 
@@ -95,7 +96,7 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperSer
 
 @pytest.fixture
 def chroot(zookeeper: ZooKeeperServer) -> str:
-    """An empty znode of this test's own on the shared server, as a path: ``/test-7``."""
+    """An empty znode on the shared server for this test only, as a path: ``/test-7``."""
     path = f"/test-{next(_chroot_numbers)}"
     client = KazooClient(zookeeper.connect_string)
     client.start(timeout=30)
@@ -109,13 +110,13 @@ def chroot(zookeeper: ZooKeeperServer) -> str:
 
 @pytest.fixture
 def zk_hosts(zookeeper: ZooKeeperServer, chroot: str) -> str:
-    """A connect string of this test's own: ``127.0.0.1:20123/test-7``. The chroot node exists and is empty."""
+    """A connect string for this test only: ``127.0.0.1:20123/test-7``. The chroot node exists and is empty."""
     return f"{zookeeper.connect_string}{chroot}"
 
 
 @pytest.fixture
 def zookeeper_server_factory(tmp_path: Path) -> Iterator[Callable[..., ZooKeeperServer]]:
-    """Makes and starts standalone servers of this test's own, to be killed and paused at will.
+    """Makes and starts standalone servers that this test may kill and pause.
 
     ``zookeeper_server_factory(settings=…, port=…)``; all are killed when the test ends.
     """
@@ -134,7 +135,7 @@ def zookeeper_server_factory(tmp_path: Path) -> Iterator[Callable[..., ZooKeeper
 
 @pytest.fixture
 def zookeeper_ensemble(tmp_path: Path) -> Iterator[ZooKeeperEnsemble]:
-    """A running ensemble of three servers of this test's own."""
+    """A running ensemble of three servers for this test only."""
     ensemble = ZooKeeperEnsemble(tmp_path / "ensemble", settings=FAST_ZOOKEEPER)
     try:
         ensemble.start()
@@ -178,25 +179,25 @@ def make_topic(topics: TopicAdmin) -> Iterator[Callable[..., str]]:
 
     yield make
     for topic in made:
-        # The test may have deleted it; and one that a broker under load does not get round to delete does no harm.
+        # The test may have deleted the topic already. A topic that an overloaded broker does not delete does no harm.
         with contextlib.suppress(RequestRefused, BrokerError, Timeout):
             topics.delete(topic)
 
 
 @pytest.fixture(autouse=True)
 def _nothing_outlives_the_test() -> Iterator[None]:
-    """Fails a test that leaves a thread or a child process behind (shared servers were there before it)."""
+    """Fails a test that leaves a thread or a child process behind. Shared servers do not count."""
     threads = set(threading.enumerate())
     children = _child_pids()
     yield
-    for server in _shared_servers:  # a test that failed half-way must not fail those after it
+    for server in _shared_servers:  # a test that failed half-way must not make later ones fail
         if not server.running:
             server.start()
         elif (identity := server.process.identity) is not None and identity.paused():
             server.resume()
     deadline = time.monotonic() + 20
     while True:
-        # librdkafka's own threads show up as dummies when they call back; they end with their client.
+        # The threads of librdkafka show up as dummies when they call back; they end with their client.
         new = (thread for thread in threading.enumerate() if thread not in threads and not _is_sparks(thread))
         left = [f"thread {thread.name}" for thread in new if not isinstance(thread, threading._DummyThread)]
         left += [f"process {pid} ({_command_line(pid)})" for pid in _child_pids() - children]
@@ -208,7 +209,7 @@ def _nothing_outlives_the_test() -> Iterator[None]:
 
 
 def _is_sparks(thread: threading.Thread) -> bool:
-    """By which a Spark session calls functions of this process, for as long as it lives."""
+    """The threads through which a Spark session calls functions of this process, as long as it lives."""
     return getattr(getattr(thread, "_target", None), "__module__", "").startswith("py4j.")
 
 
@@ -219,12 +220,12 @@ def _child_pids() -> set[int]:
             pids.update(pid for pid in map(int, (task / "children").read_text().split()) if _runs(pid))
         except OSError:  # the thread has just ended
             continue
-    # A test may have restarted a shared broker: another process, the same server.
+    # A test may have restarted a shared broker: the process is new, the server is the same.
     return pids - {child_reaper.reaper_pid()} - {server.pid for server in _shared_servers}
 
 
 def _runs(pid: int) -> bool:
-    """Not a zombie: where this is the first process of a container, it is given everybody's, and reaps none."""
+    """Zombies do not count: if this is the first process of a container, it inherits those of others and reaps none."""
     try:
         return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -47,20 +47,20 @@ class Witness(Protocol):
 
     @property
     def incarnation(self) -> int | None:
-        """As it believes; ``None`` while it is not registered."""
+        """The incarnation that it believes it is; ``None`` while it is not registered."""
 
     def holds(self, partition: TopicPartition) -> bool: ...
 
     def may_fetch(self, partition: TopicPartition) -> bool: ...
 
     def leaving(self) -> Mapping[TopicPartition, tuple[int, int]]:
-        """While it leaves, of each partition it holds: up to where its application had come back when the leave began,
-        and up to where by now."""
+        """While it leaves: for each partition it holds, the offset up to which its application had come back when the
+        leave began, and the offset up to which it has come back by now."""
 
 
 class InvariantChecker:
-    """``witness_of`` gives the consumer a session belongs to, ``is_coordinator`` whether it is a service's, ``named``
-    the consumer of a name: for it a gateway writes, in the session of a coordinator."""
+    """``witness_of`` returns the consumer of a session, ``is_coordinator`` tells whether a session is a service's, and
+    ``named`` returns the consumer of a name: a gateway writes for it, in the session of a coordinator."""
 
     def __init__(
         self,
@@ -78,11 +78,13 @@ class InvariantChecker:
         self.frontier: dict[tuple[str, TopicPartition], int] = {}
         self.unclean: set[tuple[str, TopicPartition]] = set()
         self.eager: set[str] = set()
-        """Groups that stop everything before anything starts: what does not move is paused there all the same."""
+        """Groups that stop everything before they start anything: in them, partitions that do not move are paused
+        too."""
         self.expired: set[tuple[str, str, int | None]] = set()
-        """Group, consumer and incarnation of those whose membership a gateway has ended."""
+        """Group, consumer and incarnation of the members that a gateway expired."""
         self.from_the_end: set[str] = set()
-        """Groups that read a partition of which nothing is stored from its end on: firm as soon as that is stored."""
+        """Groups that read a partition without a stored offset from its end: where it starts is fixed as soon as an
+        offset is stored."""
         self.resets = 0
         """How many offsets an operator has set."""
         self.plans = self.plans_with_commands = 0
@@ -90,15 +92,16 @@ class InvariantChecker:
         self._offsets: dict[tuple[str, TopicPartition], int] = {}
         self._generations: dict[str, tuple[int, int]] = {}
         self._commands: dict[str, Command] = {}
-        """As they were written: who has read one obeys it, whatever somebody makes of its znode then."""
+        """Commands as they were written: a consumer that has read one carries it out, whatever happens to its znode
+        later."""
         self._settled: tuple[int, Settled] | None = None
         self.epoch = -1
         self.broken: InvariantBroken | None = None
         server.observers.append(self.on_transaction)
 
     def planned(self, observation: Observation, plan: Plan) -> None:
-        """A coordinator has made this plan from what it saw. A fault is raised once the plan is written: the audit is
-        to see it too."""
+        """Checks a plan against the observation it was made from. A fault is raised only once the plan is written, so
+        that the audit sees it too."""
         self.plans += 1
         self.plans_with_commands += any(
             isinstance(step, WriteLedgerAndCommands) and step.commands for step in plan.steps
@@ -134,7 +137,7 @@ class InvariantChecker:
                 written.add(match[1])
             elif match[2] == "assignment":
                 self._target(match[1], change)
-        for group in sorted(written):  # who holds what is in the ledgers alone
+        for group in sorted(written):  # only the ledgers say who holds what
             self._one_holder(group)
         for change, match in found:
             self._of_a_consumer(match, change, transaction, served or {})
@@ -167,7 +170,7 @@ class InvariantChecker:
         ledgers = self.ledgers.setdefault(group, {})
         if change.kind is WatchType.DELETED:
             ledgers.pop(consumer, None)
-        elif change.data not in GARBAGE:  # what cannot be read any more is held as before
+        elif change.data not in GARBAGE:  # partitions of an unreadable ledger stay held
             ledgers[consumer] = Ledger.from_json(fields.load(change.data, change.path), consumer, 0, change.path)
 
     def _one_holder(self, group: str) -> None:
@@ -226,7 +229,7 @@ class InvariantChecker:
             )
 
     def _of_earlier_topic(self, ledger: Ledger, partitions: PartitionSet) -> bool:
-        """Whether these are held of topics that are gone, and others have their names now."""
+        """Whether these partitions are held of topics that are gone, whose names other topics have now."""
 
         def gone(topic: str) -> bool:
             node = self._tree.nodes.get(layout.broker_topic(topic))
@@ -257,7 +260,8 @@ class InvariantChecker:
                 self._handed_is_stored(group, partition, change)
 
     def _acknowledged_for(self, consumer: str, group: str, change: Change, transaction: Transaction) -> None:
-        """By a gateway, some time after the consumer has answered: it may have given up, or be gone, meanwhile."""
+        """A gateway acknowledges some time after the consumer has answered: meanwhile, the consumer may have given up
+        or be gone."""
         if change.before is None:
             return
         command = self._commands[change.path]
@@ -298,7 +302,7 @@ class InvariantChecker:
             self._offsets.pop((group, partition), None)
             return
         if transaction.session == 0:
-            return  # somebody's own hand: it makes an offset unreadable, or puts it right
+            return  # somebody makes an offset unreadable, or repairs it
         offset, before = decode_offset(change.data, change.path), self._offsets.get((group, partition), -1)
         self._offsets[group, partition] = offset
         if change.path in served:
@@ -323,7 +327,7 @@ class InvariantChecker:
                 self._break(f"{change.path} was committed by {witness.consumer}, who does not hold it: {ledger}")
 
     def _begun(self, group: str, partition: TopicPartition, before: int, offset: int, ledger: Ledger | None) -> None:
-        """The first offset stored of a partition that is read from its end on says where that was."""
+        """The first offset stored for a partition that is read from its end says where the end was."""
         if group not in self.from_the_end or before >= 0 or ledger is None:
             return
         if not self._of_earlier_topic(ledger, PartitionSet.of([partition])):
@@ -339,7 +343,8 @@ class InvariantChecker:
         return node.czxid if node is not None else None
 
     def _set_for_operator(self, group: str, partition: TopicPartition, offset: int) -> None:
-        """A coordinator writes an offset for an operator only, and of what nobody holds once that is written."""
+        """A coordinator writes offsets only for an operator, and only of partitions that nobody holds once they are
+        written."""
         paths = (layout.request(name) for name in self._tree.nodes[layout.REQUESTS].children)
         asked = any(b"reset-offsets" in self._tree.nodes[path].data for path in paths)
         self._check(asked, f"the offset of {partition} of {group} was set, and nobody asked for it")
@@ -350,7 +355,7 @@ class InvariantChecker:
         self.unclean.discard((group, partition))
 
     def topic_gone(self, topic: str) -> None:
-        """Deleted, with its records: one of the same name begins anew."""
+        """The topic and its records were deleted: a topic of the same name begins anew."""
         for key in [key for key in self.frontier if key[1].topic == topic]:
             del self.frontier[key]
             self.unclean.discard(key)
@@ -358,14 +363,14 @@ class InvariantChecker:
     def _left(
         self, group: str, consumer: str, change: Change, transaction: Transaction, served: Mapping[str, str]
     ) -> None:
-        """A leave stores, of each partition held, the offset up to which the application had come back."""
+        """A leave stores, for each partition held, the offset up to which the application had come back."""
         witness = self._named(consumer) if change.path in served else self._witness_of(transaction.session)
         own = any(isinstance(op, Delete) and op.path == change.path for op in transaction.ops)
         if witness is None or not own or change.before is None or witness.incarnation != change.before.czxid:
             return
         ledger = self.ledgers.get(group, {}).get(consumer, Ledger(consumer, 0))
         for partition, (began, by_now) in witness.leaving().items():
-            # The offsets of a topic go with it.
+            # The offsets of a topic are deleted with it.
             gone = self._of_earlier_topic(ledger, PartitionSet.of([partition]))
             if began == NO_OFFSET or gone or layout.topic_offsets(group, partition.topic) not in self._tree.nodes:
                 continue
@@ -379,7 +384,7 @@ class InvariantChecker:
             self.crashed(group, ledger.held)
 
     def _at_rest(self, group: str) -> None:
-        """What is written down of a group at rest holds for as long as its zxids do."""
+        """The record of a group at rest is valid as long as the zxids are the same."""
         node = self._tree.nodes.get(layout.settled(group))
         if node is None or node.data in GARBAGE:
             return
@@ -413,11 +418,11 @@ class InvariantChecker:
     # --- what applications saw ---------------------------------------------------------------------------------------
 
     def crashed(self, group: str, partitions: PartitionSet) -> None:
-        """Records of these after the last commit may come again."""
+        """Records of these partitions after the last commit may be handed out again."""
         self.unclean.update((group, partition) for partition in partitions)
 
     def in_session(self, consumer: str, partition: TopicPartition, *, ended: bool) -> None:
-        """Whoever hands out must know that its session lives, however long it was frozen."""
+        """A consumer that hands out records must know that its session lives, however long it was frozen."""
         self._check(not ended, f"{consumer} was handed {partition} after its session had ended")
 
     def handed(
@@ -425,7 +430,7 @@ class InvariantChecker:
     ) -> None:
         key = group, partition
         if not self._lives(group, others[consumer]):
-            return  # evicted and not aware of it yet: what it is given counts for nothing, and it can commit nothing
+            return  # evicted and not aware of it: records handed to it do not count, and it can commit nothing
         for name, other in others.items():
             fetches = name != consumer and other.may_fetch(partition) and self._lives(group, other)
             if fetches:
@@ -443,7 +448,7 @@ class InvariantChecker:
     # --- at rest -----------------------------------------------------------------------------------------------------
 
     def unrest(self, group: str, members: frozenset[str], partitions: PartitionSet) -> str:
-        """What is still missing until the group has reached its target; empty: nothing."""
+        """Says what is missing until the group has reached its target; empty if nothing is."""
         target = self.targets.get(group)
         if target is None or set(target.members) != members:
             return f"target names {sorted(target.members) if target else None}, members are {sorted(members)}"
@@ -459,7 +464,7 @@ class InvariantChecker:
         return ""
 
     def unstored(self, group: str, partition: TopicPartition) -> bool:
-        """Whether more of it was handed out than is committed."""
+        """Whether records were handed out beyond the committed offset."""
         return self.frontier.get((group, partition), 0) != (self._stored(group, partition) or 0)
 
     def _lives(self, group: str, witness: Witness) -> bool:
@@ -477,14 +482,14 @@ class InvariantChecker:
             self._break(sentence)
 
     def _break(self, sentence: str) -> None:
-        """For who is asked so often that writing the sentence each time would cost more than asking."""
+        """Raises the violation. Frequent checks call it directly, because formatting each message would cost too much."""
         broken = InvariantBroken(sentence)
-        self.broken = self.broken or broken  # the code under test may swallow what is raised in its midst
+        self.broken = self.broken or broken  # the code under test may swallow an exception that is raised inside it
         raise broken
 
 
 def _served(transaction: Transaction) -> Mapping[str, str]:
-    """Which consumer each path was written for by a gateway: the one whose token was checked last before it."""
+    """The consumer for which a gateway wrote each path: the one whose token was checked last before it."""
     served: dict[str, str] = {}
     consumer: str | None = None
     for op in transaction.ops:

@@ -1,4 +1,4 @@
-"""Clients as Kafka's are: they join, sync, beat, commit, look at offsets, leave, vanish and come back."""
+"""Simulated Kafka clients: they join, sync, send heartbeats, commit, fetch offsets, leave, vanish and come back."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
     from tests.simulation.groups.history import GroupHistory
 
 GROUP, ALONE = "g", "5"
-"""Both in one partition of the log. In the second nobody is a member."""
+"""Both groups are in one partition of the log. The second group has no members."""
 TOPIC, PARTITIONS = "t", 2
 SESSION_MS, REBALANCE_MS, REQUEST_S = 6_000, 5_000, 4.0
 RESTS_S = 0.5
-"""For how long a client rests at most between two things it does, at the usual pace."""
+"""The longest pause of a client between two actions, at the usual pace."""
 BEATS_S = 1.5
-"""In the calm, a member beats at least so often, as Kafka's clients do beside all else: a commit does not tell it of a
-rebalance, which removes whoever has not joined after :data:`REBALANCE_MS`."""
+"""In the calm, a member sends heartbeats at least this often, whatever else it does, as Kafka's clients do: a commit
+does not tell it of a rebalance, and a rebalance removes members that do not join within :data:`REBALANCE_MS`."""
 VERSIONS = {"JoinGroup": 5, "SyncGroup": 3, "Heartbeat": 3, "LeaveGroup": 3, "OffsetCommit": 7, "OffsetFetch": 5}
 _AGAIN = {Error.COORDINATOR_LOAD_IN_PROGRESS, Error.COORDINATOR_NOT_AVAILABLE, Error.NOT_COORDINATOR}
 
 
 class Elsewhere(Exception):
-    """No answer, or the coordinator is another."""
+    """There was no answer, or another instance is the coordinator."""
 
 
 class Rejoin(Exception):
-    """The group rebalances, or knows the member no more."""
+    """The group rebalances, or no longer knows the member."""
 
 
 class Client:
-    """One process after the other under one name."""
+    """A client under one name: one process after the other."""
 
     def __init__(self, history: GroupHistory, name: str) -> None:
         self.history, self.name = history, name
@@ -79,7 +79,7 @@ class Client:
             await asyncio.sleep(self.rng.uniform(0.0, 0.3) * self.history.pace)
 
     def _commits_now(self, share: float, drawn: float) -> bool:
-        """By chance; in the calm, at the latest after it has done something else."""
+        """Whether to commit now: at random; in the calm, at the latest after one other action."""
         commits = drawn < share or (self.history.calm and self._owes_commit)
         self._owes_commit = not commits
         return commits
@@ -106,7 +106,7 @@ class Client:
             self._beat()
 
     def _beat(self) -> None:
-        """Goes on with other things until the answer is there. Whatever else it sends makes the answer come."""
+        """Does other things until the answer arrives. Any other request of the client triggers the answer."""
         if self._beating is None:
             self._beat_at = self.world.now
             self._beating = self.process.create_task(self._answered_beat())
@@ -119,7 +119,7 @@ class Client:
         return Error(answer.error_code)
 
     async def _join(self) -> None:
-        self._beating = None  # its answer means nothing any more
+        self._beating = None  # its answer no longer matters
         form = message("JoinGroupRequest").struct("JoinGroupRequestProtocol")
         answer = await self._ask(
             "JoinGroup",
@@ -212,7 +212,7 @@ class Client:
     # --- requests ----------------------------------------------------------------------------------------------------
 
     async def _ask(self, name: str, *, check: Callable[[Any], None] | None = None, **fields: Any) -> Any:
-        """Asks whoever it takes for the coordinator. Raises :class:`Elsewhere`."""
+        """Asks the presumed coordinator. Raises :class:`Elsewhere`."""
         request, answer = message(f"{name}Request"), message(f"{name}Response")
         if name not in {"LeaveGroup", "OffsetFetch"}:
             fields["group_instance_id"] = self.instance_id

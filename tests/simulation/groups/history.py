@@ -1,4 +1,4 @@
-"""One seeded history: instances, clients, faults, and a calm in which all has to come to rest."""
+"""One seeded history: instances, clients, faults, and a calm in which everything must settle."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ FAULTS = frozenset({
 TURMOIL_S, CALM_S = 14.0, 26.0
 BROKERS = (1, 2, 3)
 _LOOKS_S = 0.05
-"""How often held heartbeats are looked at."""
+"""Seconds between two checks of held heartbeats."""
 _FEW = 4
-"""Of so many kinds all happen; of more, half of them in each history, so that none hides the others."""
+"""If no more kinds of faults than this are allowed, all of them happen. Otherwise each history has half of them, so
+that none hides the others."""
 _ANSWERED_WITHIN_S = 20.0
 _CALM_PACE = 2.0
 _COMMITS_WITHIN_S = 3 * RESTS_S * _CALM_PACE + 1.0
-"""In the calm, a client commits at the latest after one thing that it draws and one heartbeat that is due. It rests
-before each of the three. The requests take a few hundredths of a second, as nothing is lost or late any more."""
+"""In the calm, a client commits at the latest after one random action and one due heartbeat, and pauses before each of
+the three. The requests take a few hundredths of a second, because nothing is lost or late any more."""
 
 
 class Line(OpenCaller):
-    """The connection of one client to one instance, as far as a held request is concerned."""
+    """The connection of one client to one instance, reduced to what a held request needs."""
 
     def __init__(self) -> None:
         super().__init__("h")
@@ -55,7 +56,7 @@ class Line(OpenCaller):
 
 
 class GroupHistory:
-    """``faults`` are the kinds that may happen; ``turmoil_s`` is for how long."""
+    """``faults`` are the kinds that may happen; ``turmoil_s`` is how long they may happen."""
 
     def __init__(self, seed: int, faults: frozenset[str] = FAULTS, turmoil_s: float = TURMOIL_S) -> None:
         self.seed, self.turmoil_s = seed, turmoil_s
@@ -77,7 +78,7 @@ class GroupHistory:
         self.processes: list[Process] = []
         self.asked: dict[object, tuple[float, Process, str]] = {}
         self.lines: dict[tuple[Process, Process], Line] = {}
-        """By the client's process and the instance's."""
+        """Keyed by the client's process and the instance's."""
         names = [*("a", "b", "c")[: rng.randint(1, 3)], *(["static"] if rng.random() < 0.4 else []), "alone"]
         self.clients = [Client(self, name) for name in names]
         self.every_s = rng.uniform(0.15, 1.5)
@@ -85,7 +86,7 @@ class GroupHistory:
 
     @property
     def pace(self) -> float:
-        """How long clients rest, as a multiple of what is usual."""
+        """The clients' pauses, as a multiple of the usual ones."""
         return _CALM_PACE if self.calm else self._pace
 
     def say(self, what: str) -> None:
@@ -112,7 +113,7 @@ class GroupHistory:
     def deliver(
         self, client: Client, frame: bytes, told: asyncio.Future[bytes], check: Callable[[Any], None] | None
     ) -> None:
-        """A request to the instance that the client takes for the coordinator; its answer, if both get through."""
+        """Sends a request to the presumed coordinator. Returns its answer, if request and answer both arrive."""
         rng, net = self.rng, self.net
         guess = self.log.leader if self.calm or rng.random() < 0.8 else rng.choice(BROKERS)
         beside = [self.instances[guess], *(twin for twin in self.twins if twin.broker == guess)]
@@ -144,7 +145,7 @@ class GroupHistory:
         world.after(net.takes_s(), lambda: instance.process.start(handle))
 
     def _look_at_held(self) -> None:
-        """Whatever is held is held for a member of a stable group."""
+        """Checks that only requests of members of stable groups are held."""
         self.world.after(_LOOKS_S, self._look_at_held)
         for instance in (*self.instances.values(), *self.twins):
             if instance.process.frozen or instance.process.killed:
@@ -160,7 +161,7 @@ class GroupHistory:
                 self.judge.breaks(f"{instance.process.name} holds a heartbeat in a rebalance")
 
     def _lose_connections(self, client: Client) -> None:
-        """The instances notice, if they run."""
+        """Running instances notice the change."""
         for (of, at), line in self.lines.items():
             if of is client.process:
                 at.call_soon(line.lost)
@@ -192,7 +193,7 @@ class GroupHistory:
         self.world.after(self.rng.uniform(0.01, most_s), process.thaw)
 
     def _away(self) -> None:
-        """The leader's instance is frozen, and another leads."""
+        """Freezes the leader's instance, and moves the leadership to another broker."""
         leader = self.log.leader
         self._freeze_process(self.instances[leader].process, 6.0)
         self.log.move(self.rng.choice([broker for broker in BROKERS if broker != leader]))
@@ -238,7 +239,7 @@ class GroupHistory:
         self.log.compact()
 
     def _znode(self) -> None:
-        """Somebody removed it, and it is made anew."""
+        """Removes the znode; it is created again later."""
         self.znode.version = max(0, self.znode.version - self.rng.randint(1, 4))
 
     def _forget(self) -> None:
@@ -305,7 +306,7 @@ class GroupHistory:
 
 @contextmanager
 def simulated_wire() -> Iterator[None]:
-    """Batches travel as values."""
+    """Makes batches travel as values."""
     places: tuple[tuple[Any, str, Any], ...] = ((term, "encode_batch", sent), (reader, "decode_batches", iter))
     before = [getattr(module, name) for module, name, _ in places]
     for module, name, simulated in places:
@@ -318,7 +319,7 @@ def simulated_wire() -> Iterator[None]:
 
 
 def play(seed: int, faults: frozenset[str] = FAULTS, turmoil_s: float = TURMOIL_S) -> tuple[str, GroupHistory]:
-    """What is broken, "" where nothing is, and the history."""
+    """Returns the violation ("" if there is none) and the history."""
     with simulated_wire():
         history = GroupHistory(seed, faults, turmoil_s)
         try:

@@ -25,12 +25,13 @@ LIMITS = GroupLimits(min_session_timeout_s=1.0, initial_rebalance_delay_s=0)
 def sent(
     records: Sequence[LogRecord], *, now_ms: int, producer_id: int, producer_epoch: int, base_sequence: int
 ) -> Sent:
-    """In place of :func:`~kafka_coord.wire.batches.encode_batch`: a batch travels as it is."""
+    """Replaces :func:`~kafka_coord.wire.batches.encode_batch`: a batch is passed on unencoded."""
     return Sent(tuple(records), producer_id, producer_epoch, base_sequence)
 
 
 class Network:
-    """Between everybody. Messages take a moment, some take long, and some are lost with their connection."""
+    """The network between all processes. Messages take a moment, some take long, and some are lost with their
+    connection."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -45,7 +46,7 @@ class Network:
 
 
 class Connection:
-    """In place of :class:`~kafka_coord.grouplog.broker.BrokerConnection`. What was sent before it is closed may still
+    """Replaces :class:`~kafka_coord.grouplog.broker.BrokerConnection`. Messages sent before it is closed may still
     arrive."""
 
     def __init__(self, instance: Instance) -> None:
@@ -108,7 +109,7 @@ class Connection:
 
 
 class Znode:
-    """Whose version is the term."""
+    """The znode whose version is the term."""
 
     def __init__(self, version: int) -> None:
         self.version = version
@@ -142,7 +143,7 @@ class Instance:
         self.coordinator.end_partition(partition)
 
     async def _claim(self, partition: int) -> int:
-        """Compare-and-set, in two requests, of which answers may be lost."""
+        """Compare-and-set in two requests, whose answers may be lost."""
         await asyncio.sleep(self.net.takes_s())
         seen = self.znode.version
         await asyncio.sleep(self.net.takes_s())
@@ -157,7 +158,7 @@ class Instance:
         return won
 
     async def _follow(self) -> None:
-        """As the listener does it: claims what its broker leads, gives up what it does not."""
+        """Claims the partitions that its broker leads and gives up the others, as the listener does."""
         partition = self.log.partition
         while True:
             leads = self.log.leader == self.broker

@@ -21,7 +21,7 @@ Key = tuple[str, int]
 
 
 class InvariantBroken(Exception):
-    """The violation of an invariant."""
+    """A violation of an invariant."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +36,7 @@ class Commit:
 
 
 class Judge:
-    """Raises :class:`InvariantBroken`. What counts of the log is what a loader would count."""
+    """Raises :class:`InvariantBroken`. Only those records of the log count that a loader would count."""
 
     def __init__(self, log: SimulatedPartition, tolerates_older_terms: bool) -> None:
         self._log, self._tolerates_older_terms = log, tolerates_older_terms
@@ -44,14 +44,14 @@ class Judge:
         self.commits: dict[int, Commit] = {}
         self._of: dict[Key, list[Commit]] = defaultdict(list)
         self.promised: dict[int, Commit] = {}
-        """Those that an instance has answered without an error."""
+        """The commits that an instance has answered without an error."""
         self.broken = ""
         self.deleted_at = -JUST_DELETED_S
         self._clear()
         log.written, log.cut = self._written, self._cut
 
     def breaks(self, what: str) -> None:
-        """Something is broken that others have seen."""
+        """Reports a violation that was found elsewhere."""
         self.broken = self.broken or what
 
     def _break(self, what: str) -> NoReturn:
@@ -133,13 +133,13 @@ class Judge:
         return one
 
     def promise(self, one: Commit) -> None:
-        """An instance says that it is stored."""
+        """An instance acknowledges the commit."""
         if self._at.get(one.value, self._log.high_watermark) >= self._log.high_watermark:
             self._break(f"commit {one.value} was acknowledged and is not in the log")
         self.promised[one.value] = one
 
     def synced(self, member_id: str, generation: int, assignment: bytes) -> None:
-        """An instance tells a member what it is assigned."""
+        """An instance tells a member its assignment."""
         if not assignment:
             return
         at = self._assigned.get((member_id, generation, assignment), self._log.high_watermark)
@@ -147,7 +147,7 @@ class Judge:
             self._break(f"{member_id} was told an assignment of {generation} that is not in the log")
 
     def fetched(self, group: str, partition: int, value: int, asked_at: float) -> None:
-        """A client was told an offset that it had asked for at that time."""
+        """An instance answered the fetch that a client sent at ``asked_at``."""
         key = group, partition
         known = (one for one in self._of[key] if one.acknowledged_at is not None and one.acknowledged_at < asked_at)
         least = max((self._at.get(one.value, -1) for one in known), default=-1)
@@ -158,7 +158,7 @@ class Judge:
             )
 
     def end(self) -> None:
-        """Nothing that was acknowledged is missing; the audit of the log agrees."""
+        """Checks at the end that nothing acknowledged is missing, and that the audit of the log agrees."""
         lost = [value for value in self.promised if value not in self._at]
         if lost:
             self._break(f"acknowledged and lost: {lost}")

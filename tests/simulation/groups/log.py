@@ -1,6 +1,6 @@
 """A partition of the groups log as its brokers keep it: fenced by producers, led by one broker at a time, compacted.
 
-What is acknowledged is below the high watermark and stays; what is not may be cut off when the leadership moves.
+Acknowledged batches are below the high watermark and stay. Other batches may be cut off when the leadership moves.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.simulation.groups.loop import World
 
 NOT_LEADER, NOT_ENOUGH_REPLICAS, NOT_ENOUGH_AFTER_APPEND, OUT_OF_ORDER, FENCED = 6, 19, 20, 45, 47
 _REMEMBERED = 5
-"""Batches of each producer by which a broker tells a repeated one."""
+"""The number of batches of each producer that a broker remembers to recognise a repeated one."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Sent:
 
 
 class SimulatedPartition:
-    """``written`` hears of every batch that is appended, and ``cut`` from which offset on they are gone."""
+    """``written`` is called with every appended batch, and ``cut`` with the offset from which batches were cut off."""
 
     def __init__(self, world: World, partition: int, brokers: Sequence[int]) -> None:
         self.world, self.partition, self.brokers = world, partition, tuple(brokers)
@@ -48,7 +48,7 @@ class SimulatedPartition:
         self.leader_since = 0
         self.first, self.leo, self.high_watermark = 0, 0, 0
         self.all: list[Batch] = []
-        """As it was written; what compaction removes stays here."""
+        """All batches as they were written; compaction does not remove them here."""
         self.served: list[Batch] = []
         self.producers: dict[int, Producer] = {}
         self.lacks_replicas = False
@@ -133,7 +133,7 @@ class SimulatedPartition:
     # --- what happens to it ------------------------------------------------------------------------------------------
 
     def move(self, broker: int) -> None:
-        """Another broker leads. Of what was not acknowledged it has the beginning, or all, or nothing."""
+        """Another broker leads. It has a prefix of the batches that were not acknowledged: some, all or none."""
         ends = [self.high_watermark, *(batch.end for batch in self.all if batch.end > self.high_watermark)]
         self.leo = self.world.rng.choice(ends)
         self.all = [batch for batch in self.all if batch.end <= self.leo]
@@ -154,12 +154,12 @@ class SimulatedPartition:
             self._replicated(self.leader_since, self.leo)
 
     def forget_producers(self) -> None:
-        """Those that have not written for long, as after ``producer.id.expiration.ms``."""
+        """Forgets producers that have not written for long, as after ``producer.id.expiration.ms``."""
         self.producers = {key: one for key, one in self.producers.items() if one.at > self.world.now - 1.5}
 
     def compact(self) -> None:
-        """What a newer record below the high watermark replaces goes: ``LogCleanerManager.cleanableOffsets`` ends there
-        in Kafka 3.9. Of each producer the last batch stays, though it may be empty."""
+        """Removes records that a newer record below the high watermark replaces: ``LogCleanerManager.cleanableOffsets``
+        ends there in Kafka 3.9. The last batch of each producer stays, even if it is empty."""
         stays = [batch for batch in self.served if batch.end <= self.high_watermark]
         newest = {record.key: record.offset for batch in stays for record in batch.records}
         last = {batch.producer_id: batch.base_offset for batch in self.served}

@@ -1,5 +1,5 @@
-"""One virtual clock for many processes, each with an event loop of its own: any of them may be frozen or killed
-between two of its steps."""
+"""One virtual clock for many processes, each with its own event loop. A process may be frozen or killed between any two
+of its steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class World:
-    """What happens when, in one order. Everything random comes from ``rng``."""
+    """The schedule: all events in one order. All randomness comes from ``rng``."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -29,7 +29,7 @@ class World:
         self.at(self.now + delay_s, event)
 
     def run(self, until: float, broken: Callable[[], bool]) -> None:
-        """Until then, or until something is broken."""
+        """Runs until that time, or until an invariant is violated."""
         while self._events and self._events[0][0] <= until and not broken():
             self.now, _, event = heapq.heappop(self._events)
             self.steps += 1
@@ -38,7 +38,7 @@ class World:
 
 
 class _Handle:
-    """What asyncio expects of ``call_soon`` and ``call_at``."""
+    """The handle that asyncio expects from ``call_soon`` and ``call_at``."""
 
     def __init__(self, callback: Callable[..., Any], args: tuple[Any, ...], context: Any, when: float) -> None:
         self._callback, self._args, self._when = callback, args, when
@@ -60,15 +60,15 @@ class _Handle:
 
 
 class Process:
-    """One process, and what asyncio needs of a loop. Frozen, it does nothing and its clock goes on; killed, it never
-    does anything again."""
+    """One process, with the part of an event loop that asyncio needs. A frozen process does nothing while its clock
+    runs on. A killed process never does anything again."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
         self.killed = self.frozen = False
         self._missed: list[_Handle] = []
         self._tasks: list[asyncio.Task[Any]] = []
-        """Kept to the end, so that no garbage collection ends one in the middle."""
+        """Kept to the end, so that no garbage collection ends a task in the middle."""
 
     def freeze(self) -> None:
         self.frozen = True
@@ -131,6 +131,6 @@ class Process:
         """See :meth:`failures`."""
 
     def failures(self) -> list[str]:
-        """What its tasks have raised."""
+        """The exceptions that its tasks have raised."""
         done = [task for task in self._tasks if task.done() and not task.cancelled()]
         return [f"{self.name}: {task.exception()!r}" for task in done if task.exception() is not None]

@@ -1,4 +1,4 @@
-"""Deliberate defects of groups and terms, each of which the simulator has to find."""
+"""Deliberate defects of groups and terms, each of which the simulator must find."""
 
 from __future__ import annotations
 
@@ -220,12 +220,12 @@ TELLING = {
     "a term ends and does not tell who waits": frozenset({"move", "delay"}),
     "a static member that was replaced is not fenced": frozenset({"client-kill", "delay"}),
 }
-"""Faults that show a defect soon; others hide it."""
+"""The faults that reveal a defect soon; other faults hide it."""
 
 
 @contextmanager
 def planted(name: str) -> Iterator[None]:
-    """The defect is in the code until the end of the block."""
+    """Plants the defect until the end of the block."""
     where, attribute, defect = PLANTED[name]()
     before = where.__dict__[attribute]
     setattr(where, attribute, defect)

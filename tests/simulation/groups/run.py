@@ -1,4 +1,4 @@
-"""``scripts/simulate --groups``: histories of client-assigned groups on all cores, or the story of one."""
+"""``scripts/simulate --groups``: runs histories of client-assigned groups on all cores, or prints one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CHUNK = 10
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """What was broken, and the options that play it again."""
+    """The violation, and the options that replay it."""
 
     seed: int
     broken: str
@@ -43,7 +43,7 @@ def failing(seeds: range, faults: frozenset[str], turmoil_s: float) -> list[Fail
 
 
 def shortest(failed: Failed) -> tuple[Failed, GroupHistory]:
-    """The same seed with fewer kinds of faults and an earlier end of them, as long as something is broken."""
+    """Tries the same seed with fewer kinds of faults and a shorter turmoil, as long as the violation remains."""
     found, history = failed, play(failed.seed, failed.faults, failed.turmoil_s)[1]
     shorter: list[tuple[frozenset[str] | None, float]] = [
         (found.faults - {kind}, found.turmoil_s) for kind in sorted(found.faults)
@@ -58,7 +58,7 @@ def shortest(failed: Failed) -> tuple[Failed, GroupHistory]:
 
 
 def caught_after(name: str, seeds: int) -> int | None:
-    """How many histories it takes to see a planted defect; ``None`` where it is not seen."""
+    """How many histories it takes to find a planted defect; ``None`` if it is not found."""
     with planted(name):
         for seed in range(seeds):
             if failing(range(seed, seed + 1), TELLING.get(name, FAULTS), TURMOIL_S):
