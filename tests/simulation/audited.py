@@ -36,7 +36,8 @@ def violations(log: Iterable[Transaction], session_timeout_ms: int) -> list[Audi
 
 
 def as_logged(log: Iterable[Transaction]) -> Iterator[Txn]:
-    """The records a server writes: sequential names and versions are resolved, a check tells what it found."""
+    """The records that a server writes: sequential names and versions are resolved, and a check records the version it
+    found."""
     versions: dict[str, int] = {}
     for transaction in log:
         operations = tuple(_operations(transaction, versions))

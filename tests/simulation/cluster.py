@@ -1,4 +1,4 @@
-"""A seeded history: processes, faults, and a calm until the whole system is at rest again."""
+"""A seeded history: processes, faults, and a calm until the whole system is settled again."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from tests.simulation.server import SimulatedZooKeeper
 from tests.simulation.store import SimulatedStore
 
 SETTLED_AFTER_MS = (0, 0, 0, 1, 200, 2_000)
-"""0: never, in half of the histories: the look that finds a group at rest makes good what a lost event would have left.
-The default would come after all that a history is about."""
+"""In half of the histories, 0 (never): the periodic pass would repair the effect of a lost event. The default would
+come after the end of a history."""
 LOOK_INTERVALS_MS = (20_000, 600_000)
-"""With the longer one nothing but events brings a group to rest in time: one that is lost is noticed."""
+"""With the longer interval, only events bring a group to rest in time, so a lost event is noticed."""
 ENCORES = 3
 TURMOIL = 2_500
-"""For how many steps faults happen."""
+"""The number of steps in which faults happen."""
 STORY_LENGTH = 4_000
-"""How many of a history's last sentences the story keeps."""
+"""How many of the last lines of a history are kept."""
 
 
 class SimulatedCluster:
-    """One history of one seed. ``faults`` are the kinds that may happen in the first ``turmoil`` steps; ``spared``
-    are the numbers (from 1, as they come) of those that do not happen all the same."""
+    """One history of one seed. ``faults`` are the kinds that may happen in the first ``turmoil`` steps; ``spared`` are
+    the numbers (from 1, in order) of faults that do not happen."""
 
     def __init__(
         self, seed: int, faults: frozenset[str] = FAULTS, turmoil: int = TURMOIL, spared: frozenset[int] = frozenset()
@@ -53,7 +53,7 @@ class SimulatedCluster:
         self._advances = [(replica, partial(self.server.advance, replica)) for replica in self.server.replicas]
         self._said: deque[tuple[int, float, str]] = deque(maxlen=STORY_LENGTH)
         self.faults, self.turmoil, self.spared = faults, turmoil, spared
-        # Not all kinds in every history: some defects show only where others do not hide them ("swarm testing").
+        # Not all kinds in every history: some defects show only if others do not hide them ("swarm testing").
         self.kinds = sorted(kind for kind in sorted(faults) if self.rng.random() < 0.6) or sorted(faults)
         self.faults_met = 0
         self.fault_rate = self.rng.choice((0.002, 0.005, 0.015))
@@ -92,7 +92,7 @@ class SimulatedCluster:
             self.launcher.start(f"c{number}")
 
     def run(self) -> None:
-        """Raises :class:`InvariantBroken`, the story so far in :attr:`story`."""
+        """Runs the history. Raises :class:`InvariantBroken`; :attr:`story` has the history so far."""
         while self.steps < self.turmoil:
             self._step()
         self.injector.end_all()
@@ -104,11 +104,11 @@ class SimulatedCluster:
             raise InvariantBroken(self.checker.unsound_plan)
 
     def _encore(self) -> None:
-        """Two events, one right after the other, and nothing else: the second comes while the first is looked into."""
+        """Two events in a row and nothing else: the second arrives during the pass that the first one causes."""
         self.say("encore")
         after_s = self.rng.random() * 0.05
         if layout.ids(GROUP) in self.server.tree.nodes and self.rng.random() < 0.5:
-            # Of the kind that nothing follows from, so that nothing else brings the group back to be looked at.
+            # Both have no other effect, so that nothing else makes the coordinator read the group again.
             stray = layout.registration(GROUP, "stray")
             self.write(Create(stray, b"not a registration"))
             self.later(after_s, lambda: self.write(Delete(stray)))
@@ -142,9 +142,8 @@ class SimulatedCluster:
         return topic == TOPIC or any(self.kind.by_pattern(name) for name in names)
 
     def _unsettled(self) -> str:
-        """The elected coordinator's view of the group, if it does not see that the group is settled because an event
-        was lost.
-        """
+        """The elected coordinator's view of the group, if a lost event keeps it from seeing that the group is
+        settled."""
         for process in self.processes.values():
             coordinator = process.service.coordinator if process.service is not None and process.alive else None
             if coordinator is not None and not (coordinator.handler.closed or coordinator.handler.deposed):
@@ -177,12 +176,12 @@ class SimulatedCluster:
             raise self.checker.broken
 
     def _leaders(self) -> int:
-        """How many instances believe now that they may decide."""
+        """How many instances currently believe that they are elected."""
         coordinators = (p.service.coordinator for p in self.processes.values() if p.service is not None and p.alive)
         return sum(one is not None and not (one.handler.closed or one.handler.deposed) for one in coordinators)
 
     def _choices(self) -> list[Callable[[], None]]:
-        """All that may happen next, each as likely as the other."""
+        """All possible next events, each equally likely."""
         now, written = self.clock.now, len(self.server.log)
         choices: list[Callable[[], None]] = [
             advance for replica, advance in self._advances if replica.applied < written
@@ -197,8 +196,8 @@ class SimulatedCluster:
         return choices
 
     def look_at_all(self) -> None:
-        """Something happened from outside: whoever sleeps may have been woken. Otherwise only what a process does
-        itself, and what it is told, wakes its own actors."""
+        """Something happened from outside, so any sleeper may have been woken. Otherwise, an actor is woken only by its
+        own process and by messages to it."""
         for process in self.processes.values():
             process.ready_until = 0.0
 
@@ -254,10 +253,11 @@ class SimulatedCluster:
         self._look_at = self._next_look()
 
     def _next_look(self) -> float:
-        """Before this moment :meth:`_time_passes` finds nothing to do, unless a session begins, is resumed or ends.
+        """Before this time, :meth:`_time_passes` finds nothing to do, unless a session begins, is resumed or ends.
 
-        What a process has heard and what a server has heard of it only moves its own moments further away; what is
-        frozen has its moment in the past, as it may be thawed at any time."""
+        Messages between a process and a server only postpone their own times. A frozen process has its time in the
+        past, because it may be thawed at any moment.
+        """
         soonest = self._events[0][0] if self._events else float("inf")
         for process in self.processes.values():
             if process.alive and process.store.session.state is SessionState.CONNECTED:
@@ -277,7 +277,7 @@ class SimulatedCluster:
 
     @property
     def story(self) -> list[str]:
-        """What happened, a line each: the step, the seconds since the beginning, and what."""
+        """The history, one line per event: the step, the seconds since the beginning, and the event."""
         return [f"{step:6d} {now - 1000:9.3f} s  {sentence}" for step, now, sentence in self._said]
 
     def ms(self) -> int:
@@ -300,7 +300,7 @@ class SimulatedCluster:
             self.launcher.cut(self.processes[store.name])
 
     def loses(self) -> bool:
-        """Whether the present message is lost."""
+        """Whether the current message is lost."""
         if self.calm or "lost" not in self.kinds or self.rng.random() >= self.fault_rate / 3:
             return False
         return not self.is_spared()
@@ -338,7 +338,8 @@ class SimulatedCluster:
         return process is not None and process.service is not None
 
     def verdict(self) -> InvariantBroken | None:
-        """Runs to the end; what was broken, ``None`` when all held. An exception of the code under test is its own."""
+        """Runs to the end. Returns the violation, or ``None`` if all invariants held. Exceptions of the code under test
+        are raised."""
         try:
             self.run()
         except InvariantBroken as broken:
@@ -348,7 +349,7 @@ class SimulatedCluster:
         return None
 
     def audit(self) -> str:
-        """What the audit of ZooKeeper's log objects to, empty where it is clean."""
+        """The violations that the audit of ZooKeeper's log finds; empty if there are none."""
         found = violations(self.server.log, SESSION_MS)
         return f"audit: {found[0]}" if found else ""
 
@@ -361,7 +362,7 @@ class SimulatedCluster:
 
 
 def run_history(seed: int, faults: frozenset[str] = FAULTS) -> tuple[InvariantBroken, list[str]] | None:
-    """Runs one seed; what was broken and the story that led to it, ``None`` when all held."""
+    """Runs one seed. Returns the violation and the history that led to it, or ``None`` if all invariants held."""
     cluster = SimulatedCluster(seed, faults)
     broken = cluster.verdict()
     if broken is None and (objection := cluster.audit()):

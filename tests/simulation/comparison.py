@@ -26,17 +26,17 @@ from kafka_coord.zk.store import (
 _PATHS = ("/a", "/b", "/a/x", "/a/y", "/a/x/d", "/b/x", "/n/x")
 _PARENTS = ("/a", "/b", "/n")
 _COUNTED = ("/a/x", "/b/x")
-"""Prefixes of sequential znodes: a few, so that some are made, deleted and made again."""
+"""Prefixes of sequential znodes. They are few, so that some znodes are created, deleted and created again."""
 
 Call = Callable[[Store, Callable[[WatchEvent], None]], Any]
 
 
 def end_session(_store: Store, _watcher: Callable[[WatchEvent], None]) -> None:
-    """Stands for the end of a client's session, which :meth:`Answers.ask` brings about."""
+    """Stands for the end of a client's session, which :meth:`Answers.ask` causes."""
 
 
 def sequence_of(seed: int, length: int = 30, clients: int = 2) -> list[tuple[int, str, Call]]:
-    """Calls of one seed: which client makes it, what it is, and the call."""
+    """The calls of one seed: the client, the kind of call, and the call."""
     rng = random.Random(seed)
     calls = [_single(Create(path)) for path in _PARENTS if rng.random() < 0.7]
     calls += [_call(rng) for _ in range(length)]
@@ -96,8 +96,9 @@ def _one(store: Store, op: Op) -> Any:
 
 
 class Answers:
-    """What one side answered, in words that do not depend on its zxids and session ids: a zxid is its number as they
-    appear and its place among all seen so far, so that two sides that order them differently answer differently."""
+    """The answers of one side, without its zxids and session ids. Each zxid is replaced by its number in order of
+    appearance and its rank among all seen so far, so that two sides that order zxids differently give different
+    answers."""
 
     def __init__(self, open_store: Callable[[], Store], clients: int) -> None:
         self._open = open_store
@@ -108,13 +109,13 @@ class Answers:
         self._ordered = True
 
     def ask(self, client: int, call: Call) -> str:
-        """The call's answer; the events of the call before are forgotten."""
+        """Makes the call and returns its answer. Forgets the events of the call before."""
         for events in self.events:
             events.clear()
         self._ordered = call is not end_session
         if call is end_session:
             self.stores[client].close()
-            self.events[client] = []  # what the client that is gone still hears is its own affair
+            self.events[client] = []  # events for a client that is gone do not count
             self.stores[client] = self._open()
             return ""
         try:
@@ -126,7 +127,8 @@ class Answers:
         return answer
 
     def heard(self) -> list[list[str]]:
-        """What each client heard since, in order. Ephemerals of a session that ends go in no particular order."""
+        """The events that each client received since, in order. Ephemerals of an ended session are deleted in no
+        particular order."""
         return [list(events) if self._ordered else sorted(events) for events in self.events]
 
     def _watcher(self, client: int) -> Callable[[WatchEvent], None]:

@@ -26,11 +26,11 @@ FAULTS = frozenset(
 
 
 UNREADABLE = "unreadable"
-"""A kind of fault by itself: somebody overwrites a znode with what nobody can read, and heals it after a while."""
+"""A kind of fault of its own: somebody overwrites a znode with unreadable bytes, and repairs it after a while."""
 
 
 class FaultInjector:
-    """Lets one fault after the other happen to ``cluster``; the cluster decides when."""
+    """Injects faults into ``cluster``, one at a time; the cluster decides when."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self.cluster = cluster
@@ -61,7 +61,7 @@ class FaultInjector:
             "resign": lambda: self.ask(Request(RequestType.RESIGN)),
             "depose": self._depose,
             UNREADABLE: lambda: self.vandal.strike(for_s),
-            "lost": lambda: None,  # where it travels, not here
+            "lost": lambda: None,  # the message is lost on its way, not here
         }
         strike[kind]()
 
@@ -71,7 +71,8 @@ class FaultInjector:
             process.connector.close(3.0)
 
     def _depose(self) -> None:
-        """Somebody deletes the elected one's znode, whose session lives on: the next one is elected beside it."""
+        """Somebody deletes the znode of the elected instance, whose session lives on: another one is elected beside
+        it."""
         if layout.COORDINATOR in self.cluster.server.tree.nodes:
             self.cluster.write(Delete(layout.COORDINATOR))
 
@@ -91,7 +92,7 @@ class FaultInjector:
             self.cluster.later(for_s, self._lift)
 
     def _expire(self, process: Process) -> None:
-        """The server ends the session before its time: an administrator did, or its clock ran away."""
+        """The server ends the session early: an administrator did it, or its clock ran ahead."""
         session = process.store.remote
         if (
             session is not None
@@ -127,10 +128,11 @@ class FaultInjector:
     def _lift_group(self) -> None:
         if layout.paused(GROUP) in self.cluster.server.tree.nodes:
             self.cluster.write(Delete(layout.paused(GROUP)))
-            self.ask(Request(RequestType.LOOK, GROUP))  # as the command does that lifts it
+            self.ask(Request(RequestType.LOOK, GROUP))  # as the command that lifts it does
 
     def _ask_for_reset(self, for_s: float) -> None:
-        """An operator stops the consumers and sets the offsets back. Who is still there makes it be refused."""
+        """An operator stops the consumers and sets the offsets back. The request is refused if a consumer is still
+        there."""
         for process in self.cluster.processes.values():
             if process.alive:
                 self.close(process)
@@ -145,7 +147,7 @@ class FaultInjector:
 
     def ask(self, request: Request) -> None:
         if layout.REQUESTS not in self.cluster.server.tree.nodes:
-            return  # before the first instance came up there is nobody to ask
+            return  # before the first instance has started, nobody answers
         self.cluster.write(Create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True))
 
     def _lift(self) -> None:

@@ -9,7 +9,7 @@ from kafka_coord.model import Member, Mode, Subscription
 
 GROUP = "delays"
 BYSTANDER = "calm"
-"""A group without members whose offset nobody may touch, there where znodes become unreadable."""
+"""A group without members, whose offset nobody may touch. It exists in histories with unreadable znodes."""
 TOPIC, OTHER_TOPIC = "flights", "fares"
 PATTERN = "f.*"
 SOCKET_SESSIONS_MS = (3_000, 6_000, 12_000)
@@ -17,24 +17,25 @@ SOCKET_SESSIONS_MS = (3_000, 6_000, 12_000)
 
 @dataclass(frozen=True, slots=True)
 class GroupKind:
-    """What the group's members have in common: how they take part, what by, and which of them subscribe by pattern."""
+    """The common properties of the group's members: their transport, their settings, and which of them subscribe by
+    pattern."""
 
     mode: Mode
     assignor: str | None
     grace_ms: int
     patterns: str
-    """``none``, ``all``, or ``some``: those whose number is odd."""
+    """``none``, ``all``, or ``some``: members with an odd number."""
     from_the_end: bool
-    """Whether a partition of which nothing is stored is read from its end on."""
+    """Whether a partition without a stored offset is read from its end."""
     sockets: str
-    """Who takes part over a socket: ``none``, ``all``, or ``some``: those whose number is even."""
+    """Which members use a socket: ``none``, ``all``, or ``some``: members with an even number."""
     socket_session_ms: int
     pipelines: bool
-    """Whether those with a socket commit and answer a stop without waiting in between."""
+    """Whether members with a socket commit and answer a stop without waiting in between."""
 
     @classmethod
     def drawn(cls, rng: random.Random, more: random.Random) -> GroupKind:
-        """``more`` draws what came later, so that histories without it are what they were before."""
+        """``more`` draws the properties that were added later, so that earlier seeds give the same histories."""
         return cls(
             sockets=more.choice(("none", "some", "all")),
             socket_session_ms=more.choice(SOCKET_SESSIONS_MS),

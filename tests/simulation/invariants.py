@@ -123,7 +123,7 @@ class InvariantChecker:
             match = _GROUP_PATH.fullmatch(change.path)
             if match is not None:
                 if match[1] == BYSTANDER and match[2] != "settled" and transaction.session:
-                    self._break(f"{change.path} of a group that nothing happens to was written")
+                    self._break(f"{change.path} of the group that must stay untouched was written")
                 found.append((change, match))
                 touched.add(match[1])
         served: Mapping[str, str] | None = None
@@ -217,7 +217,7 @@ class InvariantChecker:
             target = self.targets.get(group)
             staying = target.members.get(consumer, PartitionSet()) & command.partitions if target else PartitionSet()
             if group not in self.eager and not self._of_earlier_topic(ledger, staying):
-                self._check(not staying, f"{change.path} pauses what does not move: {staying}")
+                self._check(not staying, f"{change.path} pauses partitions that do not move: {staying}")
             self._check(not command.partitions - ledger.stopping, f"{change.path} stops more than the ledger says")
             return
         self._check(not command.partitions - ledger.owned, f"{change.path} starts more than the ledger says")
@@ -482,7 +482,7 @@ class InvariantChecker:
             self._break(sentence)
 
     def _break(self, sentence: str) -> None:
-        """Raises the violation. Frequent checks call it directly, because formatting each message would cost too much."""
+        """Raises the violation. Frequent checks call it directly, because formatting every message costs too much."""
         broken = InvariantBroken(sentence)
         self.broken = self.broken or broken  # the code under test may swallow an exception that is raised inside it
         raise broken

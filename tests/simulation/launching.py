@@ -36,7 +36,7 @@ _assignors = cache(load_assignors)
 
 
 class Launcher:
-    """Starts the processes of ``cluster``: instances of the service, and consumers of both kinds."""
+    """Starts the processes of ``cluster``: service instances, and consumers of both kinds."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self.cluster = cluster
@@ -80,7 +80,7 @@ class Launcher:
             self.cluster.scheduler.sleep(max(due, self.cluster.clock.now), gateway.is_awake)
 
     def _word(self, process: Process) -> str:
-        """One that is made only once."""
+        """A unique word, for a resume key."""
         self.cluster._events_made += 1
         return f"{process.name} {self.cluster._events_made}"
 
@@ -101,7 +101,7 @@ class Launcher:
             self.cluster.occurred["deposed between read and write"] += 1
 
     def _check_plans(self, writer: DecisionWriter) -> None:
-        """Every plan is checked against what it follows from, whatever becomes of it."""
+        """Checks every plan against the observation it was made from, even if it is never written."""
         decide = writer.decide
 
         def checked(memory: GroupMemory, snapshot: Snapshot) -> PreparedPlan | None:
@@ -184,7 +184,7 @@ class Launcher:
             self.cluster.spawn(process, "client", process.client.run)
 
     def _transport(self, process: Process, wake: Callable[[], None]) -> tuple[SessionHandle, MemberChannel]:
-        """How a consumer takes part."""
+        """The transport of a consumer."""
         if not self.cluster.kind.by_socket(process.name):
             return process.store, ConsumerChannel(process.store, GROUP, process.name)
         link = (PipeliningLink if self.cluster.kind.pipelines else SocketLink)(
@@ -203,12 +203,12 @@ class Launcher:
         return link, link
 
     def _is_doomed(self, process: Process) -> bool:
-        """Whether its session is ended before its time, which no proof outlives."""
+        """Whether its session is ended early, even before the end of its lease."""
         remote = process.store.remote
         return remote is not None and remote.session_id in self.cluster.doomed
 
     def _has_ended(self, process: Process) -> bool:
-        """Whether what it takes part by is over, other than by an eviction."""
+        """Whether its session or membership has ended, other than by an eviction."""
         if process.client is not None:
             return (GROUP, process.name, process.incarnation) in self.cluster.checker.expired
         return process.store.remote is None or process.store.remote.ended

@@ -126,7 +126,8 @@ def _commands_in_any_order() -> Patch:
 
 
 def _lost_reply_answered_by_trying_again() -> Patch:
-    """What it finds in its way is its own znode, which it takes for another's: nobody coordinates while it lives."""
+    """The instance finds its own znode and takes it for another instance's: nobody coordinates while that znode
+    lives."""
     return ZkElection, "_own_election", lambda self, _node, _session_id: self._leadership
 
 
@@ -225,7 +226,7 @@ def _leave_without_offsets() -> Patch:
 
 
 def _several_writes_under_way() -> tuple[Patch, ...]:
-    """A request may hold several writes of one member, and after a lost answer each is repeated alone."""
+    """A request may hold several writes of one member; after a lost reply, each of them is repeated alone."""
     under_way: dict[tuple[Any, int], Any] = {}
     next_one, stored_one = Writes._next, Writes.member_written
 
@@ -326,12 +327,13 @@ TELLING = {
     "two writes of one member in a request": frozenset({"lost", "rebalance", "grow"}),
     "consumed meanwhile and called stored": frozenset({"cut", "grow", "rebalance"}),
 }
-"""Faults to look under for defects that others hide, for a while: with all of them it takes some hundred seeds."""
+"""The faults to run with for a while, for defects that other faults hide: with all faults, it takes some hundred
+seeds."""
 
 
 @contextmanager
 def mutated(name: str) -> Iterator[None]:
-    """The named defect, for as long as the block lasts."""
+    """Plants the named defect until the end of the block."""
     found = (MUTATIONS | RULE_MUTATIONS)[name]()
     patches: tuple[Patch, ...] = (found,) if isinstance(found[1], str) else found
     originals = [(owner, attribute, owner.__dict__[attribute]) for owner, attribute, _ in patches]

@@ -18,7 +18,7 @@ class SimulatedNetwork:
         self.cluster = cluster
 
     def dial(self, process: Process, host: str) -> Wire | None:
-        """A frozen host takes the connection too, and says nothing on it."""
+        """Opens a connection. A frozen host accepts it too, but sends nothing."""
         server = self.cluster.processes[host]
         if not server.alive or server.gateway is None or self.cluster.clock.now < process.unreachable_until:
             return None
@@ -28,18 +28,18 @@ class SimulatedNetwork:
         return wire
 
     def said(self, process: str) -> None:
-        """Something waits for a process (sockets.Network)."""
+        """There is input for a process (sockets.Network)."""
         self.cluster.processes[process].ready_until = 0.0
 
     def may_say(self, wire: Wire) -> bool:
-        """Whether a connection still carries what is about to be said on it (sockets.Network)."""
+        """Whether the connection carries the next message (sockets.Network)."""
         if not wire.broken and self.cluster.loses():
             self.cluster.occurred["frame lost"] += 1
             self.break_wire(wire, f"{wire.client} - {wire.host}: what was about to be said is lost")
         return not wire.broken
 
     def break_wire(self, wire: Wire, why: str) -> None:
-        """Some of what is under way still arrives; each end hears of it at once, later, or never."""
+        """Breaks the connection: some messages in flight still arrive. Each end notices at once, later, or never."""
         if wire.broken:
             return
         self.cluster.say(why)
@@ -62,6 +62,6 @@ class SimulatedNetwork:
                 self.cluster.later(self.cluster.rng.random() * delay, end)
 
     def hang_up(self, process: Process) -> None:
-        """The consumer has ended, as a program."""
+        """The consumer's program has ended."""
         if process.client is not None:
             process.client.close()

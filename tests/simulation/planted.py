@@ -36,7 +36,7 @@ FAULTS_UNDER = TELLING | {
     "an epoch without compare-and-set": frozenset({"resign", "depose", "freeze", "cut"}),
     "no grace": frozenset({"kill", "close"}),
 }
-"""Faults to play a defect under, where the others hide it for long."""
+"""The faults to run a defect with, if other faults hide it for long."""
 
 PURE_TESTS = (
     *("tests/coordinator/test_deadlines.py", "tests/coordinator/test_handler.py"),
@@ -44,17 +44,17 @@ PURE_TESTS = (
     *("tests/frontends/machine", "tests/frontends/test_offsets_stay.py", "tests/channel/test_membership.py"),
     "tests/consumer/test_leaving.py",
 )
-"""Tests without a server that take seconds: those of the planner with a few examples each."""
+"""The tests without a server that take seconds. Those of the planner run with a few examples each."""
 EXAMPLES = 25
 NOT_RUN = "not run"
 RULES_OF_TIME = frozenset({Rule.CLEAN_FAILOVER, Rule.KILLED_FAILOVER})
-"""A slow machine breaks these too, so they see no fault."""
+"""A slow machine breaks these rules too, so they do not prove a defect."""
 _CELLS = 5
 
 
 @dataclass(slots=True)
 class Seen:
-    """Who sees one defect: the number of histories it took, ``None`` where it was not seen."""
+    """Which checks found one defect, and after how many histories; ``None`` if it was not found."""
 
     name: str
     simulator: int | None = None
@@ -72,7 +72,7 @@ class Seen:
 
 
 def look(name: str, seeds: Iterable[int], budget_s: float) -> Seen:
-    """Plays histories with the defect until the simulator and the audit have seen it."""
+    """Runs histories with the defect until the simulator and the audit have found it."""
     seen, until = Seen(name), time.monotonic() + budget_s
     with mutated(name):
         for seed in seeds:
@@ -91,7 +91,7 @@ def look(name: str, seeds: Iterable[int], budget_s: float) -> Seen:
 
 
 def ask_properties(name: str) -> str:
-    """The tests without a server, in a process that has the defect."""
+    """Runs the tests without a server in a process that has the defect."""
     run = [sys.executable, "-m", "tests.simulation.planted", "--pytest", name]
     try:
         done = subprocess.run(run, capture_output=True, timeout=300, check=False, text=True)
@@ -102,7 +102,7 @@ def ask_properties(name: str) -> str:
 
 
 def ask_chaos(name: str, minutes: float) -> str:
-    """A chaos run of processes that have the defect: the first rule broken that is none of time."""
+    """Runs chaos with processes that have the defect. Returns the first violated rule that does not depend on time."""
     with tempfile.TemporaryDirectory() as directory:
         run = [sys.executable, "-m", "tests.chaos", "run", "--minutes", f"{minutes}", "--seed", "4", "--dir", directory]
         done = subprocess.run([*run, "--planted", name], capture_output=True, timeout=1_800, check=False)
@@ -115,7 +115,7 @@ def ask_chaos(name: str, minutes: float) -> str:
 
 
 def run_properties(name: str) -> int:
-    """Runs them in this process. Without a name nothing is planted."""
+    """Runs them in this process. Without a name, nothing is planted."""
     import pytest
 
     from tests.coordinator.plan.machines import EAGER_GROUP, GROUP
@@ -130,19 +130,20 @@ def run_properties(name: str) -> int:
 
 
 def rows(path: Path = TABLE) -> dict[str, str]:
-    """The table's row of each fault."""
+    """The row of each defect in the table."""
     table = path.read_text().partition(BEGIN)[2].partition(END)[0]
     return {row.split(" | ")[0].removeprefix("| "): row for row in table.strip().splitlines()[2:]}
 
 
 def likely_first(name: str, seeds: int) -> list[int]:
-    """The seeds below this number, those that the table names for the fault first."""
+    """The seeds below this number, beginning with those that the table names for the defect."""
     first = [int(found) - 1 for found in re.findall(r"\| (\d+)\b", rows().get(name, ""))]
     return sorted(range(seeds), key=lambda seed: (seed not in first, seed))
 
 
 def write_table(found: list[Seen], path: Path = TABLE) -> None:
-    """Puts the rows between the table's markers. Rows of other faults stay, and so does what was not run now."""
+    """Writes the rows between the table's markers. Rows of other defects stay, and so do results of checks not run
+    now."""
     before, _, rest = path.read_text().partition(BEGIN)
     after, known = rest.partition(END)[2], rows(path)
     for seen in found:
@@ -157,27 +158,27 @@ def write_table(found: list[Seen], path: Path = TABLE) -> None:
 
 
 @click.command()
-@click.option("--seeds", default=200, show_default=True, help="How many histories are played for each fault at most.")
-@click.option("--budget", default=20.0, show_default=True, help="For how many seconds each fault is played at most.")
-@click.option("--only", default="", help="Only faults whose name contains one of these, separated by commas.")
-@click.option("--rules", is_flag=True, help="Only faults that break a rule about what ZooKeeper holds.")
+@click.option("--seeds", default=200, show_default=True, help="The most histories per defect.")
+@click.option("--budget", default=20.0, show_default=True, help="The most seconds per defect.")
+@click.option("--only", default="", help="Only defects whose name contains one of these, separated by commas.")
+@click.option("--rules", is_flag=True, help="Only defects that break a rule about ZooKeeper's contents.")
 @click.option(
     "--properties/--no-properties",
     default=True,
-    help="Run the tests without a server too: a quarter of a minute for each fault.",
+    help="Also run the tests that need no server: 15 seconds per defect.",
 )
 @click.option(
-    "--chaos", default=0.0, metavar="MINUTES", help="A chaos run of so long for each fault too. [default: none]"
+    "--chaos", default=0.0, metavar="MINUTES", help="Also run chaos for this long per defect. [default: none]"
 )
 @click.option("--write", is_flag=True, help="Write the table into docs/reliability.md.")
 @click.option("--pytest", "planted", default="", hidden=True)
 def main(
     *, seeds: int, budget: float, only: str, rules: bool, properties: bool, chaos: float, write: bool, planted: str
 ) -> None:
-    """Plants each fault in the code, one at a time, and shows who sees it.
+    """Plants each defect in the code, one at a time, and shows which checks find it.
 
-    The figures are the numbers of simulated histories until a fault was seen. Exit code 1 if the audit misses one that
-    breaks a rule about what ZooKeeper holds, or if nobody sees one.
+    The figures are the numbers of simulated histories until the defect was found. Exit code 1 if the audit misses a
+    defect that breaks a rule about ZooKeeper's contents, or if no check finds a defect.
     """
     logging.disable(logging.CRITICAL)
     if planted:

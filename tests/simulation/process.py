@@ -16,7 +16,8 @@ from tests.simulation.store import SimulatedStore
 
 @dataclass(eq=False, slots=True)
 class Process:
-    """One process: a store and the actors that use it. ``incarnation`` and the rest make a consumer's witness."""
+    """One process: a store and the actors that use it. ``incarnation`` and the later fields make a consumer's
+    witness."""
 
     name: str
     store: SimulatedStore
@@ -25,18 +26,18 @@ class Process:
     connector: Connector | None = None
     client: SimulatedClient | None = None
     unreachable_until: float = 0.0
-    """Before that no connection of its own comes about; the store's are another matter."""
+    """Before this time, the process opens no socket connection. The store's connection is independent of it."""
     fetchers: SimulatedFetchers | None = None
     closing: bool = False
     leave_began: dict[TopicPartition, int] = field(default_factory=dict)
-    """Of each partition held when its leave began: up to where the application had come back."""
+    """For each partition held when its leave began, the offset up to which the application had come back."""
     actors: list[Actor] = field(default_factory=list)
     alive: bool = True
     frozen: bool = False
     ready: list[Callable[[], None]] = field(default_factory=list)
-    """The turns of the actors that may run, as of the last look at them."""
+    """The possible turns of actors, as computed last."""
     ready_until: float = 0.0
-    """When the first of the others may run, unless something happens in this process before."""
+    """The time at which the first of the other actors may run, unless something happens in this process before."""
 
     def look(self, now: float) -> None:
         """Determines the actors that may run."""
@@ -66,7 +67,7 @@ class Process:
 
     def leaving(self) -> Mapping[TopicPartition, tuple[int, int]]:
         if self.fetchers is None or self.connector is None or not self.connector.may_hand_out():
-            return {}  # whoever removes its registration now does so because it was silent for too long
+            return {}  # if its registration is removed from now on, the reason is its silence
         holdings = self.fetchers.holdings
         return {tp: (began, holdings[tp].consumed) for tp, began in self.leave_began.items() if tp in holdings}
 

@@ -104,7 +104,7 @@ def _unreadable_offset_taken_for_none() -> Patch:
 
 
 def _steps_cut_from_a_plan() -> Patch:
-    """A step whose starts are all unreadable is left out, and with it the release it carries."""
+    """A step whose starts are all unreadable is left out, together with the release in it."""
 
     def decide(store: Any, observation: Any, assignors: Any) -> Decided:
         decided = plan(observation, assignors)

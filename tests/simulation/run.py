@@ -21,7 +21,7 @@ from tests.simulation.faults import FAULTS, UNREADABLE
 from tests.simulation.shrinking import History, Played, play, shrink
 
 CHUNK = 20
-"""Histories a process is given at once: about a second of work, so that little is waited for at the end."""
+"""Histories that a process gets at once: about a second of work, so that the end does not wait long."""
 ALL_FAULTS = FAULTS | {UNREADABLE}
 _TOLD_LINES = 200
 _SHRINK_S = 90.0
@@ -29,12 +29,12 @@ _INTERRUPTED = 130
 
 
 def _ready() -> None:
-    """In each process: what is asked to stop is the one that counts, and it lets the others finish their chunk."""
+    """Runs in each process. A signal counts only in the main process, which lets the others finish their chunks."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     logging.disable(logging.CRITICAL)
     gc.freeze()
-    gc.set_threshold(100_000, 20, 1_000)  # a cluster is garbage at its end, all at once; until then there is little
+    gc.set_threshold(100_000, 20, 1_000)  # a whole cluster becomes garbage at its end; before that there is little
 
 
 def _failing(histories: Sequence[History]) -> list[tuple[History, str]]:
@@ -43,7 +43,7 @@ def _failing(histories: Sequence[History]) -> list[tuple[History, str]]:
 
 @dataclass(slots=True)
 class Tally:
-    """What has been done so far, said every few seconds."""
+    """Reports progress every few seconds."""
 
     seeds: int
     done: int = 0
@@ -73,12 +73,12 @@ class Tally:
 
 @click.command()
 @click.option("--seeds", type=click.IntRange(1), help="How many histories.  [default: 100; 1 with --story]")
-@click.option("--seed", default=0, show_default=True, help="The first one's seed.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the first history.")
 @click.option("--jobs", type=click.IntRange(1), help="How many processes.  [default: one for each core]")
-@click.option("--fail-fast", is_flag=True, help="End at the first that fails, instead of counting the others.")
+@click.option("--fail-fast", is_flag=True, help="Stop at the first failure.")
 @click.option("--story", is_flag=True, help="Print what happens in each history.")
 @click.option("--faults", default=",".join(sorted(ALL_FAULTS)), help="Only these kinds of faults, or none.")
-@click.option("--turmoil", default=TURMOIL, show_default=True, help="For how many steps faults happen.")
+@click.option("--turmoil", default=TURMOIL, show_default=True, help="Number of steps in which faults happen.")
 @click.option("--spare", default="", help="The numbers of single faults that do not happen.")
 def main(
     seeds: int | None,
@@ -93,8 +93,8 @@ def main(
 ) -> None:
     """Runs seeded histories with faults and checks every invariant after every step.
 
-    Ends with 1 where one was broken, having told the shortest story found that leads to the first of these failures,
-    and with 130 where it was interrupted, having told what was done until then.
+    Exit code 1 if an invariant was violated; the shortest history found that leads to the first violation is printed.
+    Exit code 130 if interrupted; the results so far are printed.
     """
     kinds = frozenset() if faults == "none" else frozenset(faults.split(","))
     if not kinds <= ALL_FAULTS:
@@ -136,7 +136,7 @@ def _run(histories: Sequence[History], jobs: int, *, fail_fast: bool) -> int:
 def _results(
     pool: ProcessPoolExecutor, histories: Sequence[History], jobs: int
 ) -> Iterator[tuple[int, list[tuple[History, str]]]]:
-    """How many were run and which of them failed, a chunk at a time, as they end."""
+    """Yields the number of histories run and the failed ones, chunk by chunk, as they end."""
     waiting = deque(histories[first : first + CHUNK] for first in range(0, len(histories), CHUNK))
     running: dict[Future[list[tuple[History, str]]], int] = {}
     while waiting or running:
@@ -162,7 +162,7 @@ def _tell_each(histories: Sequence[History]) -> int:
 
 def _tell_shortest(failed: Played) -> None:
     shortest = shrink(failed, _SHRINK_S)
-    click.echo(f"the shortest story found that leads to a failure of seed {failed.history.seed}:")
+    click.echo(f"the shortest history found for the failure of seed {failed.history.seed}:")
     click.echo("\n".join(shortest.cluster.story[-_TOLD_LINES:]))
     happened, steps = shortest.cost()
     click.echo(f"after {steps} steps and {happened} faults: {shortest.broken}")

@@ -12,7 +12,7 @@ WALL_START_S = 1_700_000_000.0
 
 
 class VirtualClock:
-    """Implements :class:`kafka_coord.zk.store.Clock`; moves only when the scheduler moves it."""
+    """Implements :class:`kafka_coord.zk.store.Clock`. Only the scheduler moves it."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -26,7 +26,7 @@ class VirtualClock:
 
 @dataclass(eq=False, slots=True)
 class Actor:
-    """``body`` runs for ever, pausing in :meth:`Scheduler.pause` and :meth:`Scheduler.sleep`."""
+    """``body`` runs for ever, and pauses in :meth:`Scheduler.pause` and :meth:`Scheduler.sleep`."""
 
     name: str
     process: str
@@ -36,13 +36,13 @@ class Actor:
     sleeping: bool = False
     waker: Callable[[], bool] | None = None
     turn: Callable[[], None] = lambda: None
-    """Lets the actor run until it pauses; given by who spawns it."""
+    """Lets the actor run until it pauses; the scheduler sets it."""
     done: bool = False
     story: list[str] = field(default_factory=list)
 
 
 class Scheduler:
-    """Decides who runs next. Everything random comes from ``rng``."""
+    """Decides who runs next. All randomness comes from ``rng``."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -56,7 +56,7 @@ class Scheduler:
         return actor
 
     def kill(self, actor: Actor) -> None:
-        """Ends the actor where it paused; what it would do on its way out must not reach the cluster (see SimStore)."""
+        """Ends the actor where it paused. Its cleanup must not reach the cluster (see SimStore)."""
         actor.done = True
         if actor in self.actors:
             self.actors.remove(actor)
@@ -64,12 +64,12 @@ class Scheduler:
             actor.run.throw(GreenletExit)
 
     def pause(self) -> None:
-        """Lets others run; the actor goes on when it is chosen again."""
+        """Lets others run. The actor continues when it is chosen again."""
         if self.current is not None:
             self._hub.switch()
 
     def sleep(self, until: float, waker: Callable[[], bool] | None = None) -> None:
-        """As :meth:`pause`, not to be chosen before ``until`` unless ``waker`` says so."""
+        """Like :meth:`pause`, but the actor is not chosen before ``until`` unless ``waker`` wakes it."""
         actor = self.current
         if actor is None:
             return
@@ -78,7 +78,7 @@ class Scheduler:
         actor.sleeping = False
 
     def step(self, actor: Actor) -> None:
-        """Runs the actor until it pauses. What it raises is raised here."""
+        """Runs the actor until it pauses. Raises its exception."""
         if actor.run is None:
             actor.run = greenlet(actor.body, self._hub)
         self.current = actor

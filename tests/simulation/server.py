@@ -1,9 +1,9 @@
 """ZooKeeper's tree: a leader that orders writes, and followers that apply them later and serve reads and watches.
 
-Semantics are the server's, as its clients see them (``PrepRequestProcessor``, ``DataTree``, ``WatchManager``): one zxid
-a transaction, sequence numbers counted from the creations below a parent, ``cversion`` told as creations and deletions,
-one-shot watches kept by the server a session is connected to. They are compared with a real server by
-``tests/simulation/test_differential.py``.
+The semantics are those that clients of a real server see (``PrepRequestProcessor``, ``DataTree``, ``WatchManager``):
+one zxid per transaction; sequence numbers that count the creations below a parent; a ``cversion`` that counts creations
+and deletions; one-shot watches kept by the server to which a session is connected.
+``tests/simulation/test_differential.py`` compares them with a real server.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kafka_coord.zk.store import (
 
 @dataclass(slots=True)
 class Znode:
-    """A znode of one server. ``creations`` counts the children ever created: the next one's sequence number."""
+    """A znode of one server. ``creations`` counts the children ever created; it is the sequence number of the next."""
 
     data: bytes
     czxid: int
@@ -44,7 +44,7 @@ class Znode:
     creations: int = 0
     children: set[str] = field(default_factory=set)
     shown: Stat | None = None
-    """The stat as long as nothing changed: a znode is read far more often than it is written."""
+    """The stat, kept until something changes: a znode is read far more often than it is written."""
 
     def stat(self) -> Stat:
         if self.shown is not None:
@@ -66,7 +66,7 @@ class Znode:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One resolved change of a transaction: sequence numbers given, versions checked."""
+    """One resolved change of a transaction: sequence numbers are assigned, versions are checked."""
 
     kind: WatchType
     """``CREATED``, ``DELETED`` or ``CHANGED``."""
@@ -74,12 +74,13 @@ class Change:
     data: bytes = b""
     owner: int = 0
     before: Znode | None = None
-    """The znode as it was, for who judges a deletion."""
+    """The znode before the change, for the checks of a deletion."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What one write did. ``session`` is who asked (0: nobody's), ``ops`` what for; empty for the end of a session."""
+    """The effect of one write. ``session`` sent it (0: nobody), ``ops`` are its operations; empty for the end of a
+    session."""
 
     zxid: int
     time_ms: int
@@ -146,7 +147,7 @@ class Tree:
 
 @dataclass(slots=True)
 class ServerSession:
-    """A session as the leader knows it, with what waits to be delivered to its client, in order."""
+    """A session as the leader knows it, with the notifications that wait for delivery to its client, in order."""
 
     session_id: int
     timeout_s: float
@@ -156,7 +157,7 @@ class ServerSession:
 
 
 class Replica(Tree):
-    """A server that sessions are connected to. It keeps their watches, and fires them as it applies transactions."""
+    """A server with its sessions. It keeps their watches, and fires them as it applies transactions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -169,7 +170,7 @@ class Replica(Tree):
         self._sessions[session.session_id] = session
 
     def disconnected(self, session: ServerSession) -> tuple[tuple[str, Watcher], ...]:
-        """Forgets the session's watches; gives them."""
+        """Forgets the session's watches, and returns them."""
         self._sessions.pop(session.session_id, None)
         found = []
         for watches in (self._data, self._child, self._followed):
@@ -189,7 +190,7 @@ class Replica(Tree):
             self._child.setdefault(path, {}).setdefault(session_id, {})[watcher] = None
 
     def follow(self, path: str, session_id: int, watcher: Watcher) -> None:
-        """A watch that stays, of the znode and those right below it."""
+        """A persistent watch on the znode and its children."""
         self._followed.setdefault(path, {}).setdefault(session_id, {})[watcher] = None
 
     def unfollow(self, path: str, session_id: int, watcher: Watcher) -> None:
@@ -221,18 +222,18 @@ class Replica(Tree):
 
 
 class SimulatedZooKeeper:
-    """The leader and its followers. ``observers`` are called with every transaction, the leader's tree having it."""
+    """The leader and its followers. ``observers`` are called with every transaction after the leader has applied it."""
 
     def __init__(self, replicas: int = 1, first_zxid: int = 0) -> None:
         self.tree = Tree()
         self.can_follow = True
-        """Whether it has watches that stay, as servers have from ZooKeeper 3.6 on."""
+        """Whether it has persistent watches, as servers have from ZooKeeper 3.6 on."""
         self.replicas = tuple(Replica() for _ in range(replicas))
         self.log: list[Transaction] = []
         self.sessions: dict[int, ServerSession] = {}
         self.observers: list[Callable[[Transaction], None]] = []
         self.session_changes = 0
-        """How often a session began, was resumed or ended: who waits for the next such moment looks anew."""
+        """How often a session began, was resumed or ended. A change invalidates computed times of the next event."""
         self._zxid = first_zxid
         self._next_session = 0x100
 
@@ -257,7 +258,8 @@ class SimulatedZooKeeper:
     # --- writes ------------------------------------------------------------------------------------------------------
 
     def write(self, ops: Sequence[Op], session_id: int, time_ms: int) -> tuple[OpResult, ...]:
-        """All or nothing. Raises :class:`MultiFailed` with the index and cause of the first operation at fault."""
+        """Applies all operations or none. Raises :class:`MultiFailed` with the index and cause of the first failed
+        operation."""
         self._zxid += 1  # a refused request is a transaction (of type error) too
         changes: list[Change] = []
         results: list[OpResult] = []
@@ -357,7 +359,7 @@ class SimulatedZooKeeper:
             observer(transaction)
 
     def digest(self) -> str:
-        """Of every transaction so far: two histories with the same one are the same."""
+        """The digest of every transaction so far: equal digests mean equal histories."""
         found = hashlib.sha256()
         for transaction in self.log:
             changes = [(change.kind.value, change.path, change.data, change.owner) for change in transaction.changes]

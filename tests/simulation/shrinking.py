@@ -1,4 +1,5 @@
-"""The shortest story that leads to a failure: the same seed with ever fewer faults, and an earlier end of them."""
+"""Finds a short history that leads to a failure: the same seed with fewer and fewer faults, and an earlier end of
+them."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from tests.simulation.faults import FAULTS
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All that decides what happens: see :class:`~tests.simulation.cluster.SimulatedCluster`."""
+    """Everything that determines a history: see :class:`~tests.simulation.cluster.SimulatedCluster`."""
 
     seed: int
     faults: frozenset[str] = FAULTS
@@ -20,7 +21,7 @@ class History:
     spared: frozenset[int] = frozenset()
 
     def options(self) -> str:
-        """What makes ``scripts/simulate`` play it."""
+        """The options with which ``scripts/simulate`` replays it."""
         words = [f"--seed {self.seed} --story"]
         if self.faults != FAULTS:
             words.append(f"--faults {','.join(sorted(self.faults)) or 'none'}")
@@ -33,20 +34,20 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A history and what came of it. ``broken`` is empty where every invariant held."""
+    """A history and its outcome. ``broken`` is empty if every invariant held."""
 
     history: History
     broken: str
     cluster: SimulatedCluster
 
     def cost(self) -> tuple[int, int]:
-        """What makes a story shorter than another: fewer faults that happened, then fewer steps."""
+        """The length of a history: the faults that happened, then the steps."""
         spared = sum(number <= self.cluster.faults_met for number in self.history.spared)
         return self.cluster.faults_met - spared, self.cluster.steps
 
 
 def play(history: History) -> Played:
-    """Runs a history to its end or its failure, of whatever kind."""
+    """Runs a history to its end or to a failure of any kind."""
     cluster = SimulatedCluster(history.seed, history.faults, history.turmoil, history.spared)
     try:
         verdict = cluster.verdict()
@@ -57,10 +58,11 @@ def play(history: History) -> Played:
 
 
 def shrink(failed: Played, budget_s: float) -> Played:
-    """The shortest failing history that leaving things out of ``failed`` leads to within ``budget_s``.
+    """The shortest failing history that is found within ``budget_s`` by leaving things out of ``failed``.
 
-    First whole kinds of faults, then single faults, in halves and ever smaller parts, then the last steps of the
-    turmoil. What is broken at the end may be another invariant than at first: the seed goes on differently.
+    It leaves out whole kinds of faults first, then single faults in halves and smaller parts, then the last steps of
+    the turmoil. The last violation may be of another invariant than the first one, because the seed continues
+    differently.
     """
     until = time.monotonic() + budget_s
     found, again = failed, True

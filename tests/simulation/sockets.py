@@ -1,7 +1,7 @@
-"""Simulated sockets: connections that break without everybody knowing, the real gateway behind them, a client before.
+"""Simulated sockets: the real gateway and a client, with connections that break without both ends noticing.
 
-Frames travel as bytes, through the real encoder and decoder. A connection that breaks loses what was under way on it,
-and each end learns of that in its own time, or never: then only its timeout tells it.
+Frames travel as bytes, through the real encoder and decoder. A connection that breaks loses what is in flight. Each end
+learns of it in its own time, or never: then only a timeout tells it.
 """
 
 from __future__ import annotations
@@ -28,23 +28,24 @@ from tests.simulation.scheduler import Scheduler
 
 
 class ProtocolBroken(AssertionError):
-    """One end found fault with what the other said: both are ours, so one of them is wrong."""
+    """One end rejected what the other sent. Both ends are our code, so one of them is wrong."""
 
 
 class Network(Protocol):
-    """What a connection needs of the cluster around it."""
+    """The part of the cluster that a connection needs."""
 
     def may_say(self, wire: Wire) -> bool:
-        """Whether it still carries what one end is about to say; it may break instead."""
+        """Whether the connection carries the next message of this end; it may break instead."""
 
     def said(self, process: str) -> None:
-        """Something waits for a process."""
+        """There is input for a process."""
 
 
 @dataclass(eq=False, slots=True)
 class Wire:
-    """One connection from ``client`` to ``host``, both names of processes. ``up`` and ``down`` are under way; an end
-    whose direction has ``ended`` finds that out when it has read what came before. ``broken``: it carries no more."""
+    """One connection from ``client`` to ``host``, both names of processes. ``up`` and ``down`` are in flight. An end
+    whose direction has ``ended`` finds that out after it has read everything sent before. ``broken``: it carries
+    nothing more."""
 
     client: str
     host: str
@@ -55,10 +56,10 @@ class Wire:
     down_ended: bool = False
     broken: bool = False
     hung_up: bool = False
-    """By the client."""
+    """Sends from the client."""
 
     def say_up(self, data: bytes) -> None:
-        """Raises ``OSError`` where this end knows that it has ended."""
+        """Raises ``OSError`` if this end knows that the connection has ended."""
         if self.hung_up or (self.down_ended and not self.down):
             raise OSError("the connection is closed")
         if self.network.may_say(self) and not self.broken:
@@ -82,17 +83,17 @@ class Wire:
         self.network.said(self.client)
 
     def to_read_above(self) -> bool:
-        """Whether the host finds something."""
+        """Whether there is input for the host."""
         return bool(self.up) or self.up_ended
 
     def to_read_below(self) -> bool:
-        """Whether the client finds something."""
+        """Whether there is input for the client."""
         return bool(self.down) or self.down_ended or self.hung_up
 
 
 class SimulatedPeer:
-    """A connection as the gateway sees it (:class:`~kafka_coord.frontends.socket.connection.Peer`). What it is sent
-    leaves when the gateway's turn is over, as over real sockets."""
+    """A connection as the gateway sees it (:class:`~kafka_coord.frontends.socket.connection.Peer`). Frames leave when
+    the gateway's turn is over, as over real sockets."""
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
@@ -125,7 +126,8 @@ class _StrictGateway(Gateway):
 
 
 class SimulatedGateway:
-    """The gateway of one instance, and what :class:`kafka_coord.frontends.socket.server.GatewayServer` does for it."""
+    """The gateway of one instance, with the work that :class:`kafka_coord.frontends.socket.server.GatewayServer` does
+    for it."""
 
     def __init__(self, store: Store, instance: int, leadership_view: LeadershipView, nonce: Callable[[], str]) -> None:
         self.gateway = _StrictGateway(store, instance, leadership_view, self._wake, nonce=nonce, validate=True)
@@ -142,7 +144,7 @@ class SimulatedGateway:
         self._peers.append(SimulatedPeer(wire))
 
     def turn(self) -> float:
-        """Takes in what came, carries on, sends what there is to say; when to come again."""
+        """Handles the input, does the due work and sends the output. Returns when to call it again."""
         self._awake = False
         self._take_in()
         due = self.gateway.step()
@@ -150,7 +152,7 @@ class SimulatedGateway:
         return due
 
     def break_all(self) -> tuple[Wire, ...]:
-        """The process is gone. Its connections, for whoever decides what their other ends hear of that."""
+        """Ends the process. Returns its connections; the caller decides what their other ends learn."""
         wires = tuple(peer.wire for peer in self._peers)
         self._peers = []
         return wires
@@ -178,18 +180,18 @@ class SimulatedGateway:
 
 
 class PipeliningLink(SocketLink):
-    """A client that commits what a stop settles right before it answers the stop, and waits for neither."""
+    """A client that commits the final offsets right before it answers a stop, and waits for neither reply."""
 
     def acknowledge(self, registration: Registration, command: CommandId, offsets: Offsets) -> frozenset[str]:
         if offsets and isinstance(self.read(command), StopFetcher):
-            with contextlib.suppress(StoreUnavailable):  # it does not wait for the answer
+            with contextlib.suppress(StoreUnavailable):  # does not wait for the reply
                 self.commit(registration, offsets)
         return super().acknowledge(registration, command, offsets)
 
 
 class SimulatedClient:
-    """What :class:`kafka_coord.channel.client.SocketClient` does, in the scheduler's time. ``dial`` gives a connection
-    to a host, ``None`` where nobody answers there."""
+    """Does the work of :class:`kafka_coord.channel.client.SocketClient` in the scheduler's time. ``dial`` returns a
+    connection to a host, or ``None`` if nobody answers there."""
 
     def __init__(
         self,
@@ -242,7 +244,7 @@ class SimulatedClient:
         self._search.ended(coordinator, why, silent=silent, lasted=lasted)
 
     def _ask(self, step: Ask) -> None:
-        """Asks one host and hangs up."""
+        """Asks one host and closes the connection."""
         wire = self._dial(step.host)
         if wire is None:
             self._search.failed(step.host, "nobody answers there")
@@ -285,7 +287,7 @@ class SimulatedClient:
         return "it was closed", False
 
     def _tell(self) -> None:
-        """What has come of the connection, for who counts what occurs."""
+        """The fate of the connection, for the count of events."""
         if self._link.lease_deadline() > 0 and self._link.state is SessionState.CONNECTED and not self._told:
             self._told = True
             self._occurs("resumed over a new connection" if self._resuming else "registered over a socket")

@@ -1,4 +1,4 @@
-"""A Store over the simulated ZooKeeper: one client with its sessions, its connection, and what may happen to them."""
+"""A Store over the simulated ZooKeeper: one client with its sessions and its connection, and their faults."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class Surroundings(Protocol):
-    """Where a call of the store meets the scheduler: others may run, and things may happen, at each of these."""
+    """The points at which a store call yields to the scheduler: other actors may run there, and faults may happen."""
 
     def before_effect(self, store: SimulatedStore, doing: str, /) -> None: ...
 
@@ -45,7 +45,7 @@ class Surroundings(Protocol):
 
 
 class Quiet:
-    """No scheduler: everything is answered at once. For the comparison with a real server."""
+    """No scheduler: every call is answered at once. For the comparison with a real server."""
 
     def before_effect(self, _store: SimulatedStore, _doing: str) -> None:
         return
@@ -59,7 +59,7 @@ class Quiet:
 
 @dataclass(slots=True)
 class SimulatedSession:
-    """The client's side of its session: what it believes, and until when it may."""
+    """The client's side of its session: its state, and its lease."""
 
     state: SessionState
     session_id: int
@@ -72,7 +72,7 @@ class SimulatedSession:
 
 
 class SimulatedStore(Store):
-    """One process's store. The cluster connects, cuts and ends it; the code under test calls the rest."""
+    """The store of one process. The cluster connects, cuts and ends it; the code under test calls the rest."""
 
     def __init__(
         self, server: SimulatedZooKeeper, clock: Clock, surroundings: Surroundings, timeout_ms: int, name: str = ""
@@ -80,9 +80,9 @@ class SimulatedStore(Store):
         self.name = name
         self.server = server
         self.dead = False
-        """The process was killed: nothing it still tries may reach the tree."""
+        """The process was killed: nothing that it still tries may reach the tree."""
         self.asking = ""
-        """Where its last request is, while it is under way."""
+        """The position of the request in flight."""
         self._clock = clock
         self._around = surroundings
         self._session = SimulatedSession(SessionState.CONNECTING, 0, timeout_ms, SessionLease())
@@ -96,7 +96,8 @@ class SimulatedStore(Store):
     # --- what the cluster does to it ---------------------------------------------------------------------------------
 
     def connect(self, replica: Replica) -> bool:
-        """Connects, with the session there was if it lives. False: it has ended, and this client has learnt it."""
+        """Connects, and resumes the session if it lives. Returns ``False`` if it has ended; this client then knows
+        it."""
         now = self._clock.monotonic()
         remote = self.remote
         if remote is not None and remote.ended:
@@ -108,7 +109,7 @@ class SimulatedStore(Store):
         if remote is None:
             remote = self.remote = self.server.open_session(self._session.timeout_ms / 1000, now)
         remote.heard_at = now
-        self.server.catch_up(replica)  # a client refuses a server that is behind what it has seen
+        self.server.catch_up(replica)  # a client refuses a server that is behind the state it has seen
         self.replica = replica
         self.server.session_changes += 1
         replica.connected(remote)
@@ -119,7 +120,7 @@ class SimulatedStore(Store):
         return True
 
     def disconnect(self) -> None:
-        """The connection breaks, and the client knows it."""
+        """Breaks the connection; the client notices."""
         if self._session.state is not SessionState.CONNECTED or self.remote is None:
             return
         self._connection += 1
@@ -131,7 +132,7 @@ class SimulatedStore(Store):
         self._tell(SessionState.SUSPENDED)
 
     def heartbeat(self) -> None:
-        """What the client does by itself every quarter of its timeout."""
+        """The client's own work in every quarter of its timeout."""
         if self._session.state is SessionState.CONNECTED and self.remote is not None and not self.remote.ended:
             now = self._clock.monotonic()
             self.remote.heard_at = now
@@ -144,7 +145,7 @@ class SimulatedStore(Store):
         return bool(self._arrived or (self.remote is not None and self.remote.outbox))
 
     def deliver(self) -> None:
-        """Calls the watchers of the oldest notification that waits."""
+        """Calls the watchers of the oldest waiting notification."""
         if not self._arrived and self.remote is not None:
             self._arrived, self.remote.outbox = self.remote.outbox, []
         if self._arrived:

@@ -28,7 +28,7 @@ def test_two_processes_with_different_hash_seeds_play_the_same_histories() -> No
 
 
 def test_looking_at_everything_at_every_step_changes_no_history(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cluster looks at who may run and at what is due only where that can have changed: it must miss nothing."""
+    """The cluster recomputes who may run and what is due only after changes. It must miss nothing."""
     choices = SimulatedCluster._choices
 
     def after_looking_at_everything(cluster: SimulatedCluster) -> list[Callable[[], None]]:

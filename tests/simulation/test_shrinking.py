@@ -1,4 +1,4 @@
-"""A failure is reported with the shortest story found, and that story can be replayed."""
+"""A failure is reported with the shortest history found, and that history can be replayed."""
 
 import logging
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Znodes of every kind become unreadable, and an operator heals each by the remedy that docs/trouble.md names."""
+"""Znodes of every kind become unreadable, and an operator repairs each by the remedy in docs/trouble.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 STRAY_BROKER = layout.broker(7)
 STRAY_REQUEST = layout.request("request-stray")
 HEAL_AGAIN_S = 5.0
-"""What an operator asks may be refused or lost: while the znode is still unreadable, it is asked for again."""
+"""An operator's request may be refused or lost. While the znode is still unreadable, the operator repeats it."""
 
 KINDS = (
     *("offset", "topic offsets", "registration", "ledger", "command", "assignment", "settings", "pause", "all paused"),
@@ -39,7 +39,7 @@ class Vandal:
         self._cluster.write(*(Create(path) for path in parents), Create(offset, b"7"))
 
     def strike(self, for_s: float) -> None:
-        """One znode becomes unreadable, and is healed after ``for_s``."""
+        """Makes one znode unreadable, and repairs it after ``for_s``."""
         rng, nodes = self._cluster.rng, self._cluster.server.tree.nodes
         found = {kind: paths for kind in KINDS if (paths := sorted(self._paths(kind)))}
         kind = rng.choice(sorted(found))
@@ -56,14 +56,14 @@ class Vandal:
 
         def heal() -> None:
             if path in nodes and nodes[path].data == garbage:
-                self._cluster.say(f"{path} is healed")
+                self._cluster.say(f"{path} is repaired")
                 remedy()
                 self._cluster.later(HEAL_AGAIN_S, heal)
 
         self._cluster.later(for_s, heal)
 
     def _paths(self, kind: str) -> Iterator[str]:
-        """The znodes of that kind that there are, or that somebody may make."""
+        """The existing znodes of that kind, and those that somebody may create."""
         nodes, offsets = self._cluster.server.tree.nodes, layout.offsets(GROUP) + "/"
         if kind in {"offset", "topic offsets"}:
             deep = int(kind == "offset")
@@ -89,7 +89,7 @@ class Vandal:
         def delete() -> None:
             self._cluster.write(Delete(path))
             if kind in {"pause", "all paused"}:
-                self._injector.ask(Request(RequestType.LOOK, GROUP))  # as the command does that lifts it
+                self._injector.ask(Request(RequestType.LOOK, GROUP))  # as the command that lifts it does
 
         def settings() -> None:
             self._cluster.write(SetData(path, b""))
@@ -120,6 +120,6 @@ _SINGLE = {
     "coordinator": (layout.COORDINATOR, ""),
     "epoch": (layout.COORDINATOR_EPOCH, ""),
 }
-"""The znode of a kind, and its parent where somebody may make it who finds it missing."""
+"""The znode of a kind, and its parent if somebody who finds it missing may create it."""
 _GENERATION = (layout.assignment(GROUP), layout.history(GROUP))
-"""Both tell the newest generation. Without either nobody can know it, so both are never unreadable at once."""
+"""Both contain the newest generation. Without either, nobody can know it, so they are never unreadable together."""

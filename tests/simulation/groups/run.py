@@ -69,18 +69,20 @@ def caught_after(name: str, seeds: int) -> int | None:
 @click.command()
 @click.option("--groups", is_flag=True, help="Groups of Kafka clients: this command.")
 @click.option("--seeds", type=click.IntRange(1), default=100, show_default=True, help="How many histories.")
-@click.option("--seed", type=int, default=0, show_default=True, help="The first one's seed.")
-@click.option("--jobs", type=click.IntRange(1), help="How many at once.  [default: one for each core]")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the first history.")
+@click.option("--jobs", type=click.IntRange(1), help="How many processes.  [default: one for each core]")
 @click.option("--faults", default="", help="Only these kinds, separated by commas; 'none' for none.  [default: all]")
-@click.option("--turmoil", default=TURMOIL_S, show_default=True, help="For how many virtual seconds faults happen.")
-@click.option("--story", is_flag=True, help="Tell the one history of --seed.")
-@click.option("--planted", "plant", is_flag=True, help="Plant each defect: after how many histories is it seen?")
+@click.option("--turmoil", default=TURMOIL_S, show_default=True, help="Virtual seconds in which faults happen.")
+@click.option("--story", is_flag=True, help="Print the history of --seed.")
+@click.option(
+    "--planted", "plant", is_flag=True, help="Plant each defect, and print after how many histories it is found."
+)
 def main(
     *, groups: bool, seeds: int, seed: int, jobs: int | None, faults: str, turmoil: float, story: bool, plant: bool
 ) -> None:
-    """Plays seeded histories of instances, clients and one partition of the groups log. A seed replays exactly.
+    """Runs seeded histories of instances, clients and one partition of the groups log. A seed replays exactly.
 
-    Exit code 1 where something is broken; the shortest story found that leads to it is told. Kinds of faults: away,
+    Exit code 1 if an invariant was violated; the shortest history found is printed. Kinds of faults: away,
     client-freeze, client-kill, compact, delay, delete, forget, freeze, kill, lazy, loss, move, replicas, twin, znode.
     """
     kinds = FAULTS if not faults else frozenset() if faults == "none" else frozenset(faults.split(","))
@@ -120,7 +122,7 @@ def _run(seeds: range, kinds: frozenset[str], turmoil_s: float, jobs: int) -> in
         logging.disable(logging.CRITICAL)
         least, history = shortest(failed[0])
         click.echo("\n".join(history.story))
-        click.echo(f"the shortest found: {least.broken}\n  scripts/simulate {least.options()}")
+        click.echo(f"the shortest history found: {least.broken}\n  scripts/simulate {least.options()}")
     return int(bool(failed))
 
 
