@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kafka_coord.classic_groups.errors import Error
@@ -158,6 +158,8 @@ class ConsumerGroupMembers:
         self._waits: list[tuple[float, int, ConsumerGroupMember]] = []
         """A heap of when to answer whom, with entries that no longer hold."""
         self._numbers = itertools.count(1)
+        self.doubtful: set[str] = set()
+        """Topics of which a client owns less than it was told to start: perhaps they exist no longer."""
         self._stimuli: list[Stimulus] = []
         self._answers: list[Answer] = []
 
@@ -287,12 +289,15 @@ class ConsumerGroupMembers:
 
     def _acknowledge(self, member: ConsumerGroupMember) -> None:
         """Acknowledges the delivered command if the client owns what that asks for. One that owns partitions of a topic
-        that is gone has not stopped them, whatever has their name now."""
+        that is gone has not stopped them, whatever has their name now. Nobody can start partitions of such a topic."""
         if member.command is None or not member.told or member.owned is None:
             return
         command_id, command = member.command
         if isinstance(command, StartFetcher):
-            is_done = _by_id(member, command.partitions) <= member.owned
+            existing = [tp for tp in command.partitions if self._identity(tp.topic) == member.topic_ids.get(tp.topic)]
+            is_done = _by_id(member, existing) <= member.owned
+            if not is_done:
+                self.doubtful.update(tp.topic for tp in existing)
         else:
             is_done = self._is_assigned(member, member.owned)
         if is_done:
@@ -345,8 +350,9 @@ class ConsumerGroupMembers:
 
     # --- from the machine --------------------------------------------------------------------------------------------
 
-    def say(self, said: instructions.ToClient) -> None:
-        """What the machine says to a client. Not its refusal to register, which is for :meth:`not_registered`."""
+    def say(self, said: instructions.ToClient, topic_ids: Mapping[str, bytes] | None = None) -> None:
+        """What the machine says to a client. Not its refusal to register, which is for :meth:`not_registered`.
+        ``topic_ids`` are those in the member's ledger: a topic may have been made anew under its name since."""
         member = self._by_connection.get(said.connection)
         if member is None:
             return
@@ -356,11 +362,14 @@ class ConsumerGroupMembers:
                 if member.waiting is not None and member.waiting.epoch != JOIN:
                     self._take_up(member)
             case instructions.Resumed():
+                found = self._machine.members.get(member.key)
+                if found is None or found.id != said.member:
+                    return  # its end is told next
                 member.id, member.has_acknowledged = said.member, True
-                self._assign(member, self._machine.members[member.key].held)
+                self._assign(member, found.held, topic_ids or {})
                 self._take_up(member)
             case instructions.Deliver():
-                self._deliver(member, said.command_id, said.command)
+                self._deliver(member, said.command_id, said.command, topic_ids or {})
             case instructions.AnswerCommit():
                 self._answer_commit(member, said)
             case instructions.Farewell():
@@ -384,19 +393,24 @@ class ConsumerGroupMembers:
         if beat is not None:
             self.heartbeat(beat, self._now)
 
-    def _deliver(self, member: ConsumerGroupMember, command_id: CommandId, command: Command) -> None:
+    def _deliver(
+        self, member: ConsumerGroupMember, command_id: CommandId, command: Command, topic_ids: Mapping[str, bytes]
+    ) -> None:
         member.command, member.told = (command_id, command), False
         if isinstance(command, StopFetcher):
             member.assignment = member.assignment.difference(command.partitions)
         else:
-            self._assign(member, command.partitions)
+            self._assign(member, command.partitions, topic_ids)
             member.reach(command.generation)
         if member.waiting is not None:
             self._answer_waiting(member, member.pace.after_news())
 
-    def _assign(self, member: ConsumerGroupMember, partitions: Iterable[TopicPartition]) -> None:
+    def _assign(
+        self, member: ConsumerGroupMember, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, bytes]
+    ) -> None:
         member.assignment = member.assignment.union(partitions)
-        member.topic_ids |= {tp.topic: self._identity(tp.topic) for tp in partitions}
+        topics = {tp.topic for tp in partitions}
+        member.topic_ids |= {topic: topic_ids.get(topic) or self._identity(topic) for topic in topics}
 
     def _answer_commit(self, member: ConsumerGroupMember, said: instructions.AnswerCommit) -> None:
         if said.request is member.leaving and member.leaving is not None:

@@ -36,7 +36,7 @@ from kafka_coord.frontends.members.machine import instructions
 from kafka_coord.frontends.members.registering import Refusal
 from kafka_coord.frontends.members.term import Office, Term
 from kafka_coord.grouplog.manager import partition_of
-from kafka_coord.model import TopicPartition
+from kafka_coord.model import StartFetcher, TopicPartition
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Check, SessionState, Store
 from kafka_coord.zk.watches import Watches
@@ -95,9 +95,11 @@ class Served:
             self.has_begun = True
         self.members.tick(monotonic())
         due = self.term.step(leads=True)
+        self._topic_ids.learn(self.members.doubtful)
+        self.members.doubtful.clear()
         while self._said:
-            self._topic_ids.learn(self._topics_of(self._said[0]))
-            self._hear(self._said.popleft())
+            topic_ids = self._ids_told_by(self._said[0])
+            self._hear(self._said.popleft(), topic_ids)
         if self.committed.step():
             return monotonic()
         machine = self.term.machine
@@ -105,16 +107,18 @@ class Served:
             due = max(due, monotonic() + _LONGEST_SLEEP_S)
         return min(due, self.members.due())
 
-    def _topics_of(self, said: instructions.ToClient) -> set[str]:
-        """The topics whose ids must be known."""
-        if isinstance(said, instructions.Deliver):
-            return {tp.topic for tp in said.command.partitions}
-        if isinstance(said, instructions.Resumed):
+    def _ids_told_by(self, said: instructions.ToClient) -> dict[str, bytes]:
+        """The ids of the topics that this tells a client of partitions of. Raises :class:`StoreError`."""
+        if isinstance(said, instructions.Deliver) and isinstance(said.command, StartFetcher):
+            topics = {tp.topic for tp in said.command.partitions}
+        elif isinstance(said, instructions.Resumed):
             held = self.term.machine.members.get((said.member.group, said.member.consumer))
-            return {tp.topic for tp in held.held} if held is not None else set()
-        return set()
+            topics = {tp.topic for tp in held.held} if held is not None else set()
+        else:
+            return {}
+        return self._topic_ids.of_ledger(said.member.group, said.member.consumer, topics)
 
-    def _hear(self, said: instructions.ToClient) -> None:
+    def _hear(self, said: instructions.ToClient, topic_ids: dict[str, bytes]) -> None:
         if isinstance(said, instructions.RefuseRegistration):
             reason = said.reason
             code = reason.code if isinstance(reason, Refusal) else Code.UNAVAILABLE
@@ -123,7 +127,7 @@ class Served:
             return
         if isinstance(said, instructions.Welcome):
             self._groups.add(said.member.group)
-        self.members.say(said)
+        self.members.say(said, topic_ids)
 
 
 class GroupNames:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from kafka_coord.errors import MalformedValue
+from kafka_coord.model import Ledger
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetData, Node, Store
@@ -27,16 +28,36 @@ class TopicIds:
         return self._ids.get(topic)
 
     def learn(self, topics: Iterable[str]) -> None:
-        """Reads the ids of these topics, as a topic may have been made anew. One that is gone keeps its id. Raises
-        :class:`StoreError`."""
+        """Reads the ids of these topics, as a topic may have gone or been made anew. Raises :class:`StoreError`."""
         names = list(topics)
         nodes = self._store.read_many([GetData(layout.broker_topic(topic)) for topic in names]) if names else ()
         for topic, node in zip(names, nodes, strict=True):
             path = layout.broker_topic(topic)
+            if not isinstance(node, Node):
+                self._ids[topic] = None
+                continue
             with suppress(MalformedValue, binascii.Error):
-                if isinstance(node, Node):
-                    written = fields.text(fields.load_object(node.data, path), "topic_id", path)
-                    self._ids[topic] = base64.urlsafe_b64decode(written + "==")
+                self._ids[topic] = _decoded(fields.text(fields.load_object(node.data, path), "topic_id", path))
+
+    def of_ledger(self, group: str, consumer: str, topics: Iterable[str]) -> dict[str, bytes]:
+        """The ids that these topics had when the consumer was told to start them, and learns the present ones. Raises
+        :class:`StoreError`."""
+        self.learn(topics)
+        path = layout.ledger(group, consumer)
+        (node,) = self._store.read_many([GetData(path)])
+        found = {}
+        with suppress(MalformedValue, binascii.Error):
+            if isinstance(node, Node):
+                ledger = Ledger.from_json(fields.load(node.data, path), consumer, node.stat.version, path)
+                for topic, identity in ledger.topic_ids.items():
+                    topic_id, space, _ = identity.rpartition(" ")
+                    if space:
+                        found[topic] = _decoded(topic_id)
+        return found
+
+
+def _decoded(topic_id: str) -> bytes:
+    return base64.urlsafe_b64decode(topic_id + "==")
 
 
 def grouped(partitions: Iterable[tuple[bytes, int]]) -> Assigned:

@@ -43,6 +43,8 @@ class Play:
     def __init__(self) -> None:
         self.house = House()
         self.identities = {"flights": ID}
+        self.topic_ids: dict[str, bytes] = {}
+        """In the ledger of each member."""
         self.members = ConsumerGroupMembers(self.house.machine, self.identities.get, session_timeout_s=SESSION_S)
         self.stores: list[instructions.WriteMember] = []
         self._tokens = itertools.count(1)
@@ -54,7 +56,7 @@ class Play:
         while True:
             for one in (found := self.house.taken(object)):  # type: ignore[type-abstract]
                 if isinstance(one, get_args(instructions.ToClient)):
-                    self.members.say(one)
+                    self.members.say(one, self.topic_ids)
                 elif isinstance(one, instructions.WriteRegistration):
                     wanted = one.wanted
                     member = MemberId(wanted.group, wanted.consumer, next(self._incarnations))
@@ -213,6 +215,40 @@ def test_who_still_owns_partitions_of_a_topic_made_anew_under_its_name_has_not_s
     assert [store.acknowledges is not None for store in play.write()] == [True]
     play.send(5, start=(0,))
     assert play.beat(4).ids == {(b"another-identity", 0)}
+
+
+def test_a_start_of_partitions_of_a_topic_that_is_gone_does_not_wait_for_them() -> None:
+    play = Play()
+    play.identities["fares"] = b"fares-identity"
+    play.beat(JOIN)
+    member = play.house.machine.members["delays", "m1"].id
+    starts = {tp(0): StartPoint(0), TopicPartition("fares", 0): StartPoint(0)}
+    play.house.send(member, StartFetcher(3, 1, member.incarnation, starts, "test"))
+    play.pump()
+    play.beat(3, owned=owned(0))
+    assert (play.write(), play.members.doubtful) == ([], {"flights", "fares"})
+    play.identities["fares"] = b"another-identity"
+    play.beat(3)
+    assert [store.acknowledges is not None for store in play.write()] == [True]
+
+
+def test_the_ids_in_a_members_ledger_count_whatever_has_the_topics_name_now() -> None:
+    play = Play()
+    play.beat(JOIN)
+    play.topic_ids["flights"] = b"earlier-identity"
+    play.send(3, start=(0,))
+    assert play.answers[1].ids == {(b"earlier-identity", 0)}
+
+
+def test_a_member_that_ends_while_it_resumes_is_unknown() -> None:
+    play = Play()
+    found = MemberId("delays", "m1", 7)
+    play.house.tell(stimuli.MemberFound(found, RegistrationOptions(SESSION_S, False, "m1")))
+    play.members.heartbeat(Heartbeat(1, ("delays", "m1"), "m1", 5, owned=owned(0, 1)), play.house.now)
+    play.house.tell(*play.members.take()[0])
+    play.house.tell(stimuli.MemberRead(found, flights(0, 1), ()), stimuli.RegistrationDeleted(found))
+    play.pump()
+    assert play.answers[1].error is Error.UNKNOWN_MEMBER_ID
 
 
 def test_wrong_epochs_and_members() -> None:
