@@ -17,6 +17,7 @@ from kafka_coord.classic_groups.held_heartbeats import hold_limit_s, longest_hol
         ("apache-kafka-java", 10.0, 3.0, 10.0 / 3),
         ("librdkafka", 10.0, 7.0, 0.0),
         ("github.com/segmentio/kafka-go", 45.0, 3.0, 0.0),
+        ("kafka-python", 45.0, 3.0, 0.0),
         ("", 45.0, 3.0, 0.0),
     ],
 )
