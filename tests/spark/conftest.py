@@ -16,7 +16,7 @@ __all__ = ["numbered", "reader"]
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """A Spark session of this machine's two cores, with the source registered."""
+    """A Spark session on this machine's two cores, with the source registered."""
     conf = {"spark.sql.shuffle.partitions": "2", "spark.sql.streaming.stopTimeout": "120s"}
     with spark_session("kafka_coord tests", master="local[2]", conf=conf) as session:
         session.sparkContext.setLogLevel("ERROR")
@@ -31,7 +31,7 @@ def elected(kafka_cluster: Any) -> Iterator[CoordinatorService]:
 
 
 def source_options(zookeeper: str, group: str, topic: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What the tests' queries have in common, and what this one has."""
+    """The options that all queries of the tests share, and those of one query."""
     return {
         "zookeeper": zookeeper,
         "group": group,
@@ -44,7 +44,7 @@ def source_options(zookeeper: str, group: str, topic: str, options: Mapping[str,
 
 @pytest.fixture
 def query(spark: Any, kafka_cluster: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """Starts queries that hand each micro-batch to a function; those a test leaves running are stopped."""
+    """Starts queries that pass each micro-batch to a function. Stops those that a test leaves running."""
     started: list[Any] = []
 
     def start(

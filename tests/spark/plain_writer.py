@@ -1,4 +1,4 @@
-"""A plain consumer, as a process, that writes into the table Spark applications of its group write to."""
+"""A process with a plain consumer, which writes into the table of the Spark applications in its group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own, from the package ``pgserver``; only a socket in its folder leads to it."""
+"""A PostgreSQL server for the tests, from the package ``pgserver``; it listens only on a socket in its folder."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from tests.waiting import eventually
 
 USER, DATABASE = "kafka_coord", "postgres"
 PORT = 5432
-"""Only names the socket: the server listens on no network."""
+"""Names only the socket: the server listens on no network."""
 
 
 @contextlib.contextmanager
 def postgres() -> Iterator[Path]:
     """The folder with the server's socket."""
-    # The server refuses to run as root, and whoever else runs it may not be able to read where it is installed.
+    # The server refuses to run as root, and another user may be unable to read the folder where it is installed.
     nobody = "nobody" if os.geteuid() == 0 else None
     package = importlib.util.find_spec("pgserver")
     assert package is not None
     installed = Path(str(package.origin)).parent
     with tempfile.TemporaryDirectory(prefix="kc-pg-") as made:
         folder = Path(made)
-        for name in ("pgserver", "pgserver.libs"):  # the programs look for their libraries from where they are
+        for name in ("pgserver", "pgserver.libs"):  # the programs find their libraries relative to their own path
             shutil.copytree(installed.parent / name, folder / name)
         programs = folder / "pgserver" / "pginstall" / "bin"
         if nobody:
@@ -52,7 +52,7 @@ def postgres() -> Iterator[Path]:
             eventually(lambda: subprocess.run(ready, check=False).returncode == 0, within_s=60, every_s=0.1)
             yield folder
         finally:
-            server.terminate()  # "smart": it waits for nobody who is still connected, as the tests close what they open
+            server.terminate()  # "smart" would wait for open connections; the tests close theirs
             try:
                 server.wait(20)
             except subprocess.TimeoutExpired:

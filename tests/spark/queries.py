@@ -1,4 +1,4 @@
-"""What a query was given, and what its group has committed."""
+"""Records what a query received, and reads what its group has committed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kafka_coord.zk.session import connect
 
 
 class Seen:
-    """What a query's micro-batches held."""
+    """The contents of a query's micro-batches."""
 
     def __init__(self) -> None:
         self.records: list[tuple[int, int]] = []

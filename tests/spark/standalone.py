@@ -1,4 +1,4 @@
-"""A Spark standalone cluster on loopback, from the pip package alone: a master and workers, each a process."""
+"""A Spark standalone cluster on loopback, from the pip package alone: a master and workers, each its own process."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from kafka_coord.dev.cluster.process import ChildProcess
 
 SPARK_HOME = Path(pyspark.__file__).parent
 _READY_S = 120.0
-# One compiler tier and the collector with least set-up: these processes do little, for a short while.
+# One compiler tier and the simplest collector: these processes are small and live briefly.
 _JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 class Standalone:
-    """``with`` starts the master and ``workers`` workers, and leaves nothing of them or their executors behind."""
+    """``with`` starts the master and ``workers`` workers, and at the end stops them and their executors."""
 
     def __init__(self, directory: Path, *, workers: int, cores: int, memory: str = "1g") -> None:
         self._directory = directory
@@ -45,7 +45,7 @@ class Standalone:
         ]
 
     def application(self, name: str, arguments: Sequence[str]) -> ChildProcess:
-        """A driver, not started: ``kafka-coord pipeline run …`` of one core on this cluster."""
+        """A driver, not started yet: ``kafka-coord pipeline run …`` with one core on this cluster."""
         conf = {
             "spark.cores.max": "1",
             "spark.executor.memory": "512m",
@@ -62,7 +62,7 @@ class Standalone:
         return ChildProcess(name, [*command, "--master", self.url, *given], self._directory / f"{name}.log")
 
     def executors(self, worker: ChildProcess) -> dict[int, str]:
-        """The executors a worker runs: their process numbers, and the consumer id of whose they are."""
+        """A worker's executors: their process numbers, and the consumer id of their application."""
         found = {}
         for pid in _session_of(worker):
             with suppress(OSError):
@@ -98,7 +98,7 @@ class Standalone:
             process.stop(30.0)
 
     def _process(self, name: str, main: str, arguments: Sequence[str]) -> ChildProcess:
-        # spark-class: what `sbin/start-worker.sh` of a whole Spark distribution runs in the end.
+        # spark-class: the class that `sbin/start-worker.sh` of a full Spark distribution runs.
         command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{main}", *arguments]
         env = {
             "SPARK_HOME": str(SPARK_HOME),
@@ -116,7 +116,7 @@ def kill(pid: int) -> None:
 
 
 def _session_of(process: ChildProcess) -> list[int]:
-    """All processes in the session a child process leads: whatever it started."""
+    """All processes in the session of a child process: everything that it started."""
     leader = process.pid
     found = []
     for entry in Path("/proc").iterdir():

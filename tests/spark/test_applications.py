@@ -1,4 +1,4 @@
-"""Two Spark applications and a plain consumer, each a process, share a group and a table; each kind of process is
+"""Two Spark applications and a plain consumer, each a process, share a group and a table. Each kind of process is
 killed, and the table holds every record once."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PARTITIONS = 6
 
 
 class Watching:
-    """What an operator sees of the group, looked at all the time."""
+    """The group as an operator sees it, polled continuously."""
 
     def __init__(self, zookeeper: str, bootstrap: str) -> None:
         self._store = connect(zookeeper)
@@ -50,7 +50,7 @@ class Watching:
         return describe_group(self._store, GROUP, ends)
 
     def owners(self) -> dict[str, int]:
-        """How many partitions each owns, of a group that has settled; nothing while it has not."""
+        """How many partitions each consumer owns; empty until the group has settled."""
         found = self.now()
         owned = Counter(row.owner for row in found.offsets if row.owner)
         return dict(owned) if sum(owned.values()) == PARTITIONS and str(found.state) == "Stable" else {}
@@ -75,7 +75,7 @@ class Watching:
 
 @pytest.fixture
 def applications(kafka_cluster, tmp_path) -> Iterator[dict[str, ChildProcess]]:
-    """Those a test leaves running are stopped."""
+    """Starts processes, and stops those that a test leaves running."""
     made: dict[str, ChildProcess] = {}
     yield made
     for process in made.values():
@@ -167,7 +167,7 @@ def test_every_record_is_in_the_table_once_whoever_is_killed(
         assert pid is not None
         workers = [child for child, command in children(pid).items() if "pyspark.daemon" in command]
         assert workers, children(pid)
-        for worker in workers:  # what the executor computes with: Spark tries the task again
+        for worker in workers:  # the process with which the executor computes: Spark repeats the task
             os.kill(worker, signal.SIGKILL)
         grows()
 

@@ -1,4 +1,4 @@
-"""What a query needs of its machine is said at once."""
+"""A query says at the start what it needs of its machine."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_what_is_installed_with_the_package_is_what_is_supported():
 
 
 def java(directory: Path, version: str) -> str:
-    """A home of a Java that says this of itself."""
+    """A Java home whose Java reports this version."""
     program = directory / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-21' >&2\n")

@@ -29,11 +29,11 @@ pytestmark = pytest.mark.usefixtures("elected")
 GROUP = "cluster"
 PARTITIONS = 6
 LONG_S = 240.0
-"""To start a driver and an executor of it on a machine that is busy with other things."""
+"""Seconds to start a driver and one of its executors on a busy machine."""
 
 
 class PlainWriter:
-    """A consumer without Spark, on a thread, that writes what it is given into the applications' table."""
+    """A consumer without Spark, on a thread, which writes its records into the table of the applications."""
 
     def __init__(self, zookeeper: str, topic: str, table: Path) -> None:
         self._given = {"zookeeper": zookeeper, "topics": [topic], "group": GROUP, "consumer_id": "plain"}
@@ -59,7 +59,7 @@ class PlainWriter:
 
 
 class Group:
-    """The group as operators see it, and its topic being written to."""
+    """The group as operators see it, while records are written to its topic."""
 
     def __init__(self, zookeeper: str, bootstrap: str, topic: str, table: Path) -> None:
         self._store = connect(zookeeper)
@@ -74,16 +74,16 @@ class Group:
         try:
             found = describe_group(self._store, GROUP, None)
         except NotFound:
-            return 0  # nobody has come yet
+            return 0  # no member yet
         return next((len(member.owned) for member in found.members if member.consumer == consumer), 0)
 
     def settles(self, *consumers: str) -> None:
-        """Until these share all partitions evenly."""
+        """Waits until these share all partitions evenly."""
         share = PARTITIONS // len(consumers)
         eventually(lambda: all(self.owns(name) == share for name in consumers), within_s=LONG_S, every_s=0.3)
 
     def is_written(self) -> None:
-        """Until the table holds all that was fed."""
+        """Waits until the table holds all records that were written."""
         eventually(lambda: self._table.state().rows >= self.fed, within_s=LONG_S, every_s=0.3)
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ def cluster(tmp_path) -> Iterator[Standalone]:
 
 @pytest.fixture
 def start(cluster, kafka_cluster, group, tmp_path):
-    """Starts applications; those a test leaves running are stopped."""
+    """Starts applications, and stops those that a test leaves running."""
     made: list[ChildProcess] = []
 
     def one(name: str) -> ChildProcess:

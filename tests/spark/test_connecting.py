@@ -1,4 +1,4 @@
-"""How a query reaches a ZooKeeper that asks who it is, and where secrets go and do not go."""
+"""How a query authenticates to ZooKeeper, and where its secrets go."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_query_is_a_member_over_tls(tls_server: TlsServer, tmp_path: Path):
 @pytest.mark.zookeeper
 def test_what_a_query_creates_is_its_own(zk_hosts: str, settings: Path):
     options = {**QUERY, "zookeeper": zk_hosts, "consumerId": "one", "config": str(settings)}
-    options["zookeeper.acl"] = "creator-world-read"  # beats the file's, and lets anybody see whose it is
+    options["zookeeper.acl"] = "creator-world-read"  # overrides that of the file, and shows which one is used
     member = QueryMember(SourceOptions.of(options))
     try:
         with KazooOver(zk_hosts) as anybody:
@@ -115,7 +115,7 @@ def test_what_a_query_creates_is_its_own(zk_hosts: str, settings: Path):
 
 
 class KazooOver(KazooClient):
-    """Open as long as the block."""
+    """Open until the end of the block."""
 
     def __enter__(self) -> KazooClient:
         self.start(timeout=30)

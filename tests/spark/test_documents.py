@@ -1,4 +1,4 @@
-"""The examples of docs/spark.md, run one after the other as they stand there, but for addresses, names and places."""
+"""Runs the examples of docs/spark.md in order; only addresses, names and paths are replaced."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("elected")
 
 
 class Examples:
-    """The blocks of the guide; names that one makes the next ones know."""
+    """The code blocks of the guide. A block sees the names that earlier blocks defined."""
 
     def __init__(self, replaced: dict[str, str]) -> None:
         self._blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
@@ -54,11 +54,11 @@ def produce(bootstrap: str, topic: str) -> None:
 
 
 def rows_in(directory: Path) -> int:
-    """Of the files that are written whole: there may be none yet."""
+    """Counts rows only in complete files; there may be none yet."""
     return sum(pq.read_metadata(file).num_rows for file in directory.glob("*.parquet"))
 
 
-@pytest.mark.timeout(480)  # three queries begin, on a slow machine each takes a minute
+@pytest.mark.timeout(480)  # three queries start; on a slow machine, each takes a minute
 def test_the_examples_of_the_guide_do_what_they_say(spark, kafka_cluster, make_topic, tmp_path):
     topic = make_topic(partitions=2)
     produce(kafka_cluster.bootstrap_servers, topic)

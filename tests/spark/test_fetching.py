@@ -1,4 +1,4 @@
-"""Exact ranges out of a real log, however they lie."""
+"""Fetches exact ranges from a real log, wherever they lie."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Record = tuple[int, int]
 
 @pytest.fixture
 def fetched(kafka_cluster) -> Iterator[Callable[..., list[Record]]]:
-    """Fetches ranges; what was read, in the order it came."""
+    """Fetches ranges. Returns the records in the order in which they were read."""
 
     def fetch(*ranges: fetching.Range) -> list[Record]:
         settings = {"bootstrap.servers": kafka_cluster.bootstrap_servers}
@@ -52,7 +52,7 @@ def test_two_ranges_of_one_partition_leave_out_what_lies_between(fetched, number
 
 def test_a_range_that_ends_with_the_mark_of_a_transaction_ends(fetched, kafka_cluster, numbered, make_topic):
     topic = make_topic(partitions=2)
-    writes_transaction(kafka_cluster.bootstrap_servers, topic, {0: 3})  # and its mark at 3
+    writes_transaction(kafka_cluster.bootstrap_servers, topic, {0: 3})  # and its marker at 3
     numbered(topic, 2).burst(20)
 
     read = fetched((topic, 0, 0, 4), (topic, 1, 0, 10))
@@ -68,8 +68,8 @@ def test_a_range_up_to_the_end_of_the_log_ends_where_the_last_offset_is_a_mark(f
 
 
 def writes_transaction(bootstrap: str, topic: str, counts: dict[int, int]) -> None:
-    """So many records into each of these empty partitions; returns when the mark behind them can be read, which is
-    some time after the commit."""
+    """Writes that many records into each of these empty partitions. Returns when the commit marker after them can be
+    read, some time after the commit."""
     settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "transactional.id": topic, "log_level": 0}
     producer = Producer(settings)
     producer.init_transactions(60)

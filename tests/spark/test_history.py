@@ -1,4 +1,4 @@
-"""The job ``history``: from what coordinators and consumers really wrote, and its sums from evidence made by hand."""
+"""The job ``history``: its input from real coordinators and consumers, and its sums from handmade evidence."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_log_tells_decisions_and_who_had_what(
     world.settles("c1", "c3", partitions=4)
     world.ask(Request(RequestType.EVICT, group="delays", consumer="c1", reason="too slow", by="me"))
     world.settles("c3", partitions=4)
-    eventually(lambda: world.history()[-1].settled_ms is not None)  # the last word about it is written after it
+    eventually(lambda: world.history()[-1].settled_ms is not None)  # the last entry about it is written after it ended
 
     found = read_evidence([Path(logged_server.directory)], chroot=f"/{world.hosts.partition('/')[2]}")
 
@@ -58,7 +58,7 @@ def test_a_log_tells_decisions_and_who_had_what(
     assert all(one.causes for one in found.decisions)
     assert len(kept) >= 5
     endings = Counter((held.consumer, held.ending) for held in found.holds)
-    # Of c1 once for c2 and once for c3, two partitions each; what is left of it then is taken from it.
+    # Of c1, two partitions each go to c2 and to c3; then the rest is taken from it.
     assert endings == {
         ("c1", "stopped"): 4,
         ("c1", "evicted"): 2,

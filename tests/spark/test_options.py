@@ -1,4 +1,4 @@
-"""What to do where records are gone: Spark's ``failOnDataLoss`` and this source's ``onDataLoss``."""
+"""Options for records that are gone: Spark's ``failOnDataLoss`` and this source's ``onDataLoss``."""
 
 from __future__ import annotations
 

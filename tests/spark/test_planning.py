@@ -1,4 +1,4 @@
-"""What is decided without any server: ranges, planned micro-batches, what a query holds, how tasks are packed."""
+"""Decisions that need no server: ranges, planned micro-batches, the partitions of a query, and how tasks are packed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class TestPlannedBatch:
 class TestHoldings:
     @pytest.fixture
     def held(self) -> BatchHoldings:
-        """A at 10, B at 0, C where nothing was ever committed."""
+        """A at 10, B at 0, and C, in which nothing was ever committed."""
         found = BatchHoldings(lambda: None)
         found.hold({A: StartPoint(10), B: StartPoint(0), C: StartPoint(NO_OFFSET)})
         found.begin([A, B, C])

@@ -1,4 +1,4 @@
-"""What queries tell monitoring."""
+"""The metrics and progress reports of queries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Values = dict[tuple[str, ...], float]
 
 
 def values(text: str) -> Values:
-    """By name and labels' values, such as ``("kafka_coord_query_lag", "delays", "0", …)``, in order of labels."""
+    """Keyed by name and label values, such as ``("kafka_coord_query_lag", "delays", "0", …)``, sorted by label."""
     return {
         (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)

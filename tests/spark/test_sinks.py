@@ -1,4 +1,5 @@
-"""Sinks that hold every record once: repeats, other cuts, several writers, crashes. Real Spark, no broker needed."""
+"""Sinks that hold every record once: repeats, other batch borders, several writers, crashes. Real Spark, no broker
+needed."""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ def test_a_batch_that_is_repeated_or_cut_otherwise_adds_what_is_new_and_nothing_
 def test_readers_see_committed_rows_only_and_what_a_crash_left_is_swept(spark, batch, tmp_path):
     table = ParquetTable(spark, tmp_path / "table", group="delays")
     table.append(batch({0: (0, 4)}))
-    left = tmp_path / "table" / "data" / "0123456789abcdef"  # a writer that died before it committed
+    left = tmp_path / "table" / "data" / "0123456789abcdef"  # a writer that crashed before it committed
     batch({0: (4, 9)}).write.parquet(left.as_uri())
     assert held(read_table(spark, tmp_path / "table")) == once((0, 0, 4))
     assert table.sweep() == 0, "it may be at work still"
@@ -80,8 +81,7 @@ Append = Callable[[dict[int, tuple[int, int]]], object]
 
 
 def by_two_writers(writer: Callable[[], Append]) -> None:
-    """Two threads, each with a writer of its own, that append partition 0's offsets from 0 to 30 in batches that
-    overlap."""
+    """Two threads with a writer each append the offsets 0 to 30 of partition 0, in batches that overlap."""
     failures: list[BaseException] = []
 
     def write(first: int) -> None:
@@ -284,7 +284,7 @@ def test_a_full_disk_leaves_no_half_of_a_commit(tmp_path):
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[Path | None]:
-    """The folder with a PostgreSQL server's socket; none where there is no package of it for this machine."""
+    """The folder with a PostgreSQL server's socket; ``None`` if ``pgserver`` is not installed."""
     if importlib.util.find_spec("pgserver") is None:
         yield None
         return
@@ -350,7 +350,7 @@ def test_two_writers_at_a_time_add_every_record_to_a_database_once(batch, databa
 
 
 REFUSALS = {"sqlite3": "OperationalError", "psycopg": "ProgrammingError", "pg8000": "ProgrammingError"}
-"""What each driver raises for a column that is not there."""
+"""The error of each driver for a missing column."""
 
 
 def test_a_transaction_that_fails_notes_nothing(request, batch, database):

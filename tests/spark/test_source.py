@@ -52,7 +52,7 @@ def test_a_query_that_is_stopped_and_started_goes_on_where_it_was(kafka_cluster,
     numbered(topic, 2).burst(200)
     first = Seen()
     running = query("spark-again", topic, first)
-    # Told once the checkpoint has it; before that a stop in the middle of a micro-batch has it read again.
+    # Reported once the checkpoint has it. If the query stops in the middle of a micro-batch, it is read again.
     eventually(lambda: sum(one["numInputRows"] for one in running.recentProgress) >= 200, within_s=150)
     running.stop()
     numbered(topic, 2).burst(200)

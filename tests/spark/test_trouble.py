@@ -1,4 +1,4 @@
-"""What can go wrong around a query: real brokers and ZooKeeper; the source called as Spark calls it, and by Spark."""
+"""Failures around a query. Real brokers and ZooKeeper; the tests call the source as Spark does, or through Spark."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ Record = tuple[int, int]
 
 @pytest.fixture(autouse=True)
 def _said_however_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a starved ZooKeeper does not store in time comes with a later micro-batch; these tests look at the next."""
+    """If a starved ZooKeeper does not store something in time, a later micro-batch shows it: these tests check that
+    one."""
     monkeypatch.setattr("kafka_coord.spark.member._SAID_WITHIN_S", 30.0)
 
 
@@ -54,27 +55,27 @@ def store(kafka_cluster) -> Iterator[Store]:
 
 
 class Planner:
-    """Calls the source as Spark does: the next micro-batch is planned when the one before it is done."""
+    """Calls the source as Spark does: plans the next micro-batch when the previous one is done."""
 
     def __init__(self, options: dict[str, Any], checkpoint: dict[str, Any] | None = None) -> None:
         self.reader = GroupStreamReader(SourceOptions.of({name: str(value) for name, value in options.items()}))
         self.checkpoint = checkpoint or self.reader.initialOffset()
-        """The end of the last micro-batch that is done."""
+        """The end of the last completed micro-batch."""
         self.logged = self.checkpoint
-        """The end of the one at work."""
+        """The end of the current micro-batch."""
         self.records: list[Record] = []
 
     def plan(self, most: int = 1_000_000) -> list[Task]:
-        """The next micro-batch, which is not done before :meth:`done`; empty where there is none."""
+        """Plans the next micro-batch, which runs until :meth:`done`; empty if there is none."""
         self.logged = self.reader.latestOffset(self.checkpoint, ReadMaxRows(most))
         return [one for one in self.reader.partitions(self.checkpoint, self.logged) if isinstance(one, Task)]
 
     def done(self) -> None:
-        """Only now is the micro-batch in the checkpoint; the source hears of it when it plans the next."""
+        """Puts the micro-batch into the checkpoint; the source learns of that when it plans the next one."""
         self.checkpoint = self.logged
 
     def read(self, tasks: list[Task]) -> list[Record]:
-        """What the tasks give."""
+        """The results of the tasks."""
         return [
             record
             for task in tasks
@@ -83,20 +84,20 @@ class Planner:
         ]
 
     def run(self, most: int = 1_000_000) -> int:
-        """A whole micro-batch; how many records it had."""
+        """Runs a whole micro-batch. Returns its number of records."""
         found = self.read(self.plan(most))
         self.records += found
         self.done()
         return len(found)
 
     def until(self, count: int, within_s: float = 60) -> None:
-        """Micro-batches until there were so many records in all."""
+        """Runs micro-batches until they had that many records in total."""
         eventually(lambda: self.run() >= 0 and len(self.records) >= count, within_s=within_s, every_s=0.1)
 
 
 @pytest.fixture
 def planner(kafka_cluster) -> Iterator[Callable[..., Planner]]:
-    """Makes queries; those a test leaves running are stopped."""
+    """Makes queries, and stops those that a test leaves running."""
     made: list[Planner] = []
 
     def make(group: str, topic: str, *, checkpoint: dict[str, Any] | None = None, **options: Any) -> Planner:
@@ -114,7 +115,7 @@ def once(partitions: int, offsets: range) -> Counter[Record]:
 
 
 def delete_before(bootstrap: str, topic: str, offsets: dict[int, int]) -> None:
-    """Cuts the beginning off the logs, as retention does."""
+    """Deletes the beginning of the logs, as retention does."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     found = admin.delete_records([At(topic, partition, offset) for partition, offset in offsets.items()])
     for future in found.values():
@@ -134,7 +135,7 @@ def test_a_query_evicted_in_a_long_micro_batch_commits_nothing_over_the_next_own
     query = planner("spark-evicted", topic)
     batch = query.plan()
 
-    consumer = reader("spark-evicted", topic, "plain")  # one partition is to be stopped, and is not within 1.5 s
+    consumer = reader("spark-evicted", topic, "plain")  # one partition must be stopped within 1.5 s, and is not
     eventually(lambda: len(consumer.given) >= 200, within_s=60)
     numbered(topic, 2).burst(200)
     eventually(lambda: committed(kafka_cluster.zookeeper, "spark-evicted") == {0: 200, 1: 200}, within_s=30)
@@ -198,7 +199,7 @@ def test_after_a_killed_driver_the_same_name_waits_for_its_session_and_goes_on(
         assert driver.stdout.readline() == "in\n"
         driver.kill()
     assert store.children(layout.ids("spark-killed")) == ("one",), "its session lives on"
-    # The first micro-batch waits for partitions from when the name is this query's, not in all.
+    # The first micro-batch waits for partitions from the moment the name is this query's, not in total.
     query = planner("spark-killed", topic, consumerId="one", waitMs=8_000)
     assert query.run() == 100
 
@@ -210,7 +211,7 @@ def test_what_is_done_before_a_kill_is_said_to_the_group_by_the_next_driver(
     numbered(topic, 1).burst(100)
     first = planner("spark-unsaid", topic)
     first.records += first.read(first.plan(60))
-    first.reader.stop()  # the group has not heard that the micro-batch is done; the checkpoint has
+    first.reader.stop()  # the group does not know that the micro-batch is done; the checkpoint does
     first.done()
     second = planner("spark-unsaid", topic, checkpoint=first.checkpoint)
     second.until(40)
@@ -256,7 +257,7 @@ def test_the_groups_offset_counts_more_than_an_old_checkpoint_and_an_operators_m
     assert restored.run() == 0
     restored.reader.stop()
 
-    eventually(lambda: time.time() * 1000 > newest["planned_ms"] + 2_500)  # as far as clocks may differ
+    eventually(lambda: time.time() * 1000 > newest["planned_ms"] + 2_500)  # the largest allowed difference of clocks
     store.set(layout.offset(group, topic, 0), b"50")
     again = planner(group, topic, checkpoint=newest)
     again.until(50)
@@ -276,7 +277,7 @@ def test_a_stopped_query_plans_nothing_and_registers_nothing(store, planner, mak
 
 @contextmanager
 def link_to(zookeeper: str) -> Iterator[Link]:
-    """A way to this server that can be cut."""
+    """A proxy to this server, whose connection can be cut."""
     with Network() as network:
         yield network.link([int(zookeeper.rpartition(":")[2])])
 
@@ -290,7 +291,7 @@ def test_a_session_that_ends_in_a_micro_batch_costs_time_and_no_record_comes_twi
         query = planner("spark-cut", topic, zookeeper=f"127.0.0.1:{link.ports[0]}", sessionTimeoutMs=4_000)
         batch = query.plan()
         link.cut()
-        query.records += query.read(batch)  # the brokers are there
+        query.records += query.read(batch)  # the brokers are known
         eventually(lambda: not query.reader._joined()._connector.may_hand_out(), within_s=15)
         query.done()
         assert query.plan() == [], "nothing is planned without a membership"
@@ -311,7 +312,7 @@ def test_what_was_done_while_zookeeper_was_away_is_not_read_again_by_the_next_me
         query = planner("spark-away", topic, zookeeper=f"127.0.0.1:{link.ports[0]}", sessionTimeoutMs=10_000)
         query.run(50)
         eventually(lambda: query.run(0) == 0 and committed(kafka_cluster.zookeeper, "spark-away") == {0: 25, 1: 25})
-        link.cut()  # the membership is proven for a while yet
+        link.cut()  # the lease of the membership still runs
         assert [query.run(50) for _ in range(3)] == [50, 50, 50]
         eventually(lambda: query.run(0) == 0 and store.children(layout.ids("spark-away")) == ())
         link.mend()
@@ -361,7 +362,7 @@ def test_a_run_over_what_is_there_now_goes_on_where_its_membership_ends_while_it
 
     def evicted(most: int, upto: Any) -> Any:
         monkeypatch.undo()
-        store.create(layout.paused("spark-now-lost"))  # so that it is given nothing at once
+        store.create(layout.paused("spark-now-lost"))  # so that it does not get partitions at once
         store.delete(layout.registration("spark-now-lost", "one"))
         eventually(lambda: member._connector.counters.losses == 1)
         resume.start()
@@ -393,7 +394,7 @@ def test_a_broker_away_is_waited_for_by_who_reads_from_it_and_left_out_by_who_pl
     topic = make_topic(partitions=3)
     numbered(topic, 3).burst(300)
     query = planner("spark-broker", topic)
-    # One client reads in one thread; another name makes it another client.
+    # A client reads in one thread; another name makes another client.
     planning = planner("spark-broker-too", topic, **{"kafka.client.id": "planning"})
     for one in (query, planning):
         one.until(300)
@@ -420,7 +421,7 @@ def test_a_broker_away_is_waited_for_by_who_reads_from_it_and_left_out_by_who_pl
 
 
 def leaders_of(bootstrap: str, topic: str) -> dict[int, int]:
-    """By partition; -1 for one that has none."""
+    """Keyed by partition; -1 without a committed offset."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     return {p.id: p.leader for p in answered(admin, topic).partitions.values()}
 
@@ -461,7 +462,7 @@ def test_where_the_log_ends_before_the_groups_offset_a_query_goes_on_by_policy(
     before.run(5)
     before.run(1)
     before.reader.stop()
-    store.set(path, b"500")  # as after a restore of the brokers from an old copy
+    store.set(path, b"500")  # as after the brokers were restored from an old copy
     query = planner(group, topic, onDataLoss=policy)
     if first is None:
         with pytest.raises(NoOffset, match=r"continues at 500 of .*its log holds 0 to 10"):
@@ -502,9 +503,9 @@ def test_a_transaction_withholds_what_is_not_committed_and_costs_nothing_that_is
         end()
 
     query = planner("spark-transactions", topic)
-    write(producer.commit_transaction)  # 0 to 9, and its end at 10
+    write(producer.commit_transaction)  # 0 to 9, and the end of the transaction at 10
     query.until(10)
-    write(lambda: None)  # 11 to 20, open
+    write(lambda: None)  # 11 to 20, in an open transaction
     assert query.run() == 0
     producer.commit_transaction()
     query.until(20)
@@ -566,5 +567,5 @@ def test_a_query_over_what_is_there_now_ends_by_itself_and_has_it_committed(
         assert running.awaitTermination(150)
         assert running.exception() is None
         assert Counter(seen.records) == once(2, range(50 * times))
-        said = {0: 50 * times, 1: 50 * times}  # at the latest as the planner leaves, which Spark does not wait for
+        said = {0: 50 * times, 1: 50 * times}  # at the latest when the planner ends, for which Spark does not wait
         eventually(lambda said=said: committed(kafka_cluster.zookeeper, "spark-run") == said, within_s=20)
