@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Error(IntEnum):
-    """By Kafka's own names and numbers (``org.apache.kafka.common.protocol.Errors``)."""
+    """Names and numbers are Kafka's (``org.apache.kafka.common.protocol.Errors``)."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0

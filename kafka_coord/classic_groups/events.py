@@ -14,9 +14,9 @@ NO_GENERATION = -1
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A JoinGroup. ``token`` names the request in the answer; ``fresh_id`` is the member id for a member without one
-    (made outside: this machine knows no randomness). ``must_know_id``: a member without an id is given one and has to
-    join again with it (KIP-394). ``can_skip_assignment``: KIP-814."""
+    """A JoinGroup. ``token`` identifies the request in the answer. ``fresh_id`` is the id for a member that has none;
+    the caller makes it, because the machine uses no randomness. ``must_know_id``: a member without an id gets one and
+    must join again with it (KIP-394). ``can_skip_assignment``: KIP-814."""
 
     token: object
     member_id: str
@@ -34,7 +34,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """A SyncGroup. ``assignments`` by member id: the leader's decision. Protocol type and name are ``None`` before
+    """A SyncGroup. ``assignments`` are the leader's decision, by member id. Protocol type and name are ``None`` before
     version 5."""
 
     token: object
@@ -48,7 +48,8 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """``longest_hold_s``: for how long the client can wait where there is nothing to say; 0 if it must not."""
+    """``longest_hold_s`` is how long the client can wait for the answer while there is no news for it; 0 if it must not
+    wait."""
 
     token: object
     member_id: str
@@ -59,7 +60,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A held heartbeat is to be answered: its limit is over, or its client has sent something else."""
+    """A held heartbeat must be answered: its limit is over, or its client has sent something else."""
 
     token: object
     member_id: str
@@ -67,7 +68,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """A LeaveGroup of one member or several: (member id, instance id) each."""
+    """A LeaveGroup of one or more members: (member id, instance id) each."""
 
     token: object
     leaving: tuple[tuple[str, str | None], ...]
@@ -75,7 +76,8 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Asks whether a member may commit: generation -1 and no member id is a consumer that assigns itself."""
+    """Asks whether a member may commit. A consumer that assigns its own partitions has generation -1 and no member
+    id."""
 
     token: object
     member_id: str
@@ -94,7 +96,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A connection was lost. Its held requests need no answer any more, and delay nobody."""
+    """A connection was lost. Its held requests need no answer any more, and must not delay others."""
 
     tokens: frozenset[object]
 
@@ -128,7 +130,7 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The answer to a :class:`Heartbeat`, and to a :class:`Commit`: whether the member may commit."""
+    """The answer to a :class:`Heartbeat` or a :class:`Commit`: whether the member may continue or commit."""
 
     token: object
     error: Error
@@ -136,7 +138,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A :class:`Heartbeat` is not answered yet. Unless it has been by then, send :class:`Released` in ``limit_s``."""
+    """A :class:`Heartbeat` is not answered yet. If it is still unanswered after ``limit_s``, send :class:`Released`."""
 
     token: object
     member_id: str
@@ -145,7 +147,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The answer to a :class:`Leave`: an error for each, in the order asked."""
+    """The answer to a :class:`Leave`: one error for each member, in order."""
 
     token: object
     error: Error
@@ -154,8 +156,8 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Write the group to the log, with these assignments by member id; the outcome comes back as :class:`Stored`.
-    ``because`` says who waits for it: the leader's sync, a static member that came back, or nobody."""
+    """Write the group to the log, with these assignments by member id; :class:`Stored` reports the outcome. ``because``
+    is what waits for it: the leader's sync, a static member that came back, or nothing."""
 
     generation_id: int
     assignments: Mapping[str, bytes]
@@ -165,8 +167,9 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class StaticReturn:
-    """A static member that joined under a new id, with the state to restore if that cannot be stored. Before version 9
-    of JoinGroup, the answer names the leader from before the join, so that the member does not assign again."""
+    """A static member that joined under a new id, with the state to restore if the change cannot be stored. Before
+    version 9 of JoinGroup, the answer names the leader from before the join, so that the member does not assign
+    again."""
 
     join: Join
     old_id: str

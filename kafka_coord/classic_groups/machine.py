@@ -57,7 +57,7 @@ from kafka_coord.classic_groups.held_heartbeats import hold_limit_s
 from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, MemberMetadata
 
 NEW_MEMBER_JOIN_TIMEOUT_S = 300.0
-"""A new member whose first join is held is removed after so long: its client has certainly gone."""
+"""A new member whose first join is held is removed after this many seconds: its client has certainly gone."""
 
 EMPTY, PREPARING, COMPLETING = GroupState.EMPTY, GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE
 STABLE, DEAD = GroupState.STABLE, GroupState.DEAD
@@ -65,7 +65,7 @@ STABLE, DEAD = GroupState.STABLE, GroupState.DEAD
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
-    """A broker's settings of the same names."""
+    """The broker settings of the same names."""
 
     min_session_timeout_s: float = 6.0
     max_session_timeout_s: float = 1800.0
@@ -81,16 +81,16 @@ class Group:
         self._limits = limits
         self._out: list[Instruction] = []
         self._join_by = math.inf
-        """When the rebalance is completed whoever has joined."""
+        """The time at which the rebalance completes, whoever has joined."""
         self._sync_by = math.inf
         self._initial_left_s = 0.0
-        """Of the rebalance timeout, for an empty group's first rebalance that more members prolong."""
+        """The rest of the rebalance timeout, by which more members may prolong an empty group's first rebalance."""
         self._prolonged = False
         self._initial = False
 
     @property
     def due(self) -> float:
-        """When :meth:`tick` must be called next."""
+        """The time at which :meth:`tick` must be called next."""
         group = self.metadata
         if group.state is DEAD:
             return math.inf
@@ -121,7 +121,7 @@ class Group:
         return self._taken()
 
     def tick(self, now: float) -> list[Instruction]:
-        """Handles everything that is due: silent members, and joins and syncs that have waited long enough."""
+        """Handles everything that is due: silent members, and joins and syncs that have waited too long."""
         group = self.metadata
         for member_id in [pending for pending, at in group.pending.items() if at <= now]:
             del group.pending[member_id]
@@ -136,7 +136,7 @@ class Group:
         return self._taken()
 
     def end(self, error: Error) -> list[Instruction]:
-        """Ends the group here (it moves, or is deleted), and tells all waiting members so."""
+        """Ends the group here, because it moves or is deleted, and tells all waiting members."""
         for member in self.metadata.members.values():
             self._answer_waiting(member, error)
         self.metadata.state = DEAD
@@ -167,7 +167,7 @@ class Group:
     def _has_room_for(self, join: Join) -> bool:
         group, most = self.metadata, self._limits.max_size
         if join.member_id in group.members or group.static_members.get(join.instance_id or ""):
-            if group.state is PREPARING:  # one more than fit may have joined before the limit was lowered
+            if group.state is PREPARING:  # members that joined before the limit was lowered may exceed it
                 member = group.members.get(join.member_id)
                 joined = sum(one.join_token is not None for one in group.members.values())
                 return (member is not None and member.join_token is not None) or joined < most
@@ -218,7 +218,7 @@ class Group:
         elif (group.state is COMPLETING and unchanged) or (
             group.state is STABLE and unchanged and group.leader_id != join.member_id
         ):
-            # Its answer was lost, or it has nothing to say: it is told again what holds.
+            # The answer to its join was lost, or its subscription has not changed: repeat the current state.
             with_members = group.state is COMPLETING and group.leader_id == join.member_id
             self._out.append(self._joined(member, join.token, with_members=with_members))
         else:
@@ -227,13 +227,13 @@ class Group:
 
     def _update(self, member: MemberMetadata, join: Join) -> None:
         if member.join_token is not None and member.join_token != join.token:
-            self._answer_join(member, Error.REBALANCE_IN_PROGRESS)  # an earlier request of the same member
+            self._answer_join(member, Error.REBALANCE_IN_PROGRESS)  # answers an earlier request of the same member
         member.protocols = join.protocols
         member.rebalance_timeout_s, member.session_timeout_s = join.rebalance_timeout_s, join.session_timeout_s
         member.join_token = join.token
 
     def _static_return(self, join: Join, now: float) -> None:
-        """A static member is back, in a new process: under its place and assignment, and under a new member id."""
+        """A static member is back in a new process: it keeps its place and assignment under a new member id."""
         group = self.metadata
         instance_id = join.instance_id or ""
         old_id, old_leader = group.static_members[instance_id], group.leader_id
@@ -278,7 +278,7 @@ class Group:
     # --- rebalancing -------------------------------------------------------------------------------------------------
 
     def _rebalance(self, now: float) -> None:
-        """Begins a rebalance, unless one is under way."""
+        """Begins a rebalance, unless one is in progress."""
         group = self.metadata
         if group.state not in {EMPTY, STABLE, COMPLETING}:
             return
@@ -314,7 +314,7 @@ class Group:
         for member in [m for m in group.members.values() if m.join_token is None and m.instance_id is None]:
             group.remove(member.member_id)
         joined = [member for member in group.members.values() if member.join_token is not None]
-        if group.members and not joined:  # static members only, all away: wait for them once more
+        if group.members and not joined:  # only static members, and all are away: wait for them once more
             self._join_by = now + group.rebalance_timeout_s
             return
         if joined and group.members[group.leader_id or ""].join_token is None:
@@ -334,7 +334,7 @@ class Group:
             self._heard_from(member, now)
 
     def _sync_expired(self, now: float) -> None:
-        """Removes members that joined but never synced, so that they do not delay a rebalance any longer."""
+        """Removes members that joined but never synced, so that they do not delay rebalances any longer."""
         group = self.metadata
         self._sync_by = math.inf
         if group.state not in {COMPLETING, STABLE} or not group.unsynced:
@@ -421,8 +421,8 @@ class Group:
                 self._heard_from(member, now)
 
     def _static_return_stored(self, back: StaticReturn, error: Error, now: float) -> None:
-        """The join was held until now, and counts as one if a rebalance has begun meanwhile. If that rebalance is over,
-        it has answered the join, and nothing is left to do."""
+        """The join was held until now. If a rebalance has begun meanwhile, the join takes part in it. If that rebalance
+        is over, it has answered the join already."""
         group, join = self.metadata, back.join
         member = group.members.get(back.new_id)
         if member is None or member.join_token != join.token:
@@ -450,7 +450,7 @@ class Group:
             self._answer(beat.token, error)
             return
         member = group.members[beat.member_id]
-        self._answer_beat(member, Error.NONE)  # an earlier one, on another connection
+        self._answer_beat(member, Error.NONE)  # answers an earlier request on another connection
         limit_s = hold_limit_s(beat.longest_hold_s, member.session_timeout_s, now - member.quiet_since)
         self._heard_from(member, now)
         if group.state is PREPARING:
@@ -520,7 +520,7 @@ class Group:
         self._complete_join_if_all_joined(now)
 
     def _gone(self, gone: Gone) -> None:
-        """Forgets the requests of a lost connection. As in Kafka, that alone removes no member."""
+        """Forgets the requests of a lost connection. As in Kafka, this alone removes no member."""
         for member in self.metadata.members.values():
             if member.sync_token in gone.tokens:
                 member.sync_token = None
@@ -548,7 +548,8 @@ class Group:
         return error
 
     def _may_expire(self, member: MemberMetadata) -> bool:
-        """One whose request is held here is not silent, but for a new one, whose client may have gone for good."""
+        """Whether silence may remove the member. A member does not count as silent while its request is held here,
+        except for a new member, whose client may have gone for good."""
         return member.is_new or not member.waits
 
     def _heard_from(self, member: MemberMetadata, now: float) -> None:
@@ -559,7 +560,7 @@ class Group:
         self._out.append(Answered(token, error))
 
     def _answer_waiting(self, member: MemberMetadata, error: Error, member_id: str | None = None) -> None:
-        """Answers every request of the member that is held."""
+        """Answers all held requests of the member."""
         self._answer_join(member, error, member_id)
         self._answer_sync(member, error)
         self._answer_beat(member, error)

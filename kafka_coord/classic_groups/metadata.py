@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class GroupState(StrEnum):
-    """By the names that DescribeGroups and ListGroups answer with."""
+    """The names are those in the answers to DescribeGroups and ListGroups."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -21,7 +21,7 @@ class GroupState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """An assignor that a member offers, with the member's metadata for it (for consumers: its subscription)."""
+    """An assignor that a member supports, with the member's metadata for it (for consumers: its subscription)."""
 
     name: str
     metadata: bytes
@@ -29,9 +29,9 @@ class Protocol:
 
 @dataclass(slots=True)
 class MemberMetadata:
-    """One member. ``join_token``, ``sync_token`` and ``beat_token`` name its request that waits for an answer.
-    ``expires_at`` is when it is removed unless something comes from it, and ``quiet_since`` when it was last heard from
-    or its held heartbeat was answered (monotonic seconds). ``is_new``: its first join is not answered yet."""
+    """One member. ``join_token``, ``sync_token`` and ``beat_token`` identify its requests that wait for an answer. At
+    ``expires_at``, the member is removed unless it has sent something. ``quiet_since`` is when it last sent something,
+    or when its held heartbeat was answered (monotonic seconds). ``is_new``: its first join is not answered yet."""
 
     member_id: str
     instance_id: str | None
@@ -52,20 +52,20 @@ class MemberMetadata:
         return next((offered.metadata for offered in self.protocols if offered.name == protocol), b"")
 
     def vote(self, candidates: frozenset[str]) -> str:
-        """The first of its protocols that all members support."""
+        """Its first protocol that all members support."""
         return next(offered.name for offered in self.protocols if offered.name in candidates)
 
     @property
     def waits(self) -> bool:
-        """Whether its join or sync is held here: then its silence is ours. A heartbeat is held for less than its
-        session timeout."""
+        """Whether its join or sync is held here: then it does not count as silent. A heartbeat is held for less than
+        its session timeout."""
         return self.join_token is not None or self.sync_token is not None
 
 
 @dataclass(slots=True)
 class GroupMetadata:
-    """One group. ``pending`` are members that were given an id and have not joined with it yet, and when each is
-    forgotten; ``unsynced`` are those whose SyncGroup has not come since the last join."""
+    """One group. ``pending`` maps each member id that was given out, but has not joined yet, to the time at which it is
+    forgotten. ``unsynced`` are members that have not synced since the last join."""
 
     group_id: str
     state: GroupState = GroupState.EMPTY
@@ -80,7 +80,7 @@ class GroupMetadata:
     unsynced: set[str] = field(default_factory=set)
 
     def add(self, member: MemberMetadata, protocol_type: str) -> None:
-        """The first member leads, and says of which protocol type the group is."""
+        """Adds a member. The first one becomes the leader and determines the protocol type of the group."""
         if not self.members:
             self.protocol_type = protocol_type
         self.members[member.member_id] = member
@@ -100,7 +100,7 @@ class GroupMetadata:
             self.leader_id = next(iter(self.members), None)
 
     def replace_static(self, instance_id: str, new_id: str) -> MemberMetadata:
-        """The static member of that instance, from now on under another member id, in the same place."""
+        """Gives the static member of that instance another member id, in the same place."""
         old_id = self.static_members[instance_id]
         self.static_members[instance_id] = new_id
         self.members = {(new_id if key == old_id else key): member for key, member in self.members.items()}
@@ -133,7 +133,8 @@ class GroupMetadata:
         return votes.most_common(1)[0][0]
 
     def supports(self, protocol_type: str, protocols: Sequence[Protocol]) -> bool:
-        """Whether a member with these could join: the group's type, and one protocol that all the others support."""
+        """Whether a member with these protocols could join: it has the group's type, and a protocol that all others
+        support."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         offered = {protocol.name for protocol in protocols}

@@ -24,8 +24,8 @@ Exchange = Generator[bytes, bytes, None]
 
 @dataclass(frozen=True, slots=True)
 class BrokerSecurity:
-    """How the broker's listener is spoken to. ``tls`` is for clients' connections as well, the rest for the instance's
-    own."""
+    """How to connect to the broker's listener. ``tls`` is also for clients' connections; the rest is only for the
+    instance's own."""
 
     tls: ssl.SSLContext | None = None
     mechanism: str | None = None
@@ -34,8 +34,7 @@ class BrokerSecurity:
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> BrokerSecurity:
-        """From librdkafka's properties, as the section ``kafka`` of the settings has them. Raises
-        :class:`SettingsError`."""
+        """From librdkafka properties, as in the section ``kafka`` of the settings. Raises :class:`SettingsError`."""
         protocol = properties.get("security.protocol", "PLAINTEXT").upper()
         if protocol not in _PROTOCOLS:
             raise SettingsError(f"kafka.security.protocol is {protocol!r}; it is one of {', '.join(_PROTOCOLS)}")
@@ -67,7 +66,7 @@ def _tls(properties: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def answers_to(security: BrokerSecurity, nonce: str | None = None) -> Exchange:
-    """What to send to the broker, message by message. Raises :class:`ValueError` for what it must not answer."""
+    """Yields the messages to send to the broker. Raises :class:`ValueError` for a reply that it must not answer."""
     if security.mechanism == "PLAIN":
         yield f"\0{security.username}\0{security.password}".encode()
     else:

@@ -1,4 +1,4 @@
-"""A connection to one broker, with any number of requests under way."""
+"""A connection to one broker, with any number of requests in flight."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LENGTH = _CORRELATION = 4
 
 @dataclass(slots=True, eq=False)
 class _Question:
-    """A request under way. ``due`` is when its answer is late, by the loop's clock."""
+    """A request in flight. ``due`` is the time by which it must be answered, by the loop's clock."""
 
     answer: Message
     version: int
@@ -32,18 +32,18 @@ class _Question:
 
 
 class BrokerConnection(asyncio.Protocol):
-    """One TCP connection. Every failure is a :class:`BrokerError`; the connection is closed then, and stays so."""
+    """One TCP connection. Every failure is a :class:`BrokerError`, and closes the connection for good."""
 
     def __init__(self, host: str, port: int, security: BrokerSecurity = PLAINTEXT) -> None:
         self.host, self.port, self._security = host, port, security
         self._ids = itertools.count(1)
         self._waiting: dict[int, _Question] = {}
         self._late: asyncio.TimerHandle | None = None
-        """One timer for all: one for each request costs as much as the rest of it."""
+        """One timer for all requests: one for each would cost as much as the rest of the request."""
         self._loop: asyncio.AbstractEventLoop
         self._transport: asyncio.Transport | None = None
         self._ready: asyncio.Transport | None = None
-        """The transport, once it has authenticated and as long as it is open."""
+        """The transport; ``None`` until it has authenticated, and after it was closed."""
         self._buffer = bytearray()
         self._connecting = asyncio.Lock()
         self.closed = False
@@ -85,7 +85,7 @@ class BrokerConnection(asyncio.Protocol):
         self._late = self._loop.call_at(due, self._look)
 
     def _look(self) -> None:
-        """Tells whose answer is late so, and looks again when the next may be."""
+        """Fails if an answer is late. Otherwise sets the timer for the next request that may be late."""
         self._late = None
         now = self._loop.time()
         for one in self._waiting.values():
@@ -139,7 +139,7 @@ class BrokerConnection(asyncio.Protocol):
             if not one.found.done():
                 one.found.set_exception(ConnectionError(reason))
         if self._transport is not None:
-            self._transport.abort()  # to close TLS in order takes a round trip, and nobody waits for it
+            self._transport.abort()  # closing TLS in order takes a round trip, for which nobody waits
 
     # --- what the event loop calls -----------------------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ class BrokerConnection(asyncio.Protocol):
     def _deliver_answer(self, frame: bytes) -> None:
         waiting = self._waiting.get(int.from_bytes(frame[:_CORRELATION], "big"))
         if waiting is None:
-            return  # the caller has given up since
+            return  # the caller has given up meanwhile
         answer, version = waiting.answer, waiting.version
         if not waiting.found.done():
             waiting.found.set_result(answer.decode(frame, version, answer_start(answer, version)))

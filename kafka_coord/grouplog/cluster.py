@@ -1,4 +1,4 @@
-"""The brokers of a cluster, found from any of them, and a connection to each that is asked."""
+"""The brokers of a cluster, found from any of them, with a connection to each broker that is asked."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Cluster:
         return connection
 
     async def ask_any(self, name: str, version: int, value: Any) -> Any:
-        """The first answer of a broker of ``bootstrap``."""
+        """The answer of the first broker of ``bootstrap`` that answers."""
         reasons = []
         for address in self._bootstrap:
             try:

@@ -32,9 +32,9 @@ from kafka_coord.wire.errors import BadMessage
 log = logging.getLogger(__name__)
 
 _REMOVED_BYTES = 400 << 10
-"""So much is removed in one batch."""
+"""The most bytes of records removed in one batch."""
 _TOPIC_BYTES = 300
-"""A topic's name and what goes with it, at most."""
+"""The most bytes of a topic's name and its overhead."""
 _EXAMINED_AT_ONCE = 1_000
 _READ_AT_ONCE = 2_000
 
@@ -46,7 +46,7 @@ Claiming = Callable[[int], Awaitable[int]]
 
 @lru_cache(maxsize=1 << 16)
 def partition_of(group_id: str) -> int:
-    """The partition of the log that a group is in: ``abs(hash) % 50``, by Java's ``String.hashCode`` as in Kafka."""
+    """The partition of the log for a group: ``abs(hash) % 50``, with Java's ``String.hashCode`` as in Kafka."""
     value = 0
     units = group_id.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(units), 2):
@@ -62,8 +62,8 @@ def _now_ms() -> int:
 class GroupMetadataManager:
     """Keeps groups and offsets in memory, by partition of the log. Every change is written to the log first.
 
-    ``groups_cache`` and ``offsets_cache`` are by group id; ``groups_of`` has the group ids of each partition. One event
-    loop. ``now_ms`` is the wall clock.
+    ``groups_cache`` and ``offsets_cache`` are keyed by group id; ``groups_of`` has the group ids of each partition. One
+    event loop. ``now_ms`` is the wall clock.
     """
 
     def __init__(
@@ -103,14 +103,14 @@ class GroupMetadataManager:
                 await term.prove()
 
     async def prove_all(self, group_ids: Iterable[str | None]) -> None:
-        """:meth:`prove` for each of these groups that is coordinated here."""
+        """Calls :meth:`prove` for each of these groups that is coordinated here."""
         for group_id in group_ids:
             if group_id is not None:
                 await self.prove(group_id)
 
     async def load_groups_for_partition(self, partition: int) -> None:
-        """Claims the partition, reads what is in it and serves its groups. Raises :class:`BrokerError`,
-        :class:`TermEnded` and what ``claiming`` raises; nothing of the partition is served then."""
+        """Claims the partition, reads its contents and serves its groups. Raises :class:`BrokerError`,
+        :class:`TermEnded` and the errors of ``claiming``; then it serves nothing of the partition."""
         if partition in self.terms or partition in self.loading:
             return
         self.loading.add(partition)
@@ -175,7 +175,7 @@ class GroupMetadataManager:
     # --- changes -----------------------------------------------------------------------------------------------------
 
     def has(self, group_id: str) -> bool:
-        """Whether the log has the group or offsets of it."""
+        """Whether the log has the group or its offsets."""
         return group_id in self.groups_cache or group_id in self.offsets_cache
 
     def group(self, group_id: str) -> Group | None:
@@ -195,7 +195,7 @@ class GroupMetadataManager:
         return await self._append(group.group_id, _Part([record]))
 
     async def store_offsets(self, group_id: str, offsets: Offsets) -> Error:
-        """Durable, then known: an offset is answered with only once it is in the log."""
+        """Writes offsets to the log, and then shows them: an offset is returned only once it is durable."""
         records = offset_records(group_id, offsets)
         under_way = self._under_way.setdefault(group_id, [])
         under_way.append(offsets)
@@ -208,14 +208,14 @@ class GroupMetadataManager:
                 del self._under_way[group_id]
 
     async def delete_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> Error:
-        """Those that are there, or are being written."""
+        """Deletes those of the offsets that exist or are being written."""
         known = self._keys(group_id)
         return await self._append(
             group_id, *self._removals(group_id, [where for where in partitions if where in known])
         )
 
     async def delete_group(self, group_id: str) -> Error:
-        """Deletes the group, its offsets first. It accepts no other change from now on."""
+        """Deletes the group, its offsets first. From now on it accepts no other change."""
         group = self.groups_cache.get(group_id)
         if group is not None:
             group.metadata.state = GroupState.DEAD
@@ -229,7 +229,7 @@ class GroupMetadataManager:
         return await self._append(group_id, *removals, _Part([group_removal(group_id)], forget))
 
     def has_offsets(self, group_id: str) -> bool:
-        """Whether any are there, or are being written."""
+        """Whether the group has offsets, including those that are being written."""
         return bool(self._keys(group_id))
 
     def is_writing(self, group_id: str) -> bool:
@@ -237,7 +237,7 @@ class GroupMetadataManager:
         return group_id in self._under_way
 
     def _keys(self, group_id: str) -> dict[tuple[str, int], None]:
-        """What the group has offsets of, or will have in a moment."""
+        """The partitions with an offset, including those that are being written."""
         being_written = (where for offsets in self._under_way.get(group_id, ()) for where in offsets)
         return dict.fromkeys((*self.offsets_cache.get(group_id, {}), *being_written))
 
@@ -253,12 +253,13 @@ class GroupMetadataManager:
             yield _Part(offset_records(group_id, dict.fromkeys(part)), partial(forget, part))
 
     async def delete_expired_consumer_offsets(self, retention_ms: int) -> int:
-        """Removes offsets of groups without members that are older than that, and groups nothing is left of; how many
-        offsets. Where a group became empty is in its state's timestamp, as in Kafka (KIP-211)."""
+        """Removes offsets that are older than that and whose groups have no members, and then groups without anything
+        left. Returns the number of removed offsets. The timestamp of a group's state says when it became empty, as in
+        Kafka (KIP-211)."""
         count = 0
         for number, group_id in enumerate(list(self.groups_cache)):
             if number % _EXAMINED_AT_ONCE == 0:
-                await asyncio.sleep(0)  # others are served meanwhile
+                await asyncio.sleep(0)  # serves others meanwhile
             group = self.groups_cache.get(group_id)
             if group is None or group.metadata.state is not GroupState.EMPTY or group_id in self._under_way:
                 continue
@@ -279,13 +280,13 @@ class GroupMetadataManager:
         return count
 
     async def _append(self, group_id: str, *parts: _Part) -> Error:
-        """All of it gets its place in the log at once: nothing comes in between."""
+        """Appends all parts at once, so that no other record comes in between."""
         term = self.terms.get(partition_of(group_id))
         if term is None:
             return Error.NOT_COORDINATOR
         try:
             appends = [term.append(part.records, part.apply) for part in parts if part.records]
-            await (appends[0] if len(appends) == 1 else asyncio.gather(*appends))  # the one is most of them
+            await (appends[0] if len(appends) == 1 else asyncio.gather(*appends))  # most calls have one part
         except TermEnded:
             return Error.NOT_COORDINATOR
         except TooLarge as error:
@@ -300,7 +301,7 @@ class GroupMetadataManager:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Records of one batch, and what is called once they are durable."""
+    """Records of one batch, and a callback for when they are durable."""
 
     records: list[LogRecord]
     apply: Callable[[], None] = lambda: None
@@ -334,6 +335,6 @@ async def _load(term: LogTerm, claimed_at: int) -> _Loaded:
             case GroupEntry(group, GroupMetadata() as found):
                 loaded.groups[group] = found
         if loaded.records % _READ_AT_ONCE == 0:
-            await asyncio.sleep(0)  # others are served meanwhile
+            await asyncio.sleep(0)  # serves others meanwhile
     loaded.offsets = {group: offsets for group, offsets in loaded.offsets.items() if offsets}
     return loaded

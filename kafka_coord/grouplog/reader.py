@@ -45,7 +45,7 @@ class PartitionReader:
         return int(result.offset)
 
     async def batches(self, first: int, end: int) -> AsyncIterator[Batch]:
-        """Those with offsets from ``first`` to ``end``, in order; the last one may reach further. Raises
+        """The batches with offsets from ``first`` to ``end``, in order; the last batch may reach further. Raises
         :class:`BrokerError`, and :class:`BadMessage` for a batch that cannot be read."""
         at = first
         while at < end:
@@ -60,8 +60,8 @@ class PartitionReader:
                 yield batch
             if at == before:
                 if result.high_watermark >= end:
-                    return  # compaction has removed all that was left before the end
-                await asyncio.sleep(0.05)  # the claim is acknowledged, and the high watermark follows at once
+                    return  # compaction has removed everything before the end
+                await asyncio.sleep(0.05)  # the claim is acknowledged, and the high watermark follows soon
 
     async def _fetch(self, offset: int) -> Any:
         form = message("FetchRequest")

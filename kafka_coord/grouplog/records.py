@@ -1,7 +1,8 @@
 """The records of the groups log, in Kafka's own formats, as in ``__consumer_offsets``.
 
-A key begins with its version (int16): 0 and 1 are a committed offset's, 2 is a group's. Versions from 100 on are this
-project's: 100 is a claim, 101 a keep-alive. A value begins with its version too; no value removes what the key names.
+A key begins with its version (int16): 0 and 1 mean a committed offset, 2 a group. Versions from 100 on are this
+project's: 100 is a claim, 101 a keep-alive. A value begins with its version too. A record without a value removes what
+its key names.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ OFFSET_KEY, GROUP_KEY, CLAIM_KEY, KEEP_ALIVE_KEY = 1, 2, 100, 101
 OFFSET_VALUE, GROUP_VALUE = 3, 3
 _VERSION, _PARTITION, _TIMESTAMP = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
 _OFFSET_VALUE_START = struct.Struct(">hqih")
-"""Its version, the offset, the leader epoch, and the length of the metadata."""
+"""The version, the offset, the leader epoch, and the length of the metadata."""
 _WRITTEN = _VERSION.pack(OFFSET_VALUE)
 
 
 class CommittedOffset(NamedTuple):
-    """``leader_epoch`` is -1 where the client gave none. A tuple, since there are so many of them."""
+    """``leader_epoch`` is -1 if the client gave none. A tuple, because there are very many."""
 
     offset: int
     leader_epoch: int = -1
@@ -67,7 +68,7 @@ def offset_record(entry: OffsetEntry) -> LogRecord:
 
 
 def offset_records(group: str, offsets: Mapping[tuple[str, int], CommittedOffset | None]) -> list[LogRecord]:
-    """Packed here, since there are so many of them: several times as fast as by the compiled encoders."""
+    """Packs the record by hand, because there are very many: several times as fast as the compiled encoders."""
     return [
         LogRecord(_offset_key_start(group, topic) + _PARTITION.pack(partition), _offset_value(value))
         for (topic, partition), value in offsets.items()
@@ -76,7 +77,7 @@ def offset_records(group: str, offsets: Mapping[tuple[str, int], CommittedOffset
 
 @lru_cache(maxsize=4096)
 def _offset_key_start(group: str, topic: str) -> bytes:
-    """All of a key but the partition, which is its end."""
+    """The key without the partition, which comes last."""
     key = message("OffsetCommitKey")(group=group, topic=topic)
     return _versioned("OffsetCommitKey", OFFSET_KEY, key)[: -_PARTITION.size]
 
@@ -128,7 +129,7 @@ def claim_record(claim: Claim) -> LogRecord:
 
 
 def keep_alive_record() -> LogRecord:
-    """Its value is a version that Kafka does not know: Kafka's formatters fail at an empty value."""
+    """The value has a version that Kafka does not know, because Kafka's formatters fail at an empty value."""
     return LogRecord(_VERSION.pack(KEEP_ALIVE_KEY), _VERSION.pack(KEEP_ALIVE_KEY))
 
 
@@ -156,7 +157,7 @@ def read_record(record: LogRecord) -> Entry:
 
 @lru_cache(maxsize=4096)
 def _offset_key_read(start: bytes) -> tuple[str, str]:
-    """Group and topic of a key without the partition, which is its end. Kept, since a load reads each so often."""
+    """Group and topic of a key without its partition, which comes last. Cached, because a load reads each one often."""
     kind, key = _VERSION.unpack_from(start)[0], start + bytes(_PARTITION.size)
     name, end = message("OffsetCommitKey").decode_at(key, kind, _VERSION.size)
     if end != len(key):
@@ -165,7 +166,7 @@ def _offset_key_read(start: bytes) -> tuple[str, str]:
 
 
 def _read_offset(value: bytes | None) -> CommittedOffset | None:
-    """The version that is written here is unpacked here, the others by the compiled decoders."""
+    """Unpacks by hand the version that is written here; the compiled decoders do the others."""
     if value is None:
         return None
     if value[: _VERSION.size] == _WRITTEN and len(value) >= _OFFSET_VALUE_START.size + _TIMESTAMP.size:

@@ -54,9 +54,9 @@ MOST_BYTES = 900 << 10
 """Of the records of one append: a broker takes batches of up to 1 MiB (``max.message.bytes``)."""
 KEEP_ALIVE_S = 3600.0
 PROOF_S = 0.25
-"""For how long after an append was sent the term still holds for whoever reads. See :meth:`LogTerm.prove`."""
+"""How long after an append was sent the term certainly still holds, for reads. See :meth:`LogTerm.prove`."""
 _CLOCKS_DIFFER_BY = 1.05
-"""A newer term waits so much longer, as its clock may be the faster one."""
+"""A newer term waits this much longer, because its clock may be faster."""
 _FENCED = 47
 """INVALID_PRODUCER_EPOCH"""
 
@@ -81,7 +81,7 @@ def term_of(partition: int, batch: Batch) -> int | None:
 
 @dataclass(slots=True, eq=False)
 class _Append:
-    """``apply`` is called once the records are durable, in the order of the log, before anybody is told so."""
+    """Calls ``apply`` once the records are durable, in the order of the log, and before it tells anybody."""
 
     records: Sequence[LogRecord]
     apply: Callable[[], None]
@@ -91,7 +91,7 @@ class _Append:
 
 @dataclass(slots=True)
 class TermFigures:
-    """What a term has done so far. ``append_s`` is the sum over its appends; ``load_s`` is until it served."""
+    """The work of a term so far. ``append_s`` is the sum over its appends; ``load_s`` is the time until it served."""
 
     appends: int = 0
     records: int = 0
@@ -101,7 +101,7 @@ class TermFigures:
 
 
 class LogTerm:
-    """The right to write one partition, from :meth:`claim` until it ends. ``on_end`` hears why, once."""
+    """The right to write one partition, from :meth:`claim` until it ends. ``on_end`` receives the reason, once."""
 
     def __init__(
         self,
@@ -132,8 +132,8 @@ class LogTerm:
         self.figures = TermFigures()
 
     async def claim(self) -> int:
-        """Writes the claim; its offset. Raises :class:`BrokerError` where the broker does not lead the partition or
-        does not answer, :class:`TermEnded` where a newer term was faster."""
+        """Writes the claim and returns its offset. Raises :class:`BrokerError` if the broker does not lead the
+        partition or does not answer, and :class:`TermEnded` if a newer term was faster."""
         producer_id, _ = producer_of(self.partition, self.term)
         if producer_id > producer_of(self.partition, 0)[0]:
             await self._produce([keep_alive_record()], (producer_id - 1, _LAST_EPOCH), 0)
@@ -146,8 +146,8 @@ class LogTerm:
         raise TermEnded(f"partition {self.partition}: term {self.term} was claimed by another instance")
 
     async def load(self, claimed_at: int) -> AsyncIterator[LogRecord]:
-        """All records before the claim, but those of terms that a claim before them had ended. Raises
-        :class:`TermEnded` where a newer term is among them: the brokers have forgotten it, and the znode was lost."""
+        """All records before the claim, except those of terms that an earlier claim had ended. Raises
+        :class:`TermEnded` if they include a newer term: then the brokers have forgotten it, and the znode was lost."""
         newest = -1
         async for batch in self._reader.batches(await self._reader.first_offset(), claimed_at):
             term = term_of(self.partition, batch)
@@ -161,7 +161,7 @@ class LogTerm:
                     yield record
 
     async def outlast(self, claim_answered_at: float) -> None:
-        """Waits until no older term may still answer from its memory, so that it cannot miss later changes."""
+        """Waits until no older term may still answer from its memory, so that no read misses later changes."""
         delay_s = claim_answered_at + PROOF_S * _CLOCKS_DIFFER_BY - self._loop.time()
         if delay_s > 0:
             await asyncio.sleep(delay_s)
@@ -172,8 +172,9 @@ class LogTerm:
         self._keeping_alive = self._loop.call_later(KEEP_ALIVE_S, self._keep_alive)
 
     def append(self, records: Sequence[LogRecord], apply: Callable[[], None] = lambda: None) -> asyncio.Future[None]:
-        """Takes its place in the log now; done when the records are durable and ``apply`` has been called. Both raise
-        :class:`TermEnded`: whether they were written is unknown then. Raises :class:`TooLarge`: nothing was written."""
+        """Reserves the next place in the log. Done when the records are durable and ``apply`` has been called. Both
+        raise :class:`TermEnded`: then it is unknown whether the records were written. Raises :class:`TooLarge`: nothing
+        was written."""
         if self.ended:
             raise TermEnded(self.ended)
         size = sum([len(record.key or b"") + len(record.value or b"") + _RECORD_BYTES for record in records])
@@ -189,15 +190,15 @@ class LogTerm:
             self._news.set_result(None)
 
     def _keep_alive(self) -> None:
-        """Lets the writer write a keep-alive where it has written nothing for so long."""
+        """Makes the writer write a keep-alive if it has written nothing for that long."""
         left_s = self._proven_at + KEEP_ALIVE_S - self._loop.time()
         if left_s <= 0:
             self._wake()
         self._keeping_alive = self._loop.call_later(left_s if left_s > 0 else KEEP_ALIVE_S, self._keep_alive)
 
     async def prove(self) -> None:
-        """Returns when it is certain that no newer term had changed anything before this was called: at once, where
-        the last append was sent less than :data:`PROOF_S` ago. Raises :class:`TermEnded`."""
+        """Returns when it is certain that no newer term had changed anything before the call: at once if the last
+        append was sent less than :data:`PROOF_S` ago. Raises :class:`TermEnded`."""
         if self.ended:
             raise TermEnded(self.ended)
         if self._loop.time() >= self._proven_at + PROOF_S:
@@ -220,7 +221,7 @@ class LogTerm:
         self._on_end(reason)
 
     async def _write(self) -> None:
-        """Writes all waiting records as the next batch, with one request under way at a time."""
+        """Writes all waiting records as the next batch, with one request in flight at a time."""
         try:
             while True:
                 if not self._queue:
@@ -268,7 +269,7 @@ class LogTerm:
         return await self._produce(records, producer_of(self.partition, self.term), sequence)
 
     async def _produce(self, records: Sequence[LogRecord], producer: tuple[int, int], sequence: int) -> int:
-        """The offset of the first. Raises :class:`BrokerError`."""
+        """Returns the offset of the first record. Raises :class:`BrokerError`."""
         form = message("ProduceRequest")
         batch = encode_batch(
             records,

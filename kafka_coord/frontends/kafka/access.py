@@ -48,7 +48,7 @@ class Operation(IntEnum):
     DESCRIBE = 8
 
     def within(self, bits: int) -> bool:
-        """Whether it is among authorized operations; none is where the broker does not tell them."""
+        """Whether the right is among the authorized operations; a broker that does not tell them grants none."""
         return bits >= 0 and bool(bits >> self & 1)
 
 
@@ -57,12 +57,12 @@ class BrokerAccess:
 
     def __init__(self) -> None:
         self.has_authorizer = False
-        """Kept once it is known: a broker without one that is asked the other questions allows everything."""
+        """Cached once it is known: a broker without an authorizer answers every question with yes."""
 
 
 class Access:
-    """Of one client's connection. Every method raises :class:`OSError` and :class:`BadMessage` as ``ask`` does: a
-    connection that has not authenticated is closed by the broker, and so is told nothing."""
+    """The rights of one client. Every method raises :class:`OSError` and :class:`BadMessage` as ``ask`` does: the
+    broker closes a connection that has not authenticated, and so reveals nothing."""
 
     def __init__(self, ask: Asking, broker: BrokerAccess) -> None:
         self._ask, self._broker = ask, broker
@@ -89,7 +89,7 @@ class Access:
         return Operation.DESCRIBE.within(found.cluster_authorized_operations)
 
     async def _denied(self, operation: Operation, of_group: bool, names: Iterable[str]) -> frozenset[str]:
-        if self._is_open and time.monotonic() < self._until:  # spares most requests a coroutine
+        if self._is_open and time.monotonic() < self._until:  # saves most requests a coroutine
             return _NOBODY
         if await self._everything():
             return _NOBODY

@@ -21,7 +21,7 @@ _CODES = frozenset(int(error) for error in Error)
 
 
 def coordinators(found: Iterable[tuple[str, int, Node]], version: int) -> Any:
-    """FindCoordinator: of several keys from version 4 on (KIP-699), of one before."""
+    """FindCoordinator: several keys from version 4 on (KIP-699), one key before."""
     form = message("FindCoordinatorResponse")
     if version >= 4:
         one = form.struct("Coordinator")
@@ -65,7 +65,7 @@ def synced(found: Synced) -> Any:
 
 
 def left(found: Left, version: int) -> Any:
-    """Several members from version 3 on; before, the one member's error is the answer's."""
+    """LeaveGroup: several members from version 3 on; before, the one member's error is the answer's."""
     form = message("LeaveGroupResponse")
     if version < 3:
         return form(error_code=found.error or next((error for _, _, error in found.members), Error.NONE))
@@ -75,8 +75,8 @@ def left(found: Left, version: int) -> Any:
 
 
 def per_partition(name: str, topics: Any, error: Error, errors: Mapping[tuple[str, int], Error] = _NO_ERRORS) -> Any:
-    """OffsetCommit, OffsetDelete, TxnOffsetCommit: an error for each partition asked about, which is ``error`` where
-    ``errors`` has none for it."""
+    """OffsetCommit, OffsetDelete, TxnOffsetCommit: an error for each requested partition; ``error`` if ``errors`` has
+    none for it."""
     form = message(f"{name}Response")
     of_topic, of_part = form.struct(f"{name}ResponseTopic"), form.struct(f"{name}ResponsePartition")
     return form(
@@ -100,8 +100,8 @@ Known = Mapping[tuple[str, int], CommittedOffset]
 
 
 def fetched(asked: Iterable[tuple[str, Any, Error, Known, frozenset[str]]], version: int) -> Any:
-    """OffsetFetch: for each group its topics asked for (``None``: all there are), an error, what is known, and topics
-    whose offsets this client may not see. Several groups from version 8 on (KIP-709)."""
+    """OffsetFetch: for each group its requested topics (``None``: all), an error, the known offsets, and topics whose
+    offsets this client may not see. Several groups from version 8 on (KIP-709)."""
     form = message("OffsetFetchResponse")
     if version >= 8:
         of_group = form.struct("OffsetFetchResponseGroup")
@@ -126,7 +126,7 @@ def fetched(asked: Iterable[tuple[str, Any, Error, Known, frozenset[str]]], vers
 def _offsets(
     asked: Any, known: Known, of_topic: Any, of_part: Any, error: Error, denied: frozenset[str]
 ) -> Sequence[Any]:
-    """Leaves topics that the client may not see out of an answer with all offsets."""
+    """Removes topics that the client may not see from an answer with all offsets."""
     wanted: dict[str, list[int]] = {}
     if denied:
         known = {where: value for where, value in known.items() if where[0] not in denied}
@@ -202,7 +202,7 @@ def listed_classic(group_id: str, group: Group) -> Listed:
 
 
 def listed(groups: Iterable[Listed], request: Any, error: Error) -> Any:
-    """ListGroups, by the states and types asked for."""
+    """ListGroups, filtered by the requested states and types."""
     form = message("ListGroupsResponse")
     one = form.struct("ListedGroup")
     states = {state.lower() for state in request.states_filter}

@@ -50,7 +50,7 @@ class BrokerEnd(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
         self._left = 0
-        """Of the answer that is being passed back."""
+        """The rest of the answer that is being passed back."""
         self._paused = False
         self._questions: deque[_Question] = deque()
         self.is_full = False

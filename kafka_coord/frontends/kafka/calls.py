@@ -1,4 +1,4 @@
-"""Requests about groups as the handlers get them, and the clients that they come from."""
+"""Requests about groups as the handlers get them, and the clients that sent them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ class Caller(typing.Protocol):
 
     @property
     def host(self) -> str:
-        """Where from."""
+        """Its address."""
 
     @property
     def software(self) -> str:
-        """The name of its software, as it told in ApiVersions; or empty."""
+        """The name of its software, from ApiVersions; empty if unknown."""
 
     @property
     def access(self) -> Access:
         """The client's rights."""
 
     def holding(self, release: Callable[[], None] | None) -> None:
-        """Its request is held from now on: ``release`` is called as soon as it has sent anything else, perhaps at once.
-        ``None``: it is held no longer."""
+        """Its request is held from now on. ``release`` is called as soon as the client sends anything else, perhaps at
+        once. ``None``: the request is held no longer."""
 
     async def ask_broker(self, name: str, version: int, value: Any) -> Any:
         """Asks the broker as this client."""
@@ -36,7 +36,7 @@ class Caller(typing.Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request: its header, its message, and the client that it came from."""
+    """One request: its header, its message, and the client that sent it."""
 
     header: RequestHeader
     request: Any

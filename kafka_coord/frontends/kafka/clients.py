@@ -14,12 +14,12 @@ from kafka_coord.frontends.kafka.statistics import Statistics
 log = logging.getLogger(__name__)
 
 MOST_LINES = 50
-"""Of closed and refused connections; the others of that time are counted."""
+"""The most log lines in :data:`LINES_S` about closed and refused connections; the others are counted."""
 LINES_S = 10.0
 
 
 class Clients:
-    """Event loop only."""
+    """The clients of a listener. Use it on the event loop only."""
 
     def __init__(self, limits: ClientLimits) -> None:
         self.limits = limits

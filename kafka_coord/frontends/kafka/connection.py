@@ -1,10 +1,9 @@
 """One client's connection.
 
-Requests are taken in the order in which they come, and answered in that order. One that is for the broker is passed on
-as its bytes come, and its answer passed back likewise (:mod:`~kafka_coord.frontends.kafka.broker_end`); neither is ever
-held whole. While one is answered here none is taken, as a broker does it, and nothing is read once more has come; a
-heartbeat that is held is answered then.
-Reading pauses wherever the other side does not take what it is sent.
+Requests are taken and answered in the order in which they arrive. A request for the broker is passed on as its bytes
+arrive, and so is its answer (:mod:`~kafka_coord.frontends.kafka.broker_end`); neither is ever held whole. While a
+request is answered here, no other is taken, as in a broker. More input stops reading, and releases a held heartbeat.
+Reading also pauses while the other side does not accept what is sent to it.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ log = logging.getLogger(__name__)
 
 CONNECT_S = 10.0
 ANSWER_S = 60.0
-"""For the broker's answer to a question of this instance; it comes after those to the client's own requests."""
+"""Seconds for the broker's answer to a question of this instance, after its answers to the client's own requests."""
 _LENGTH = 4
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
-"""A peer that vanished is noticed within two minutes."""
+"""These settings detect a vanished peer within two minutes."""
 
 
 class Listener(Protocol):
@@ -48,21 +47,21 @@ class Listener(Protocol):
 
     @property
     def patches(self) -> Mapping[int, Patch]:
-        """Of the broker's answers, by api key."""
+        """By api key: the patch of the broker's answer."""
 
     @property
     def statistics(self) -> Statistics: ...
 
     @property
     def handshakes(self) -> Handshakes | None:
-        """Where clients speak TLS."""
+        """Set if clients use TLS."""
 
     @property
     def broker_access(self) -> BrokerAccess: ...
 
     def answer(self, frame: bytes, client: ClientConnection) -> Awaitable[bytes]:
-        """The frame of the answer to a request's. Raises :class:`BadMessage`, :class:`BrokerError` or :class:`OSError`:
-        the connection is closed."""
+        """The frame of the answer to a request's frame. Raises :class:`BadMessage`, :class:`BrokerError` or
+        :class:`OSError`: then the connection is closed."""
 
     def connect_broker(self, protocol: asyncio.Protocol) -> Awaitable[None]:
         """Raises :class:`OSError`."""
@@ -71,10 +70,10 @@ class Listener(Protocol):
         """Whether a newly accepted connection may stay open."""
 
     def keeps(self, client: ClientConnection, before: int, now: int) -> None:
-        """It kept so many bytes, and now keeps so many. Another connection may be closed for it, or itself."""
+        """The client kept ``before`` bytes, and now keeps ``now``. This may close another connection, or this one."""
 
     def departed(self, client: ClientConnection, reason: str) -> None:
-        """The connection is gone. ``reason`` is empty where the client went by itself."""
+        """The connection has ended. ``reason`` is empty if the client closed it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -99,16 +98,16 @@ class ClientConnection(asyncio.Protocol):
         self.address = "?"
         self._buffer = bytearray()
         self._passing = 0
-        """Of the request that is being passed on: bytes still to come."""
+        """Bytes still to come of the request that is being passed on."""
         self._slots: deque[_Slot] = deque()
         self._task: asyncio.Task[None] | None = None
         self._handling = 0
         """Bytes of the request that is being answered here."""
         self._release: Callable[[], None] | None = None
-        """Where that request is held: ends that."""
+        """Ends the hold of that request, if it is held."""
         self.software = ""
         self._answers_waiting = 0
-        """Bytes of answers from here that wait for one of the broker."""
+        """Bytes of local answers that wait behind an answer of the broker."""
         self._broker: BrokerEnd | None = None
         self._ended = False
         self._has_sasl = False
@@ -137,7 +136,7 @@ class ClientConnection(asyncio.Protocol):
             transport.pause_reading()
             self._task = asyncio.create_task(self._secure(transport, self._listener.handshakes))
         self._frame_since = self._still_since = asyncio.get_running_loop().time()
-        with suppress(OSError):  # a peer that vanished is noticed when it is read from
+        with suppress(OSError):  # reading detects a vanished peer
             peer = transport.get_extra_info("socket")
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in _KEEPALIVE:
@@ -148,7 +147,7 @@ class ClientConnection(asyncio.Protocol):
         transport.set_write_buffer_limits(HIGH_WATER)
 
     async def _secure(self, raw: asyncio.Transport, handshakes: Handshakes) -> None:
-        """Reads nothing before the TLS handshake, once there is a place for it."""
+        """Waits for a place for the TLS handshake before it reads anything."""
         try:
             transport = await handshakes.secure(raw, self)
         except OSError as error:
@@ -204,7 +203,7 @@ class ClientConnection(asyncio.Protocol):
         self.forward_answers()
 
     def end(self, reason: str = "", *, at_once: bool = False) -> None:
-        """Closes both ends, once. A reason is logged. ``at_once``: what the client has not read yet is dropped."""
+        """Closes both ends, once. A reason is logged. ``at_once`` drops what the client has not read yet."""
         if self._ended:
             return
         self._ended = True
@@ -226,7 +225,7 @@ class ClientConnection(asyncio.Protocol):
     # --- what it may take --------------------------------------------------------------------------------------------
 
     def _count_kept(self) -> None:
-        """Whatever is below a connection's high water is not looked at: it costs too much on the way of the data."""
+        """Ignores buffers below the high-water mark, because checking them would slow down the data path."""
         now = 0
         if not self._ended:
             now = len(self._buffer) + self._handling + self._answers_waiting
@@ -239,7 +238,7 @@ class ClientConnection(asyncio.Protocol):
             self._listener.keeps(self, before, now)
 
     def end_if_overdue(self, now: float) -> None:
-        """Ends the connection where something takes too long. Called every :meth:`ClientLimits.overdue_check_s`."""
+        """Ends the connection if something takes too long. Called every :meth:`ClientLimits.overdue_check_s`."""
         reason = self._overdue(now)
         if reason:
             self.end(reason, at_once=True)
@@ -269,7 +268,7 @@ class ClientConnection(asyncio.Protocol):
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def _take(self) -> None:
-        """Takes whatever is there, until a request is answered here, or the broker has to be connected first."""
+        """Takes requests until one is answered here, or the broker must be connected first."""
         try:
             while self._buffer and not self._ended and self._task is None and self._take_one():
                 pass
@@ -355,7 +354,7 @@ class ClientConnection(asyncio.Protocol):
         self._pause_or_resume()
 
     async def ask_broker(self, name: str, version: int, value: Any) -> Any:
-        """Asks the broker on this client's own connection to it, while one of its requests is answered here. Raises
+        """Asks the broker on this client's own connection, while one of the client's requests is answered here. Raises
         :class:`OSError` and :class:`BadMessage`."""
         if self._broker is None:
             if self._has_sasl:
@@ -436,8 +435,8 @@ class ClientConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def broker_lost(self, reason: str) -> None:
-        """A broker closes idle connections. Where nothing is under way the client keeps its own, but for one that has
-        authenticated there: another connection to the broker would be nobody's."""
+        """The broker has closed an idle connection. If nothing is in flight, the client keeps its own connection,
+        unless it had authenticated: a new connection to the broker would not be authenticated."""
         self._broker = None
         if any(slot.from_broker for slot in self._slots) or self._passing or self._has_sasl:
             self.end(f"the broker closed the connection: {reason}" if reason else "the broker closed the connection")

@@ -1,4 +1,4 @@
-"""Whether this instance coordinates a group, and of which kind it is: client-assigned or managed."""
+"""Whether this instance coordinates a group, and which kind it is: client-assigned or managed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class GroupKinds:
     def __init__(self, manager: GroupMetadataManager, managed: ManagedGroups | None) -> None:
         self._manager, self._managed = manager, managed
         self._taken_over: set[str] = set()
-        """Client-assigned groups of which managed ones are being made."""
+        """Client-assigned groups that are being made managed."""
 
     def availability(self, group_id: str | None) -> Error:
-        """Whether this instance coordinates the group. An empty group id is good for the offsets of consumers that
-        assign themselves, as in Kafka."""
+        """Whether this instance coordinates the group. As in Kafka, an empty group id is allowed for the offsets of
+        consumers that assign their own partitions."""
         if group_id is None:
             return Error.INVALID_GROUP_ID
         error = self._manager.availability(group_id)
@@ -32,8 +32,8 @@ class GroupKinds:
         return Error.COORDINATOR_LOAD_IN_PROGRESS if is_unknown else error
 
     def managed(self, group_id: str) -> ManagedGroups | None:
-        """Those who serve it, if it is managed. A client-assigned group stays one while it has members, whatever is in
-        ZooKeeper."""
+        """The managed groups, if they serve this group. A client-assigned group stays client-assigned while it has
+        members, whatever is in ZooKeeper."""
         managed = self._managed
         if managed is None or not (managed.has(group_id) or group_id in self._taken_over):
             return None
@@ -49,8 +49,8 @@ class GroupKinds:
         return [name for name in names if self.availability(name) is Error.NONE and self.managed(name) is not None]
 
     async def take_over(self, managed: ManagedGroups, group_id: str) -> Error:
-        """Makes a managed group of an empty client-assigned one. If this fails in between, its next member does the
-        rest: the group leaves the log only once its offsets are in ZooKeeper."""
+        """Makes a managed group of an empty client-assigned one. If this fails half-way, the next member finishes it:
+        the group leaves the log only once its offsets are in ZooKeeper."""
         if not is_legal(group_id):
             return Error.INVALID_GROUP_ID
         if group_id in self._taken_over or self._manager.is_writing(group_id):

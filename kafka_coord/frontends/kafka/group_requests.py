@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 MAX_OFFSET_METADATA_CHARS = 4096
 CONSUMER = "consumer"
 _GROUP, _TRANSACTION = 0, 1
-"""Kinds of keys that FindCoordinator looks for."""
+"""The kinds of keys in FindCoordinator."""
 _FIND_COORDINATOR = 1
 """The version that brokers since 0.11 know."""
 
@@ -63,8 +63,8 @@ _FIND_COORDINATOR = 1
 class GroupCoordinator:
     """Answers requests about groups. One event loop.
 
-    ``manager`` has the groups this instance coordinates; ``instances`` knows where the others are. ``holds``: it holds
-    heartbeats of clients that can wait (:mod:`~kafka_coord.classic_groups.held_heartbeats`).
+    ``manager`` has the groups that this instance coordinates; ``instances`` knows where the others are. ``holds``: it
+    holds heartbeats of clients that can wait (:mod:`~kafka_coord.classic_groups.held_heartbeats`).
     """
 
     def __init__(
@@ -103,8 +103,8 @@ class GroupCoordinator:
         }
 
     async def answer(self, frame: bytes, client: Caller) -> bytes:
-        """The frame of the answer to a request's frame. Raises :class:`BadMessage`, and :class:`OSError` where the
-        broker cannot be asked what the client may do."""
+        """The frame of the answer to a request's frame. Raises :class:`BadMessage`, and :class:`OSError` if the broker
+        cannot be asked for the client's rights."""
         name, versions = LOCAL[int.from_bytes(frame[:2], "big")]
         version = int.from_bytes(frame[2:4], "big")
         if version not in versions:
@@ -123,7 +123,7 @@ class GroupCoordinator:
         return Error.GROUP_AUTHORIZATION_FAILED if denied else Error.NONE
 
     async def _may_take_part(self, call: Call) -> Error:
-        """Of a member's request: whether it may, and whether this instance coordinates the group."""
+        """Checks for a member's request that the client has the right, and that this instance coordinates the group."""
         group_id = call.request.group_id
         return await self._denied(call, Operation.READ, group_id) or self._available(group_id)
 
@@ -179,7 +179,7 @@ class GroupCoordinator:
         request = call.request
         error, found = await self._may_take_part(call), None
         if error is Error.COORDINATOR_LOAD_IN_PROGRESS:
-            error = Error.REBALANCE_IN_PROGRESS  # as Kafka does: the client joins again instead of giving up
+            error = Error.REBALANCE_IN_PROGRESS  # as in Kafka: the client joins again instead of giving up
         elif error is Error.NONE:
             assignments = {one.member_id: one.assignment for one in request.assignments}
             who = request.member_id, request.group_instance_id, request.generation_id
@@ -192,7 +192,7 @@ class GroupCoordinator:
         request = call.request
         error = await self._may_take_part(call)
         if error is Error.COORDINATOR_LOAD_IN_PROGRESS:
-            error = Error.NONE  # as Kafka does: its members' timers begin anew when it is loaded
+            error = Error.NONE  # as in Kafka: the timers of its members start again when it is loaded
         elif error is Error.NONE:
             who = request.member_id, request.group_instance_id, request.generation_id
             longest_s = longest_hold_s(call.client.software) if self.holds else 0.0
@@ -216,7 +216,8 @@ class GroupCoordinator:
         return answers.left(found, call.version)
 
     async def handle_consumer_group_heartbeat(self, call: Call) -> Any:
-        """KIP-848. No group has members of both kinds; offsets in the groups log would be lost to the managed group."""
+        """KIP-848. A group has members of one kind only, because offsets in the groups log would be lost to a managed
+        group."""
         request = call.request
         error = await self._may_take_part(call)
         denied = await call.client.access.denied_topics(Operation.DESCRIBE, request.subscribed_topic_names or ())
@@ -239,7 +240,7 @@ class GroupCoordinator:
     # --- offsets -----------------------------------------------------------------------------------------------------
 
     async def handle_commit_offsets(self, call: Call) -> Any:
-        """Partitions that do not exist are told first; the group is asked about the others only, as in Kafka."""
+        """Rejects partitions that do not exist; asks the group about the others only, as in Kafka."""
         request = call.request
         error = await self._denied(call, Operation.READ, request.group_id)
         if error is Error.NONE and not await self._learn(request.topics):
@@ -262,7 +263,7 @@ class GroupCoordinator:
         return answers.per_partition("OffsetCommit", request.topics, error, errors)
 
     async def _learn(self, topics: Any) -> bool:
-        """Whether it is known which partitions these topics have: the broker is asked about those that are not."""
+        """Whether the partitions of these topics are known. Asks the broker about unknown ones."""
         try:
             await self._instances.learn(
                 {topic.name: max([part.partition_index for part in topic.partitions], default=-1) for topic in topics}
@@ -321,13 +322,13 @@ class GroupCoordinator:
                 error = error or managed[0]
             stored = known.get(group, {}) if managed is None else managed[1]
             offsets = {} if error else stored
-            if topics is None and hidden:  # a topic that came meanwhile has not been asked about
+            if topics is None and hidden:  # the broker has not been asked about a topic that was added meanwhile
                 offsets = {where: one for where, one in offsets.items() if where[0] in names}
             found.append((group, topics, error, offsets, hidden))
         return answers.fetched(found, call.version)
 
     async def handle_delete_offsets(self, call: Call) -> Any:
-        """Partitions that do not exist are told first; topics that members have subscribed to keep their offsets."""
+        """Rejects partitions that do not exist. Topics to which members have subscribed keep their offsets."""
         request, group_id = call.request, call.request.group_id
         denied = await call.client.access.denied_topics(Operation.READ, {topic.name for topic in request.topics})
         error, group = await self._may_delete(call, group_id), self._manager.group(group_id)
@@ -366,7 +367,7 @@ class GroupCoordinator:
         return Error.GROUP_SUBSCRIBED_TO_TOPIC if topic in subscribed else Error.NONE
 
     async def handle_add_offsets_to_transaction(self, call: Call) -> Any:
-        """Offsets in transactions are not served: refused before anything is half done."""
+        """Refuses offsets in transactions, which are not supported, before anything is half done."""
         log.warning("refused offsets of a transaction group=%s address=%s", call.request.group_id, call.client.host)
         return message("AddOffsetsToTxnResponse")(error_code=Error.UNSUPPORTED_VERSION)
 
@@ -417,8 +418,8 @@ class GroupCoordinator:
         make: bool = False,
         client: Caller | None = None,
     ) -> Instruction | None:
-        """The answer to an event; ``None`` where there is no such group and none may be made. ``client``: whose
-        request it is, if it may be held."""
+        """The answer to an event; ``None`` if the group does not exist and must not be created. ``client`` is the
+        sender, if its request may be held."""
         group = self._manager.add_group(group_id) if make else self._manager.group(group_id)
         if group is None:
             return None
@@ -456,7 +457,8 @@ class GroupCoordinator:
                 task.add_done_callback(self._tasks.discard)
             elif not isinstance(one, Held) and isinstance(one.token, asyncio.Future) and not one.token.done():
                 one.token.set_result(one)
-        if len(instructions) != 1 or not isinstance(instructions[0], Answered | Held):  # such only put off what is due
+        # these only postpone the next timer
+        if len(instructions) != 1 or not isinstance(instructions[0], Answered | Held):
             self._set_timer(group_id, group)
 
     async def _store(self, group_id: str, group: Group, store: Store) -> None:
@@ -465,7 +467,7 @@ class GroupCoordinator:
         self._carry_out(group_id, group, group.handle(Stored(store, error), _now()))
 
     def _set_timer(self, group_id: str, group: Group) -> None:
-        """A timer that is too early costs little, as it is set again; so it is moved only where it would be late."""
+        """Moves the timer only if it would be late. A timer that is early costs little, because it is set again."""
         before, due = self._timers.get(group_id), group.due
         if (before is not None and before.when() <= due) or self._manager.group(group_id) is not group:
             return
@@ -481,7 +483,7 @@ class GroupCoordinator:
             self._carry_out(group_id, group, group.tick(_now()))
 
     def begin_partition(self, partition: int) -> None:
-        """Its groups have been loaded: their members' timers run."""
+        """The groups of the partition are loaded: starts their members' timers."""
         for group_id, group in self._groups_of(partition):
             self._set_timer(group_id, group)
 
@@ -503,7 +505,7 @@ class GroupCoordinator:
 
 
 def _told(group: Group, event: Commit) -> Error:
-    """The answer to an event that has one at once, and nothing else: no future is needed for it."""
+    """The answer to an event that is answered at once, without a future."""
     (found,) = group.handle(event, _now())
     assert isinstance(found, Answered)  # noqa: S101  as its definition says
     return found.error

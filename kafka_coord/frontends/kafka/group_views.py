@@ -1,4 +1,4 @@
-"""Answers requests that look at groups of both kinds: DescribeGroups, ConsumerGroupDescribe and ListGroups."""
+"""Answers requests that show groups of both kinds: DescribeGroups, ConsumerGroupDescribe and ListGroups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kafka_coord.grouplog.manager import GroupMetadataManager
 from kafka_coord.wire.messages import message
 
 _WITH_STATES = 4
-"""The version of ListGroups from which on answers have the groups' states."""
+"""The first version of ListGroups whose answers have the groups' states."""
 
 
 class GroupViews:
@@ -43,14 +43,14 @@ class GroupViews:
         return message("ConsumerGroupDescribeResponse")(groups=groups)
 
     async def _errors(self, call: Call, group_ids: Iterable[str]) -> dict[str, Error]:
-        """Why the client may not see groups, or why they are not served here."""
+        """The reason why the client may not see groups, or why they are not served here."""
         denied = await call.client.access.denied_groups(Operation.DESCRIBE, group_ids)
         await self._manager.prove_all(group_ids)
         failed = Error.GROUP_AUTHORIZATION_FAILED
         return {one: failed if one in denied else self._kinds.availability(one) for one in group_ids}
 
     async def _managed(self, errors: dict[str, Error]) -> dict[str, views.GroupView]:
-        """The managed ones among the groups without an error."""
+        """The managed groups among those without an error."""
         found: dict[str, views.GroupView] = {}
         for group_id, error in errors.items():
             managed = self._kinds.managed(group_id) if error is Error.NONE else None
@@ -70,7 +70,7 @@ class GroupViews:
         return answers.listed(rows, call.request, loading)
 
     async def _listed_managed(self, call: Call, names: list[str]) -> list[answers.Listed]:
-        """Their states are read only if the answer has them."""
+        """Reads states only if the answer includes them."""
         types = {kind.lower() for kind in call.request.types_filter}
         owner = self._kinds.managed(names[0]) if names and (not types or views.CONSUMER in types) else None
         if owner is None:

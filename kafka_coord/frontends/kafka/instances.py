@@ -1,7 +1,7 @@
 """Finds the instance that coordinates a group, and the partitions of topics.
 
-It asks the instance's own broker, on the listener that advertises the instances' addresses: a node's address there is
-that of the instance beside it.
+It asks the instance's own broker, on the listener that advertises the instances' addresses. A node's address there is
+that of the instance beside the node.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _METADATA, _CREATE_TOPICS = 4, 2
 """Versions that every broker from 0.11 to 3.9 speaks."""
 _KNOWN_FOR_S = 30.0
 _MISSING_FOR_S = 0.2
-"""A partition that is not there yet: a topic is made, or grows."""
+"""Seconds between two questions about a partition that does not exist yet: a topic is being created, or grows."""
 _TOPIC_EXISTS, _INVALID_REPLICATION = 36, 38
 _MOST_REPLICAS = 3
 _LOG_SETTINGS = {
@@ -35,8 +35,8 @@ _LOG_SETTINGS = {
 
 
 class Instances:
-    """See above. One event loop. ``connect`` makes a connection to the own broker's listener for instances.
-    ``addresses`` are those of the instances where the broker does not know them (``--kafka-rewrite``)."""
+    """One event loop. ``connect`` makes a connection to the own broker's listener for instances. ``addresses`` returns
+    the instances' addresses if the broker does not know them (``--kafka-rewrite``)."""
 
     def __init__(
         self, connect: Callable[[], BrokerConnection], broker_id: int, addresses: Addresses | None = None
@@ -107,8 +107,8 @@ class Instances:
         return self.nodes.get(self.leaders.get(partition, -1))
 
     async def learn(self, highest: Mapping[str, int]) -> None:
-        """Asks for the partitions of topics that have not been asked for lately. ``highest`` is the highest partition
-        that matters of each: a topic that does not reach to it may have grown, and is asked for again soon."""
+        """Asks for the partitions of topics that were not asked for lately. ``highest`` is the highest relevant
+        partition of each topic: a topic with fewer may have grown, and is asked for again soon."""
         now = time.monotonic()
         unknown = []
         for topic, partition in highest.items():
@@ -119,7 +119,7 @@ class Instances:
             await self._metadata(unknown)
 
     def partitions_of(self, topic: str) -> int:
-        """How many it has, 0 for one that is not known."""
+        """The number of the topic's partitions; 0 if it is unknown."""
         return self._partitions.get(topic, (0.0, 0))[1]
 
     def close(self) -> None:

@@ -9,41 +9,43 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 SMALL_BYTES = 16 << 10
-"""A connection that keeps no more than this is never closed for the memory of all."""
+"""A connection that keeps no more than this is never closed to free memory for others."""
 OTHER_DESCRIPTORS = 200
 """File descriptors for everything except clients and their broker connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """Defaults are Kafka's where Kafka has such a limit."""
+    """The defaults are Kafka's if Kafka has such a limit."""
 
     max_connections: int = 10_000
     max_connections_per_ip: int | None = None
-    """``None``: three quarters of :attr:`max_connections`, so that one address never has them all."""
+    """``None``: three quarters of :attr:`max_connections`, so that one address never has all of them."""
     max_request_bytes: int = 100 << 20
-    """``socket.request.max.bytes``. These are passed on as they come, and not kept."""
+    """``socket.request.max.bytes``. Larger requests are refused; requests for the broker are passed on as they
+    arrive."""
     max_group_request_bytes: int = 8 << 20
-    """Of JoinGroup and SyncGroup, which are kept whole: their members' bytes are in them."""
+    """The limit for JoinGroup and SyncGroup, which are kept whole and contain the members' metadata."""
     max_other_request_bytes: int = 1 << 20
-    """Of every other request that is answered here."""
+    """The limit for every other request that is answered here."""
     max_in_flight: int = 1_000
-    """Requests of one connection that are not answered yet; beyond that nothing more is read from it."""
+    """The most unanswered requests of one connection; beyond that, nothing more is read from it."""
     max_answer_bytes: int = 1 << 20
-    """Answers of one connection that wait to be sent; beyond that nothing more is read from it."""
+    """The most bytes of answers of one connection that wait to be sent; beyond that, nothing more is read from it."""
     max_kept_bytes: int = 256 << 20
-    """Of all connections together, like ``queued.max.request.bytes``: requests that have not arrived whole or are being
-    answered, and answers that are not read."""
+    """The limit for all connections together, like ``queued.max.request.bytes``. It counts requests that have not
+    arrived completely or are being answered, and answers that are not read."""
     first_request_s: float = 30.0
-    """Within which a new connection sends its first request, TLS handshake included."""
+    """Seconds in which a new connection must send its first request, including the TLS handshake."""
     request_s: float = 60.0
-    """Within which a request arrives whole, and one second more for each :attr:`slowest_bytes_a_second` of it."""
+    """Seconds in which a request must arrive, and one second more for each :attr:`slowest_bytes_a_second` of its
+    length."""
     slowest_bytes_a_second: int = 16 << 10
     idle_s: float = 600.0
-    """``connections.max.idle.ms``: without a request, or without reading what it asked for."""
+    """``connections.max.idle.ms``: without a request, or without reading answers."""
 
     def connections(self) -> int:
-        """So many may be open: each may need a second descriptor, for the broker's connection that goes with it."""
+        """The most open connections. Each may need a second descriptor for its connection to the broker."""
         return min(self.max_connections, (allowed_descriptors() - OTHER_DESCRIPTORS) // 2)
 
     def connections_per_ip(self) -> int:
@@ -56,7 +58,7 @@ class ClientLimits:
         return min(2.0, self.first_request_s / 4, self.request_s / 4, self.idle_s / 4)
 
     def allow_descriptors(self) -> None:
-        """Raises this process's limit of open files to what all connections need, as far as it may."""
+        """Raises this process's limit of open files to the number that all connections need, if possible."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = 2 * self.max_connections + OTHER_DESCRIPTORS
         if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -76,15 +78,15 @@ Who = TypeVar("Who", bound=Hashable)
 
 
 class KeptBytes(Generic[Who]):
-    """Counts the bytes that all connections keep, and knows which one has kept more than a little for longest."""
+    """Counts the bytes that all connections keep, and knows which has kept more than a little for longest."""
 
     def __init__(self) -> None:
         self.total = 0
         self._holders: dict[Who, None] = {}
 
     def changed(self, who: Who, before: int, now: int, limit: int) -> Who | None:
-        """``who`` kept ``before`` bytes and now keeps ``now``. Returns the connection to close, if all keep too
-        much."""
+        """``who`` kept ``before`` bytes and now keeps ``now``. Returns the connection to close, if all together keep
+        too much."""
         self.total += now - before
         if now <= SMALL_BYTES:
             self._holders.pop(who, None)

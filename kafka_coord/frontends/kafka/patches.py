@@ -20,9 +20,9 @@ _KIP_848 = frozenset({68, 69})
 _TOPIC_IDS = 10
 """The version of Metadata from which on topics have ids there (brokers from 2.8 on)."""
 Patch = Callable[[bytes, int], bytes]
-"""The frame of an answer and its version → the frame that is passed on. Raises :class:`BadMessage`."""
+"""Maps the frame of an answer and its version to the frame that is passed on. Raises :class:`BadMessage`."""
 Addresses = Callable[[], Mapping[int, tuple[str, int]]]
-"""Where the instances beside the brokers are: host and port by broker id."""
+"""The instances beside the brokers: host and port by broker id."""
 MOST_WITH_REWRITE = {
     0: 9,  # Produce 10 tells new leaders' addresses (KIP-951)
     1: 15,  # and Fetch 16
@@ -32,7 +32,7 @@ MOST_WITH_REWRITE = {
 
 
 def patches(addresses: Addresses | None = None) -> dict[int, Patch]:
-    """By api key. ``addresses`` where they are rewritten."""
+    """The patches by api key. ``addresses`` is set if addresses are rewritten."""
     if addresses is None:
         return {API_VERSIONS: patch_api_versions}
     known = addresses
@@ -47,7 +47,7 @@ def patches(addresses: Addresses | None = None) -> dict[int, Patch]:
 
 def patch_api_versions(frame: bytes, version: int, most: Mapping[int, int] | None = None) -> bytes:
     """The body of an ApiVersions answer with this instance's ranges, and no version above ``most``. An error's answer
-    stays as it is: it is of version 0, whatever was asked."""
+    stays unchanged: it always has version 0."""
     form = message("ApiVersionsResponse")
     start = answer_start(form, version)
     if int.from_bytes(frame[start : start + 2], "big") or version not in form.versions:
@@ -58,7 +58,7 @@ def patch_api_versions(frame: bytes, version: int, most: Mapping[int, int] | Non
     has_topic_ids = METADATA in ranges and ranges[METADATA].max_version >= _TOPIC_IDS
     for api_key, (_, versions) in LOCAL.items():
         if api_key not in ranges and not (api_key in _KIP_848 and has_topic_ids):
-            continue  # this broker's clients do not expect it
+            continue  # the clients of this broker do not expect it
         first = 0 if api_key == 9 else versions.first
         ranges[api_key] = entry(api_key=api_key, min_version=first, max_version=versions.last)
     for api_key, last in (most or {}).items():

@@ -1,4 +1,4 @@
-"""Which requests are answered here, in which versions, and which the broker answers."""
+"""Decides which requests are answered here, in which versions, and which the broker answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kafka_coord.wire.messages import message
 PRODUCE, SASL_HANDSHAKE, SASL_AUTHENTICATE = 0, 17, 36
 SASL = frozenset({SASL_HANDSHAKE, SASL_AUTHENTICATE})
 _ENOUGH_BYTES = 2048
-"""Of a Produce: its client id, its transactional id and its acks are in these."""
+"""The first bytes of a Produce, which contain its client id, its transactional id and its acks."""
 
 LOCAL = {
     8: ("OffsetCommit", Versions(0, 9)),
@@ -29,20 +29,21 @@ LOCAL = {
     68: ("ConsumerGroupHeartbeat", Versions(0, 1)),
     69: ("ConsumerGroupDescribe", Versions(0, 1)),
 }
-"""By api key: the request's name and the versions that are answered here. OffsetFetch 0 reads ZooKeeper, and is the
-broker's."""
+"""By api key: the request's name and the versions that are answered here. OffsetFetch 0 reads ZooKeeper, so the broker
+answers it."""
 LARGE = frozenset({11, 14})
-"""JoinGroup and SyncGroup: what members say to each other is in them."""
+"""JoinGroup and SyncGroup, which contain the members' metadata and assignments."""
 GROUPS_OF_LATER = frozenset({68, 69, 76, 77, 78, 79, 88, 89, 90, 91, 92})
-"""KIP-848, share groups, streams groups: a broker's ranges for them are taken out. It would serve its own groups."""
+"""KIP-848, share groups, streams groups: the broker's version ranges for them are removed, because it would serve its
+own groups."""
 SASL_HANDSHAKE_VERSION = 1
-"""Version 0 is followed by bytes without a header: nothing that requests could be told from. It is advertised all the
-same: librdkafka takes a broker that does not have it for one that knows no handshake at all."""
+"""After version 0, bytes follow without a header, so requests cannot be recognised. It is advertised nevertheless:
+librdkafka assumes that a broker without it supports no handshake at all."""
 
 
 def expects_answer(frame: bytes | bytearray | memoryview, length: int) -> bool | None:
-    """Whether the broker answers this frame: not a Produce with acks = 0. ``None``: more of it is needed to tell.
-    Raises :class:`BadMessage`."""
+    """Whether the broker answers this frame: it does not answer a Produce with acks = 0. ``None`` if more bytes are
+    needed to decide. Raises :class:`BadMessage`."""
     api_key, version, _ = peek(frame)
     if api_key == SASL_HANDSHAKE and version < SASL_HANDSHAKE_VERSION:
         raise BadMessage("SaslHandshake version 0 is not served: what follows it has no header")
@@ -55,7 +56,7 @@ def expects_answer(frame: bytes | bytearray | memoryview, length: int) -> bool |
         return True
     _, at = read_header(bytes(frame[:_ENOUGH_BYTES]), flexible=version in form.flexible)
     if version in form.flexible:
-        size = frame[at]  # a transactional id of 127 bytes or more is told from a null by its first byte
+        size = frame[at]  # the first byte distinguishes a transactional id of 127 bytes or more from a null
         if size > 127:
             return True
         at += 1 + max(0, size - 1)

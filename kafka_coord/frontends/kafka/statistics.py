@@ -1,4 +1,4 @@
-"""The counters of a listener for Kafka clients since its start. One thread writes, any may read."""
+"""The counters of a listener for Kafka clients since its start. One thread writes them; any thread may read them."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ NAMES = {
     36: "SaslAuthenticate",
     60: "DescribeCluster",
 } | {api_key: name for api_key, (name, _) in LOCAL.items()}
-"""Requests that are counted by name; all others are counted together, whatever clients send."""
+"""Requests that are counted by name. All others are counted together, because clients could send any number of
+names."""
 _CODES = {int(error): error.name for error in Error}
 _PARTS = ("topics", "partitions", "groups", "coordinators", "results", "members")
 
 
 @dataclass(slots=True)
 class Times:
-    """``buckets`` counts by how long it took: up to each of :data:`BOUNDS_S`, and more; ``total_s`` is the sum."""
+    """``buckets`` counts durations up to each of :data:`BOUNDS_S`, and longer ones; ``total_s`` is their sum."""
 
     buckets: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_S) + 1))
     total_s: float = 0.0
@@ -49,20 +50,20 @@ class Times:
 
 @dataclass(slots=True)
 class Statistics:
-    """``answered``: by the request's name, from having begun to read it to sending the end of its answer. ``errors``:
-    answers from here that told one, by the request's name and the error's."""
+    """``answered``, by request name: durations from the first byte read of the request to the last byte sent of its
+    answer. ``errors``: local answers with an error, by request name and error name."""
 
     answered: dict[str, Times] = field(default_factory=dict)
     errors: Counter[tuple[str, str]] = field(default_factory=Counter)
     accepted: int = 0
     refused: int = 0
     closed: int = 0
-    """By the listener, with a reason."""
+    """Connections that the listener closed for a reason."""
     received_bytes: int = 0
     sent_bytes: int = 0
 
     def took(self, api_key: int, took_s: float) -> None:
-        """A request was answered."""
+        """Counts a request that was answered."""
         name = NAMES.get(api_key, OTHER)
         times = self.answered.get(name)
         if times is None:
@@ -90,6 +91,6 @@ def first_error(answer: Any) -> int:
 
 @cache
 def _errors_in(kind: Hashable) -> tuple[bool, tuple[str, ...]]:
-    """Whether such an answer, or part of one, has an error code, and which fields have more parts."""
+    """Whether such an answer, or part of one, has an error code, and which fields have further parts."""
     fields = getattr(kind, "_fields", ())
     return "error_code" in fields, tuple(name for name in _PARTS if name in fields)
