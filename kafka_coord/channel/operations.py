@@ -118,6 +118,13 @@ def eviction_op(group: str, consumer: str, now_ms: int) -> Create:
     return Create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True)
 
 
+def look_op(group: str, consumer: str, now_ms: int) -> Create:
+    """The request to look at the group, because a registration has changed. Nothing else tells the coordinator."""
+    reason = "it has changed its subscription"
+    request = Request(type=RequestType.LOOK, group=group, reason=reason, by=consumer, timestamp_ms=now_ms)
+    return Create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True)
+
+
 # --- the coordinator's side ----------------------------------------------------------------------------------------
 
 

@@ -31,10 +31,10 @@ from kafka_coord.errors import (
     NoNode,
     StoreUnavailable,
 )
-from kafka_coord.model import Command, CommandId, CommandType, Member, TopicPartition
+from kafka_coord.model import Command, CommandId, CommandType, Member, Subscription, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Check, Delete, GetData, Node, Op, Stat, Store, Watcher, WatchEvent, WatchType
+from kafka_coord.zk.store import Check, Delete, GetData, Node, Op, SetData, Stat, Store, Watcher, WatchEvent, WatchType
 
 log = logging.getLogger(__name__)
 
@@ -257,6 +257,23 @@ class ConsumerChannel:
                     raise
                 log.warning("left, but could not give up the place consumer=%s reason=%s", self.consumer, cause)
         return self._write_offsets(registration, offsets, (last,))
+
+    def change_subscription(
+        self, registration: Registration, subscription: Subscription, also: Iterable[Op] = ()
+    ) -> None:
+        """Writes another subscription into the registration, and ``also`` in the same multi. Writes nothing if it is
+        there already. Raises :class:`MembershipLost`."""
+        node, _ = self._registered()
+        if node is None or node.stat.czxid != registration.incarnation:
+            raise MembershipLost(f"consumer {self.consumer!r} is no longer registered in group {self.group!r}")
+        before = fields.load(node.data, registration.path)
+        value = fields.dump({**before, **subscription.to_json()})
+        if value == fields.dump(before):
+            return
+        also = tuple(also)
+        for op in also:
+            self._store.ensure_path(op.path.rpartition("/")[0])
+        self._write((*registration.fence(), SetData(registration.path, value, node.stat.version), *also))
 
     def started_at(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Notes the offsets that a start-fetcher named, which are stored already."""

@@ -79,7 +79,7 @@ def _overdue(inputs: DeadlineInputs, timers: GroupTimers, now: float) -> frozens
     return frozenset(
         c
         for key, c in outstanding.items()
-        if timers.passed(timers.commands.since(key), settings.rebalance_timeout_ms, now)
+        if timers.passed(timers.commands.since(key), settings.rebalance_timeout_for(inputs.members[c]), now)
     )
 
 

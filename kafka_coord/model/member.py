@@ -122,7 +122,9 @@ class Member:
     Durations are in ms. ``capacity`` is a weight (for the ``weighted`` assignor); ``rack`` is as in Kafka's
     ``broker.rack``. For a consumer without a ZooKeeper session of its own, ``gateway`` is the broker id of the instance
     that registered it, and ``address`` is the consumer's address at that time; both are ``None`` for all others.
-    ``protocol`` is the group protocol of a Kafka client (as in ``group.protocol``), and ``None`` for all others.
+    ``protocol`` is the group protocol of a Kafka client (as in ``group.protocol``), ``software`` its library's name and
+    version; both are ``None`` for all others. ``rebalance_timeout_ms``: it may take that long to acknowledge a command,
+    if the group's own limit is not longer.
     """
 
     consumer: str
@@ -140,6 +142,8 @@ class Member:
     gateway: int | None = None
     address: str | None = None
     protocol: str | None = None
+    software: str | None = None
+    rebalance_timeout_ms: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """The registration's value, without fields that have their default."""
@@ -156,6 +160,8 @@ class Member:
             "gateway": self.gateway,
             "address": self.address,
             "protocol": self.protocol,
+            "software": self.software,
+            "rebalance_timeout_ms": self.rebalance_timeout_ms or None,
         }
         return value | {name: found for name, found in optional.items() if found is not None}
 
@@ -192,6 +198,8 @@ class Member:
             gateway=fields.number(value, "gateway", where) if value.get("gateway") is not None else None,
             address=_optional_text(value, "address", where),
             protocol=_optional_text(value, "protocol", where),
+            software=_optional_text(value, "software", where),
+            rebalance_timeout_ms=fields.number(value, "rebalance_timeout_ms", where, 0, at_least=0),
         )
 
 

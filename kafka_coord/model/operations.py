@@ -9,6 +9,7 @@ from typing import Any
 
 from kafka_coord.errors import InvalidName, MalformedValue
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.member import Member
 from kafka_coord.model.names import legal
 from kafka_coord.model.partitions import NO_PARTITIONS, PartitionSet, TopicPartition
 
@@ -25,6 +26,10 @@ class GroupSettings:
     assignor: str | None = None
     rebalance_timeout_ms: int = DEFAULT_REBALANCE_TIMEOUT_MS
     offsets_retention_ms: int = DEFAULT_OFFSETS_RETENTION_MS
+
+    def rebalance_timeout_for(self, member: Member) -> int:
+        """How long the member may take to acknowledge a command, in ms."""
+        return max(self.rebalance_timeout_ms, member.rebalance_timeout_ms)
 
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {"version": fields.VERSION}

@@ -34,8 +34,10 @@ class TopicPattern:
     __slots__ = ("_answers", "_written")
 
     def __init__(self, pattern: str) -> None:
-        # as in kafka.consumer.TopicFilter: a comma means |, and surrounding quotes are dropped
-        self._written = pattern.strip().replace(",", "|").replace(" ", "").strip("\"'")
+        # as in kafka.consumer.TopicFilter: a comma means |, unless a backslash precedes it, and surrounding quotes are
+        # dropped
+        parts = (part.replace(",", "|") for part in pattern.strip().replace(" ", "").strip("\"'").split("\\,"))
+        self._written = ",".join(parts)
         options = re2.Options()
         options.log_errors = False
         options.max_mem = MAX_PROGRAM_BYTES

@@ -90,13 +90,17 @@ def _framed(out: bytearray) -> bytes:
     return bytes(out)
 
 
-def software_name(frame: bytes) -> str:
-    """The client's software, from the frame of its ApiVersions request; empty if it does not tell."""
+_SOFTWARE_CHARS = 100
+
+
+def client_software(frame: bytes) -> str:
+    """The client's software and its version, from the frame of its ApiVersions request; empty if it does not tell."""
     form, (_, version, _) = message("ApiVersionsRequest"), peek(frame)
     if version not in form.versions or version not in form.flexible:
         return ""
     try:
         _, at = read_header(frame, flexible=True)
-        return str(form.decode(frame, version, at).client_software_name)
+        told = form.decode(frame, version, at)
+        return f"{told.client_software_name} {told.client_software_version}"[:_SOFTWARE_CHARS].strip()
     except BadMessage:
         return ""

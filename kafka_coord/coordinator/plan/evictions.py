@@ -68,7 +68,6 @@ def _asked_for(observation: Observation, membership: Membership, found: Eviction
 
 
 def _overdue(observation: Observation, membership: Membership, found: Evictions) -> None:
-    seconds = observation.settings.rebalance_timeout_ms / 1000
     for consumer in sorted(observation.overdue & membership.live.keys() - found.reasons.keys()):
         ledger = observation.ledgers.get(consumer)
         channel = observation.channels.get(consumer)
@@ -76,6 +75,7 @@ def _overdue(observation: Observation, membership: Membership, found: Evictions)
             continue
         if ledger is not None and ledger.incarnation != membership.live[consumer].incarnation:
             continue
+        seconds = observation.settings.rebalance_timeout_for(membership.live[consumer]) / 1000
         verb = "stop" if channel.commands[0].type is CommandType.STOP_FETCHER else "start"
         found.reasons[consumer] = (
             f"{verb}-fetcher ({channel.commands[0].name}) not acknowledged within the limit of {seconds:g} s"

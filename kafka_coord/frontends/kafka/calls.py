@@ -19,8 +19,12 @@ class Caller(typing.Protocol):
         """Its address."""
 
     @property
+    def address(self) -> str:
+        """``host:port``"""
+
+    @property
     def software(self) -> str:
-        """The name of its software, from ApiVersions; empty if unknown."""
+        """The name and version of its software, from ApiVersions; empty if unknown."""
 
     @property
     def access(self) -> Access:

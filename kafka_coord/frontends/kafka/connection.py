@@ -27,7 +27,7 @@ from kafka_coord.frontends.kafka.patches import Patch
 from kafka_coord.frontends.kafka.routing import LARGE, SASL, expects_answer, is_local
 from kafka_coord.frontends.kafka.statistics import Statistics
 from kafka_coord.wire.errors import BadMessage
-from kafka_coord.wire.frames import API_VERSIONS, HEADER_BYTES, frame_length, peek, software_name
+from kafka_coord.wire.frames import API_VERSIONS, HEADER_BYTES, client_software, frame_length, peek
 
 log = logging.getLogger(__name__)
 
@@ -301,7 +301,7 @@ class ClientConnection(asyncio.Protocol):
             self._task = asyncio.create_task(self._reach_broker())
             return False
         if api_key == API_VERSIONS:
-            self.software = software_name(bytes(memoryview(self._buffer)[_LENGTH : _LENGTH + length]))
+            self.software = client_software(bytes(memoryview(self._buffer)[_LENGTH : _LENGTH + length]))
         if api_key in SASL:
             self._has_sasl = True
             self.access.forget()

@@ -50,19 +50,23 @@ class GroupKinds:
 
     async def take_over(self, managed: ManagedGroups, group_id: str) -> Error:
         """Makes a managed group of an empty client-assigned one. If this fails half-way, the next member finishes it:
-        the group leaves the log only once its offsets are in ZooKeeper."""
+        the group leaves the log only once its offsets are in ZooKeeper. They stay in the log if members hold the
+        partitions already, and expire there."""
         if not is_legal(group_id):
             return Error.INVALID_GROUP_ID
         if group_id in self._taken_over or self._manager.is_writing(group_id):
             return Error.COORDINATOR_LOAD_IN_PROGRESS
         self._taken_over.add(group_id)
         try:
+            await self._manager.prove(group_id)
+            if self.availability(group_id) is not Error.NONE:
+                return Error.NOT_COORDINATOR
             stored = self._manager.offsets_cache.get(group_id, {})
             offsets = {TopicPartition(*where): one.offset for where, one in stored.items() if is_legal(where[0])}
-            error = await managed.adopt(group_id, offsets)
-            if error is Error.NONE:
-                error = await self._manager.delete_group(group_id)
-            log.info("took over group=%s offsets=%d result=%s", group_id, len(offsets), error.name)
-            return error
+            error = await managed.administration.adopt(group_id, offsets)
+            log.info("takes over group=%s offsets=%d result=%s", group_id, len(offsets), error.name)
+            if error is Error.UNKNOWN_MEMBER_ID:
+                return Error.NONE
+            return error or await self._manager.delete_group(group_id)
         finally:
             self._taken_over.discard(group_id)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from kafka_coord.channel.operations import Registration, decode_command, eviction_op, in_order
+from kafka_coord.channel.operations import Registration, decode_command, eviction_op, in_order, look_op
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.errors import MalformedValue, NoNode, StoreError
 from kafka_coord.frontends.members.event_log import EventLog
@@ -29,7 +29,7 @@ from kafka_coord.model import CommandId, CommandType, Ledger, StartFetcher, Topi
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Check, GetChildren, GetData, Node, Store
+from kafka_coord.zk.store import Check, GetChildren, GetData, Node, Op, Store
 from kafka_coord.zk.watches import Watches
 
 log = logging.getLogger(__name__)
@@ -200,8 +200,13 @@ class Term:
     def _write(self, wanted: instructions.WriteMember) -> None:
         member = wanted.member
         now_ms = int(self.store.clock.time() * 1000)
-        also = (eviction_op(member.group, member.consumer, now_ms),) if wanted.for_good else ()
-        self._writer.add(Write(self._znodes[member], wanted, also))
+        also: tuple[Op, ...] = ()
+        if wanted.for_good:
+            also = (eviction_op(member.group, member.consumer, now_ms),)
+        elif wanted.subscription is not None:
+            also = (look_op(member.group, member.consumer, now_ms),)
+        is_alone = wanted.subscription is not None
+        self._writer.add(Write(self._znodes[member], wanted, also, is_alone))
 
     def _gone(self, member: MemberId, _path: str) -> None:
         self._handle(stimuli.RegistrationDeleted(member))

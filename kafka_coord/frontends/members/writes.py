@@ -38,8 +38,9 @@ class MemberZnodes:
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """One write of a member. A leave also writes ``also``. A write is ``alone`` after it failed or may have taken
-    effect: it then gets its own request, by the rules of the ZooKeeper channel."""
+    """One write of a member. A leave and another subscription also write ``also``. A write is ``alone`` if it has to
+    read first, and after it failed or may have taken effect: it then gets its own request, by the rules of the
+    ZooKeeper channel."""
 
     znodes: MemberZnodes
     wanted: WriteMember
@@ -61,6 +62,9 @@ class Write:
 
     def write_alone(self) -> frozenset[str]:
         znodes, wanted = self.znodes, self.wanted
+        if wanted.subscription is not None:
+            znodes.channel.change_subscription(znodes.registration, wanted.subscription, self.also)
+            return frozenset()
         if wanted.acknowledges is not None:
             return znodes.channel.acknowledge(znodes.registration, wanted.acknowledges, wanted.offsets)
         if wanted.leaves:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from kafka_coord.coordinator.remediation import what_to_do
-from kafka_coord.model import Pause, Unreadable
+from kafka_coord.model import Observation, Pause, Unreadable
 from kafka_coord.monitor.channel import WaitingCommand
 from kafka_coord.monitor.cluster import Cluster
 from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warning
@@ -97,6 +97,11 @@ def gone_holders(snapshot: GroupSnapshot) -> list[str]:
     ]
 
 
+def _limit_ms(seen: Observation, consumer: str) -> int:
+    member = seen.members.get(consumer)
+    return seen.settings.rebalance_timeout_ms if member is None else seen.settings.rebalance_timeout_for(member)
+
+
 def _check_waiting(snapshot: GroupSnapshot, waiting: list[WaitingCommand], now_ms: int) -> Iterator[Finding]:
     group, seen = snapshot.group, snapshot.observation
     late: dict[str, int] = {}
@@ -104,7 +109,7 @@ def _check_waiting(snapshot: GroupSnapshot, waiting: list[WaitingCommand], now_m
     for command in waiting:
         if command.consumer not in snapshot.registrations:
             orphaned[command.consumer] = orphaned.get(command.consumer, 0) + 1
-        elif command.age_ms(now_ms) > seen.settings.rebalance_timeout_ms:
+        elif command.age_ms(now_ms) > _limit_ms(seen, command.consumer):
             late[command.consumer] = max(late.get(command.consumer, 0), command.age_ms(now_ms))
     for consumer, age_ms in sorted(late.items()):
         what = f"group {group}: {consumer} has not acknowledged a command for {age_ms // 1000} s"

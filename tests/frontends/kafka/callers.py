@@ -19,7 +19,7 @@ class OpenCaller:
     """``host`` is where it says it comes from."""
 
     def __init__(self, host: str) -> None:
-        self.host, self.software = host, "librdkafka"
+        self.host, self.address, self.software = host, f"{host}:0", "librdkafka 2.8.0"
         self.release: Callable[[], None] | None = None
         self.access = Everything(self.ask_broker, BrokerAccess())
 

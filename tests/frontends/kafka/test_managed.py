@@ -14,8 +14,10 @@ from kafka_coord import Consumer as CoordConsumer
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.dev.cluster.leadership import move_leadership
+from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import TOPIC
+from kafka_coord.monitor.audit import audit
 from kafka_coord.zk import layout
 from tests.coordinator.harness import FAST
 from tests.frontends.kafka.conftest import Front
@@ -178,7 +180,6 @@ def test_kafkas_tools_and_admin_clients_see_and_change_a_managed_group(
     assert {row["CLIENT-ID"]: row["#PARTITIONS"] for row in members}["stock"] == str(PARTITIONS // 2)
     assert "own" in {row["CONSUMER-ID"] for row in members}
     assert "Stable" in state
-    assert "sticky" in state
     assert (rows[group].state, rows[group].type) == (ConsumerGroupState.STABLE, ConsumerGroupType.CONSUMER)
     held = {tp.partition for member in seen.members for tp in member.assignment.topic_partitions}
     assert (len(seen.members), held) == (2, set(range(PARTITIONS)))
@@ -197,3 +198,44 @@ def test_kafkas_tools_and_admin_clients_see_and_change_a_managed_group(
     other.close()
     tools("kafka-consumer-groups.sh", *at, "--delete")
     assert not front.store.exists(layout.group(group))
+
+
+@pytest.fixture(scope="module")
+def gates(front: Front) -> str:
+    """Another topic, of one partition."""
+    TopicAdmin(front.cluster.bootstrap_servers).create("gates", 1, replication=3)
+    return "gates"
+
+
+def test_a_subscription_changes_without_an_interruption(
+    front: Front, topic: str, gates: str, consumer: Callable[..., Consumer]
+) -> None:
+    group = f"managed-{next(_numbers)}"
+    one, revoked = consumer(group), []
+    eventually(lambda: shared(one), within_s=30)
+    one.subscribe([topic, gates], on_revoke=lambda _, partitions: revoked.extend(partitions))
+    eventually(lambda: one.poll(0.05) or len(one.assignment()) == PARTITIONS + 1, within_s=30)
+    assert revoked == []
+
+
+def test_a_subscription_may_have_names_and_a_regular_expression(front: Front, topic: str, gates: str) -> None:
+    group = f"managed-{next(_numbers)}"
+    join = {"group_id": group, "member_id": "m", "member_epoch": 0, "topic_partitions": ()}
+    with Peer(front.listeners[front.coordinator(partition_of(group))]) as peer:
+
+        def ask(**fields: Any) -> Any:
+            return peer.ask("ConsumerGroupHeartbeat", 1, **join | fields)
+
+        hostile = ask(subscribed_topic_names=(), subscribed_topic_regex="(a)\\1")
+        assert hostile.error_code == Error.INVALID_REGULAR_EXPRESSION
+        unknown = ask(subscribed_topic_names=(topic,), server_assignor="fastest")
+        assert unknown.error_code == Error.UNSUPPORTED_ASSIGNOR
+        joined = ask(subscribed_topic_names=(topic,), subscribed_topic_regex="gat.*", server_assignor="range")
+        assert sorted(len(one.partitions) for one in joined.assignment.topic_partitions) == [1, PARTITIONS]
+        ask(member_epoch=-1)
+
+
+def test_zookeepers_log_of_all_this_breaks_no_invariant(front: Front) -> None:
+    directory = front.cluster.brokers[0].directory.parent / "zookeeper" / "data"
+    found = audit([directory], running=True).to_json()
+    assert found["violations"] == []

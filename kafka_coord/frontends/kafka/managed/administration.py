@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import MalformedValue, NoNode, StoreError
+from kafka_coord.frontends.kafka.managed.adopting import begin_adoption
 from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
 from kafka_coord.frontends.kafka.managed.topic_ids import TopicIds
 from kafka_coord.frontends.kafka.managed.views import GroupView, Served, State, read_groups, state_of, topics_of
@@ -29,6 +30,8 @@ ANSWER_S = 10.0
 _LOOK_AGAIN_S = 0.05
 _AT_ONCE = 200
 """Groups in one read, which others wait for."""
+_OFFSETS_AT_ONCE = 2_000
+"""The coordinator writes each request as one multi."""
 _DONE = "done"
 
 
@@ -72,6 +75,22 @@ class Administration:
         return GroupView(group, Error.NONE, seen, served, ids)
 
     # --- changes -----------------------------------------------------------------------------------------------------
+
+    async def adopt(self, group: str, offsets: Mapping[TopicPartition, int]) -> Error:
+        """Makes the group with these offsets. Those that it has already stay as they are."""
+        try:
+            missing = await asyncio.to_thread(begin_adoption, self._store, group, offsets)
+        except StoreError as error:
+            log.warning("cannot take over group=%s: %s", group, error)
+            return Error.COORDINATOR_NOT_AVAILABLE
+        self._terms.made(group)
+        partitions = sorted(missing)
+        for at in range(0, len(partitions), _OFFSETS_AT_ONCE):
+            part = {tp: missing[tp] for tp in partitions[at : at + _OFFSETS_AT_ONCE]}
+            refusal = await self.set_offsets(group, part)
+            if refusal is not Error.NONE:
+                return refusal
+        return Error.NONE
 
     async def delete(self, group: str) -> Error:
         return await self._ask(Request(RequestType.DELETE_GROUP, group), Error.NON_EMPTY_GROUP)

@@ -20,10 +20,12 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kafka_coord.classic_groups.errors import Error
+from kafka_coord.errors import InvalidPattern
 from kafka_coord.frontends.kafka.managed.pace import NOT_HELD_S, Pace
+from kafka_coord.frontends.kafka.managed.topics import UNCHANGED, Topics
 from kafka_coord.frontends.members.machine import MembershipMachine, instructions, stimuli
 from kafka_coord.frontends.members.machine.stimuli import MemberId, Offsets, RegistrationOptions, Stimulus
-from kafka_coord.model import Command, CommandId, StartFetcher, StopFetcher, Subscription, TopicPartition
+from kafka_coord.model import Command, CommandId, StartFetcher, StopFetcher, TopicPartition
 
 JOIN, LEAVE, LEAVE_FOR_NOW = 0, -1, -2
 """Epochs with a meaning in a heartbeat. ``LEAVE_FOR_NOW``: a static member, whose place is kept."""
@@ -37,7 +39,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A ConsumerGroupHeartbeat. ``owned`` and ``subscription`` are ``None`` if the client has not changed them.
+    """A ConsumerGroupHeartbeat. ``owned`` is ``None`` if the client has not changed it, and so are parts of ``topics``.
     ``registration`` is the value of the member's registration, for a heartbeat that joins. ``software`` is the client's
     name, and empty if its heartbeats are not held."""
 
@@ -46,7 +48,7 @@ class Heartbeat:
     member_id: str
     epoch: int
     owned: Owned | None = None
-    subscription: Subscription | None = None
+    topics: Topics = UNCHANGED
     registration: bytes = b""
     is_static: bool = False
     software: str = ""
@@ -54,7 +56,7 @@ class Heartbeat:
     @property
     def is_whole(self) -> bool:
         """Whether the client says everything, as it does when it does not know what has been answered."""
-        return self.epoch == JOIN or (self.owned is not None and self.subscription is not None)
+        return self.epoch == JOIN or (self.owned is not None and self.topics.is_told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +104,15 @@ class ConsumerGroupMember:
 
     ``assignment`` is what the client should own, ``sent`` what it was last told, ``owned`` what it last said it owns.
     ``command`` is the delivered command that it has not acknowledged, and ``told`` whether an answer has told the
-    client what that asks for. ``waiting`` is the heartbeat that is answered at ``answer_at`` at the latest.
+    client what that asks for. ``waiting`` is the heartbeat that is answered at ``answer_at`` at the latest, and
+    ``changing`` one whose subscription is being written. ``topics`` are not known of a member that registered in an
+    earlier term.
     """
 
     key: Key
     member_id: str
     connection: int
-    subscription: Subscription | None
+    topics: Topics
     pace: Pace
     is_static: bool
     id: MemberId | None = None
@@ -123,7 +127,7 @@ class ConsumerGroupMember:
     command: tuple[CommandId, Command] | None = None
     told: bool = False
     has_acknowledged: bool = False
-    fenced: bool = False
+    changing: Heartbeat | None = None
     waiting: Heartbeat | None = None
     answer_at: float = 0.0
     leaving: Heartbeat | None = None
@@ -209,13 +213,13 @@ class ConsumerGroupMembers:
     def _join(self, beat: Heartbeat, member: ConsumerGroupMember | None) -> None:
         """A client that joins again begins with nothing, as a new incarnation; but one that repeats itself because it
         lost the answer is the same."""
-        if beat.subscription is None:
+        if not beat.topics.is_told:
             self._refuse(beat, Error.INVALID_REQUEST, "a member that joins says what it subscribes to")
             return
         if member is not None and member.member_id != beat.member_id:
             self._refuse(beat, Error.UNRELEASED_INSTANCE_ID, f"another member has the instance id {beat.key[1]}")
             return
-        if member is not None and member.subscription == beat.subscription and not member.has_acknowledged:
+        if member is not None and member.topics == beat.topics.since(UNCHANGED) and not member.has_acknowledged:
             member.owned = None
             self._wait(member, beat)
             if member.command is not None:
@@ -227,6 +231,7 @@ class ConsumerGroupMembers:
             self._end(member, Error.UNKNOWN_MEMBER_ID)
             self._stimuli.append(stimuli.Disconnected(member.connection))
         member = self._made(beat, pace)
+        member.topics = beat.topics.since(UNCHANGED)
         self._wait(member, beat)
         options = RegistrationOptions(self._session_timeout_s, auto_commit=False, resume_key=beat.member_id)
         self._stimuli.append(stimuli.RegistrationWanted(member.connection, beat, *beat.key, options, beat.registration))
@@ -243,9 +248,7 @@ class ConsumerGroupMembers:
         self._stimuli.append(stimuli.ResumeWanted(member.connection, beat, found.id, beat.member_id))
 
     def _made(self, beat: Heartbeat, pace: Pace) -> ConsumerGroupMember:
-        member = ConsumerGroupMember(
-            beat.key, beat.member_id, next(self._numbers), beat.subscription, pace, beat.is_static
-        )
+        member = ConsumerGroupMember(beat.key, beat.member_id, next(self._numbers), UNCHANGED, pace, beat.is_static)
         self.members[beat.key] = self._by_connection[member.connection] = member
         self._of_group.setdefault(beat.key[0], {})[beat.member_id] = member
         return member
@@ -264,14 +267,28 @@ class ConsumerGroupMembers:
 
     def _beats(self, member: ConsumerGroupMember, beat: Heartbeat) -> None:
         is_late = beat.epoch == member.previous_epoch and (beat.owned is None or self._is_assigned(member, beat.owned))
-        if beat.subscription is not None and member.subscription is None:
-            member.subscription = beat.subscription
-        if beat.subscription is not None and beat.subscription != member.subscription:
-            member.fenced = True  # it gives up everything and joins with its new subscription
-        if member.fenced or not (beat.epoch == member.epoch or is_late):
+        if not (beat.epoch == member.epoch or is_late):
             self._refuse(beat, Error.FENCED_MEMBER_EPOCH)
             return
         self._stimuli.append(stimuli.Heard(member.connection))
+        topics = beat.topics.since(member.topics)
+        if beat.topics.is_told and topics != member.topics:
+            self._subscribe(member, beat, topics)
+        else:
+            self._go_on(member, beat)
+
+    def _subscribe(self, member: ConsumerGroupMember, beat: Heartbeat, topics: Topics) -> None:
+        try:
+            subscription = topics.subscription()
+        except InvalidPattern as error:
+            self._refuse(beat, Error.INVALID_REQUEST, str(error))
+            return
+        if member.changing is not None:
+            self._refuse(member.changing, Error.COORDINATOR_LOAD_IN_PROGRESS)
+        member.changing, member.topics = beat, topics
+        self._stimuli.append(stimuli.SubscriptionWanted(member.connection, beat, subscription))
+
+    def _go_on(self, member: ConsumerGroupMember, beat: Heartbeat) -> None:
         if beat.owned is not None:
             member.owned = beat.owned
         self._acknowledge(member)
@@ -336,7 +353,7 @@ class ConsumerGroupMembers:
             return Error.COORDINATOR_LOAD_IN_PROGRESS if may_return else Error.UNKNOWN_MEMBER_ID
         if member.member_id != member_id:
             return Error.UNKNOWN_MEMBER_ID
-        good = not member.fenced and member.first_epoch <= epoch <= member.epoch
+        good = member.first_epoch <= epoch <= member.epoch
         return Error.NONE if good else Error.STALE_MEMBER_EPOCH
 
     def key_of(self, group: str, member_id: str) -> Key:
@@ -417,6 +434,9 @@ class ConsumerGroupMembers:
             self._refuse(member.leaving, Error.COORDINATOR_NOT_AVAILABLE, said.message)
             member.leaving = None
             return
+        if said.request is member.changing and member.changing is not None:
+            self._subscribed(member, member.changing, said)
+            return
         member.commits.discard(said.request)
         errors = {
             instructions.Refused.NOT_HELD: Error.STALE_MEMBER_EPOCH,
@@ -424,6 +444,14 @@ class ConsumerGroupMembers:
         }
         error = Error.NONE if said.refused is None else errors[said.refused]
         self._answers.append(Committed(said.request, error, said.topics))
+
+    def _subscribed(self, member: ConsumerGroupMember, beat: Heartbeat, said: instructions.AnswerCommit) -> None:
+        member.changing = None
+        if said.refused is None:
+            self._go_on(member, beat)
+        else:
+            member.topics = UNCHANGED  # unknown, so the client's next attempt is one
+            self._refuse(beat, Error.COORDINATOR_NOT_AVAILABLE, said.message)
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
@@ -455,11 +483,11 @@ class ConsumerGroupMembers:
             del of_group[member.member_id]
             if not of_group:
                 del self._of_group[member.key[0]]
-        for beat in (member.waiting, member.leaving):
+        for beat in (member.waiting, member.changing, member.leaving):
             if beat is not None:
                 self._refuse(beat, error, message)
         self._answers += [Committed(token, error) for token in member.commits]
-        member.waiting = member.leaving = None
+        member.waiting = member.changing = member.leaving = None
         member.commits.clear()
 
     def end(self) -> None:

@@ -24,10 +24,11 @@ JOIN_S = 0.9
 """How long a join is held. What the client waits for is not known: it may have been told an interval before."""
 LONGEST_INTERVAL_S = 1.7
 SHORTEST_INTERVAL_S = 0.15
+LONGEST_SILENCE_S = 0.35
 _BETWEEN_POLLS_S = 0.05
 _MARGIN_S = 0.07
 """A hold ends so long before the client gives up."""
-_GROWTH = 0.45
+_GROWTH = 0.6
 """By so much an interval may be longer than the hold before it."""
 _RARE_S = 0.5
 """More frequent commits have no rhythm that holds could keep."""
@@ -86,7 +87,8 @@ class Pace:
         if self.polls_long:
             return self._tell(_BETWEEN_POLLS_S)
         held_s = now - self.began
-        interval_s = min(LONGEST_INTERVAL_S, held_s + max(SHORTEST_INTERVAL_S, _GROWTH * held_s))
+        more_s = min(LONGEST_SILENCE_S, max(SHORTEST_INTERVAL_S, _GROWTH * held_s))
+        interval_s = min(LONGEST_INTERVAL_S, held_s + more_s)
         left_s = self.committed_at + self.period_s - now  # until the next commit is due
         if _RARE_S <= self.period_s < math.inf:
             if left_s > SHORTEST_INTERVAL_S:

@@ -17,6 +17,7 @@ from kafka_coord.frontends.kafka.managed.administration import Administration
 from kafka_coord.frontends.kafka.managed.members import JOIN, Beaten, Commit, Heartbeat
 from kafka_coord.frontends.kafka.managed.terms import PROTOCOL, SESSION_TIMEOUT_S, ManagedTerms
 from kafka_coord.frontends.kafka.managed.topic_ids import Assigned
+from kafka_coord.frontends.kafka.managed.topics import Topics
 from kafka_coord.frontends.members.registering import registration_value, too_large
 from kafka_coord.grouplog.manager import Offsets
 from kafka_coord.grouplog.records import CommittedOffset
@@ -25,6 +26,8 @@ from kafka_coord.model.names import is_legal
 from kafka_coord.wire.messages import message
 
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]")
+_ASSIGNORS = {"uniform": "sticky", "range": "range"}
+"""Kafka's assignors, and the engine's that come closest."""
 _SESSION_TIMEOUT_MS = round(SESSION_TIMEOUT_S * 1000)
 
 
@@ -34,7 +37,7 @@ class ManagedGroups:
     def __init__(self, terms: ManagedTerms, administration: Administration, broker_id: int) -> None:
         self._terms, self._broker_id = terms, broker_id
         self.administration, self.names = administration, terms.names
-        self.has, self.knows, self.adopt = terms.has, terms.knows, terms.adopt
+        self.has, self.knows = terms.has, terms.knows
 
     async def heartbeat(self, request: Any, client_id: str, client: Caller, *, holds: bool) -> Any:
         """Answers a ConsumerGroupHeartbeat of a client that may take part. ``holds``: it may be held."""
@@ -45,15 +48,21 @@ class ManagedGroups:
         if not is_legal(consumer):
             return refused(Error.INVALID_REQUEST, f"a member of a managed group cannot have the id {consumer[:80]!r}")
         try:
-            wanted = _subscription(request)
-        except (ValueError, InvalidPattern) as error:
-            return refused(Error.INVALID_REQUEST, str(error))
+            topics, assignor = _topics(request), _assignor(request)
+        except InvalidPattern as error:
+            return refused(Error.INVALID_REGULAR_EXPRESSION, str(error))
+        except ValueError as error:
+            return refused(Error.UNSUPPORTED_ASSIGNOR, str(error))
         owned = None
         if request.topic_partitions is not None:
             owned = frozenset((one.topic_id, number) for one in request.topic_partitions for number in one.partitions)
         value = b""
-        if wanted is not None and request.member_epoch == JOIN:
-            value = self._registration(request, consumer, member_id, wanted, client_id, client.host)
+        if topics.is_told:
+            try:
+                wanted = topics.subscription()
+            except InvalidPattern as error:
+                return refused(Error.INVALID_REQUEST, str(error))
+            value = self._registration(request, consumer, member_id, wanted, assignor, client_id, client)
             refusal = too_large(value)
             if refusal is not None:
                 return refused(Error.INVALID_REQUEST, refusal.message)
@@ -66,7 +75,7 @@ class ManagedGroups:
                 member_id,
                 request.member_epoch,
                 owned,
-                wanted,
+                topics,
                 value,
                 is_static=request.instance_id is not None,
                 software=client.software if holds else "",
@@ -76,21 +85,32 @@ class ManagedGroups:
         return _heartbeat_answer(answer, member_id, assigned)
 
     def _registration(
-        self, request: Any, consumer: str, member_id: str, wanted: Subscription, client_id: str, host: str
+        self,
+        request: Any,
+        consumer: str,
+        member_id: str,
+        wanted: Subscription,
+        assignor: str | None,
+        client_id: str,
+        client: Caller,
     ) -> bytes:
         member = Member(
             consumer,
             0,
             wanted,
+            assignor=assignor,
             rack=request.rack_id or None,
             session_timeout_ms=_SESSION_TIMEOUT_MS,
             rejoin_grace_ms=_SESSION_TIMEOUT_MS if request.instance_id is not None else 0,
             client=client_id or None,
-            host=host,
+            host=client.host,
             protocol=PROTOCOL,
+            software=client.software or None,
+            rebalance_timeout_ms=max(0, request.rebalance_timeout_ms),
         )
         register = Register(request.group_id, member, auto_commit=False, resume_key=member_id)
-        return registration_value(register, self._broker_id, host, time.time_ns() // 1_000_000, secrets.token_hex(8))
+        now_ms, nonce = time.time_ns() // 1_000_000, secrets.token_hex(8)
+        return registration_value(register, self._broker_id, client.address, now_ms, nonce)
 
     async def commit(self, request: Any, offsets: Offsets) -> tuple[Error, dict[tuple[str, int], Error]]:
         """Commits for a member, or for a tool. Returns an error for all, and those of single partitions."""
@@ -126,21 +146,22 @@ def refused(error: Error, words: str | None = None) -> Any:
     return message("ConsumerGroupHeartbeatResponse")(error_code=error, error_message=words)
 
 
-def _subscription(request: Any) -> Subscription | None:
-    """``None`` if the client has not changed it. Raises :class:`ValueError` and :class:`InvalidPattern`."""
-    names, pattern = request.subscribed_topic_names, getattr(request, "subscribed_topic_regex", None)
-    if pattern:
-        if names:
-            raise ValueError("a subscription to topics and a pattern at once is not served: use one of them")
-        return Subscription.matching(pattern)
-    if names is None:
+def _topics(request: Any) -> Topics:
+    """Names that no topic can have are left out. Raises :class:`InvalidPattern`."""
+    names, regex = request.subscribed_topic_names, getattr(request, "subscribed_topic_regex", None)
+    if regex:
+        Topics(regex=regex).subscription()
+    return Topics(None if names is None else frozenset(filter(is_legal, names)), regex)
+
+
+def _assignor(request: Any) -> str | None:
+    """The engine's name. Raises :class:`ValueError`."""
+    wanted = request.server_assignor
+    if not wanted:
         return None
-    if not names and request.member_epoch == JOIN:
-        raise ValueError("the subscription names no topic")
-    illegal = [name for name in names if not is_legal(name)]
-    if illegal:
-        raise ValueError(f"{illegal[0][:80]!r} is not a legal topic name")
-    return Subscription.to(names)
+    if wanted not in _ASSIGNORS:
+        raise ValueError(f"assignor {wanted[:80]!r} is not one of {', '.join(sorted(_ASSIGNORS))}")
+    return _ASSIGNORS[wanted]
 
 
 def _heartbeat_answer(answer: Beaten, member_id: str, assigned: Assigned | None) -> Any:

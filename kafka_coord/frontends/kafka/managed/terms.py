@@ -9,7 +9,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -18,7 +18,6 @@ from kafka_coord.channel.messages import Code
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import Fenced, MalformedValue, NoNode, StoreError, StoreUnavailable
 from kafka_coord.frontends.kafka.calls import Caller
-from kafka_coord.frontends.kafka.managed.adopting import adopt
 from kafka_coord.frontends.kafka.managed.members import (
     Beaten,
     Commit,
@@ -200,6 +199,10 @@ class ManagedTerms:
         served = self._served.get(partition_of(group))
         return served.members.heard_of(group) if served is not None else []
 
+    def made(self, group: str) -> None:
+        """The group has been made a moment ago."""
+        self._groups.add(group)
+
     def names(self) -> list[str]:
         """All managed groups."""
         return self._groups.all()
@@ -242,22 +245,6 @@ class ManagedTerms:
             served.committed.ask(group, "", wanted, partial(self._fetched, token))
 
         found: tuple[Error, Found] = await self._ask(group, pass_on, (Error.COORDINATOR_LOAD_IN_PROGRESS, {}))
-        return found
-
-    async def adopt(self, group: str, offsets: Mapping[TopicPartition, int]) -> Error:
-        """Makes the group, with these offsets. Offsets that it has already stay as they are."""
-
-        def pass_on(served: Served, token: asyncio.Future[Any]) -> None:
-            try:
-                adopt(served.term.store, group, offsets)
-            except StoreError as error:
-                log.warning("cannot take over group=%s: %s", group, error)
-                _resolve(token, Error.COORDINATOR_NOT_AVAILABLE)
-            else:
-                self._groups.add(group)
-                _resolve(token, Error.NONE)
-
-        found: Error = await self._ask(group, pass_on, Error.COORDINATOR_LOAD_IN_PROGRESS)
         return found
 
     async def _ask(

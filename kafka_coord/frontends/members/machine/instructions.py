@@ -12,7 +12,7 @@ from kafka_coord.frontends.members.machine.stimuli import (
     RegistrationWanted,
     Request,
 )
-from kafka_coord.model import Command, CommandId
+from kafka_coord.model import Command, CommandId, Subscription
 
 # --- to be said to a client --------------------------------------------------------------------------------------
 
@@ -84,8 +84,8 @@ class Refused(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AnswerCommit:
-    """Answers a commit. ``topics`` no longer exist. If ``refused`` is set, nothing was written, for the reason in
-    ``message``."""
+    """Answers a commit or another subscription. ``topics`` no longer exist. If ``refused`` is set, nothing was written,
+    for the reason in ``message``."""
 
     connection: int
     request: Request
@@ -163,8 +163,9 @@ class DropCommand:
 
 @dataclass(frozen=True, slots=True)
 class WriteMember:
-    """Writes offsets and, in the same multi, the acknowledgement of a command or the end of the registration. At most
-    one write of a member is outstanding. :class:`~.stimuli.MemberWritten` with this number reports its outcome."""
+    """Writes offsets and, in the same multi, the acknowledgement of a command or the end of the registration; or writes
+    another subscription into the registration. At most one write of a member is outstanding.
+    :class:`~.stimuli.MemberWritten` with this number reports its outcome."""
 
     member: MemberId
     number: int
@@ -172,6 +173,7 @@ class WriteMember:
     acknowledges: CommandId | None = None
     leaves: bool = False
     for_good: bool = False
+    subscription: Subscription | None = None
 
 
 ToStore = (

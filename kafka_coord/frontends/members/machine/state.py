@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from kafka_coord.frontends.members.machine.stimuli import MemberId, RegistrationOptions, Request
-from kafka_coord.model import Command, CommandId, StopFetcher, TopicPartition
+from kafka_coord.model import Command, CommandId, StopFetcher, Subscription, TopicPartition
 
 PROBES_PER_SESSION = 3
 """The machine probes a member every third of its session timeout."""
@@ -67,7 +67,17 @@ class LeaveWrite:
     for_good: bool = False
 
 
-PendingWrite = OffersWrite | CommitWrite | AcknowledgeWrite | LeaveWrite
+@dataclass(slots=True, eq=False)
+class SubscriptionWrite:
+    """Another subscription, whose answer the client awaits."""
+
+    connection: int
+    request: Request
+    subscription: Subscription
+    offsets: dict[TopicPartition, int] = field(default_factory=dict)
+
+
+PendingWrite = OffersWrite | CommitWrite | AcknowledgeWrite | LeaveWrite | SubscriptionWrite
 
 
 @dataclass(slots=True, eq=False)

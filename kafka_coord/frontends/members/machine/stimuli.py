@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from kafka_coord.model import Command, CommandId, TopicPartition
+from kafka_coord.model import Command, CommandId, Subscription, TopicPartition
 
 Offsets = Mapping[TopicPartition, int]
 """Maps each partition to the offset of the next record to read."""
@@ -94,6 +94,15 @@ class CommitWanted:
     connection: int
     request: Request
     offsets: Offsets
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionWanted:
+    """A client subscribes to something else, and goes on as the same incarnation. It is answered like a commit."""
+
+    connection: int
+    request: Request
+    subscription: Subscription
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +225,7 @@ Stimulus = (
     | ProbeAnswered
     | CommandAcknowledged
     | CommitWanted
+    | SubscriptionWanted
     | LeaveWanted
     | Disconnected
     | MemberFound

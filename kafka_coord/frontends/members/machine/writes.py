@@ -13,6 +13,7 @@ from kafka_coord.frontends.members.machine.state import (
     MemberState,
     OffersWrite,
     PendingWrite,
+    SubscriptionWrite,
 )
 from kafka_coord.frontends.members.machine.stimuli import Trouble
 from kafka_coord.model import StartFetcher, TopicPartition
@@ -90,6 +91,11 @@ class Writes:
             member.reported.pop(tp, None)
         self.add(member, CommitWrite(wanted.connection, wanted.request, dict(wanted.offsets)))
 
+    def subscription_wanted(self, wanted: stimuli.SubscriptionWanted) -> None:
+        member = self._machine.connections.get(wanted.connection)
+        if member is not None:
+            self.add(member, SubscriptionWrite(wanted.connection, wanted.request, wanted.subscription))
+
     def leave_wanted(self, wanted: stimuli.LeaveWanted) -> None:
         member = self._machine.connections.get(wanted.connection)
         if member is None:
@@ -113,11 +119,16 @@ class Writes:
             acknowledges = write.delivered.command_id if isinstance(write, AcknowledgeWrite) else None
             leaves = isinstance(write, LeaveWrite)
             for_good = isinstance(write, LeaveWrite) and write.for_good
-            self._machine.emit(
-                instructions.WriteMember(
-                    member.id, member.write_number, dict(write.offsets), acknowledges, leaves, for_good
-                )
+            wanted = instructions.WriteMember(
+                member.id,
+                member.write_number,
+                dict(write.offsets),
+                acknowledges,
+                leaves,
+                for_good,
+                write.subscription if isinstance(write, SubscriptionWrite) else None,
             )
+            self._machine.emit(wanted)
 
     def member_written(self, outcome: stimuli.MemberWritten) -> None:
         member = self._machine.current(outcome.member)
@@ -139,12 +150,14 @@ class Writes:
             self._offers_done(member, write, outcome)
         elif isinstance(write, AcknowledgeWrite):
             self._acknowledged(member, write, outcome)
-        elif isinstance(write, CommitWrite):
+        elif isinstance(write, CommitWrite | SubscriptionWrite):
             self._answer(write.connection, write, outcome)
         elif isinstance(write, LeaveWrite):
             self._left(member, write, outcome)
 
-    def _answer(self, connection: int, write: CommitWrite | LeaveWrite, outcome: stimuli.MemberWritten) -> None:
+    def _answer(
+        self, connection: int, write: CommitWrite | LeaveWrite | SubscriptionWrite, outcome: stimuli.MemberWritten
+    ) -> None:
         refused = Refused.FAILED if outcome.trouble is not None else None
         self._machine.emit(
             instructions.AnswerCommit(connection, write.request, outcome.refused, refused, outcome.reason)

@@ -19,14 +19,15 @@ from kafka_coord.frontends.kafka.managed.members import (
     Heartbeat,
 )
 from kafka_coord.frontends.kafka.managed.pace import JOIN_S
+from kafka_coord.frontends.kafka.managed.topics import Topics
 from kafka_coord.frontends.members.machine import instructions, stimuli
 from kafka_coord.frontends.members.machine.stimuli import MemberId, RegistrationOptions
-from kafka_coord.model import StartFetcher, StartPoint, StopFetcher, Subscription, TopicPartition
+from kafka_coord.model import StartFetcher, StartPoint, StopFetcher, TopicPartition
 from tests.frontends.machine.house import House, tp
 
 SESSION_S = 45.0
 ID = b"flights-identity"
-FLIGHTS = Subscription.to(["flights"])
+FLIGHTS = Topics(frozenset({"flights"}))
 
 
 def owned(*partitions: int) -> frozenset[tuple[bytes, int]]:
@@ -76,7 +77,7 @@ class Play:
         token = self.last_token = next(self._tokens)
         key = ("delays", consumer or member_id)
         if epoch == JOIN:
-            more = {"subscription": FLIGHTS, "owned": owned()} | more
+            more = {"topics": FLIGHTS, "owned": owned()} | more
         beat = Heartbeat(token, key, member_id, epoch, is_static=bool(consumer), **more)
         self.members.heartbeat(beat, self.house.now)
         self.pump()
@@ -117,7 +118,7 @@ class Play:
         """``m1`` has joined and owns these. Its epoch."""
         self.beat(JOIN, software=software)
         self.send(generation, start=partitions)
-        self.beat(generation, owned=owned(*partitions), subscription=FLIGHTS)
+        self.beat(generation, owned=owned(*partitions), topics=FLIGHTS)
         assert [store.acknowledges is not None for store in self.write()] == [True]
         return generation
 
@@ -289,15 +290,33 @@ def test_who_commits_in_partitions_it_was_told_to_start_has_started_them() -> No
     assert play.commit(2, 9, partition=1).error is Error.STALE_MEMBER_EPOCH, "it never had that epoch"
 
 
-def test_a_member_with_another_subscription_gives_up_everything_and_joins_again() -> None:
+def test_a_subscription_changes_in_place() -> None:
     play = Play()
     epoch = play.holding(0)
     before = play.house.machine.members["delays", "m1"].id
-    wider = Subscription.to(["flights", "gates"])
-    assert play.beat(epoch, subscription=wider, owned=owned(0)).error is Error.FENCED_MEMBER_EPOCH
-    assert play.beat(epoch).error is Error.FENCED_MEMBER_EPOCH
-    assert play.beat(JOIN, subscription=wider) is None
-    assert play.house.machine.members["delays", "m1"].id.incarnation > before.incarnation
+    assert play.beat(epoch, topics=Topics(regex="gat.*")) is None, "it is not written yet"
+    (store,) = play.write()
+    assert store.subscription == Topics(FLIGHTS.names, "gat.*").subscription()
+    answer = play.answers[play.last_token]
+    assert (answer.error, answer.epoch) == (Error.NONE, epoch)
+    assert play.house.machine.members["delays", "m1"].id == before
+    assert play.commit(epoch, 7).error is Error.NONE, "it holds what it held"
+    assert play.beat(epoch, topics=Topics(regex="gat.*")) is not None, "that is no change"
+    play.beat(epoch, topics=Topics(regex=""))
+    assert [store.subscription for store in play.write()] == [FLIGHTS.subscription()]
+
+
+def test_a_subscription_that_cannot_be_written_is_asked_for_again() -> None:
+    play = Play()
+    epoch = play.holding(0)
+    play.beat(epoch, topics=Topics(regex="gat.*"))
+    (store,) = play.stores
+    play.stores.clear()
+    play.house.written(store, trouble=stimuli.Trouble.FAILED)
+    play.pump()
+    assert play.answers[play.last_token].error is Error.COORDINATOR_NOT_AVAILABLE
+    play.beat(epoch, topics=Topics(FLIGHTS.names, "gat.*"))
+    assert [store.subscription for store in play.write()] == [Topics(FLIGHTS.names, "gat.*").subscription()]
 
 
 @pytest.mark.parametrize(("epoch", "for_good"), [(LEAVE, True), (LEAVE_FOR_NOW, False)])
