@@ -27,7 +27,7 @@ NO_PRODUCER = -1
 
 
 class LogRecord(NamedTuple):
-    """One record of a batch. ``offset`` is the log's. A tuple, since there are so many of them."""
+    """One record of a batch. ``offset`` is its offset in the log. A tuple, because there are very many."""
 
     key: bytes | None
     value: bytes | None
@@ -37,7 +37,8 @@ class LogRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch, its records decoded. ``end`` is the offset behind its last record: compaction may have removed that."""
+    """A batch with its records decoded. ``end`` is the offset after its last record, even if compaction has removed
+    that record."""
 
     base_offset: int
     end: int
@@ -75,8 +76,9 @@ def encode_batch(
 
 
 def decode_batches(data: bytes) -> Iterator[Batch]:
-    """The whole batches in ``data``, as a fetch gives them: the last one may be cut off, and is left out then. Raises
-    :class:`BadMessage` for a broken one, and for a compressed one (nobody writes such to the logs read here)."""
+    """The complete batches in ``data``, which a fetch returned. The last one may be cut off; then it is left out.
+    Raises :class:`BadMessage` for a broken batch, and for a compressed one (nobody writes those to the logs read
+    here)."""
     at = 0
     while len(data) - at >= _HEAD.size:
         fields = _HEAD.unpack_from(data, at)

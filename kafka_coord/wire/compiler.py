@@ -20,15 +20,16 @@ from kafka_coord.wire.definition import FIXED, Definition, Field, Struct
 from kafka_coord.wire.errors import BadMessage
 
 MAX_ELEMENTS = 100_000
-"""Of an array of a request. Three bytes may be an element, and each takes a hundred times that while it is read."""
+"""The most elements of an array in a request. An element may be as short as three bytes, and takes a hundred times that
+in memory while it is read."""
 Decode = Callable[[bytes, int], tuple[Any, int]]
-"""Bytes and where the message begins → the message, and where it ends."""
+"""Maps bytes and the start of the message to the message and its end."""
 Encode = Callable[[Any, bytearray], None]
-"""Appends a message."""
+"""Appends a message to the bytes."""
 
 
 class Record:
-    """What every compiled class is: fields by keyword, equal by value."""
+    """The base of every compiled class: fields by keyword, equality by value."""
 
     __slots__ = ()
     _fields: tuple[str, ...] = ()
@@ -44,7 +45,7 @@ class Record:
 
 
 class Compiler:
-    """One message's classes and functions."""
+    """The classes and functions of one message."""
 
     def __init__(self, definition: Definition) -> None:
         self._definition = definition
@@ -81,7 +82,7 @@ class Compiler:
 
 
 class _Functions:
-    """What decoders and encoders of one version share."""
+    """The common part of decoders and encoders of one version."""
 
     def __init__(self, definition: Definition, classes: dict[str, type[Record]], version: int) -> None:
         if version not in definition.versions:
@@ -109,11 +110,11 @@ class _Functions:
 
     @staticmethod
     def _is_flat(of: Struct) -> bool:
-        """Whether its code can stand in the loop over an array of it, without a call for each: it has no loop."""
+        """Whether its code can be inlined into the loop over an array of it: it contains no loop itself."""
         return not any(f.struct is not None or (f.is_array and f.type not in FIXED) for f in of.fields)
 
     def _runs(self, fields: list[Field]) -> Iterator[tuple[bool, list[Field]]]:
-        """Neighbours of fixed size together."""
+        """Groups adjacent fields of fixed size."""
         for fixed, some in groupby(fields, lambda f: f.type in FIXED and not f.is_array):
             neighbours = list(some)
             yield from [(True, neighbours)] if fixed else ((False, [field]) for field in neighbours)
@@ -154,7 +155,7 @@ class _Decoders(_Functions):
         return name
 
     def _body(self, of: Struct, o: str) -> list[str]:
-        """Makes it without its ``__init__``, as every field is set here anyway."""
+        """Creates it without its ``__init__``, because all fields are set here anyway."""
         new = f"new_{of.name}"
         self._scope[new] = self._classes[of.name]
         plain = self._plain(of)
@@ -289,7 +290,7 @@ class _Encoders(_Functions):
         return [*body, *self._tags(of, o)] if self._flexible else body
 
     def _absent(self, field: Field, o: str) -> list[str]:
-        """A value that would be lost without a word is refused, as in Kafka."""
+        """Refuses a value that would be lost silently, as Kafka does."""
         if field.default is ...:
             return []
         return [

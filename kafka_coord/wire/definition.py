@@ -1,4 +1,4 @@
-"""Kafka's message definitions, read: which fields a message has, of which type, in which versions.
+"""Kafka's message definitions, parsed: which fields a message has, of which type, in which versions.
 
 The files in ``definitions/`` are Apache Kafka's (Apache License 2.0), without their comments: requests and responses of
 3.9.2, and the two of KIP-848 of 4.3.0. Their format is described in Kafka's ``clients/src/main/resources``.
@@ -20,7 +20,7 @@ FIXED = {
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """A closed range of versions; empty where ``first`` is above ``last``."""
+    """A closed range of versions; empty if ``first`` is above ``last``."""
 
     first: int
     last: int
@@ -44,8 +44,8 @@ class Versions:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field. ``type`` is the element's type where ``is_array``; ``struct`` is set where that is a structure.
-    ``flexible`` overrides the message's own, ``None`` where it does not."""
+    """One field. ``type`` is the element's type if ``is_array``. ``struct`` is set if that type is a structure.
+    ``flexible`` overrides that of the message; ``None`` does not."""
 
     name: str
     type: str
@@ -62,7 +62,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """A structure: the message itself, or what one of its fields is made of."""
+    """A structure: the message itself, or the type of one of its fields."""
 
     name: str
     fields: tuple[Field, ...]
@@ -70,7 +70,7 @@ class Struct:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A message. ``api_key`` is ``None`` for what is neither a request nor a response."""
+    """A message. ``api_key`` is ``None`` unless it is a request or a response."""
 
     name: str
     api_key: int | None
@@ -121,7 +121,7 @@ def _default(kind: str, given: Any, *, is_array: bool, is_struct: bool) -> Any:
     if is_array:
         return ()
     if is_struct:
-        return ...  # a structure of defaults
+        return ...  # the default of a structure
     if kind == "string":
         return given or ""
     if kind in {"bytes", "records"}:

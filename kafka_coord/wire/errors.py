@@ -6,4 +6,4 @@ from kafka_coord.errors import KafkaCoordError
 
 
 class BadMessage(KafkaCoordError):
-    """Bytes that are not the message they should be, or a value that a version of a message cannot carry."""
+    """The bytes are not the expected message, or a version of a message cannot carry a value."""

@@ -26,12 +26,12 @@ class Message:
         self._encoders: dict[int, Encode] = {}
 
     def __call__(self, **fields: Any) -> Record:
-        """A message of these fields; the others have their defaults."""
+        """A message with these fields; the others have their defaults."""
         made: Record = self.struct(self.name)(**fields)
         return made
 
     def struct(self, name: str) -> type[Any]:
-        """The class of a structure of it, by the definition's name."""
+        """The class of one of its structures, by the name in the definition."""
         return self._compiler.classes[name]
 
     def decode(self, data: bytes, version: int, at: int = 0) -> Any:
@@ -39,14 +39,14 @@ class Message:
         return self.decode_at(data, version, at)[0]
 
     def decode_at(self, data: bytes, version: int, at: int = 0) -> tuple[Any, int]:
-        """The message that begins at ``at``, and where it ends."""
+        """The message that begins at ``at``, and the position of its end."""
         decode = self._decoders.get(version)
         if decode is None:
             decode = self._decoders[version] = self._compiler.decoder(version)
         return decode(data, at)
 
     def encode(self, message: Any, version: int, out: bytearray | None = None) -> bytearray:
-        """Appends it to ``out``, which it returns. Raises :class:`~kafka_coord.wire.errors.BadMessage`."""
+        """Appends the message to ``out``, and returns it. Raises :class:`~kafka_coord.wire.errors.BadMessage`."""
         encode = self._encoders.get(version)
         if encode is None:
             encode = self._encoders[version] = self._compiler.encoder(version)
