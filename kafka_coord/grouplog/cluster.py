@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kafka_coord.errors import BrokerError, NotFound
+from kafka_coord.errors import BrokerError, NotFound, SettingsError
 from kafka_coord.grouplog.authentication import BrokerSecurity
 from kafka_coord.grouplog.broker import PLAINTEXT, BrokerConnection
 from kafka_coord.settings import host_and_port
@@ -31,7 +31,7 @@ class Cluster:
         try:
             addresses = [host_and_port(one.strip()) for one in bootstrap.split(",")]
         except ValueError as error:
-            raise BrokerError(f"bootstrap.servers: {error}") from None
+            raise SettingsError(f"kafka.bootstrap.servers: {error}; write HOST:PORT,HOST:PORT") from None
         return cls(addresses, BrokerSecurity.of(properties))
 
     def close(self) -> None:
