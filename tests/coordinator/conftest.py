@@ -12,7 +12,7 @@ from tests.coordinator.harness import World
 
 @pytest.fixture
 def world(zk_hosts: str) -> Iterator[World]:
-    """A chroot of this test's own on a real ZooKeeper, with a topic ``flights`` of four partitions."""
+    """A chroot for this test only on a real ZooKeeper, with a topic ``flights`` of four partitions."""
     made = World(zk_hosts)
     made.kafka.topic("flights", 4)
     yield made

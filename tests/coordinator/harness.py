@@ -1,4 +1,4 @@
-"""What coordinator tests play with on a real ZooKeeper: instances, scripted consumers, and Kafka's topic znodes."""
+"""The parts of coordinator tests on a real ZooKeeper: instances, scripted consumers, and Kafka's topic znodes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.waiting import eventually
 
 FAST = CoordinatorOptions(look_interval_ms=5_000, retry_backoff_ms=20, channel_retirement_ms=600_000)
 SESSION_MS = 10_000
-"""Long, so that a starved machine ends nobody; tests of expiry end a session themselves or take their own."""
+"""Long, so that no session expires on a slow machine. Tests of expiry end a session themselves or set a timeout."""
 
 
 def open_store(hosts: str, session_timeout_ms: int = SESSION_MS, zk: ZkOptions | None = None) -> Store:
@@ -41,7 +41,7 @@ def open_store(hosts: str, session_timeout_ms: int = SESSION_MS, zk: ZkOptions |
 
 
 class KafkaZnodes:
-    """Kafka's own znodes, written by hand where a test needs none of Kafka but these."""
+    """Kafka's own znodes, written by hand for tests that need nothing else of Kafka."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -49,7 +49,7 @@ class KafkaZnodes:
         store.ensure_path(layout.BROKER_IDS)
 
     def topic(self, name: str, partitions: int, topic_id: str | None = None) -> None:
-        """Makes the topic or changes its partition list, as Kafka does: in the data of its znode."""
+        """Creates the topic, or changes the partition list in its znode's data, as Kafka does."""
         self.raw_topic(name, topic_value(partitions, topic_id=topic_id))
 
     def raw_topic(self, name: str, data: bytes) -> None:
@@ -68,7 +68,7 @@ class KafkaZnodes:
 
 
 class Instance:
-    """One running service with a session of its own."""
+    """A running service with its own session."""
 
     def __init__(
         self,
@@ -98,10 +98,10 @@ class Instance:
 
 
 class ScriptedConsumer:
-    """A consumer that does exactly what a test tells it, through the real channel in a session of its own.
+    """A scripted consumer, which uses the real channel in its own session.
 
-    With ``obedient`` it obeys every command at once on a thread of its own; otherwise :meth:`obey` obeys the next one.
-    ``position`` is what it would commit for a partition, ``seen`` every command it read.
+    With ``obedient``, a thread carries out every command at once; otherwise :meth:`obey` carries out the next one.
+    ``position`` is the offset to commit for a partition, ``seen`` are all commands that it has read.
     """
 
     def __init__(
@@ -143,7 +143,8 @@ class ScriptedConsumer:
         return self
 
     def obey(self, *, acknowledge: bool = True) -> Any:
-        """Obeys the next command if there is one, and gives it; ``acknowledge=False`` leaves it outstanding."""
+        """Carries out the next command, if there is one, and returns it. ``acknowledge=False`` leaves it
+        outstanding."""
         assert self.registration is not None
         try:
             commands, _ = self.channel.outstanding(lambda _: self._changed.set())
@@ -171,7 +172,7 @@ class ScriptedConsumer:
         return None
 
     def leave(self) -> None:
-        """Leaves cleanly: commits what it has and deletes its registration."""
+        """Leaves cleanly: commits its offsets and deletes its registration."""
         self.halt()
         assert self.registration is not None
         offsets = {tp: offset for tp, offset in self.position.items() if tp in self.owned}
@@ -179,7 +180,7 @@ class ScriptedConsumer:
         self.owned = NO_PARTITIONS
 
     def halt(self) -> None:
-        """Stops obeying, as if frozen; the session lives on."""
+        """Carries out no more commands, as if frozen; the session lives on."""
         self._stop.set()
         self._changed.set()
         if self._thread is not None:
@@ -188,7 +189,7 @@ class ScriptedConsumer:
         self._stop.clear()
 
     def close(self) -> None:
-        """Ends its session: the registration goes at once."""
+        """Ends its session, which deletes the registration at once."""
         self.halt()
         self.store.close()
 
@@ -208,7 +209,7 @@ class ScriptedConsumer:
 
 
 class World:
-    """One ZooKeeper below one chroot, looked at from outside."""
+    """One ZooKeeper below one chroot, observed from outside."""
 
     def __init__(self, hosts: str, zk: ZkOptions | None = None, session_timeout_ms: int = SESSION_MS) -> None:
         self.hosts = hosts
@@ -277,12 +278,12 @@ class World:
         return {consumer: ledger.owned for consumer, ledger in self.ledgers(group).items() if ledger.owned}
 
     def settled(self, group: str = "delays") -> Assignment | None:
-        """The target once every ledger says exactly that and nothing is outstanding."""
+        """The target, once every ledger matches it exactly and no command is outstanding."""
         target, ledgers = self.target(group), self.ledgers(group)
         if target is None or self.outstanding(group) or any(led.stopping for led in ledgers.values()):
             return None
         wanted = {consumer: owned for consumer, owned in target.members.items() if owned}
-        # of the same read: one made later would not know of the commands that came with it
+        # from the same read, because a later ledger would not match its commands
         return target if wanted == {c: ledger.owned for c, ledger in ledgers.items() if ledger.owned} else None
 
     def settles(self, *members: str, group: str = "delays", partitions: int | None = None) -> Assignment:

@@ -1,4 +1,4 @@
-"""A handler that leads over a simulated ZooKeeper, stepped by the test."""
+"""A handler that leads, over a simulated ZooKeeper; the test steps it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from tests.simulation.store import Quiet, SimulatedStore
 
 
 class Led:
-    """``leads`` is what the handler is told when it asks; ``around`` sees every request to ZooKeeper first."""
+    """``leads`` is the answer when the handler asks whether it leads. ``around`` is called with every request to
+    ZooKeeper."""
 
     def __init__(self, topic: str, partitions: int, around: Quiet | None = None) -> None:
         self.clock = VirtualClock()

@@ -1,4 +1,4 @@
-"""What must hold of a group on any ZooKeeper: run on the embedded server and on the ensemble in containers."""
+"""Scenarios that hold on any ZooKeeper. They run on the embedded server, and on the ensemble in containers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def nobody_is_started_before_the_owner_has_acknowledged(world: World) -> None:
     eventually(lambda: world.ledgers()["c1"].stopping)
     stop = eventually(lambda: c1.obey(acknowledge=False))
     assert isinstance(stop, StopFetcher)
-    # a third event makes the coordinator look again while c1 has not acknowledged
+    # a third event causes another pass while c1 has not acknowledged
     world.consumer("c3").join()
     eventually(lambda: "c3" in (target.members if (target := world.target()) else {}))
     assert not any(tp in c2.started for tp in stop.partitions)
@@ -107,7 +107,8 @@ def a_recreated_topic_starts_anew_and_its_predecessors_offsets_are_gone(world: W
     for c in (c1, c2):
         c.position = {TopicPartition("flights", p): 5000 for p in range(4)}
     world.kafka.delete_topic("flights")
-    world.kafka.topic("flights", 2, topic_id="second")  # deleted and made anew between two looks, with fewer
+    # deleted and created again between two passes, with fewer partitions
+    world.kafka.topic("flights", 2, topic_id="second")
     world.settles("c1", "c2", partitions=2)
     eventually(lambda: world.node(layout.topic_offsets("delays", "flights")).data.startswith(b"second "))
     world.settles("c1", "c2", partitions=2)

@@ -1,4 +1,5 @@
-"""A request is answered once. One that was answered is not carried out, even if the reply to the answer was lost."""
+"""A request is answered once. An answered request is not carried out again, even if the reply to the answer was
+lost."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ GROUP, TOPIC = "delays", "flights"
 
 
 class Losing(Quiet):
-    """Loses the reply to the next write for which ``loses`` holds. It takes effect all the same."""
+    """Loses the reply to the next write for which ``loses`` returns true. The write takes effect nevertheless."""
 
     def __init__(self) -> None:
         self.loses: Callable[[str], bool] = lambda _: False
@@ -158,7 +159,7 @@ def test_each_eviction_is_written_together_with_its_answer() -> None:
     for consumer in ("c1", "c2", "c5", "c6"):
         world.leave(consumer)
     world.join("c6")
-    world.bad_registrations.add("c6")  # another incarnation than that of its ledger
+    world.bad_registrations.add("c6")  # not the incarnation in its ledger
     asked = {c: world.ask(type=RequestType.EVICT, consumer=c) for c in ("c4", "c2", "c6", "c3", "c5", "c1")}
     observation = world.observe()
     store = Led(TOPIC, 4).store

@@ -1,4 +1,4 @@
-"""Grace, overdue commands, channel retirement, retention: each by how long it has lasted."""
+"""Grace, overdue commands, channel retirement, retention: each depends on how long it has lasted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOTHING = DeadlineInputs({}, frozenset(), {}, {}, None, SETTINGS)
 
 
 class Looks:
-    """Looks at one group, at moments in s; the wall clock shows the same."""
+    """Computes the deadlines of one group at given times in s; the wall clock shows the same times."""
 
     def __init__(self) -> None:
         self.timers = GroupTimers()
@@ -76,7 +76,8 @@ def test_offsets_expire_once_the_group_is_empty_for_longer_than_they_are_kept() 
 
 
 def test_offsets_of_a_group_whose_target_still_names_members_do_not_expire() -> None:
-    """A coordinator forgot the last member and died before it emptied the target, which is older than the retention."""
+    """A coordinator forgot the last member and died before it emptied the target. The target is older than the
+    retention."""
     left = replace(EMPTY_TARGET, members={"c1": PartitionSet({"flights": [0]})})
     assert not Looks().at(5_000, replace(NOTHING, target=left)).retention_passed
 

@@ -1,4 +1,4 @@
-"""A look decodes only what was written since the one before."""
+"""A pass decodes only what was written since the previous one."""
 
 import logging
 from collections import Counter
@@ -46,7 +46,7 @@ def test_a_coordinator_at_work_decodes_no_ledger_twice(monkeypatch: pytest.Monke
 
     def from_json(value: object, consumer: str, znode_version: int, where: str) -> Ledger:
         ledger = original(value, consumer, znode_version, where)  # type: ignore[arg-type]
-        if znode_version:  # the judge, who does not ask for the version, decodes each once too
+        if znode_version:  # the checks of invariants read without a version, so they decode each once too
             decoded[consumer, str(ledger.incarnation), znode_version] += 1
         return ledger
 

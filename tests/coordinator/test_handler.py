@@ -1,4 +1,4 @@
-"""One step of the handler over many groups: looked at together, decided one by one, each looked at again in time."""
+"""One step of the handler over many groups: it reads them together, decides about each, and returns to each in time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.simulation.store import Quiet, SimulatedStore
 
 
 class Counting(Quiet):
-    """Counts requests that read; and can have something happen before one."""
+    """Counts requests that read, and can cause an event before one of them."""
 
     def __init__(self) -> None:
         self.reads = 0
@@ -47,7 +47,7 @@ class World(Led):
         self.requests_made.reads = 0
 
     def settle(self) -> None:
-        """A step, everybody obeys what it told them, and a step that sees so."""
+        """Steps, lets all consumers carry out their commands, and steps again."""
         self.handler.step()
         for group in self.groups:
             for command in self.store.children(layout.channel(group, "c1")):
@@ -56,7 +56,7 @@ class World(Led):
         self.handler.step()
 
     def ask(self, group: str) -> str:
-        """An operator asks for a rebalance; the request's name."""
+        """Writes an operator's request for a rebalance. Returns the request's name."""
         asked = Request(RequestType.REBALANCE, group=group, reason="to see")
         path = self.store.create(layout.REQUEST_PREFIX, fields.dump(asked.to_json()), sequence=True)
         return path.rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""Groups at rest: written down once, trusted by whoever is elected next, and for no longer than they are at rest."""
+"""Groups at rest: recorded once, trusted by the next elected coordinator, and only while they are at rest."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.coordinator.harness import FAST, Instance, World
 from tests.waiting import eventually
 
 SOON = replace(FAST, settled_after_ms=100)
-"""At rest after 0.1 s."""
+"""A group counts as at rest after 0.1 s."""
 
 
 def written_down(world: World, group: str = "delays") -> Settled | None:
-    """What is written down of the group, while it holds."""
+    """The record of the group, while it is valid."""
     path = layout.settled(group)
     node = world.node(path)
     if node is None:
@@ -58,7 +58,7 @@ def sentence(instance: Instance, group: str = "delays") -> str:
 
 @pytest.fixture
 def resting(world: World) -> tuple[World, Instance]:
-    """A group of two at rest, written down; and the instance that has found that."""
+    """A group of two at rest with its record, and the instance that has written it."""
     world.kafka.topic("flights", 4)
     instance = world.instance(1, SOON).start_elected()
     world.consumer("c1").join()
@@ -200,7 +200,7 @@ def test_it_can_be_turned_off(world: World):
 
 
 def test_everything_is_read_again_now_and_then(world: World):
-    """A registration somebody has edited by hand, which changes no zxid that is compared."""
+    """Somebody edits a registration by hand, which changes no zxid that is compared."""
     world.kafka.topic("flights", 2)
     options = replace(SOON, look_interval_ms=200, whole_look_interval_ms=1_000)
     instance = world.instance(1, options).start_elected()

@@ -1,4 +1,4 @@
-"""Kafka's topic and broker znodes, of every age."""
+"""Kafka's topic and broker znodes in the formats of all versions."""
 
 import pytest
 

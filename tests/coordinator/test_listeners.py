@@ -1,4 +1,4 @@
-"""Which groups are looked at when everything is paused and resumed. Pure."""
+"""Which groups the pause of all groups, and its end, cause passes over. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stops coordination is said again and again, in the log and where health is asked."""
+"""A coordinator that cannot decide reports it repeatedly in the log, and in its health answer."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_an_elected_instance_whose_epoch_is_damaged_says_that_nobody_coordinates
     assert world.service.leads
     world.store.set(layout.COORDINATOR_EPOCH, b"garbage")
     assert world.service.coordinator is not None
-    world.service.coordinator.handler.deposed = True  # what its next fenced write finds
+    world.service.coordinator.handler.deposed = True  # the result of its next fenced write
 
     for _ in range(3):
         world.turn()

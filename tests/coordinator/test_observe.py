@@ -1,4 +1,4 @@
-"""One look at a group: two reads, between which anything may happen."""
+"""One snapshot of a group: two reads, between which anything may happen."""
 
 from kafka_coord.coordinator.memory import GroupMemory
 from kafka_coord.coordinator.observe import GroupQuery, Snapshot, observe

@@ -1,4 +1,4 @@
-"""The rebalance request queue: no event lost, none doubled, nobody starved."""
+"""The rebalance request queue: no event is lost, none is doubled, and no group starves."""
 
 import threading
 
@@ -27,7 +27,7 @@ def test_an_event_during_the_look_enqueues_the_group_anew():
     queue.request("delays")
     assert queue.take_now() == "delays"
     assert not queue.is_requested("delays")
-    queue.request("delays")  # comes while the handler looks
+    queue.request("delays")  # arrives during the pass
     assert taken(queue) == ["delays"]
 
 

@@ -1,4 +1,4 @@
-"""Groups from the first member to the last, on a real ZooKeeper: what moves, what does not, and what is written."""
+"""Groups from the first member to the last, on a real ZooKeeper: which partitions move, and what is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators ask of the coordinator, and what it answers."""
+"""Operators' requests to the coordinator, and its answers."""
 
 from __future__ import annotations
 

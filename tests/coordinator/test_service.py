@@ -1,4 +1,4 @@
-"""Instances that stand for election, start up, lose their session, are deposed, and stop."""
+"""Instances stand for election, start up, lose their session, are deposed, and stop."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_deposed_coordinator_can_write_nothing(world: World):
     instance = world.instance(1).start_elected()
     fence = instance.service.coordinator.leadership.fence
     world.store.ensure_path(layout.group("delays"))
-    world.store.set(layout.COORDINATOR_EPOCH, b"2")  # what any election does
+    world.store.set(layout.COORDINATOR_EPOCH, b"2")  # as every election does
     with pytest.raises(Fenced):
         Executor(instance.store, fence).write([[SetData(layout.group("delays"), b"{}")]])
     assert world.node(layout.group("delays")).data == b""

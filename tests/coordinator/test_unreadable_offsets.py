@@ -1,4 +1,4 @@
-"""An offset znode nobody can read: its partition waits, every other decision of the group goes on, and it is said."""
+"""An unreadable offset znode: its partition waits, all other decisions of the group continue, and it is reported."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class World(Led):
         self.queue.request(GROUP)
 
     def obey(self) -> bool:
-        """Everybody acknowledges what it was told; whether anybody was told anything."""
+        """All consumers acknowledge their commands. Returns whether there were any."""
         told = False
         for consumer in self.store.children(layout.channels(GROUP)):
             for name in self.store.children(layout.channel(GROUP, consumer)):
@@ -56,7 +56,7 @@ class World(Led):
         return told
 
     def settle(self, seconds: float = 30.0) -> None:
-        """Lets time pass; after each step no two ledgers may name the same partition."""
+        """Lets time pass. After each step, no two ledgers may contain the same partition."""
         end = self.clock.now + seconds
         while self.clock.now < end:
             while self.handler.step():

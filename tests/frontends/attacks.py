@@ -1,8 +1,8 @@
-"""``python -m tests.frontends.attacks``: thousands of honest consumers register, then one attack follows another.
+"""``python -m tests.frontends.attacks``: thousands of normal consumers register, then one attack follows another.
 
-It measures how long a bystander waits meanwhile for its pings and its answers.
+Meanwhile it measures how long a bystander waits for its pings and answers.
 
-The instance, the honest consumers, the attackers and the bystander are processes of their own.
+The instance, the normal consumers, the attackers and the bystander are separate processes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HANDSHAKES = 3_000
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """What a bystander waited at most, in seconds: for a ping beyond its interval, and for the answer to a question."""
+    """The bystander's longest waits in seconds: for a ping beyond its interval, and for the answer to a question."""
 
     ping_s: float
     answer_s: float
@@ -95,7 +95,7 @@ class Speaker:
         self._writer.write(encode(self._conversation.answer(asked.id, {"offsets": {}})))
 
     async def register(self, group: str, name: str, session_ms: int, topics: dict[str, int]) -> None:
-        """Until it is registered, as often as it is told to come again."""
+        """Repeats the registration, as often as it is told to, until it succeeds."""
         while True:
             answer = await self.ask(
                 "register", group=group, consumer_id=name, subscription=topics, session_timeout_ms=session_ms
@@ -114,7 +114,7 @@ class Speaker:
 
 
 async def stand_by(address: str, seconds: float, tls: ssl.SSLContext | None = None) -> Waited:
-    """Registers, then measures for so long."""
+    """Registers, then measures for this long."""
     lost = 0
     while True:
         try:
@@ -152,7 +152,7 @@ async def stand_by(address: str, seconds: float, tls: ssl.SSLContext | None = No
 
 
 async def honest(address: str, first: int, count: int, report: Callable[[int], None]) -> None:
-    """Registers so many with subscriptions of 10 kB, and then answers for ever."""
+    """Registers that many members with subscriptions of 10 kB, and then answers pings for ever."""
     registered = 0
 
     async def live(number: int) -> None:
@@ -199,7 +199,7 @@ async def shake_hands(address: str, count: int) -> None:
 
 
 async def drip(address: str, count: int) -> None:
-    """Frames that come a byte at a time."""
+    """Frames that arrive one byte at a time."""
     host, _, port = address.rpartition(":")
 
     async def one(_number: int) -> None:
@@ -217,7 +217,7 @@ async def drip(address: str, count: int) -> None:
 
 
 async def send_large(address: str, count: int) -> None:
-    """Frames of almost a mebibyte, as fast as they are taken."""
+    """Frames of almost a mebibyte, sent as fast as they are accepted."""
     junk = {f"field{number}": list(range(50)) for number in range(4_000)}
 
     async def one(number: int) -> None:
@@ -229,7 +229,7 @@ async def send_large(address: str, count: int) -> None:
 
 
 async def ask_committed(address: str, count: int) -> None:
-    """Members that ask for the offsets of tens of thousands of partitions, again and again."""
+    """Members that continuously ask for the offsets of tens of thousands of partitions."""
     wanted = {"flights": {str(number): 0 for number in range(PARTITIONS_ASKED)}}
 
     async def one(number: int) -> None:
@@ -242,7 +242,7 @@ async def ask_committed(address: str, count: int) -> None:
 
 
 async def register_flood(address: str, count: int) -> None:
-    """Registrations as fast as they are refused."""
+    """Registrations, as fast as they are refused."""
 
     async def one(number: int) -> None:
         speaker = await Speaker.open(address)
@@ -277,7 +277,7 @@ def _measure(address: str, seconds: float, authority: str | None, found: Any) ->
 
 
 class Instance:
-    """A ``serve`` process of its own on ``hosts``, elected."""
+    """A separate ``serve`` process on ``hosts``, elected."""
 
     def __init__(self, hosts: str, number: int, directory: Path, tls_pem: Path | None = None) -> None:
         self.address = f"127.0.0.1:{free_port()}"
@@ -308,7 +308,7 @@ class Instance:
     def under(
         self, attack: Callable[[str, int], Coroutine[Any, Any, None]], count: int, seconds: float, authority: str | None
     ) -> Waited:
-        """What a bystander waited for while that went on."""
+        """The bystander's longest waits during that attack."""
         context = multiprocessing.get_context("fork")
         found = context.Queue()
         bystander = context.Process(target=_measure, args=(self.address, seconds, authority, found))
@@ -327,7 +327,7 @@ class Instance:
 def play(
     instance: Instance, consumers: int, seconds: float, share: float, say: Callable[[str], None]
 ) -> dict[str, Waited]:
-    """Registers the honest, then attacks. ``share`` of the usual number of attackers."""
+    """Registers the normal consumers, then attacks. ``share`` scales the usual number of attackers."""
     context = multiprocessing.get_context("fork")
     registered = context.Value("i", 0)
 
@@ -385,7 +385,7 @@ def _zookeeper(directory: Path) -> ZooKeeperServer:
 
 
 def say(line: str) -> None:
-    """To whoever watches."""
+    """Prints progress."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

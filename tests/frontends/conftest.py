@@ -12,7 +12,7 @@ from tests.frontends.harness import HandConsumer, SocketInstance
 
 @pytest.fixture
 def world(zk_hosts: str) -> Iterator[World]:
-    """A chroot of this test's own on a real ZooKeeper, with a topic ``flights`` of four partitions."""
+    """A chroot for this test only on a real ZooKeeper, with a topic ``flights`` of four partitions."""
     made = World(zk_hosts)
     made.kafka.topic("flights", 4)
     yield made
@@ -21,7 +21,7 @@ def world(zk_hosts: str) -> Iterator[World]:
 
 @pytest.fixture
 def instance(world: World) -> Iterator[Callable[..., SocketInstance]]:
-    """Makes instances that listen for consumers; they are stopped afterwards."""
+    """Makes instances that listen for consumers, and stops them afterwards."""
     made: list[SocketInstance] = []
 
     def make(broker_id: int = 1, options: GatewayOptions | None = None, **security: Any) -> SocketInstance:
@@ -35,7 +35,7 @@ def instance(world: World) -> Iterator[Callable[..., SocketInstance]]:
 
 @pytest.fixture
 def connect() -> Iterator[Callable[[SocketInstance], HandConsumer]]:
-    """Makes consumers that speak by hand; their connections are closed afterwards."""
+    """Makes consumers that the test scripts frame by frame, and closes their connections afterwards."""
     made: list[HandConsumer] = []
 
     def make(instance: SocketInstance) -> HandConsumer:

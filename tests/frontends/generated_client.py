@@ -1,7 +1,7 @@
-"""A client of the socket channel generated from ``docs/socket-protocol.schema.json`` and nothing else.
+"""A client of the socket channel, generated from ``docs/socket-protocol.schema.json`` and nothing else.
 
-It imports nothing of this project: framing, ids, who may ask what, which schema an answer has, and what becomes of the
-connection after an error all come from the schema. What a consumer *means* by an answer is the caller's.
+It imports nothing of this project. Framing, ids, who may ask what, the schema of each answer, and the connection's
+state after an error all come from the schema. The caller decides what a consumer does with an answer.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Fields = dict[str, Any]
 
 
 class OutOfSchema(AssertionError):
-    """What one end sent is not what the schema allows."""
+    """One end sent something that the schema does not allow."""
 
 
 class GeneratedClient:
-    """One connection. ``answers`` gives the fields of the answer to each request of the coordinator."""
+    """One connection. ``answers`` returns the fields of the answer to each request of the coordinator."""
 
     def __init__(self, address: str, answers: Callable[[str, Fields], Fields], timeout_s: float = 10.0) -> None:
         host, _, port = address.rpartition(":")
@@ -36,12 +36,12 @@ class GeneratedClient:
         self._their_next_id = self._frame_rule["first_id"]
         self._unanswered: dict[int, str] = {}
         self.asked: list[tuple[str, Fields]] = []
-        """What the coordinator asked for, in its order."""
+        """The coordinator's requests, in order."""
         self.seen: set[str] = set()
-        """The names of the schemas that frames of the other end were held to."""
+        """The names of the schemas against which the other end's frames were checked."""
 
     def ask(self, message: str, **fields: Any) -> Fields:
-        """Asks; the answer, or the error. Requests that come meanwhile are answered."""
+        """Sends a request, and returns the answer or the error. Answers the requests that arrive meanwhile."""
         rule = self._messages[message]
         assert rule["x-sender"] == "consumer"
         assert len(self._unanswered) < self._frame_rule["max_unanswered"]
@@ -54,12 +54,12 @@ class GeneratedClient:
                 return found
 
     def step_until(self, happened: Callable[[], bool]) -> None:
-        """Serves the coordinator until that has happened."""
+        """Answers the coordinator until that has happened."""
         while not happened():
             self._step()
 
     def closed_after(self, error: Fields) -> bool:
-        """Whether the connection is what the schema says that it becomes after this error."""
+        """Whether the connection is in the state that the schema prescribes after this error."""
         closes = SCHEMA["$defs"]["error"]["x-connection"][error["code"]] == "closes"
         if not closes:
             return self.ask("cluster-metadata")["type"] == "answer"
@@ -69,7 +69,7 @@ class GeneratedClient:
         self._socket.close()
 
     def _step(self) -> Fields | None:
-        """Takes one frame: an answer or an error is given back, a request is answered."""
+        """Handles one frame: returns an answer or an error, and answers a request."""
         frame = self._receive()
         self._check("", frame)
         kind, number = frame["type"], frame["id"]

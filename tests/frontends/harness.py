@@ -1,4 +1,4 @@
-"""What gateway tests play with: instances that listen for consumers, and consumers that speak frames by hand."""
+"""The parts of gateway tests: instances that listen for consumers, and consumers scripted frame by frame."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.waiting import eventually
 
 
 class SocketInstance:
-    """One running service that listens for consumers."""
+    """A running service that listens for consumers."""
 
     def __init__(self, hosts: str, broker_id: int, options: GatewayOptions | None = None, **security: Any) -> None:
         self.store = open_store(hosts)
@@ -44,14 +44,14 @@ class SocketInstance:
         self.store.close()
 
     def vanish(self) -> None:
-        """As if killed: nothing is said, and the session is left to expire."""
+        """Ends it as if killed: it sends nothing, and its session must expire."""
         self.server.close()
         self.service.stop()
         self.store.close()
 
 
 class HandConsumer:
-    """A consumer of the socket channel that says exactly what a test makes it say."""
+    """A consumer of the socket channel that sends exactly what the test says."""
 
     def __init__(self, address: str, timeout_s: float = 10.0, tls: ssl.SSLContext | None = None) -> None:
         host, _, port = address.rpartition(":")
@@ -64,13 +64,13 @@ class HandConsumer:
         self.events: list[Event] = []
 
     def say(self, request: str, **fields: Any) -> int:
-        """Asks; the request's id."""
+        """Sends a request, and returns its id."""
         number, frame = self.rpc.ask(request, fields)
         self.socket.sendall(encode(frame))
         return number
 
     def ask(self, request: str, **fields: Any) -> Answered | Refused:
-        """Asks, and waits for the answer; pings are answered meanwhile."""
+        """Sends a request and waits for its answer. Answers pings meanwhile."""
         number = self.say(request, **fields)
         while True:
             event = self.next()
@@ -78,7 +78,7 @@ class HandConsumer:
                 return event
 
     def next(self) -> Event:
-        """What comes next, whatever it is."""
+        """The next frame of any kind."""
         while not self._frames:
             data = self.socket.recv(65_536)
             if not data:

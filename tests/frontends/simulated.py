@@ -1,6 +1,6 @@
-"""A gateway on a simulated ZooKeeper whose answers a test can lose, and consumers that speak to it frame by frame.
+"""A gateway on a simulated ZooKeeper whose replies a test can lose, and consumers scripted frame by frame.
 
-Nothing runs by itself: :meth:`SimulatedHouse.turn` is one turn of the gateway, and time moves only when told to.
+Nothing runs by itself: :meth:`SimulatedHouse.turn` is one turn of the gateway, and only the test moves time.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Peer:
 
 
 class LeadershipView:
-    """Elected as the test says."""
+    """Elected if the test says so."""
 
     def __init__(self) -> None:
         self.held: Leadership | None = None
@@ -64,8 +64,8 @@ class LeadershipView:
 
 
 class Surroundings:
-    """What happens to the requests of a store: ``loses`` says of which the answer is lost with the connection,
-    ``takes`` is called before each takes effect."""
+    """Faults of a store's requests: ``loses`` chooses those whose reply is lost with the connection, ``takes`` is
+    called before each takes effect."""
 
     def __init__(self) -> None:
         self.loses: Callable[[str], bool] = lambda _doing: False
@@ -100,7 +100,7 @@ class SizedStore(SimulatedStore):
 
 
 class SimulatedHouse:
-    """The gateway of an elected instance. ``other`` is a store whose requests always succeed: anybody else's."""
+    """The gateway of an elected instance. ``other`` is another client's store, whose requests always succeed."""
 
     def __init__(self, options: GatewayOptions | None = None) -> None:
         self.clock = VirtualClock()
@@ -124,7 +124,7 @@ class SimulatedHouse:
         return store
 
     def reconnect(self) -> None:
-        """Brings the connection of the gateway's store back, where it is cut."""
+        """Restores the connection of the gateway's store, if it is cut."""
         if self.store.session.suspended_since is not None:
             self.store.connect(self.zookeeper.replicas[0])
 
@@ -136,7 +136,7 @@ class SimulatedHouse:
             self.gateway.step()
 
     def elect_anew(self) -> None:
-        """The instance steps down and is elected again: it knows of its members only what ZooKeeper says."""
+        """The instance steps down and is elected again: it knows its members only from ZooKeeper."""
         self.leadership_view.held = None
         self.turn()
         self.election.resign()
@@ -145,11 +145,11 @@ class SimulatedHouse:
         self.turn()
 
     def forbid(self, path: str) -> None:
-        """From now on the gateway may not read it."""
+        """From now on, the gateway may not read this znode."""
         self.store.forbidden = path
 
     def allow(self) -> None:
-        """Nothing is forbidden any more."""
+        """Allows all reads again."""
         self.store.forbidden = ""
 
     def consumer(self, name: str = "s1", group: str = "delays") -> SimulatedConsumer:
@@ -162,14 +162,14 @@ class SimulatedHouse:
             return None
 
     def commit_as_another(self, partition: int, offset: int, group: str = "delays") -> None:
-        """What the next owner of a partition does."""
+        """Does what the next owner of a partition does."""
         path = layout.offset(group, TOPIC, partition)
         self.other.ensure_path(path)
         self.other.set(path, str(offset).encode())
 
 
 class SimulatedConsumer:
-    """A consumer that says exactly what a test makes it say."""
+    """A consumer that sends exactly what the test says."""
 
     def __init__(self, house: SimulatedHouse, name: str, group: str) -> None:
         self.house, self.name, self.group = house, name, group
@@ -177,7 +177,7 @@ class SimulatedConsumer:
         self.connect()
 
     def connect(self) -> None:
-        """Begins anew, on a connection of its own."""
+        """Starts over on a new connection."""
         self.peer = Peer(f"{self.name}:1")
         self.rpc = Rpc()
         self.connection = self.house.gateway.accepted(self.peer)
@@ -201,7 +201,7 @@ class SimulatedConsumer:
         return self
 
     def hear(self) -> list[Event]:
-        """Everything that came and was not read."""
+        """All frames that were not read yet."""
         frames, self.peer.sent = self.peer.sent, []
         self._unread += [self.rpc.take({"v": 1, **frame}) for frame in frames]
         return self._unread
@@ -227,7 +227,7 @@ class SimulatedConsumer:
         return self.say("commit", offsets={TOPIC: {str(partition): offset for partition, offset in offsets.items()}})
 
     def told_to(self, command: Command) -> Asked:
-        """Writes a command into its channel, as a coordinator would, and waits until the gateway sends it on."""
+        """Writes a command into its channel, as a coordinator would, and waits until the gateway sends it."""
         path = layout.command(self.group, self.name, NODE_PREFIX[command.type])
         self.house.other.create(path, fields.dump(command.to_json()), sequence=True)
         for _ in range(10):
@@ -251,11 +251,11 @@ class SimulatedConsumer:
         return self.told_to(StopFetcher(1, 1, self.incarnation, stopped, "by hand"))
 
     def owning(self, starts: dict[int, int]) -> SimulatedConsumer:
-        """Told to start these, and it has."""
+        """Makes it start these partitions."""
         self.answer(self.told_to_start(starts))
         self.house.turn()
         return self
 
     def commands(self) -> tuple[str, ...]:
-        """What is in its channel."""
+        """The commands in its channel."""
         return self.house.other.children(layout.channel(self.group, self.name))

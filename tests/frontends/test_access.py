@@ -1,4 +1,4 @@
-"""Users of the socket channel: who they are, and which groups they may be members of."""
+"""Users of the socket channel: how they authenticate, and of which groups they may be members."""
 
 from __future__ import annotations
 

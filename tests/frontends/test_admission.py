@@ -1,4 +1,4 @@
-"""Who may register when there are many: pure."""
+"""The rate limit of registrations. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_who_comes_when_told_is_let_in_whoever_came_since_and_who_comes_sooner_g
         admission.wait_s(one, 60.0, 100.0)
     assert admission.wait_s(early, 60.0, 100.05) == pytest.approx(wait_s - 0.05)
     assert admission.wait_s(early, 60.0, 100.0 + wait_s + 0.001) == 0.0
-    assert admission.wait_s(early, 60.0, 100.0 + wait_s + 0.001) > 5.0  # the place was for once
+    assert admission.wait_s(early, 60.0, 100.0 + wait_s + 0.001) > 5.0  # the place was valid once
 
 
 def test_nobody_is_kept_waiting_longer_than_it_may_and_a_flood_takes_no_places_far_away() -> None:

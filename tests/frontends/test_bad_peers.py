@@ -1,4 +1,4 @@
-"""Whatever comes on a connection is answered or cut off with a reason, and the others do not notice."""
+"""Bad input on a connection is answered, or ends the connection with a reason. The other connections do not notice."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_two_registrations_on_one_connection_end_it(instance: Instances, connect
 
 
 def test_more_questions_than_may_wait_end_the_connection(instance: Instances, connect: Connect) -> None:
-    """None of them can be answered yet: they wait for another coordinator than the one there is."""
+    """None of them can be answered yet: they wait for a coordinator other than the present one."""
     consumer = connect(instance().start_elected())
     for _ in range(MAX_UNANSWERED + 1):
         consumer.say("cluster-metadata", wait_ms=5_000, not_epoch=1)

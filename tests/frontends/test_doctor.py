@@ -1,4 +1,4 @@
-"""What the doctor says of the socket channel."""
+"""The doctor's findings about the socket channel."""
 
 from __future__ import annotations
 

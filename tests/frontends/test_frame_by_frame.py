@@ -1,4 +1,4 @@
-"""The gateway frame by frame: what comes in between, and what comes together, goes where it belongs."""
+"""The gateway, frame by frame: input that arrives in between or together is handled for the right member."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Connect = Callable[[SocketInstance], HandConsumer]
 
 
 class Peer:
-    """A connection whose other end is this test."""
+    """A connection whose other end is the test."""
 
     address, certificate = "127.0.0.1:1", None
 
@@ -45,7 +45,7 @@ class Peer:
 
 
 class LeadershipView:
-    """Elected as this test says."""
+    """Elected if the test says so."""
 
     def __init__(self) -> None:
         self.held: Leadership | None = None
@@ -58,7 +58,7 @@ class LeadershipView:
 
 
 class Asking:
-    """A gateway and somebody who registers, frame by frame."""
+    """A gateway and a client that registers, frame by frame."""
 
     def __init__(self, world: World) -> None:
         self.leadership_view = LeadershipView()
@@ -67,7 +67,7 @@ class Asking:
         self.connect()
 
     def connect(self) -> None:
-        """Begins anew, on a connection of its own."""
+        """Starts over on a new connection."""
         self.peer = Peer()
         self.rpc = Rpc()
         self.connection = self.gateway.accepted(self.peer)
@@ -91,7 +91,7 @@ class Asking:
         self.gateway.received(self.connection, {"v": 1, **self.rpc.answer(asked.id, {"offsets": {}})})
 
     def step_until_asked(self, wanted: str) -> Asked:
-        """Carries on until it is asked that; pings are left alone."""
+        """Runs until that request arrives; leaves pings unanswered."""
 
         def look() -> Asked | None:
             self.gateway.step()
@@ -152,7 +152,8 @@ def test_what_may_not_be_asked_twice_may_not_while_it_waits_either(asking: Askin
 def test_an_answer_that_comes_together_with_another_registration_takes_nothing_from_it(
     world: World, asking: Asking
 ) -> None:
-    """The acknowledgement of who was there before fails: that one is a member no longer, the new one is (seed 1028)."""
+    """The acknowledgement of the previous member fails: that member's membership ends, and the new one's continues
+    (seed 1028)."""
     asking.leadership_view.held = asking.election.elect()
 
     def registered() -> int:

@@ -1,4 +1,4 @@
-"""A gateway whose thread ends says so to whoever runs the instance: nothing goes on half."""
+"""A gateway whose thread ends reports it, and the instance ends too."""
 
 from __future__ import annotations
 

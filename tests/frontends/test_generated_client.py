@@ -20,7 +20,7 @@ REGISTER = {"group": "delays", "subscription": {"flights": 1}, "session_timeout_
 
 
 class Reader:
-    """Gives the answers of a consumer that reads ten records of each partition it is started on."""
+    """Answers as a consumer that reads ten records of each partition it starts."""
 
     def __init__(self) -> None:
         self.offsets: dict[str, int] = {}
@@ -116,7 +116,7 @@ def test_what_is_refused_is_refused_as_the_schema_says(
         "commit": {},
     }[message]
     while (error := refused.ask(message, **(base | fields)))["type"] != "error":
-        refused = client(coordinator)  # what was left of the last second let it in
+        refused = client(coordinator)  # the rest of the last second's allowance admitted it
         fields = fields | {"consumer_id": f"{fields['consumer_id']}-again"}
     assert error["code"] == code
     assert refused.closed_after(error)

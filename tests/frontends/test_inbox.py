@@ -1,4 +1,4 @@
-"""What waits for the gateway's thread: pure."""
+"""The input that waits for the gateway's thread. Pure."""
 
 from __future__ import annotations
 

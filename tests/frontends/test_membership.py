@@ -1,4 +1,4 @@
-"""Consumers over sockets are members like any other: they register, obey, commit, leave, and are expired."""
+"""Consumers over sockets are members like all others: they register, carry out commands, commit, leave, and expire."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_one_that_comes_back_in_time_goes_on_where_it_was(world: World, instance
     obey(s1)
     s1.answer(s1.next_ping(), {"flights": {"0": 5}})
     c2 = world.consumer("c2").join()
-    stop = s1.next_command()  # and before it has obeyed
+    stop = s1.next_command()  # and before it has carried it out
     first.stop()
     s1.ends_with()
     eventually(lambda: second.server.gateway.term is not None)

@@ -1,4 +1,4 @@
-"""A term serves the members of its own protocol in its own groups, and leaves all others alone."""
+"""A term serves only the members of its own protocol in its own groups."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def registered(world: World, group: str, consumer: str, protocol: str | None) ->
 
 
 def members(world: World, office: Office) -> set[tuple[str, str]]:
-    """Those that a new term of the office finds."""
+    """The members that a new term of the office finds."""
     term = Term(
         world.store, office, lambda: None, lambda _said: None, lambda _told: None, EventLog(lambda _: "", office.kind)
     )

@@ -1,4 +1,4 @@
-"""No answer of ZooKeeper that is lost, and no write that fails, takes a committed offset back."""
+"""No lost reply of ZooKeeper and no failed write moves a committed offset back."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_commit_whose_answer_was_lost_is_not_written_over_what_the_next_owner_
 
 
 def _until_given_on(house: SimulatedHouse, consumer: SimulatedConsumer) -> bool:
-    """Whether the stop was acknowledged; the next owner then commits 200 at once."""
+    """Whether the stop was acknowledged; then the next owner commits 200 at once."""
     for _ in range(10):
         house.clock.now += 0.2
         house.turn()
@@ -44,7 +44,7 @@ def _until_given_on(house: SimulatedHouse, consumer: SimulatedConsumer) -> bool:
 
 
 def test_offsets_of_a_failed_write_are_forgotten_once_their_partition_was_given_up() -> None:
-    """The ping's offsets fail in a way that leaves the member alive; the acknowledgement behind them succeeds."""
+    """The write of the ping's offsets fails but the member lives on; the acknowledgement after it succeeds."""
     house = SimulatedHouse()
     s1 = house.consumer().register().owning({0: 100, 1: 100})
     stop = s1.told_to_stop(0)
@@ -60,7 +60,7 @@ def test_offsets_of_a_failed_write_are_forgotten_once_their_partition_was_given_
 
     def refuses_what_the_ping_brought(doing: str) -> None:
         if doing.startswith("multi") and path in doing:
-            s1.answer(stop, {0: 140})  # it comes while the ping's offsets are being written
+            s1.answer(stop, {0: 140})  # arrives while the ping's offsets are being written
             house.around.takes = refuses_again
             raise refused
 

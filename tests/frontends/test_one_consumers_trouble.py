@@ -1,4 +1,4 @@
-"""What one consumer brings about is felt by that one only; pure but for a simulated ZooKeeper."""
+"""A failure that one consumer causes affects only that consumer. Pure except for a simulated ZooKeeper."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.frontends.simulated import TOPIC, SimulatedConsumer, SimulatedHouse
 
 
 def subscription_of(size: int) -> dict[str, int]:
-    """Of about so many bytes."""
+    """About this many bytes."""
     return {f"{'t' * 90}-{number:07d}": 1 for number in range(size // 104)}
 
 

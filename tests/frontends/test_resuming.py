@@ -1,4 +1,4 @@
-"""Who resumes goes on with exactly what it holds; pure but for a simulated ZooKeeper."""
+"""A consumer that resumes continues with exactly the partitions it holds. Pure except for a simulated ZooKeeper."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def write_ledger(consumer: SimulatedConsumer, owned: PartitionSet, stopping: Par
 
 
 def resume(consumer: SimulatedConsumer) -> int:
-    """On a connection of its own."""
+    """On a new connection."""
     consumer.connect()
     wanted = {"group": consumer.group, "consumer_id": consumer.name, "incarnation": consumer.incarnation}
     return consumer.say("resume", **wanted, resume_key="k")
@@ -60,7 +60,7 @@ def test_who_resumes_after_its_acknowledgement_and_before_the_release_cannot_com
 
 @pytest.mark.parametrize("elected_anew", [False, True])
 def test_who_resumes_before_it_acknowledges_a_start_cannot_commit_an_offset_of_before(elected_anew: bool) -> None:
-    """Between the two the topic may have been made anew: the offset would be one of records that are gone."""
+    """Between the two, the topic may have been created again: the offset would belong to records that are gone."""
     house = SimulatedHouse()
     s1 = house.consumer().register().owning({0: 100, 1: 100})
     write_ledger(s1, owned=partitions(1), stopping=partitions(0))

@@ -1,4 +1,4 @@
-"""Time in which the gateway stood still counts against nobody, wherever it was spent."""
+"""Time in which the gateway did not run counts against no member, whatever delayed the gateway."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def consumers(house: SimulatedHouse, count: int = 20) -> list[SimulatedConsumer]
 
 
 def pass_time(house: SimulatedHouse, seconds: float, answering: list[SimulatedConsumer]) -> None:
-    """Time goes by as it does for a gateway that is well; those named answer their pings."""
+    """Time passes as for a healthy gateway; the named consumers answer their pings."""
     for _ in range(round(seconds / 0.25)):
         house.clock.now += 0.25
         house.turn()
@@ -33,7 +33,7 @@ def answer_pings(consumers: list[SimulatedConsumer]) -> None:
 
 @pytest.mark.parametrize("where", ["exists", "read", f"multi Check {layout.COORDINATOR_EPOCH}, Check"])
 def test_a_slow_zookeeper_in_the_middle_of_a_step_expires_nobody(where: str) -> None:
-    """It stands still for longer than every session, at whichever request of a step; then all answer."""
+    """The gateway is delayed for longer than every session, at a given request of a step; then all consumers answer."""
     house = SimulatedHouse()
     members = consumers(house)
     pass_time(house, 2.0, members)
@@ -84,8 +84,8 @@ def test_while_it_is_not_certain_that_it_leads_nobody_grows_older() -> None:
 
 
 def test_an_instance_that_may_be_deposed_calls_nobody_heard() -> None:
-    """The next coordinator counts a consumer's session from its own election on: what the consumer sends after that
-    may not make it believe in its membership for longer."""
+    """The next coordinator counts a consumer's session from its own election. What the consumer sends later must not
+    make it believe that its lease is longer."""
     house = SimulatedHouse()
     (member,) = consumers(house, 1)
     pass_time(house, 1.0, [])

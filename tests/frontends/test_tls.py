@@ -1,4 +1,4 @@
-"""The socket channel over TLS, and who may be what by a secret or a certificate, on real sockets."""
+"""The socket channel over TLS, with secrets and certificates that decide who may be a member, on real sockets."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def authority() -> trustme.CA:
 
 @pytest.fixture
 def served(authority: trustme.CA, tmp_path: Path) -> Callable[[bool], ssl.SSLContext]:
-    """What ``serve`` speaks with, by its own files; whether consumers must show a certificate is asked."""
+    """The TLS context of ``serve`` from its own files, with or without required client certificates."""
     certificate, ca = tmp_path / "server.pem", tmp_path / "ca.pem"
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(certificate)
     authority.cert_pem.write_to_path(ca)
@@ -55,7 +55,7 @@ def served(authority: trustme.CA, tmp_path: Path) -> Callable[[bool], ssl.SSLCon
 
 
 def trusting(authority: trustme.CA, name: str | None = None) -> ssl.SSLContext:
-    """What a consumer speaks with; ``name`` is the common name of its certificate."""
+    """The TLS context of a consumer; ``name`` is the common name of its certificate."""
     context = ssl.create_default_context()
     authority.configure_trust(context)
     if name is not None:
@@ -65,7 +65,7 @@ def trusting(authority: trustme.CA, name: str | None = None) -> ssl.SSLContext:
 
 @pytest.fixture
 def link() -> Iterator[Callable[..., SocketLink]]:
-    """Makes consumers' links with a client each, over which they are connected."""
+    """Makes consumers' links, each with a client that connects it."""
     clients: list[tuple[SocketLink, SocketClient]] = []
 
     def make(address: str, tls: ssl.SSLContext, secret: str | None = None, timeout_ms: int = 3_000) -> SocketLink:
@@ -111,7 +111,7 @@ def test_a_consumer_reads_and_writes_at_once_over_tls(world: World, instance: In
     registration = registered(made)
     commands = eventually(lambda: made.outstanding()[0])
     made.acknowledge(registration, commands[0], {TopicPartition("flights", 0): 0})
-    for offset in range(1, 400):  # pings come and are answered on the other thread meanwhile
+    for offset in range(1, 400):  # meanwhile, the other thread answers pings
         made.commit(registration, {TopicPartition("flights", 0): offset, TopicPartition("flights", 1): offset})
     assert made.committed([TopicPartition("flights", 0)]) == {TopicPartition("flights", 0): 399}
     assert made.session_id == registration.session_id, "never lost"

@@ -1,6 +1,5 @@
-"""Hostile input for every decoder: good values with something wrong in them.
+"""Hostile input for every decoder: valid values with faults in them.
 
-:mod:`targets` names the decoders with samples of what they take and the one error they may raise; :mod:`mutations`
-spoils samples; :mod:`judge` tries one input and says what is wrong with how it was taken; :mod:`run` is
-``scripts/fuzz``.
+:mod:`targets` names the decoders, with samples of their input and the only error that they may raise. :mod:`mutations`
+damages samples. :mod:`judge` tries one input and reports what is wrong. :mod:`run` is ``scripts/fuzz``.
 """

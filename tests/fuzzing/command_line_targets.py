@@ -1,4 +1,4 @@
-"""Decoders of the command line's own package, which the fuzzing of the packages below may not import."""
+"""Decoders of the command line's own package, which the other fuzzing modules may not import."""
 
 from __future__ import annotations
 

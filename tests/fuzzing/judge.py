@@ -1,4 +1,4 @@
-"""One input, and whether it was taken as promised: a value or the documented error, soon, without much memory."""
+"""Judges one input: the decoder must return a value or raise the documented error, soon and without much memory."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from tests.fuzzing.mutations import spoilt
 from tests.fuzzing.target import Target
 
 MAX_CPU_S = 3.0
-"""Of processor time: a value of 900 kB takes a tenth of it at worst, on a slow machine."""
+"""CPU seconds. A value of 900 kB takes a tenth of that at worst, on a slow machine."""
 MAX_MEMORY_BYTES = 500 << 20
-"""By which the process may grow, over all inputs: a value may name a million partitions."""
+"""The most growth of the process over all inputs: a value may name a million partitions."""
 
 
 class Judge:
-    """Tries inputs in this process. What hangs or kills the process is its parent's to notice."""
+    """Tries inputs in this process. Its parent notices inputs that hang or kill it."""
 
     def __init__(self, max_memory_bytes: int = MAX_MEMORY_BYTES) -> None:
         self._more_kb = max_memory_bytes >> 10
         self._allowed_kb = _peak_kb() + self._more_kb
 
     def fault(self, target: Target, raw: bytes) -> str | None:
-        """What is wrong with how ``raw`` was taken, ``None`` for nothing."""
+        """Says what is wrong with the decoder's reaction to ``raw``; ``None`` if nothing is."""
         began = time.process_time()
         try:
             target.decode(raw)
@@ -52,7 +52,7 @@ def case(target: Target, seed: int, number: int) -> bytes:
 def shortened(judge: Judge, target: Target, raw: bytes, within_s: float = 5.0) -> bytes:
     """The shortest input found in this time with the same kind of fault."""
     kind = _kind(judge.fault(target, raw))
-    if kind is None:  # not a second time: memory that was used once is used
+    if kind is None:  # measured only once, because memory that was used stays allocated
         return raw
     until = time.monotonic() + within_s
     size = len(raw) // 2
@@ -69,7 +69,7 @@ def shortened(judge: Judge, target: Target, raw: bytes, within_s: float = 5.0) -
 
 
 def kind_of(target: Target, fault: str) -> str:
-    """The same for faults that are likely one defect."""
+    """The same for faults that are probably one defect."""
     return f"{target.name} {_kind(fault)}"
 
 
@@ -81,7 +81,7 @@ def _kind(fault: str | None) -> str | None:
 
 
 def _unshowable(refusal: Exception) -> str | None:
-    """What is wrong with a refusal: it is printed, logged, and shown to people."""
+    """Says what is wrong with a refusal: its text is printed, logged, and shown to people."""
     said = str(refusal)
     if len(said) > 5_000:
         return f"refused with a message of {len(said)} characters"

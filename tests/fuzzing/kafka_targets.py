@@ -1,4 +1,4 @@
-"""What comes to the listener for Kafka clients: frames to decode, and streams through connection and dispatcher."""
+"""Input to the listener for Kafka clients: frames to decode, and streams through connection and dispatcher."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class _Caller(ClientConnection):
 
 
 class _Log:
-    """A term that takes everything."""
+    """A term that accepts every write."""
 
     async def append(self, records: object) -> None:
         del records
@@ -95,7 +95,7 @@ class _Socket:
 
 
 class _Transport(asyncio.Transport):
-    """Takes whatever is written to it."""
+    """Accepts every write."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class _Transport(asyncio.Transport):
 
 
 class _Front:
-    """A listener without sockets; its broker takes everything and answers nothing."""
+    """A listener without sockets. Its broker accepts every request and answers none."""
 
     def __init__(self) -> None:
         self.clients = Clients(ClientLimits())
@@ -152,7 +152,7 @@ async def _never(partition: int) -> int:
 
 
 async def _played(raw: bytes) -> None:
-    """In pieces, with a little time between them."""
+    """Sends it in pieces, with a little time between them."""
     front, chance = _Front(), Random(len(raw))
     client, transport = _Caller(front), _Transport()
     defects: list[dict[str, Any]] = []
@@ -176,7 +176,7 @@ async def _played(raw: bytes) -> None:
 
 
 class _Defects(logging.Handler):
-    """An internal error that was logged is one."""
+    """Treats a logged internal error as one."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info is not None and record.exc_info[1] is not None:

@@ -1,4 +1,4 @@
-"""Good values with something wrong in them. Everything is drawn from the ``Random`` given, so a seed repeats it."""
+"""Damages valid values. All choices come from the given ``Random``, so a seed repeats them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from random import Random
 from typing import Any
 
 MAX_INPUT_BYTES = 950_000
-"""A little more than a value may have (900 kB): that has to be refused, too."""
+"""A little more than a value may have (900 kB), because larger values must be refused too."""
 
 
 class Form(StrEnum):
-    """What an input is made of, and so how it is spoilt."""
+    """The form of an input, which determines how it is damaged."""
 
     JSON = "json"
     TEXT = "text"
@@ -25,7 +25,7 @@ class Form(StrEnum):
 
 
 def spoilt(random: Random, samples: Sequence[bytes], form: Form) -> bytes:
-    """One of the samples, changed in one to a few places."""
+    """One of the samples, changed in one or a few places."""
     sample = random.choice(samples)
     if form is Form.JSON:
         raw = _spoilt_json(random, sample)
@@ -43,14 +43,14 @@ def spoilt(random: Random, samples: Sequence[bytes], form: Form) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Raw:
-    """JSON text as it is to be written, right or wrong."""
+    """The JSON text to write, valid or not."""
 
     text: bytes
 
 
 @dataclass(slots=True)
 class _Object:
-    """An object as its fields were written: a key may come twice."""
+    """An object with its fields as written: a key may occur twice."""
 
     fields: list[tuple[Any, Any]]
 
@@ -63,7 +63,7 @@ def _spoilt_json(random: Random, sample: bytes) -> bytes:
 
 
 def _places(root: list[Any]) -> list[tuple[Any, int]]:
-    """Every (container, index) in it, the value itself included."""
+    """Every (container, index) in it, including the value itself."""
     found: list[tuple[Any, int]] = []
     todo: list[Any] = [root]
     while todo:
@@ -186,7 +186,7 @@ def _nasty_key(random: Random) -> _Raw:
 
 
 def _nested(random: Random) -> bytes:
-    """Deep: most of all about as deep as the interpreter goes, where one more frame makes the difference."""
+    """Nested, mostly about as deep as the interpreter can go, where one more frame makes the difference."""
     limit = sys.getrecursionlimit()
     depth = random.choice((2, 50, limit // 2, limit - random.randrange(120), limit - random.randrange(60), 20_000))
     if random.random() < 0.5:

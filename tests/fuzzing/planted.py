@@ -1,4 +1,4 @@
-"""Decoders with every kind of fault that fuzzing has to notice."""
+"""Decoders with every kind of fault that fuzzing must notice."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.fuzzing.mutations import Form
 from tests.fuzzing.target import Target
 
 TRIGGERS = {"raises": b"9", "hangs": b"~nobody", "dies": b"0x", "hoards": b"1979", "talks": b"world"}
-"""What has to be in an input for its fault to show."""
+"""An input must contain this for its fault to show."""
 
 
 def _target(name: str, decode: Callable[[bytes], object]) -> Target:
-    """Every other input shows the fault: none should keep the others from being met."""
+    """Only every other input shows the fault, so that no fault hides the others."""
     return Target(name, Form.TEXT, (b"good\n", b"bad %s\n" % TRIGGERS.get(name, b"")), decode)
 
 

@@ -1,4 +1,4 @@
-"""``scripts/fuzz``: hostile input for every decoder, for as long as one likes, in processes that may hang or die."""
+"""``scripts/fuzz``: feeds every decoder hostile input for a given time, in processes that may hang or die."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.fuzzing.target import Target
 
 DEFAULT_TARGETS = "tests.fuzzing.targets:TARGETS"
 _HANGS_AFTER_S = 30.0
-"""Of wall time, on a machine that may be busy: ten times of what is called slow."""
+"""Wall time, on a machine that may be busy: ten times the CPU limit."""
 _BEGINS_WITHIN_S = 120.0
 _MAX_PROCESS_BYTES = 4 << 30
 _REPORT_EVERY_S = 1.0
@@ -37,14 +37,14 @@ _STOPPING = {signal.SIGINT, signal.SIGTERM}
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
-    """A process' report: so many inputs since the last one, and the case it is at."""
+    """A process's report: the number of inputs since the last one, and its present case."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """One input was not taken as promised."""
+    """One input with a wrong reaction."""
 
     target: str
     number: int
@@ -62,7 +62,7 @@ def targets_of(names: Sequence[str]) -> tuple[Target, ...]:
 
 
 def _work(reports: Connection, *rest: Any) -> None:
-    """A process of a hunt, which ends with it."""
+    """A worker process of a run, which ends with it."""
     with contextlib.suppress(BrokenPipeError):
         _try_all(reports, *rest)
 
@@ -77,8 +77,8 @@ def _try_all(
     step: int,
     max_memory_bytes: int,
 ) -> None:
-    """A process: every ``step``-th round over the targets. ``at`` tells its parent which case it is in (target, number)
-    and whether it is shortening it."""
+    """The work of one process: every ``step``-th round over the targets. ``at`` tells its parent the present case
+    (target, number) and whether the process is shortening it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     logging.disable(logging.CRITICAL)
@@ -114,7 +114,7 @@ class _Worker:
 
 @dataclass(slots=True)
 class Hunt:
-    """A run: its processes, and what they found."""
+    """A run: its processes and findings."""
 
     sources: Sequence[str]
     targets: Sequence[Target]
@@ -129,7 +129,8 @@ class Hunt:
     _workers: list[_Worker] = field(default_factory=list)
 
     def run(self, seconds: float) -> None:
-        """Until the time is over, saying every few seconds how far it is. Interrupted, it stops its processes."""
+        """Runs until the time is over, and reports progress every few seconds. If interrupted, it stops its
+        processes."""
         began = said_at = time.monotonic()
         for first in range(self.jobs):
             self._start(first)
@@ -159,7 +160,8 @@ class Hunt:
         at = context.Array("q", [-1, -1, False], lock=False)
         arguments = (theirs, at, self.sources, self.chosen, self.seed, first, self.jobs, self.max_memory_bytes)
         process = context.Process(target=_work, args=arguments, name=f"fuzz-{first}", daemon=True)
-        unmasked = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)  # half a process would only complain
+        # a process stopped half-way would only log errors
+        unmasked = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
         try:
             process.start()
             theirs.close()
@@ -183,12 +185,12 @@ class Hunt:
                 self._replace(worker, f"hangs for {self.hangs_after_s:.0f} s")
 
     def _patience_s(self, worker: _Worker) -> float:
-        """Longer while it imports what it is to try, and while it shortens an input."""
+        """Longer while it imports its targets, and while it shortens an input."""
         beginning = worker.at[0] < 0
         return _BEGINS_WITHIN_S if beginning else self.hangs_after_s + (_HANGS_AFTER_S if worker.at[2] else 0.0)
 
     def _drain(self, worker: _Worker) -> bool:
-        """Takes in what the process said; False once it has ended."""
+        """Handles the process's reports. Returns ``False`` once it has ended."""
         try:
             while worker.reports.poll():
                 said = worker.reports.recv()
@@ -202,7 +204,7 @@ class Hunt:
         return True
 
     def _replace(self, worker: _Worker, fault: str) -> None:
-        """After an input that a process did not survive: tells it, and goes on behind it."""
+        """Reports the input that a process did not survive, and continues after it."""
         self._workers.remove(worker)
         worker.reports.close()
         index, number = worker.last
@@ -216,7 +218,7 @@ class Hunt:
         target = next(one for one in self.targets if one.name == failed.target)
         kind = kind_of(target, failed.fault)
         self.found[kind] += 1
-        if self.found[kind] > 1:  # another process met it, too
+        if self.found[kind] > 1:  # another process found it too
             return
         self.failures.mkdir(parents=True, exist_ok=True)
         file = self.failures / f"{failed.target}-{self.seed}-{failed.number}.input"
@@ -256,10 +258,10 @@ def main(
     hangs_after: float,
     max_memory_mb: int,
 ) -> None:
-    """Feeds spoilt values to every decoder: each must give a value or raise its documented error, soon, in bounded
+    """Feeds damaged values to every decoder: each must return a value or raise its documented error, soon, in bounded
     memory.
 
-    Ends with 1 where one did not, having saved the shortest such input found; with 130 where it was interrupted.
+    Exit code 1 if one did not; the shortest such input found is saved. Exit code 130 if interrupted.
     """
     targets = targets_of(sources)
     names = [target.name for target in targets]

@@ -1,4 +1,4 @@
-"""What is fuzzed: one decoder, and what it promises."""
+"""A fuzzing target: one decoder, and what it promises."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.fuzzing.mutations import Form
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One decoder. ``decode`` takes any bytes, and gives something or raises one of ``refusals``."""
+    """One decoder. ``decode`` accepts any bytes, and returns a value or raises one of ``refusals``."""
 
     name: str
     form: Form

@@ -1,4 +1,4 @@
-"""The decoders of what others write, each with samples of what it takes and the one error it may raise."""
+"""The decoders of input that others write, each with samples and the only error that it may raise."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _bytes_of(*values: dict[str, Any]) -> tuple[bytes, ...]:
 def _json_target(
     name: str, decode: Callable[[fields.Json], Any], encode: Callable[[Any], Any], *samples: dict[str, Any]
 ) -> Target:
-    """What was decoded must be writable again, and then be read as the same."""
+    """A decoded value must be writable again, and be read back as equal."""
 
     def through(raw: bytes) -> object:
         value = decode(fields.load(raw, _WHERE))
@@ -268,7 +268,7 @@ delays = ["digest:delays:1ZVDWOp9QMyKQQeVQMn5SFnWnb8="]
 
 
 def _in_file(read: Callable[[Path], object], name: str) -> Callable[[bytes], object]:
-    """Of a decoder that takes a file's or a directory's name."""
+    """For a decoder that takes the name of a file or directory."""
 
     def through(raw: bytes) -> object:
         with tempfile.TemporaryDirectory(prefix="fuzz-") as directory:
@@ -281,7 +281,7 @@ def _in_file(read: Callable[[Path], object], name: str) -> Callable[[bytes], obj
 
 
 def _text(decode: Callable[[str], object]) -> Callable[[bytes], object]:
-    """Of a decoder that takes text, as the command line gives it: what is no UTF-8 comes as surrogates."""
+    """For a decoder that takes text from the command line: bytes that are not UTF-8 become surrogates."""
     return lambda raw: decode(raw.decode("utf-8", "surrogateescape"))
 
 
@@ -371,7 +371,7 @@ _READERS: dict[str, tuple[Callable[[fields.Json], object], ...]] = {
 
 
 def _understood(frame: Frame) -> object:
-    """What whoever receives a frame does with it: each reader refuses on its own."""
+    """All readers that a received frame may reach; each refuses on its own."""
     for read in _READERS.get(frame["type"], ()):
         with suppress(MalformedValue):
             read(frame)

@@ -1,4 +1,4 @@
-"""Every decoder takes hostile input as promised; and a decoder that does not is found out."""
+"""Every decoder handles hostile input as promised, and a decoder that does not is found."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ targets = pytest.mark.parametrize("target", ALL, ids=lambda target: target.name)
 @targets
 def test_its_own_samples_are_taken(target: Target):
     for sample in target.samples:
-        if target.name not in {"log-file", "snapshot-file"}:  # of which a sample cannot have its checksum by hand
+        if target.name not in {"log-file", "snapshot-file"}:  # a sample cannot contain its own checksum
             target.decode(sample)
         assert Judge().fault(target, sample) is None
 
@@ -82,7 +82,7 @@ def test_decoders_that_raise_hang_die_hoard_or_talk_too_much_are_found_and_their
 def test_interrupted_it_says_what_was_done_and_leaves_no_process_behind(tmp_path: Path):
     ran = fuzz("--minutes", "5", "--jobs", "2", "--target", "is-good", "--failures", str(tmp_path))
     children = Path(f"/proc/{ran.pid}/task/{ran.pid}/children")
-    # at work, and not still starting: a process of multiprocessing that loses its parent then says so with a traceback
+    # waits until it works: a starting process that loses its parent prints a traceback
     eventually(lambda: sum(cpu_s(pid) > 1 for pid in children.read_text().split()) >= 2)
     pids = children.read_text().split()
     ran.send_signal(signal.SIGINT)
@@ -95,7 +95,7 @@ def test_interrupted_it_says_what_was_done_and_leaves_no_process_behind(tmp_path
 
 
 def cpu_s(pid: str) -> float:
-    """CPU seconds of a process, 0 where there is none (any more)."""
+    """CPU seconds of a process; 0 if it does not exist (any more)."""
     fields = stat_fields(int(pid))
     return 0.0 if fields is None else cpu_seconds(fields)
 

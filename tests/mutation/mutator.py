@@ -1,4 +1,4 @@
-"""The changes: where a module can be changed, and the module changed in one place. Pure."""
+"""The changes: the places where a module can be changed, and the module with one change. Pure."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _COMPUTED: dict[type[ast.operator], type[ast.operator]] = {
 }
 _CALLED = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _SAYS_ONLY = {"log", "logger"}
-"""What is logged is not what is tested here."""
+"""Calls that only log, which the tests do not check."""
 
 Change = Callable[[ast.AST], ast.AST]
-"""Given a copy of the node, makes of it what stands there instead."""
+"""Receives a copy of the node and returns its replacement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One place of a module and one way to change it. ``key`` names it as long as the module stays the same."""
+    """One place of a module, and one way to change it. ``key`` identifies it as long as the module stays the same."""
 
     line: int
     column: int
@@ -51,21 +51,21 @@ class Site:
 
 
 def sites(tree: ast.Module) -> list[Site]:
-    """Every place that can be changed, in the order of the source."""
+    """Every place that can be changed, in source order."""
     found = _Finder()
     found.visit(tree)
     return sorted(found.sites, key=lambda site: (site.line, site.column, site.kind))
 
 
 def mutated(tree: ast.Module, site: Site) -> ast.Module:
-    """The module with that one change; the tree given stays as it is."""
+    """The module with that one change; the given tree stays as it is."""
     changed = _Changer(site).visit(copy.deepcopy(tree))
     assert isinstance(changed, ast.Module)
     return ast.fix_missing_locations(changed)
 
 
 def difference(tree: ast.Module, site: Site) -> list[str]:
-    """The lines the change takes away and those it puts there."""
+    """The lines that the change removes and adds."""
     before, after = (ast.unparse(each).splitlines() for each in (tree, mutated(tree, site)))
     lines = difflib.unified_diff(before, after, lineterm="", n=0)
     return [line for line in lines if line[:1] in "+-" and not line.startswith(("---", "+++"))]
@@ -87,7 +87,8 @@ class _Changer(ast.NodeTransformer):
 
 
 class _Finder(ast.NodeVisitor):
-    """Leaves out what has no effect while tests run, or only on words: annotations, messages of errors, logging."""
+    """Leaves out places without effect in tests, or with an effect on words only: annotations, error messages,
+    logging."""
 
     def __init__(self) -> None:
         self.sites: list[Site] = []
@@ -177,7 +178,7 @@ def _without(number: int) -> Change:
 
 
 def _is_text(node: ast.AST) -> bool:
-    """Whether strings, or types, are joined there."""
+    """Whether strings or types are joined there."""
     return any(
         isinstance(part, ast.JoinedStr) or (isinstance(part, ast.Constant) and isinstance(part.value, str))
         for part in ast.walk(node)

@@ -1,4 +1,4 @@
-"""``scripts/mutate``: draws places to change, tries each, and tells which changes nobody noticed."""
+"""``scripts/mutate``: chooses places to change, tries each, and lists the changes that no test noticed."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from tests.mutation.targets import ROOT, TARGETS, Target, modules, target_of
 
 SLACK_S = 20.0
 SLOWER = 2.0
-"""A trial may take this many times what the traced, unchanged code takes, and :data:`SLACK_S`. Then it was noticed."""
+"""A trial may take this many times the time of the traced, unchanged code, plus :data:`SLACK_S`. A longer one counts as
+noticed."""
 _BASELINE_S = 1_200.0
 CHANGED = "+"
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One change, as it is named in the results."""
+    """One change, as the results name it."""
 
     module: str
     key: str
@@ -44,7 +45,7 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What came of one change: ``killed``, ``timeout`` (noticed too), ``survived`` or ``unreached``."""
+    """The result of one change: ``killed``, ``timeout`` (noticed too), ``survived`` or ``unreached``."""
 
     name: str
     outcome: str
@@ -64,7 +65,7 @@ def _sites(module: str) -> dict[str, Site]:
 
 
 def drawn(count: int, seed: int, only: str) -> list[Mutant]:
-    """Places drawn at random, all equally likely; the first ones of a larger count are those of a smaller."""
+    """Places drawn at random, all equally likely. A larger count begins with the places of a smaller one."""
     found = [
         Mutant(name, site.key, site.line)
         for module in modules()
@@ -84,7 +85,7 @@ class Baseline:
 
     @classmethod
     def of(cls, target: Target) -> Baseline:
-        """Raises :class:`click.ClickException` where the tests fail on unchanged code."""
+        """Raises :class:`click.ClickException` if the tests fail on unchanged code."""
         with tempfile.TemporaryDirectory() as directory:
             report = Path(directory, "lines.json")
             started = time.monotonic()
@@ -101,7 +102,7 @@ _baselines: dict[str, Baseline] = {}
 
 
 def _baseline(target: Target, kept_at: Path) -> Baseline:
-    """Measured when it is first needed, and kept for the next run on the same commit."""
+    """Measured on first use, and kept for later runs on the same commit."""
     with _measuring:
         if target.code not in _baselines:
             kept = kept_at / f"{target.code.replace('/', '-')}.json"
@@ -136,7 +137,7 @@ def tried(mutant: Mutant, baseline: Baseline, commit: str) -> Tried:
 
 
 def commit() -> str:
-    """Of the checkout, with :data:`CHANGED` where something was changed since."""
+    """The commit of the checkout, with :data:`CHANGED` if files were changed since."""
     git = ["git", "-C", str(ROOT)]
     head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout
     changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "kafka_coord", "tests"], check=False).returncode
@@ -144,7 +145,8 @@ def commit() -> str:
 
 
 def told_before(results: Path, now: str) -> dict[str, Tried]:
-    """What is in the file already, of this commit: it is not tried again. Of changed files nothing is known."""
+    """The results for this commit that are in the file already; they are not tried again. Results of changed files do
+    not count."""
     if not results.exists() or now.endswith(CHANGED):
         return {}
     read = (Tried(**json.loads(line)) for line in results.read_text().splitlines())
@@ -152,7 +154,7 @@ def told_before(results: Path, now: str) -> dict[str, Tried]:
 
 
 def summary(outcomes: Iterable[Tried]) -> Iterator[str]:
-    """A table by package, in Markdown, and the changes nobody noticed."""
+    """A table by package in Markdown, and the changes that no test noticed."""
     results = list(outcomes)
     yield "| code | changes | noticed | not noticed | not reached | noticed, of those reached |"
     yield "|---|---|---|---|---|---|"

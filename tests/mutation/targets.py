@@ -1,4 +1,4 @@
-"""Which code is changed, and which tests have to notice: the fast ones that cover it, and simulated histories."""
+"""Which code is changed, and which tests must notice: the fast ones that cover it, and simulated histories."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Modules by their paths (a folder means all below it), and what is run against a change in one of them."""
+    """Modules by their paths (a folder includes everything below it), and the tests to run against a change in one of
+    them."""
 
     code: str
     tests: tuple[str, ...]
     histories: int
-    """How many seeds of the simulation are played after the tests."""
+    """The number of simulated histories to run after the tests."""
     with_zookeeper: bool = False
-    """Whether tests that start a ZooKeeper are run too."""
+    """Whether to run tests that start a ZooKeeper too."""
 
     def modules(self) -> list[Path]:
         at = ROOT / self.code
@@ -35,7 +36,7 @@ TARGETS = (
     Target("kafka_coord/classic_groups", ("tests/classic_groups",), 0),
     Target("kafka_coord/zk/election.py", ("tests/zk/test_election.py",), 60, with_zookeeper=True),
 )
-"""The first that a module belongs to is the one it is tried with."""
+"""A module is tried with the first target that it belongs to."""
 
 _PRELOADED = "ignore::pytest.PytestAssertRewriteWarning"
 _SERVERS = ("kafka", "spark", "containers", "slow")
@@ -46,12 +47,12 @@ def target_of(module: Path) -> Target:
 
 
 def modules() -> list[Path]:
-    """All that can be changed, each once."""
+    """All modules that can be changed, each once."""
     return sorted({module for target in TARGETS for module in target.modules() if module.stat().st_size})
 
 
 def pytest_arguments(target: Target) -> list[str]:
     marks = _SERVERS if target.with_zookeeper else (*_SERVERS, "zookeeper")
     without = " and ".join(f"not {mark}" for mark in marks)
-    # One test of a target may start a program of its own, which would not be changed; it only costs time.
+    # a test may start a program, which would run unchanged code: that only costs time
     return ["-x", "-q", "-m", without, "-n", "0", "-p", "no:cacheprovider", "-W", _PRELOADED, *target.tests]

@@ -1,4 +1,4 @@
-"""The mutation run changes one place at a time, and tells a change that is noticed from one that is not."""
+"""The mutation run changes one place at a time, and tells noticed changes from others."""
 
 from __future__ import annotations
 

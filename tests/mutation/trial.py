@@ -1,7 +1,7 @@
-"""One trial: a process of its own imports the changed module and runs the tests; its exit says whether they noticed.
+"""One trial: a separate process imports the changed module and runs the tests; its exit code says whether they noticed.
 
-The process is forked from one that has imported what the tests need from elsewhere, and nothing of this project. So a
-trial begins at once, and no file is changed.
+The process is forked from one that has imported all other packages that the tests need, but nothing of this project. So
+a trial starts at once, and no file is changed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def preload() -> None:
-    """Imports what every trial needs from elsewhere."""
+    """Imports the packages from elsewhere that every trial needs."""
     import hypothesis
     import kazoo.client
     import pytest
@@ -43,16 +43,16 @@ def preload() -> None:
 
 
 def forked(work: Callable[[], int]) -> int:
-    """Starts ``work`` in a process of its own, silent and in a group of its own; gives its pid."""
+    """Runs ``work`` in a separate, silent process with its own process group. Returns its pid."""
     pid = os.fork()
     if pid:
-        with suppress(PermissionError):  # it has done so itself
+        with suppress(PermissionError):  # the process has done it already
             os.setpgid(pid, pid)
         return pid
     status = KILLED
     try:
         os.setpgid(0, 0)
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # it ends with the run that started it
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # ends with the run that started it
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
         nothing = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
@@ -65,7 +65,7 @@ def forked(work: Callable[[], int]) -> int:
 
 
 def ended(pid: int, within_s: float) -> int | None:
-    """The exit of a trial; None where it was ended because its time was up."""
+    """The exit code of a trial; ``None`` if it was ended after its time limit."""
     deadline = time.monotonic() + within_s
     status = None
     while time.monotonic() < deadline:
@@ -74,7 +74,7 @@ def ended(pid: int, within_s: float) -> int | None:
             status = os.waitstatus_to_exitcode(code)
             break
         time.sleep(0.05)
-    with suppress(ProcessLookupError):  # what it started goes with it
+    with suppress(ProcessLookupError):  # ends everything that it started
         os.killpg(pid, signal.SIGKILL)
     if status is None:
         os.waitpid(pid, 0)
@@ -82,13 +82,13 @@ def ended(pid: int, within_s: float) -> int | None:
 
 
 def trial(target: Target, module: Path, site: Site) -> int:
-    """In the forked process: the tests of ``target`` with ``module`` changed at ``site``."""
+    """In the forked process: runs the tests of ``target`` with ``module`` changed at ``site``."""
     _import_changed(module, site)
     return _run(target)
 
 
 def traced(target: Target, report: Path) -> int:
-    """In the forked process: the tests of ``target`` on unchanged code. Writes which lines of it were run."""
+    """In the forked process: runs the tests of ``target`` on unchanged code, and writes which lines were run."""
     names = {str(module) for module in target.modules()}
     lines: dict[str, set[int]] = {name: set() for name in names}
 
@@ -132,7 +132,7 @@ def _run(target: Target) -> int:
 
 
 def _import_changed(module: Path, site: Site) -> None:
-    """From here on the module is imported with that one change, whatever is cached of it."""
+    """From now on, the module is imported with that one change, regardless of caches."""
     name = ".".join(module.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
     class Loader(importlib.machinery.SourceFileLoader):

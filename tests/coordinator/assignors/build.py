@@ -1,4 +1,4 @@
-"""Short ways to write down groups for assignors."""
+"""Short notation for groups, for tests of assignors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def group(
     racks: Mapping[str, str] | None = None,
     replica_racks: Mapping[str, Mapping[int, Iterable[str]]] | None = None,
 ) -> AssignmentInputs:
-    """``subscriptions``: consumer → topics, or topic → streams; ``topics``: topic → how many partitions."""
+    """``subscriptions``: consumer → topics, or topic → streams; ``topics``: topic → number of partitions."""
     chosen: dict[int, Subscription] = {}
     for wanted_topics in subscriptions.values():
         if id(wanted_topics) not in chosen:
@@ -51,12 +51,12 @@ def group(
 
 
 def written(target: Target) -> dict[str, str]:
-    """consumer → "flights[0-3] planes[1]", as short as a golden case can be read."""
+    """consumer → "flights[0-3] planes[1]", short enough for golden cases."""
     return {consumer: str(partitions) for consumer, partitions in target.members.items()}
 
 
 def by_stream(target: Target, topic: str) -> dict[str, list[int]]:
-    """ "consumer-stream" → partitions, the way 0.8 names its threads."""
+    """ "consumer-stream" → partitions, with the thread names of 0.8."""
     found: dict[str, list[int]] = {}
     for consumer, partitions in target.members.items():
         for number in sorted(partitions.of_topic(topic)):
@@ -70,5 +70,5 @@ def sizes(target: Target) -> dict[str, int]:
 
 
 def moves(inputs: AssignmentInputs, target: Target) -> int:
-    """Partitions that somebody gets who did not have them."""
+    """The number of partitions that got another owner."""
     return sum(len(partitions - inputs.current_of(consumer)) for consumer, partitions in target.members.items())

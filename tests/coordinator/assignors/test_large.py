@@ -1,4 +1,4 @@
-"""Large groups move no more than they must. How long that takes: ``kafka-coord bench planner``."""
+"""Large groups move no more partitions than necessary. ``kafka-coord bench planner`` measures how long it takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Assignors come by entry point; one that cannot be loaded stops nobody."""
+"""Assignors are found by entry point. One that cannot be loaded does not affect the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``range`` gives what Kafka 0.8.2's RangeAssignor gives. All expected values were worked out by hand from its rule:
+"""``range`` gives the result of Kafka 0.8.2's RangeAssignor. All expected values were worked out by hand from its rule:
 n = P / T, extra = P % T, thread i of the sorted thread ids gets n (+ 1 if i < extra) from n * i + min(i, extra)."""
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def test_a_member_without_any_partition_is_still_named():
 
 
 def test_each_topic_is_divided_on_its_own():
-    # the remainder of every topic goes to c1, as in 0.8: that is what sticky and roundrobin are for
+    # as in 0.8, c1 gets the remainder of every topic; sticky and roundrobin avoid that
     target = assign({"c1": ["a", "b", "x"], "c2": ["a", "b", "x"]}, {"a": 3, "b": 3, "x": 1})
 
     assert written(target) == {"c1": "a[0-1] b[0-1] x[0]", "c2": "a[2] b[2]"}

@@ -1,4 +1,4 @@
-"""``sticky``: balanced, then the fewest moves, then near its replicas, then always the same."""
+"""``sticky``: balanced, then the fewest moves, then near its replicas, and deterministic."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_members_with_disjoint_topics_are_balanced_apart():
 
 
 def test_a_member_that_subscribes_to_less_gets_more_of_it():
-    # c2 alone can take b: so c1 takes a
+    # only c2 can take b, so c1 takes a
     target = assign(group({"c1": ["a"], "c2": ["a", "b"]}, {"a": 4, "b": 4}))
 
     assert sizes(target) == {"c1": 4, "c2": 4}
@@ -217,7 +217,7 @@ def groups(draw: st.DrawFn, *, uniform: bool, most: int = 6) -> AssignmentInputs
 
 
 def _fewest_moves(inputs: AssignmentInputs) -> int:
-    """By trying every way to say who gets one more."""
+    """Tries every way to distribute the extra partitions."""
     members = list(inputs.members)
     topics = set(inputs.subscriptions[members[0]])
     partitions = sum(len(inputs.topics[topic].partitions) for topic in topics)

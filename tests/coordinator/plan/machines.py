@@ -39,7 +39,7 @@ subscriptions = st.one_of(
 
 
 class Group(RuleBasedStateMachine):
-    """Whatever happens, in whatever order: the invariants hold after each step, and in the end all is owned."""
+    """The invariants hold after each step, in any order of events, and in the end every partition is owned."""
 
     mode = st.just(Mode.INCREMENTAL)
 
@@ -174,7 +174,7 @@ class Group(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def coordinator_looks_while_things_happen(self, data) -> None:
-        """Steps are written one by one; in between others act, and the coordinator may die."""
+        """Writes a plan step by step. In between, others act, and the coordinator may die."""
         for step in self.world.decide().steps:
             happening = data.draw(st.sampled_from(["", "", "obey", "leave", "restart", "dies", "grow"]))
             consumer = data.draw(consumers)
@@ -215,7 +215,7 @@ class Group(RuleBasedStateMachine):
 
 
 class EagerGroup(Group):
-    """As above, where some members stop everything before anything of theirs starts."""
+    """The same with some eager members, which stop everything before they start anything."""
 
     mode = st.sampled_from([Mode.EAGER, Mode.EAGER, Mode.INCREMENTAL])
 
@@ -224,7 +224,8 @@ SETTINGS = settings(
     max_examples=250,
     stateful_step_count=40,
     deadline=None,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],  # explaining traces every line: it takes hours
+    # explaining traces every line, which takes hours
+    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
 GROUP = Group.TestCase

@@ -1,4 +1,4 @@
-"""What operators ask: rebalance, evict, look, offsets, deletion, pause."""
+"""Operators' requests: rebalance, evict, look, offsets, deletion, pause."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.coordinator.plan.world import World
 
 @pytest.fixture
 def world() -> World:
-    """c1 and c2 own flights[0-3] and flights[4-7]; nobody subscribes to planes."""
+    """c1 and c2 own flights[0-3] and flights[4-7]; no member subscribes to planes."""
     found = World()
     found.topic("flights", 8)
     found.topic("planes", 2)

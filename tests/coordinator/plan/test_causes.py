@@ -1,4 +1,4 @@
-"""Why there is a new target, by kind: what the history keeps for whoever counts decisions."""
+"""The causes of new targets, as the history stores them."""
 
 from __future__ import annotations
 

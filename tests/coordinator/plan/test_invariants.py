@@ -10,7 +10,7 @@ from kafka_coord.coordinator.plan.member_update import MemberUpdate
 from tests.coordinator.plan.machines import EAGER_GROUP, GROUP, SETTINGS, Group
 
 _TIMEOUT_S = 600
-"""A failure is shrunk for up to 300 s (Hypothesis' own bound) before it is printed; what passes takes seconds."""
+"""A failure is shrunk for up to 300 s (Hypothesis' limit) before it is printed; tests that pass take seconds."""
 TestGroup = pytest.mark.timeout(_TIMEOUT_S)(GROUP)
 TestEagerGroup = pytest.mark.timeout(_TIMEOUT_S)(EAGER_GROUP)
 

@@ -1,4 +1,4 @@
-"""Members come and go, topics grow and shrink: who stops, who starts, in which order, and what is said about it."""
+"""Members come and go, topics grow and shrink: which members stop and start, in which order, with which summary."""
 
 from __future__ import annotations
 
@@ -151,7 +151,8 @@ def test_what_was_meant_for_an_earlier_incarnation_is_dropped(world):
 
 
 def test_a_release_comes_before_the_start_that_needs_it(world):
-    """c1 restarted: its old incarnation's write releases what c0 is started on, and c0 comes first by name."""
+    """c1 restarted: the update of its old incarnation releases the partitions that c0 starts, and c0 comes first by
+    name."""
     settled(world, "c1")
     world.join("c0")
     world.join("c1")
@@ -164,7 +165,7 @@ def test_a_release_comes_before_the_start_that_needs_it(world):
 
 
 def test_two_that_need_each_others_release_are_not_started_in_a_circle(world):
-    """Both restarted, and the operator's assignor swaps what they have: one of them has to wait."""
+    """Both restarted, and the operator's assignor swaps their partitions: one of them must wait."""
     settled(world, "c1", "c2")
     world.topic("flights", 2)
     world.check_settled(world.settle())

@@ -1,4 +1,4 @@
-"""How large values become: what is estimated is never less than what is written."""
+"""Sizes of large values: an estimate is never smaller than the written value."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ owned = st.builds(PartitionSet, st.dictionaries(names, runs, max_size=4))
 
 
 def written(assignment: Assignment) -> int:
-    """Bytes of the members and streams alone: of the rest of the value the envelope takes care."""
+    """The bytes of the members and streams; the envelope covers the rest of the value."""
     rest = replace(assignment, members={}, streams={})
     return len(dump(assignment.to_json())) - len(dump(rest.to_json())) - len(',"streams":{}')
 

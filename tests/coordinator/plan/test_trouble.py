@@ -1,4 +1,4 @@
-"""Znodes nobody can read, assignors that fail, groups too large for a znode: said, survived, and never unsafe."""
+"""Unreadable znodes, failing assignors and groups too large for a znode: reported, survived, and always safe."""
 
 from __future__ import annotations
 
@@ -329,7 +329,7 @@ def test_a_target_too_large_for_a_znode_is_said_and_stops_nobody():
 
 
 def test_a_target_scattered_by_many_moves_is_made_afresh_before_it_is_too_large():
-    """Two members with every other partition of 300,000 each: 1.9 MB, where two runs take 40 bytes."""
+    """Each of two members has every other partition of 300,000: 1.9 MB. As two runs, they would take 40 bytes."""
     world = World()
     world.topic("flights", 300_000)
     members = [world.join(consumer) for consumer in ("c1", "c2")]

@@ -1,4 +1,5 @@
-"""The check of the invariants says no: a sound plan, damaged in one way each, and which invariant that breaks."""
+"""The check of the invariants rejects a sound plan with one defect, and names the invariant that the defect
+violates."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from tests.coordinator.plan.world import World
 
 
 def handing_over() -> tuple[World, Plan]:
-    """``c1`` has acknowledged the stop of what ``c2`` is to start."""
+    """``c1`` has acknowledged the stop of the partitions that ``c2`` shall start."""
     world = World()
     world.topic("flights", 6)
     world.join("c1")

@@ -1,8 +1,8 @@
-"""A small world for the planner: ZooKeeper's part of one group in memory, and consumers that obey in order.
+"""A small world for the planner: one group in a model of ZooKeeper, and consumers that carry out commands in order.
 
-Each plan is checked against the invariants when it is decided. Every step is applied here as the executor would write
-it (versions checked, all or nothing). What only this world knows is checked after each: what consumers really fetch,
-and which generations there were.
+Each plan is checked against the invariants when it is made. Every step is applied as the executor would write it:
+versions are checked, and all of it or nothing takes effect. After each step, the world checks the facts that only it
+knows: what consumers really fetch, and which generations existed.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ ASSIGNORS = built_in_assignors()
 
 
 class Refused(Exception):
-    """ZooKeeper refused a step, as it would: nothing of it was written."""
+    """The model refused a step, as ZooKeeper would; nothing of it was written."""
 
 
 @dataclass
 class World:
-    """``fetching`` is the truth: what each live incarnation fetches, by consumer."""
+    """``fetching`` maps each consumer to the partitions that its live incarnation really fetches."""
 
     members: dict[str, Member] = field(default_factory=dict)
     ledgers: dict[str, Ledger] = field(default_factory=dict)
@@ -85,10 +85,10 @@ class World:
     generations: list[int] = field(default_factory=lambda: [0])
     zxid: itertools.count[int] = field(default_factory=lambda: itertools.count(1000))
 
-    # what happens to a group
+    # events of the group
 
     def join(self, consumer: str, subscription: Subscription | None = None, **fields: object) -> Member:
-        """Registers, as another incarnation where the name was there before."""
+        """Registers the consumer; if it was registered before, as a new incarnation."""
         self.leave(consumer)
         wanted = subscription or Subscription.to(["flights"])
         member = Member(consumer, next(self.zxid), wanted, **fields)  # type: ignore[arg-type]
@@ -102,7 +102,7 @@ class World:
         return member
 
     def leave(self, consumer: str) -> None:
-        """The registration goes; a place with grace is kept until ``end_grace``."""
+        """Deletes the registration. A place with grace is kept until ``end_grace``."""
         if self.members.pop(consumer, None) is None:
             return
         self.fetching.pop(consumer, None)
@@ -116,7 +116,7 @@ class World:
         self.in_grace.discard(consumer)
 
     def topic(self, name: str, partitions: int, identity: str | None = None) -> None:
-        """Creates a topic, or changes how many partitions it has."""
+        """Creates a topic, or changes its number of partitions."""
         known = self.topics.get(name)
         kept = known.identity if known is not None else f"id{next(self.zxid)}"
         self.topics[name] = TopicInfo(name, frozenset(range(partitions)), identity or kept)
@@ -134,7 +134,7 @@ class World:
         return self.requests[request.request_id]
 
     def obey(self, consumer: str) -> bool:
-        """Obeys (and acknowledges) the first command in the channel; false where there is none."""
+        """Carries out and acknowledges the first command in the channel. Returns ``False`` if there is none."""
         if consumer not in self.members or not self.channels.get(consumer):
             return False
         _, command = self.channels[consumer].pop(0)
@@ -155,7 +155,7 @@ class World:
     def obey_all(self) -> bool:
         return sum(self.obey(consumer) for consumer in sorted(self.members) for _ in range(3)) > 0
 
-    # what the coordinator sees and does
+    # the coordinator's side
 
     def observe(self) -> Observation:
         unreadable = [Unreadable(layout.ledger(GROUP, c), "broken") for c in self.bad_ledgers if c in self.ledgers]
@@ -190,7 +190,7 @@ class World:
         )
 
     def look(self) -> Plan:
-        """One pass, written whole."""
+        """Makes one pass and writes all of its plan."""
         decided = self.decide()
         for step in decided.steps:
             self.apply(step)
@@ -206,19 +206,19 @@ class World:
         return decided
 
     def settle(self, most: int = 30) -> Plan:
-        """Looks whenever something happened, lets consumers obey, until nothing happens any more."""
+        """Makes passes and lets consumers carry out commands, until nothing changes any more."""
         for _ in range(most):
             registered = dict(self.members)
             decided = self.look()
             obeyed = self.obey_all()
-            wrote = decided.steps and decided.state is not GroupState.DEAD  # whoever wrote looks again
+            wrote = decided.steps and decided.state is not GroupState.DEAD  # after a write, another pass follows
             if not obeyed and not wrote and registered == self.members:
                 decided = self.look()
                 return self.look() if decided.state is GroupState.DEAD else decided
         raise AssertionError(f"not settled after {most} passes: {decided.summary}")
 
     def apply(self, step: Step) -> None:
-        """Writes one step, all or nothing; raises ``Refused`` where ZooKeeper would."""
+        """Writes one step, completely or not at all. Raises ``Refused`` if ZooKeeper would refuse it."""
         match step:
             case SetTarget():
                 self._set_target(step)
@@ -318,7 +318,7 @@ class World:
         for consumer, mine in self.fetching.items():
             assert not mine & set(partitions), f"offsets written under {consumer}"
 
-    # the invariants that hold at any instant
+    # the invariants that hold at any time
 
     def check(self) -> None:
         assert not (twice := violations_of_ledgers(self.ledgers)), twice
@@ -332,7 +332,7 @@ class World:
                 assert partition in ledger.held, f"{consumer} fetches {partition}, which its ledger does not name"
 
     def check_settled(self, decided: Plan) -> None:
-        """Invariant 7: every partition of a subscribed topic is owned, and by whom the target says."""
+        """Invariant 7: every partition of a subscribed topic is owned by the member that the target names."""
         assert decided.state in {GroupState.STABLE, GroupState.EMPTY}, decided.summary
         if not self.members and not self.in_grace:
             assert decided.state is GroupState.EMPTY

@@ -1,4 +1,4 @@
-"""Members from outside, by a machine without clock, sockets or ZooKeeper."""
+"""The machine of members, without a clock, sockets or ZooKeeper."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def test_a_member_has_one_write_under_way_and_the_next_goes_out_when_its_outcome
 
 
 def test_what_a_failed_write_had_reported_goes_with_the_acknowledgement_behind_it() -> None:
-    """A clean handover repeats no record, so it may not be lost; written later, it would be the next owner's."""
+    """A clean handover repeats no record, so this offset must not be lost. If it were written later, it would overwrite
+    one of the next owner."""
     house = House()
     member = house.holding(house.register(), 0, 1)
     (stop,) = house.send(member, house.stop(member, 0))
