@@ -39,7 +39,7 @@ class TopicIds:
             with suppress(MalformedValue, binascii.Error):
                 self._ids[topic] = _decoded(fields.text(fields.load_object(node.data, path), "topic_id", path))
 
-    def of_ledger(self, group: str, consumer: str, topics: Iterable[str]) -> dict[str, bytes]:
+    def of_ledger(self, group: str, consumer: str, topics: set[str]) -> dict[str, bytes]:
         """The ids that these topics had when the consumer was told to start them, and learns the present ones. Raises
         :class:`StoreError`."""
         self.learn(topics)
@@ -53,6 +53,8 @@ class TopicIds:
                     topic_id, space, _ = identity.rpartition(" ")
                     if space:
                         found[topic] = _decoded(topic_id)
+        for topic in found.keys() & topics:
+            self._ids.setdefault(topic, found[topic])  # its znode cannot be read: it may well exist
         return found
 
 

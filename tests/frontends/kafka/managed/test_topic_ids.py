@@ -1,0 +1,57 @@
+"""The ids of topics, as they are in ZooKeeper and in ledgers."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+
+import pytest
+
+from kafka_coord.dev.cluster.kafka_znodes import topic_value
+from kafka_coord.frontends.kafka.managed.topic_ids import TopicIds
+from kafka_coord.model import Ledger, PartitionSet
+from kafka_coord.model import json_fields as fields
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Store
+from tests.simulation.scheduler import VirtualClock
+from tests.simulation.server import SimulatedZooKeeper
+from tests.simulation.store import Quiet, SimulatedStore
+
+EARLIER, PRESENT = b"flights, earlier", b"flights, present"
+PATH = layout.broker_topic("flights")
+
+
+def written(topic_id: bytes) -> str:
+    return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """With a ledger of a consumer that holds a partition of an earlier topic."""
+    store = SimulatedStore(server := SimulatedZooKeeper(), VirtualClock(), Quiet(), 30_000)
+    store.connect(server.replicas[0])
+    owned = PartitionSet.from_json({"flights": "0"}, "")
+    ledger = Ledger("c1", 7, owned, topic_ids={"flights": f"{written(EARLIER)} 5"})
+    path = layout.ledger("delays", "c1")
+    for parent in (path.rpartition("/")[0], layout.BROKER_TOPICS):
+        store.ensure_path(parent)
+    store.create(path, fields.dump(ledger.to_json()))
+    yield store
+    store.disconnect()
+
+
+def test_the_id_in_a_ledger_is_that_of_the_topic_as_it_was(store: Store) -> None:
+    store.create(PATH, topic_value(1, topic_id=written(PRESENT)))
+    ids = TopicIds(store)
+    assert ids.of_ledger("delays", "c1", {"flights"}) == {"flights": EARLIER}
+    assert ids.get("flights") == PRESENT
+    store.delete(PATH)
+    ids.learn({"flights"})
+    assert ids.get("flights") is None
+
+
+def test_a_topic_whose_znode_cannot_be_read_is_not_taken_for_gone(store: Store) -> None:
+    store.create(PATH, b"unreadable")
+    ids = TopicIds(store)
+    ids.of_ledger("delays", "c1", {"flights"})
+    assert ids.get("flights") == EARLIER
