@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import MalformedValue, NotFound
+from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import (
     CoordinatorInfo,
     GroupSettings,
@@ -21,8 +22,10 @@ from kafka_coord.model import (
 )
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.monitor.channel import WaitingCommand, read_waiting
+from kafka_coord.monitor.client_groups.instance_directory import read_instances
 from kafka_coord.monitor.cluster import Cluster, read_cluster
 from kafka_coord.monitor.offsets import OffsetRow, offset_rows, partitions_of, read_all_committed, read_committed
+from kafka_coord.monitor.presence import Presence
 from kafka_coord.monitor.snapshot import GroupSnapshot, read_groups
 from kafka_coord.monitor.state import group_state, group_status
 from kafka_coord.zk.store import Store
@@ -30,9 +33,9 @@ from kafka_coord.zk.store import Store
 EndOffsets = Callable[[PartitionSet], tuple[Mapping[TopicPartition, int], str]]
 """Returns the known end offsets, and a sentence about the unknown ones (or ``""``)."""
 
-Presences = Callable[[str], Mapping[tuple[str, str], int]]
-"""Asks the coordinator at ``host:port`` (its HTTP endpoint) how long ago it heard from each (group, consumer), in ms;
-raises ``OSError`` and :class:`MalformedValue`."""
+Presences = Callable[[str], Mapping[tuple[str, str], Presence]]
+"""Asks the instance at ``host:port`` (its HTTP endpoint) about each (group, consumer) that it serves. Raises
+``OSError`` and :class:`MalformedValue`."""
 
 
 class GroupKind(StrEnum):
@@ -70,7 +73,9 @@ class MemberRow:
 
     ``channel`` is its connection: ``zookeeper``, ``socket`` or ``kafka``. ``since_ms`` is when it registered (ms since
     1970), ``target`` what it should own. For a member that an instance serves, ``gateway`` is that instance,
-    ``address`` its own address, and ``heard_ms_ago`` the time since the coordinator last heard from it, if known.
+    ``address`` its own address, and ``heard_ms_ago`` the time since that instance last heard from it, if known. The
+    last four are of Kafka clients: their library, their group protocol, their epoch, and for how long their heartbeat
+    has been held, the last two if known.
     """
 
     consumer: str
@@ -92,6 +97,10 @@ class MemberRow:
     target: PartitionSet
     pending: tuple[WaitingCommand, ...]
     heard_ms_ago: int | None = None
+    software: str | None = None
+    protocol: str | None = None
+    epoch: int | None = None
+    held_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +177,7 @@ def describe_group(
     judged = group_status(seen)
     members, heard_note = member_rows(snapshot, waiting.commands), ""
     if presences is not None:
-        members, heard_note = _with_presence(group, members, cluster.coordinator, presences)
+        members, heard_note = _with_presence(store, group, members, cluster, presences)
     return GroupDescription(
         group=group,
         kind=GroupKind.MANAGED,
@@ -193,23 +202,38 @@ def describe_group(
 
 
 def _with_presence(
-    group: str, members: tuple[MemberRow, ...], coordinator: CoordinatorInfo | None, presences: Presences
+    store: Store, group: str, members: tuple[MemberRow, ...], cluster: Cluster, presences: Presences
 ) -> tuple[tuple[MemberRow, ...], str]:
-    if all(member.gateway is None for member in members):
-        return members, ""
-    unknown = "unknown when the coordinator last heard from consumers without ZooKeeper: "
-    if coordinator is None:
-        return members, unknown + "nobody coordinates"
-    if "http" not in coordinator.endpoints:
-        return members, unknown + f"start the instance beside broker {coordinator.broker_id} with --listen-http"
-    try:
-        heard = presences(coordinator.endpoints["http"])
-    except (OSError, MalformedValue) as error:
-        return members, unknown + f"the coordinator did not answer at {coordinator.endpoints['http']}: {error}"
-    return tuple(
-        replace(member, heard_ms_ago=heard.get((group, member.consumer))) if member.gateway is not None else member
-        for member in members
-    ), ""
+    """Asks the coordinator about members over sockets, and about Kafka clients the instance that serves the group's."""
+    known: dict[tuple[str, str], Presence] = {}
+    notes = {}
+    for channel in sorted({member.channel for member in members if member.gateway is not None}):
+        served_by = cluster.coordinator if channel == "socket" else _instance_of(store, cluster, group)
+        reason = "nobody coordinates" if served_by is None else ""
+        if served_by is not None and "http" not in served_by.endpoints:
+            reason = f"start the instance beside broker {served_by.broker_id} with --listen-http"
+        elif served_by is not None:
+            try:
+                known |= presences(served_by.endpoints["http"])
+            except (OSError, MalformedValue) as error:
+                reason = f"the coordinator did not answer at {served_by.endpoints['http']}: {error}"
+        if reason:
+            notes[reason] = f"unknown when the coordinator last heard from consumers without ZooKeeper: {reason}"
+    return tuple(_and_presence(member, known.get((group, member.consumer))) for member in members), "; ".join(
+        notes.values()
+    )
+
+
+def _instance_of(store: Store, cluster: Cluster, group: str) -> CoordinatorInfo | None:
+    """The instance that serves the group's Kafka clients."""
+    leader = read_instances(store).leaders.get(partition_of(group), -1)
+    return cluster.instances.get(leader)
+
+
+def _and_presence(member: MemberRow, found: Presence | None) -> MemberRow:
+    if found is None or member.gateway is None:
+        return member
+    return replace(member, heard_ms_ago=found.heard_ms_ago, epoch=found.epoch, held_ms=found.held_ms)
 
 
 def _channel(member: Member | None) -> str:
@@ -252,6 +276,8 @@ def member_rows(snapshot: GroupSnapshot, waiting: Iterable[WaitingCommand]) -> t
                 stopping=ledger.stopping if ledger else nothing,
                 target=target,
                 pending=tuple(pending.get(consumer, ())),
+                software=member.software if member else None,
+                protocol=member.protocol if member else None,
             )
         )
     return tuple(rows)

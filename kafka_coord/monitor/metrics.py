@@ -118,8 +118,10 @@ def _of_gateway(gateway: Gateway) -> Iterator[Metric]:
     yield times
 
 
-def _presences(gateway: Gateway) -> list[dict[str, Any]]:
-    return [asdict(presence) for presence in gateway.presences()]
+def _presences(gateway: Gateway | None, kafka: KafkaListener | None) -> list[dict[str, Any]]:
+    sockets = gateway.presences() if gateway is not None else ()
+    clients = kafka.managed.presences() if kafka is not None else ()
+    return [asdict(presence) for presence in (*sockets, *clients)]
 
 
 MOST_TOLD = 20
@@ -179,7 +181,8 @@ class MetricsServer(Exposition):
         kafka: KafkaListener | None = None,
     ) -> None:
         collector = ServiceCollector(service, store, gateway, kafka)
-        pages = {PRESENCES: partial(_presences, gateway)} if gateway is not None else None
+        serves_members = gateway is not None or kafka is not None
+        pages = {PRESENCES: partial(_presences, gateway, kafka)} if serves_members else None
         super().__init__(
             address, collector, lambda: health(service, store, gateway), setting="--listen-http", pages=pages
         )

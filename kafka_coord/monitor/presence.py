@@ -1,10 +1,11 @@
-"""Asks the coordinator over HTTP when it last heard from each consumer without ZooKeeper."""
+"""Asks an instance over HTTP when it last heard from each consumer without ZooKeeper."""
 
 from __future__ import annotations
 
 import http.client
 import json
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import json_fields as fields
@@ -16,9 +17,18 @@ _TIMEOUT_S = 2.0
 _MAX_BYTES = 16 << 20
 
 
-def read_presences(address: str) -> Mapping[tuple[str, str], int]:
-    """Maps each (group, consumer) to the time since the coordinator last heard from it, in ms. ``address`` is the
-    coordinator's ``--listen-http``. Raises ``OSError`` and :class:`MalformedValue`.
+class Presence(NamedTuple):
+    """``epoch`` and ``held_ms`` are those of Kafka clients: the member's epoch, and how long its heartbeat has been
+    held."""
+
+    heard_ms_ago: int
+    epoch: int | None = None
+    held_ms: int | None = None
+
+
+def read_presences(address: str) -> Mapping[tuple[str, str], Presence]:
+    """The state of each (group, consumer) that the instance serves. ``address`` is its ``--listen-http``. Raises
+    ``OSError`` and :class:`MalformedValue`.
     """
     connection = http.client.HTTPConnection(address, timeout=_TIMEOUT_S)
     try:
@@ -39,8 +49,14 @@ def read_presences(address: str) -> Mapping[tuple[str, str], int]:
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise MalformedValue(where, "not an array of objects")
     return {
-        (fields.text(row, "group", where), fields.text(row, "consumer", where)): fields.number(
-            row, "heard_ms_ago", where, at_least=0
+        (fields.text(row, "group", where), fields.text(row, "consumer", where)): Presence(
+            fields.number(row, "heard_ms_ago", where, at_least=0),
+            _optional(row, "epoch", where),
+            _optional(row, "held_ms", where),
         )
         for row in rows
     }
+
+
+def _optional(row: fields.Json, name: str, where: str) -> int | None:
+    return None if row.get(name) is None else fields.number(row, name, where)

@@ -18,7 +18,11 @@ from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import TOPIC
 from kafka_coord.monitor.audit import audit
+from kafka_coord.monitor.groups import describe_group
+from kafka_coord.monitor.metrics import MetricsServer
+from kafka_coord.monitor.presence import read_presences
 from kafka_coord.zk import layout
+from kafka_coord.zk.instance import InstanceRegistration
 from tests.coordinator.harness import FAST
 from tests.frontends.kafka.conftest import Front
 from tests.frontends.kafka.java import KafkaTools, rows_of_four, table
@@ -28,16 +32,24 @@ from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
 _numbers = itertools.count(1)
+ELECTED = 1
+"""The broker id of the elected coordinator."""
 
 
 @pytest.fixture(scope="module")
-def topic(front: Front) -> Iterator[str]:
-    """A topic with records, and an elected coordinator."""
-    service = CoordinatorService(front.store, 1, {}, FAST)
-    service.start()
-    assert service.wait_registered(15)
-    yield filled(front)
-    service.stop()
+def service(front: Front) -> Iterator[CoordinatorService]:
+    """The elected coordinator."""
+    made = CoordinatorService(front.store, ELECTED, {}, FAST)
+    made.start()
+    assert made.wait_registered(15)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def topic(front: Front, service: CoordinatorService) -> str:
+    """A topic with records."""
+    return filled(front)
 
 
 @pytest.fixture
@@ -198,6 +210,31 @@ def test_kafkas_tools_and_admin_clients_see_and_change_a_managed_group(
     other.close()
     tools("kafka-consumer-groups.sh", *at, "--delete")
     assert not front.store.exists(layout.group(group))
+
+
+def test_operators_see_what_the_instance_knows_of_its_clients(
+    front: Front, service: CoordinatorService, consumer: Callable[..., Consumer]
+) -> None:
+    names = (f"managed-{number}" for number in _numbers)
+    group = next(name for name in names if front.coordinator(partition_of(name)) != ELECTED)
+    one, broker = consumer(group), front.coordinator(partition_of(group))
+    server = MetricsServer("127.0.0.1:0", service, front.store, None, front.listeners[broker])
+    instance = InstanceRegistration(front.store, broker, {"http": f"127.0.0.1:{server.port}"}, lambda: None)
+    instance.register()
+    try:
+        eventually(lambda: shared(one), within_s=30)
+        member = eventually(
+            lambda: next(
+                (row for row in describe_group(front.store, group, None, read_presences).members if row.held_ms), None
+            )
+        )
+    finally:
+        instance.unregister()
+        server.close()
+    assert (member.channel, member.protocol, member.gateway) == ("kafka", "consumer", broker)
+    assert (member.software or "").startswith("confluent-kafka-python ")
+    assert (member.address or "").startswith("127.0.0.1:")
+    assert member.epoch == 1
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -129,6 +130,19 @@ class Served:
         self.members.say(said, topic_ids)
 
 
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """The state of one member. ``heard_ms_ago`` is the time since it last sent something, or since this instance began
+    to serve it, whichever was later. ``epoch`` is ``None`` if it has sent nothing yet, ``held_ms`` if none of its
+    heartbeats is held."""
+
+    group: str
+    consumer: str
+    heard_ms_ago: int
+    epoch: int | None
+    held_ms: int | None
+
+
 class GroupNames:
     """The names of the managed groups, which are those below ``/consumers/groups``. Read on any thread, written on
     one."""
@@ -198,6 +212,20 @@ class ManagedTerms:
         """The members that this instance serves and has heard of."""
         served = self._served.get(partition_of(group))
         return served.members.heard_of(group) if served is not None else []
+
+    def presences(self) -> list[Presence]:
+        """The members that this instance serves."""
+        found, now = [], self._store.clock.monotonic()
+        for served in list(self._served.values()):
+            machine = served.term.machine
+            for member in list(machine.members.values()):
+                heard_at = member.deadline - member.options.session_timeout_s
+                heard_ms_ago = max(0, round((machine.clock.at(now) - heard_at) * 1000))
+                one = served.members.members.get(member.key)
+                is_held = one is not None and one.waiting is not None
+                held_ms = max(0, round((now - one.pace.began) * 1000)) if one is not None and is_held else None
+                found.append(Presence(*member.key, heard_ms_ago, one.epoch if one is not None else None, held_ms))
+        return found
 
     def made(self, group: str) -> None:
         """The group has been made a moment ago."""
