@@ -1,4 +1,4 @@
-"""Waiting on conditions, the one way tests wait."""
+"""Waiting for conditions, the only way in which tests wait."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def answered(client: Producer | AdminClient, topic: str) -> TopicMetadata:
-    """What the brokers say about a topic, asked again where one that has just died was asked."""
+    """The brokers' metadata of a topic; repeats the question if a broker has just died."""
 
     def ask() -> TopicMetadata | None:
         with contextlib.suppress(KafkaException):
@@ -25,10 +25,10 @@ def answered(client: Producer | AdminClient, topic: str) -> TopicMetadata:
 
 
 def eventually(condition: Callable[[], T], within_s: float = 30.0, every_s: float = 0.02) -> T:
-    """The first true value of ``condition``; fails the test with its last value if none comes in time."""
+    """The first true value of ``condition``. Fails the test with its last value if none comes in time."""
     deadline = time.monotonic() + within_s
     while True:
-        late = time.monotonic() >= deadline  # before asking: however long the process slept, it asks once more
+        late = time.monotonic() >= deadline  # before asking: the process may have slept long, so it asks once more
         if value := condition():
             return value
         assert not late, f"not within {within_s} s; last seen: {value!r}"

@@ -22,14 +22,15 @@ def next_chroot(server: ZooKeeperServer) -> str:
 
 @pytest.fixture(scope="session")
 def logged_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
-    """A server whose log holds nothing but what these tests wrote, each below a chroot of its own."""
+    """A server whose log contains only what these tests wrote, each below its own chroot."""
     with ZooKeeperServer(tmp_path_factory.mktemp("audited"), settings=FAST_ZOOKEEPER) as server:
         yield server
 
 
 @pytest.fixture
 def world(logged_server: ZooKeeperServer) -> Iterator[World]:
-    """Coordinators and scripted consumers below a chroot of this test's own, with a topic ``flights`` of four."""
+    """Coordinators and scripted consumers below a chroot for this test only, with a topic ``flights`` of four
+    partitions."""
     made = World(f"{logged_server.connect_string}{next_chroot(logged_server)}")
     made.kafka.topic("flights", 4)
     yield made
@@ -38,7 +39,7 @@ def world(logged_server: ZooKeeperServer) -> Iterator[World]:
 
 @pytest.fixture
 def scribe(logged_server: ZooKeeperServer) -> Iterator[Scribe]:
-    """A group that was brought to its target by hand, as the coordinator and two consumers would have."""
+    """A group that was brought to its target by hand, with the writes of a coordinator and two consumers."""
     with Scribe(logged_server.connect_string, next_chroot(logged_server)) as made:
         made.elect(1)
         made.join("c1")
@@ -51,7 +52,7 @@ def scribe(logged_server: ZooKeeperServer) -> Iterator[Scribe]:
 
 @pytest.fixture
 def judged(logged_server: ZooKeeperServer, scribe: Scribe) -> Callable[[], Report]:
-    """The audit of what the scribe wrote, while the server runs."""
+    """Audits the scribe's writes while the server runs."""
 
     def judge() -> Report:
         return audit([Path(logged_server.directory)], chroot=scribe.chroot)

@@ -1,4 +1,4 @@
-"""A group's history written by hand, lawful until a test writes what is not."""
+"""Writes the history of a group by hand: lawful, until a test writes a violation."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Written = Mapping[str, Mapping[str, str]]
 
 
 def make_root(server: str, chroot: str) -> str:
-    """Makes the znode ``chroot``, and gives it."""
+    """Creates the znode ``chroot``, and returns it."""
     store = connect(server)
     try:
         store.create(chroot)
@@ -48,7 +48,7 @@ def make_root(server: str, chroot: str) -> str:
 
 
 class Scribe:
-    """The coordinator's and the consumers' sessions, and whoever writes besides them, below a ``chroot``."""
+    """The sessions of the coordinator, of the consumers, and of anybody else who writes, below a ``chroot``."""
 
     def __init__(self, server: str, chroot: str, open_store: Callable[[], Store] | None = None) -> None:
         self.chroot = chroot
@@ -77,7 +77,8 @@ class Scribe:
         return self._stores[-1]
 
     def await_connections(self) -> None:
-        """All sessions are back, after the server was: one whose handshake was not answered tries again after 30 s."""
+        """Waits until all sessions are back after a restart of the server. A handshake without an answer is repeated
+        after 30 s."""
         eventually(lambda: all(store.session.state is SessionState.CONNECTED for store in self._stores), within_s=60)
 
     # --- the coordinator ---------------------------------------------------------------------------------------------
@@ -101,11 +102,11 @@ class Scribe:
         return Check(layout.COORDINATOR_EPOCH, self.leader.get(layout.COORDINATOR_EPOCH).stat.version)
 
     def write(self, *ops: Op, store: Store | None = None, fence: Check | None = None) -> None:
-        """A write of the coordinator's: one multi that begins with the fence."""
+        """Writes as the coordinator: one multi that begins with the fence."""
         (store or self.leader).multi([fence or self.fence(), *ops])
 
     def assign(self, generation: int, members: Written) -> None:
-        """The first target, and ledgers and commands that start all of it; nothing is stored yet."""
+        """Writes the first target, and the ledgers and commands that start all of it; no offsets are stored yet."""
         self.write(self.target(generation, members))
         for consumer, partitions in members.items():
             self.start(consumer, partitions, generation, NO_OFFSET)
@@ -143,11 +144,11 @@ class Scribe:
         self.write(self.ledger(consumer, partitions), self.starting(consumer, partitions, generation, offset))
 
     def start_again(self, consumer: str, owned: Mapping[str, str], started: Mapping[str, str], generation: int) -> None:
-        """A start of what it owns already."""
+        """Starts a partition that the consumer owns already."""
         self.write(self.ledger(consumer, owned), self.starting(consumer, started, generation))
 
     def stop(self, consumer: str, owned: Mapping[str, str], stopped: Mapping[str, str], generation: int) -> None:
-        """``owned`` is what it keeps."""
+        """``owned`` are the partitions that it keeps."""
         self.write(self.ledger(consumer, owned, stopped), self.stopping(consumer, stopped, generation))
 
     def forget(self, consumer: str) -> None:
@@ -155,7 +156,7 @@ class Scribe:
         self.write(Delete(layout.ledger(GROUP, consumer)))
 
     def ask(self, kind: RequestType, **fields_of: Any) -> Request:
-        """What an operator asks."""
+        """Writes an operator's request."""
         request = Request(kind, GROUP, **fields_of)
         path = self.somebody.create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True)
         return replace(request, request_id=path.rpartition("/")[2])
@@ -184,7 +185,7 @@ class Scribe:
     # --- consumers ---------------------------------------------------------------------------------------------------
 
     def join(self, consumer: str, **fields_of: Any) -> None:
-        """A new incarnation in a session of its own."""
+        """A new incarnation in its own session."""
         store = self.session()
         channel = ConsumerChannel(store, GROUP, consumer)
         member = Member(consumer, 0, Subscription.to([TOPIC]), timestamp="1", **fields_of)
@@ -193,16 +194,17 @@ class Scribe:
         self.stores[consumer], self.channels[consumer], self.registrations[consumer] = store, channel, found
 
     def end(self, consumer: str) -> None:
-        """Its session ends, and with it its registration: at once, or, where the goodbye is lost, when it expires."""
+        """Ends its session, which deletes its registration: at once, or after the session timeout if the close is
+        lost."""
         self.stores[consumer].close()
         eventually(lambda: self.leader.exists(layout.registration(GROUP, consumer)) is None, within_s=60)
 
     def outstanding(self, consumer: str) -> list[str]:
-        """Paths of its commands, in order."""
+        """The paths of its commands, in order."""
         return [layout.command(GROUP, consumer, found.name) for found in self.channels[consumer].outstanding()[0]]
 
     def obey(self, consumer: str, offsets: Mapping[int, int] | None = None) -> None:
-        """Acknowledges the next command, with the offsets given by partition."""
+        """Acknowledges the next command, with the given offsets by partition."""
         first = self.channels[consumer].outstanding()[0][0]
         settled = {TopicPartition(TOPIC, partition): offset for partition, offset in (offsets or {}).items()}
         path = layout.command(GROUP, consumer, first.name)

@@ -1,4 +1,4 @@
-"""Logs of several servers as one: what one lacks, what only a dead leader had."""
+"""The logs of several servers as one: gaps of one server, and transactions that only a dead leader had."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real coordinators and consumers with a defect on purpose: what the audit says of the log they leave."""
+"""Real coordinators and consumers with a deliberate defect: the audit's findings in the log that they leave."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def a_handover_nobody_acknowledges(world: World) -> None:
     world.settles("c1", partitions=4)
     c2 = world.consumer("c2").join()
     eventually(lambda: "c2" in target.members if (target := world.target()) else False)
-    eventually(lambda: (world.kafka.topic("other", 1), c2.seen)[1])  # further events make it look again
+    eventually(lambda: (world.kafka.topic("other", 1), c2.seen)[1])  # further events cause more passes
 
 
 @pytest.mark.parametrize(

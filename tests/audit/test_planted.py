@@ -1,4 +1,5 @@
-"""Each kind of violation, written to a real ZooKeeper by hand, and found in its log; and what is lawful, not found."""
+"""Each kind of violation is written to a real ZooKeeper by hand and found in its log; lawful writes are not
+reported."""
 
 from __future__ import annotations
 
@@ -112,7 +113,7 @@ def test_a_coordinator_write_without_its_fence_is_found(scribe: Scribe, judged: 
 
 
 def test_a_write_fenced_by_no_version_in_particular_by_who_was_deposed_is_found(scribe: Scribe, judged: Judged):
-    # ZooKeeper lets no check of another version through: a stale fence can only be one that checks any version
+    # ZooKeeper refuses a check of another version, so a stale fence can only be one that checks any version
     deposed = scribe.leader
     scribe.depose()
     scribe.elect(2, scribe.session())

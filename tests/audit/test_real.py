@@ -1,4 +1,5 @@
-"""The log of real coordinators and consumers through joins, departures, a failover and a session's end: clean."""
+"""The log of real coordinators and consumers with joins, departures, a failover and a session's end has no
+violation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each rule of the design about what ZooKeeper holds, broken by hand and found; and the nearest lawful history, clean.
+"""Each rule about ZooKeeper's contents is broken by hand and found; the nearest lawful history has no finding.
 
 The histories are written to a simulated ZooKeeper, whose clock the tests move.
 """
@@ -62,7 +62,7 @@ class Written(Scribe):
         self.clock.now += seconds
 
     def topic(self, topic_id: str, partitions: int = 4) -> None:
-        """Makes ``flights``, or makes it anew."""
+        """Creates ``flights``, or creates it again."""
         path = layout.broker_topic(TOPIC)
         self.somebody.ensure_path(layout.BROKER_TOPICS)
         if self.somebody.exists(path):
@@ -147,7 +147,7 @@ def test_a_stop_of_what_stays_is_found(scribe: Written):
 
 
 def eager_stops(scribe: Written) -> None:
-    """``c1`` and ``c2`` are told to stop all they own, so that 1 can move."""
+    """``c1`` and ``c2`` are told to stop all their partitions, so that 1 can move."""
     scribe.elect(1)
     for consumer in ("c1", "c2"):
         scribe.join(consumer, mode=Mode.EAGER)
@@ -279,7 +279,7 @@ def test_offsets_may_be_deleted_for_an_operator_only_and_of_what_nobody_holds(sc
 
 
 def recreate(scribe: Written) -> None:
-    """Nobody holds anything, and the topic is another one now."""
+    """No member holds a partition, and another topic has the name now."""
     scribe.topic(OLD)
     scribe.write(SetData(layout.topic_offsets(GROUP, TOPIC), OLD.encode()))
     scribe.end("c1")
@@ -387,7 +387,7 @@ def test_offsets_of_a_live_group_are_not_deleted(scribe: Written):
 
 
 def keep_place(scribe: Written) -> Member:
-    """``c1`` comes again as a member whose place is kept for 30 s, and goes."""
+    """``c1`` registers again with a place that is kept for 30 s, and leaves."""
     scribe.end("c1")
     scribe.forget("c1")
     scribe.join("c1", rejoin_grace_ms=30_000)
@@ -448,7 +448,7 @@ def test_the_place_of_one_that_came_back_with_an_unreadable_registration_may_be_
 
 
 def test_the_grace_of_one_does_not_count_from_the_end_of_another_that_registered_with_it(scribe: Written):
-    """A gateway registers several consumers in one transaction, and that is the incarnation of each."""
+    """A gateway registers several consumers in one transaction, whose zxid is the incarnation of each."""
     place = Member("c3", 0, Subscription.to([TOPIC]), rejoin_grace_ms=5_000)
     value = fields.dump(place.to_json())
     both = [layout.registration(GROUP, consumer) for consumer in ("c3", "c4")]

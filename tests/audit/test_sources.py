@@ -1,4 +1,4 @@
-"""One history out of several servers' logs: pure."""
+"""Merges the logs of several servers into one history. Pure."""
 
 from __future__ import annotations
 

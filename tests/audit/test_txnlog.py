@@ -1,4 +1,4 @@
-"""The log's files as killed servers, full disks and purges leave them behind."""
+"""Log files as killed servers, full disks and purges leave them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ROOTS_OF_ALL = ("/kafka", "/other")
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The ``version-2`` of a server that took snapshots often and was killed, with a lawful group in it."""
+    """The ``version-2`` of a server that took snapshots often and was killed; it contains a lawful group."""
     settings = ZooKeeperSettings(
         tick_ms=200, properties={"autopurge.purgeInterval": "0"}, jvm_properties={"zookeeper.snapCount": "40"}
     )
@@ -72,7 +72,7 @@ def txns(path: Path) -> list[Txn]:
 
 
 def extents(path: Path) -> list[tuple[int, int]]:
-    """(offset, length with everything around it) of each record."""
+    """(offset, length including its framing) of each record."""
     data, at, found = path.read_bytes(), HEADER, []
     while length := int.from_bytes(data[at + 8 : at + 12]):
         found.append((at, 12 + length + 1))
@@ -159,7 +159,7 @@ def test_a_flipped_bit_in_the_middle_is_an_error_that_names_file_and_offset(copi
 
 
 class WrittenMeanwhile(type(Path())):  # type: ignore[misc]
-    """A file of which the first reader sees a record half written, and what was written later behind it."""
+    """A file whose first reader sees a half-written record; later reads see it complete, with more after it."""
 
     stale: bytes | None = None
 

@@ -1,4 +1,4 @@
-"""How ``kafka-coord bench spark`` is asked, and how it ends."""
+"""The options of ``kafka-coord bench spark``, and how it ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Calls = list[tuple[SparkBenchOptions, Path]]
 
 @pytest.fixture
 def ending(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Calls]:
-    """Measures nothing, and ends with this error or with a report; tells with what it was called."""
+    """Measures nothing, and ends with this error or with a report. Records its arguments."""
 
     def end(error: BaseException | None = None) -> Calls:
         calls: Calls = []

@@ -1,4 +1,4 @@
-"""The comparison with Kafka's own groups: who is compared, how it is judged, and a small run of it."""
+"""The comparison with Kafka's own groups: its contenders, how it is judged, and a small run of it."""
 
 from __future__ import annotations
 

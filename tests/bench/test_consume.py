@@ -1,4 +1,4 @@
-"""The bench of the consumer: what is in its report, how it is judged, and a small run of it."""
+"""The bench of the consumer: the contents of its report, how it is judged, and a small run of it."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_a_small_run_takes_every_group_over_and_rewrites_nothing(tmp_path: Path)
         (5, "killed", 1),
     ]
     assert all(row["rewritten"] == 0 for row in found["failover"])
-    # by the time the election is seen here, all groups may have been looked at
+    # by the time the test sees the election, the coordinator may have read all groups
     assert [row for row in found["failover"] if row["looked_p50_ms"] < 0 or row["member_p50_ms"] <= 0] == []
     assert all(row["elected_p50_ms"] > 0 for row in found["failover"])
     (idle,) = found["idle"]

@@ -1,4 +1,4 @@
-"""The bench of commits: what is in its report, and how it is judged."""
+"""The bench of commits: the contents of its report, and how it is judged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of a bench: all that was found is in it, and nothing in it can break out."""
+"""The page of a bench contains all results, and escapes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the bench of the planner times, and how it is judged. How long it took is not for a test."""
+"""What the bench of the planner measures, and how it is judged. A test does not check times."""
 
 from __future__ import annotations
 

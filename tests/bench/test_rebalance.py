@@ -1,4 +1,4 @@
-"""What members wrote down, and what it comes to: gaps, moves, needless interruptions."""
+"""Figures from members' journals: gaps, moves, needless interruptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What measurements come to: spreads, ratios, and which bars they meet."""
+"""Figures from measurements: spreads, ratios, and which bars they meet."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.waiting import eventually
 
 
 class Refusing(threading.Thread):
-    """Names itself as the coordinator, refuses every registration, and closes at once."""
+    """Claims to be the coordinator, refuses every registration, and closes at once."""
 
     def __init__(self, listening: socket.socket) -> None:
         super().__init__(name="refusing", daemon=True)

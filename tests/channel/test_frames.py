@@ -1,4 +1,5 @@
-"""Frames come out as they went in, however they are cut; what is no frame is named, and nothing of it is kept."""
+"""Frames are decoded as they were encoded, however the bytes are cut. Bytes that are no frame are named, and not
+kept."""
 
 from __future__ import annotations
 

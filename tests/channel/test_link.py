@@ -1,4 +1,4 @@
-"""The consumer's end of the socket channel, against the other end's words: proof, offsets, commands, coming back."""
+"""The consumer's end of the socket channel, with a scripted coordinator: lease, offsets, commands, resuming."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The consumer's end of the socket channel as a pure machine: what comes in, what comes out, nothing else."""
+"""The consumer's end of the socket channel as a pure machine: its inputs and outputs."""
 
 from __future__ import annotations
 

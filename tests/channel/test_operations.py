@@ -1,4 +1,4 @@
-"""The requests of the channel as values: what fences them, how they are cut, in which order commands are."""
+"""The requests of the channel as values: their fences, how they are split, and the order of commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/protocol.md: every example in it is what the code reads and writes."""
+"""docs/protocol.md: the code reads and writes every example in it."""
 
 from __future__ import annotations
 
@@ -74,6 +74,6 @@ def test_the_code_shown_registers(zk: KazooClient) -> None:
     assert zk.exists("/consumers/groups/g/channel/c").version == token
     with pytest.raises(NodeExistsError):
         register(zk, "g", "c", b"{}")
-    assert zk.exists("/consumers/groups/g/channel/c").version == token  # the failed one changed nothing
+    assert zk.exists("/consumers/groups/g/channel/c").version == token  # the failed multi changed nothing
     zk.delete("/consumers/groups/g/ids/c")
     assert register(zk, "g", "c", b"{}")[1] > token

@@ -1,4 +1,4 @@
-"""Who may ask what, when: pure."""
+"""Which end may ask what, and when. Pure."""
 
 from __future__ import annotations
 

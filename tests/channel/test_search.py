@@ -1,4 +1,4 @@
-"""Whom a consumer asks for its coordinator, and how long it waits: pure."""
+"""Which host a consumer asks for its coordinator, and how long it waits. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def metadata(coordinator: Coordinator | None, *instances: str) -> ClusterMetadat
 
 @pytest.fixture
 def search() -> CoordinatorSearch:
-    """The hosts are asked in the order given."""
+    """The hosts are asked in the given order."""
     numbers = iter(range(1_000))
     return CoordinatorSearch(["a:1", "b:1", "c:1"], lambda low, _high: low + next(numbers) / 1e6)
 

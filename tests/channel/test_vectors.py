@@ -1,4 +1,4 @@
-"""The schema and the test vectors of docs/socket-protocol.md say what the code does."""
+"""The schema and the test vectors of docs/socket-protocol.md agree with the code."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_what_the_schema_requires_the_code_requires_and_what_it_does_not_the_cod
         if required:
             with pytest.raises(MalformedValue):
                 READ[message](rest)
-        elif name != "pattern":  # without it this vector's expression would be a topic
+        elif name != "pattern":  # without it, the expression in this vector would be a topic
             READ[message](rest)
 
 
@@ -148,8 +148,8 @@ def test_the_table_of_errors_and_the_schema_say_the_same_of_the_connection() -> 
 
 
 def test_the_conversation_on_the_page_follows_the_rules() -> None:
-    """Each frame fits its schema, and each end takes what the other one says. A new connection begins where they ask
-    from 1 again."""
+    """Each frame fits its schema, and each end accepts the other's frames. A new connection begins where ids start from
+    1."""
     block = PAGE.split("## A conversation")[1].split("```text\n")[1].split("```")[0]
     lines = [line for line in block.replace("\n   ", "").splitlines() if line[0] in "→←"]
     consumer, coordinator = Rpc(), Rpc()

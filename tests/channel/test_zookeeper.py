@@ -1,4 +1,4 @@
-"""The consumer's end of the channel on a real ZooKeeper: each request, and what the tree may do to it meanwhile."""
+"""The consumer's end of the channel on a real ZooKeeper: each request, and concurrent changes of the tree."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def registration(channel: ConsumerChannel) -> Registration:
 
 @pytest.fixture
 def give(store: KazooStore, registration: Registration) -> Callable[[], str]:
-    """Writes a stop-fetcher; its path."""
+    """Writes a stop-fetcher, and returns its path."""
 
     def write() -> str:
         stop = StopFetcher(1, 1, registration.incarnation, PartitionSet.of(T[:2]), "by hand")
@@ -70,7 +70,7 @@ def test_registering_again_with_the_same_value_finds_the_registration(
 
 
 class SkippingClock(SystemClock):
-    """Has been ``skipped_s`` ahead since whenever that was set: as if nothing had been heard for so long."""
+    """Runs ``skipped_s`` ahead once that is set: as if nothing had been heard for that long."""
 
     skipped_s = 0.0
 
@@ -164,9 +164,9 @@ def test_an_evicted_consumer_can_neither_acknowledge_nor_commit_nor_leave(
 def test_offsets_are_made_or_set_whatever_is_there(
     channel: ConsumerChannel, registration: Registration, store: KazooStore
 ) -> None:
-    store.create(layout.offset("g", "t", 0), b"5")  # unknown to the consumer
+    store.create(layout.offset("g", "t", 0), b"5")  # which the consumer does not know
     channel.commit(registration, {T[0]: 6, T[1]: 1})
-    store.delete(layout.offset("g", "t", 1))  # known, and gone
+    store.delete(layout.offset("g", "t", 1))  # which the consumer knows, and which is gone
     channel.commit(registration, {T[0]: 7, T[1]: 2})
     assert channel.committed(T[:2]) == {T[0]: 7, T[1]: 2}
 
@@ -200,9 +200,9 @@ def test_a_channel_that_is_gone_is_not_taken_for_an_empty_one(
 def test_every_command_is_heard_of_and_no_acknowledgement_asks_for_another_look(
     channel: ConsumerChannel, registration: Registration, give: Callable[[], str], store: KazooStore, follows: bool
 ) -> None:
-    """Where commands are followed; a watch that fires once has to be set again each time."""
+    """``follows``: by a persistent watch. Otherwise, one-shot watches must be set again each time."""
     if not follows:
-        store._following.refused(store.session.session_id)
+        store._persistent.refused(store.session.session_id)
     heard: list[WatchEvent] = []
     assert channel.outstanding(heard.append) == ((), ())
 

@@ -1,4 +1,4 @@
-"""Random histories of a group: whatever members do and whenever, the rules that clients rely on hold."""
+"""Random histories of a group: the rules that clients rely on hold in any order of events."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CLIENTS = st.sampled_from(["a", "b", "c", "static"])
 
 
 class Client:
-    """One client, as it knows itself."""
+    """One client, with its own view of its membership."""
 
     def __init__(self) -> None:
         self.member_id, self.generation, self.leads = "", -1, False
@@ -39,14 +39,14 @@ class Client:
 
 
 class Histories(RuleBasedStateMachine):
-    """Clients join, sync, beat, leave, vanish and come back; stores succeed, fail and are answered late."""
+    """Clients join, sync, send heartbeats, leave, vanish and come back; stores succeed, fail and are answered late."""
 
     def __init__(self) -> None:
         super().__init__()
         self.group = Group(GroupMetadata("g"), GroupLimits(initial_rebalance_delay_s=0))
         self.now, self.numbers = 0.0, 0
         self.waiting: dict[object, tuple[Client, str, int]] = {}
-        """By token: the process that asks, and the member and generation it asks as."""
+        """By token: the process that asks, with its member id and generation."""
         self.clients: dict[str, Client] = {}
         self.stores: list[Store] = []
         self.newest = 0
@@ -73,7 +73,7 @@ class Histories(RuleBasedStateMachine):
                 self.held[one.token] = one
                 continue
             self.held.pop(one.token, None)
-            client, member_id, generation = self.waiting.pop(one.token)  # fails where it is answered twice
+            client, member_id, generation = self.waiting.pop(one.token)  # fails if it is answered twice
             if isinstance(one, Joined) and one.error in {Error.NONE, Error.MEMBER_ID_REQUIRED}:
                 client.member_id, client.generation = one.member_id, one.generation_id
                 client.leads = one.leader_id == one.member_id
@@ -101,7 +101,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(client=CLIENTS)
     def restart(self, client: str) -> None:
-        """The process is another one: it knows nothing of what it was."""
+        """A new process under the same instance id: it knows nothing of the old one's state."""
         self.clients[client] = Client()
 
     @rule(client=CLIENTS)
@@ -118,7 +118,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(lost=st.booleans())
     def end_holds(self, lost: bool) -> None:
-        """Their limits are over, or their connections are lost."""
+        """Ends their limits, or their connections."""
         for token, one in list(self.held.items()):
             if lost:
                 del self.held[token], self.waiting[token]
@@ -153,7 +153,8 @@ class Histories(RuleBasedStateMachine):
 
     @rule(clients=st.lists(CLIENTS, min_size=1, max_size=3, unique=True), sync=st.booleans())
     def rebalance(self, clients: list[str], sync: bool) -> None:
-        """These join, twice where an id is asked for, and perhaps sync and are stored: mostly a stable group."""
+        """Lets these join (twice if an id is required), and perhaps sync and be stored: mostly the result is a stable
+        group."""
         for client in clients * 2:
             self.join(client, ("range",))
         for client in clients if sync else ():
@@ -203,7 +204,7 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def whoever_waits_is_answered_some_day(self) -> None:
-        """A request that waits is waited for by a timer, a store, or both."""
+        """For every waiting request, a timer or a store is pending."""
         if self.waiting:
             assert self.group.due < math.inf or self.stores
 

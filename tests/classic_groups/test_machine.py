@@ -1,4 +1,4 @@
-"""The state machine of a client-assigned group: what a client is told, and when."""
+"""The state machine of a client-assigned group: what it tells a client, and when."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Played:
         self.store_error = Error.NONE
         self.holds_stores = False
         self.limits_s: list[float] = []
-        """For how long heartbeats may be held."""
+        """The longest hold of heartbeats."""
         self._numbers = itertools.count(1)
 
     def do(self, event: Any) -> Any:
@@ -59,7 +59,7 @@ class Played:
                 self.answers[one.token] = one
 
     def pass_time(self, seconds: float) -> None:
-        """Time goes by, and whatever is due is done in its order."""
+        """Moves time, and handles everything that is due in order."""
         end = self.now + seconds
         while self.group.due <= end:
             self.now = max(self.now, self.group.due)
@@ -132,7 +132,7 @@ def test_who_does_not_join_in_time_is_removed_and_the_others_go_on() -> None:
     played = Played().stable("m1", "m2")
     third = played.join(fresh="m3")
     played.join("m1", fresh="m1")
-    for _ in range(12):  # m2 lives, and does not join
+    for _ in range(12):  # m2 lives, but does not join
         played.pass_time(REBALANCE_S / 12)
         if "m2" in played.group.metadata.members:
             played.beat("m2")
@@ -278,7 +278,7 @@ def test_a_static_return_that_could_not_be_stored_is_taken_back() -> None:
 
 
 def held_static_return() -> tuple[Played, int, Store]:
-    """Members ``m1``, which leads, and ``s1`` are stable; ``s1`` is back as ``s2``, which is still being written."""
+    """Members ``m1``, which leads, and ``s1`` are stable. ``s1`` is back as ``s2``, which is still being written."""
     played = Played()
     played.join(fresh="m1")
     played.join(fresh="s1", instance_id="i1")
@@ -298,7 +298,7 @@ def test_a_static_return_is_told_the_generation_of_when_it_is_answered() -> None
 
     found = played.answers[back]  # its join counts: all have joined, and the rebalance is over
     assert (found.error, found.member_id, found.generation_id) == (Error.NONE, "s2", 3)
-    played.do(Stored(store, Error.NONE))  # fails where it is answered again
+    played.do(Stored(store, Error.NONE))  # fails if it is answered again
     assert played.state is GroupState.COMPLETING_REBALANCE
 
 
@@ -505,7 +505,7 @@ def test_a_hold_and_the_silence_after_it_stay_within_the_session_timeout() -> No
     beat = held(played, "m1")
     played.pass_time(played.limits_s[-1])
     played.do(Released(beat, "m1"))
-    played.pass_time(5.0)  # it sends less often than most
+    played.pass_time(5.0)  # it sends heartbeats less often than most
     held(played, "m1")
     played.pass_time(played.limits_s[-1])
     played.do(Released(beat + 1, "m1"))

@@ -1,4 +1,4 @@
-"""What the program offers, and what its documents promise of it."""
+"""The program's commands, and what its documents promise about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running the program: inside the test, or as a process of its own."""
+"""Runs the program: inside the test, or as a separate process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROGRAM = (sys.executable, "-m", "kafka_coord.cli.main")
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """How a command ended."""
+    """The outcome of a command."""
 
     code: int
     out: str
@@ -38,7 +38,7 @@ Run = Callable[..., Ran]
 
 
 def run(*arguments: str, zookeeper: str | None = None, stdin: str | None = None, **variables: str) -> Ran:
-    """The command in this process; ``variables`` are added to its environment."""
+    """Runs the command in this process; ``variables`` are added to its environment."""
     environment = {name: None for name in os.environ if name.startswith("KAFKA_COORD_")} | variables
     if zookeeper is not None:
         environment["KAFKA_COORD_ZOOKEEPER"] = zookeeper
@@ -59,12 +59,12 @@ class Started:
     err: Path
 
     def line(self) -> str:
-        """The next line it prints; "" at its end."""
+        """The next line that it prints; "" at its end."""
         assert self.process.stdout is not None
         return self.process.stdout.readline()
 
     def ended(self, *, by: signal.Signals | None = None, within_s: float = 30) -> Ran:
-        """Signals it, if asked to, and waits for its end; ``out`` is what was not read before."""
+        """Sends it a signal if asked to, and waits for its end. ``out`` is the output that was not read before."""
         if by is not None:
             self.process.send_signal(by)
         assert self.process.stdout is not None
@@ -74,7 +74,7 @@ class Started:
 
 @contextmanager
 def started(*arguments: str, **variables: str) -> Iterator[Started]:
-    """The command as a process; killed if it is still there at the end. What it prints must fit a pipe (64 kB)."""
+    """Runs the command as a process; kills it if it still runs at the end. Its output must fit a pipe (64 kB)."""
     with tempfile.TemporaryDirectory() as directory:
         err = Path(directory, "err")
         with (

@@ -53,7 +53,7 @@ def test_a_cluster_comes_up_works_outlives_the_command_and_goes_down(tmp_path: P
 
 
 def serves_kafka_clients(servers: str) -> None:
-    """The broker behind the instance is advertised at the instance's address, and the instance coordinates groups."""
+    """The broker behind the instance advertises the instance's address, and the instance coordinates groups."""
     client = Consumer({"bootstrap.servers": servers, "group.id": "any"})
     try:
         assert [f"{one.host}:{one.port}" for one in client.list_topics(timeout=30).brokers.values()] == [servers]

@@ -1,4 +1,4 @@
-"""What the documents and the help texts tell people to type must exist; the shapes they promise must be those given."""
+"""Every command in the documents and help texts exists, and documents have the promised shapes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def typed_in_help() -> Iterator[tuple[str, str]]:
 
 
 def parse(line: str) -> None:
-    """Parses a command line as it would be run, and does not run it. Raises :class:`click.UsageError`."""
+    """Parses a command line as the program would, without running it. Raises :class:`click.UsageError`."""
     words = shlex.split(re.split(r" [|>#] | {2,}#|\)", line.replace("…", "x"))[0])
     words = [_PLACEHOLDERS.get(word, word) for word in words]
     name = words.pop(0)

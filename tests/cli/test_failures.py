@@ -1,4 +1,4 @@
-"""How the program ends: codes, one line, no traceback; interrupted, broken pipe."""
+"""How the program ends: exit codes, one line, no traceback; interrupts and broken pipes."""
 
 from __future__ import annotations
 

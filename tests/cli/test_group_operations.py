@@ -1,4 +1,4 @@
-"""Operating groups through a real coordinator: asked, answered, refused, waited for."""
+"""Operates groups through a real coordinator: requests, answers, refusals, waiting."""
 
 from __future__ import annotations
 

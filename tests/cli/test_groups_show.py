@@ -1,4 +1,4 @@
-"""``groups list`` and ``describe``: what they say of a real tree, in order or not."""
+"""``groups list`` and ``describe`` on real trees, valid and damaged."""
 
 from __future__ import annotations
 
@@ -209,7 +209,8 @@ HOSTILE = [
 
 @pytest.mark.parametrize("value", HOSTILE, ids=range(len(HOSTILE)))
 def test_malformed_znodes_everywhere_hide_nothing_else(rebalancing: Tree, coord: Run, value: bytes) -> None:
-    """Given a group of which every value is malformed, the other one is shown as ever, and the bad znodes are named."""
+    """A group in which every value is malformed does not affect the output of another group, and the bad znodes are
+    named."""
     bad, tree = "mangled", rebalancing
     tree.group(bad)
     for path in (

@@ -1,4 +1,4 @@
-"""``--help``: there for everything, with an example, and at once."""
+"""Every command has ``--help`` with an example, and prints it at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands of a distribution that is not installed: named when somebody asks for one, and listed nowhere."""
+"""Commands of a distribution that is not installed: listed nowhere, and explained if somebody calls one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OF_THE_SECOND_DISTRIBUTION = sorted(name for name, (where, _) in main._COMMANDS.
 
 @pytest.fixture
 def without_dev(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after ``pip install .``: there is no package ``kafka_coord.dev``."""
+    """As after ``pip install .``: the package ``kafka_coord.dev`` does not exist."""
     find_spec = importlib.util.find_spec
 
     def found(name: str, package: str | None = None) -> Any:

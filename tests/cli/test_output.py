@@ -1,4 +1,4 @@
-"""Printing: what a pipe gets, what a program gets, and what hostile text may not do."""
+"""Output in a pipe and for programs, and protection from hostile text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``serve`` as a process: registered, ready, elected, stopped, and what keeps it from all that."""
+"""``serve`` as a process: registers, reports ready, is elected, stops; and what prevents that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings: which of several wins, and what a mistake is answered with."""
+"""Settings: which source wins, and the messages for mistakes."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_a_terminal_gets_a_live_view_and_its_screen_back(world: World, zk_hosts:
         while True:
             try:
                 part = os.read(ours, 65_536)
-            except OSError:  # EIO: the other side is closed
+            except OSError:  # EIO: the other end is closed
                 break
             if not part:
                 break

@@ -1,4 +1,4 @@
-"""The coordinator's side of the protocol, played by the test: it writes commands and looks at what becomes of them."""
+"""The coordinator's side of the protocol, by hand: a test writes commands and checks their effect."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class HandCoordinator:
         return Member.from_json(fields.load(node.data, path), consumer, node.stat.czxid, path)
 
     def await_member(self, consumer: str, *, other_than: int = 0) -> Member:
-        """The registration, once there is one (of another incarnation than given)."""
+        """Waits for the registration (of an incarnation other than the given one)."""
 
         def registered() -> Member | None:
             member = self.member(consumer)
@@ -56,7 +56,7 @@ class HandCoordinator:
         *,
         incarnation: int | None = None,
     ) -> str:
-        """Writes a start-fetcher; where no offset is given, the stored one. The path of its znode."""
+        """Writes a start-fetcher, with the stored offset unless one is given. Returns the path of its znode."""
         if not isinstance(starts, Mapping):
             starts = {partition: self.offset(partition) for partition in starts}
         points = {tp: p if isinstance(p, StartPoint) else StartPoint(p) for tp, p in starts.items()}
@@ -67,7 +67,7 @@ class HandCoordinator:
         return self.write(consumer, StartFetcher(self.generation, 1, where, points, "by hand"))
 
     def stop(self, consumer: str, partitions: Iterable[TopicPartition], *, incarnation: int | None = None) -> str:
-        """Writes a stop-fetcher. The path of its znode."""
+        """Writes a stop-fetcher. Returns the path of its znode."""
         self.generation += 1
         where = incarnation or self.await_member(consumer).incarnation
         return self.write(consumer, StopFetcher(self.generation, 1, where, PartitionSet.of(partitions), "by hand"))
@@ -96,7 +96,7 @@ class HandCoordinator:
         return self.store.children(layout.channel(self.group, consumer))
 
     def offset(self, partition: TopicPartition) -> int:
-        """What is committed, ``NO_OFFSET`` for nothing."""
+        """The committed offset; ``NO_OFFSET`` if there is none."""
         path = layout.offset(self.group, partition.topic, partition.partition)
         try:
             return decode_offset(self.store.get(path).data, path)

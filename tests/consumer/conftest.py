@@ -1,4 +1,4 @@
-"""Consumers against real brokers and a real ZooKeeper, with the test for a coordinator."""
+"""Consumers with real brokers and a real ZooKeeper; the test acts as the coordinator."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def group() -> str:
 
 @pytest.fixture
 def store(kafka_cluster: KafkaCluster) -> Iterator[KazooStore]:
-    """The test's own session on the ZooKeeper of the brokers."""
+    """The test's own session on the brokers' ZooKeeper."""
     store = connect(kafka_cluster.zookeeper, session_timeout_ms=10_000)
     yield store
     store.close()
@@ -57,19 +57,19 @@ def make_consumer(kafka_cluster: KafkaCluster, group: str) -> Iterator[Callable[
 
 @pytest.fixture
 def produce(kafka_cluster: KafkaCluster) -> Iterator[Callable[..., list[bytes]]]:
-    """``produce(topic, partition, count)``: writes records and gives their values."""
+    """``produce(topic, partition, count)``: writes records and returns their values."""
     producer = Producer(
         {
             "bootstrap.servers": kafka_cluster.bootstrap_servers,
             "linger.ms": 1,
-            "enable.idempotence": True,  # a batch sent again to another leader is not written twice
+            "enable.idempotence": True,  # so that a retry to another leader writes no duplicates
             "log_level": 0,
         }
     )
     written = itertools.count()
 
     def write(topic: str, partition: int, count: int) -> list[bytes]:
-        answered(producer, topic)  # a partition added lately
+        answered(producer, topic)  # a partition that was added recently
         values = [b"%s-%d:%d" % (topic.encode(), partition, next(written)) for _ in range(count)]
         for value in values:
             producer.produce(topic, value, key=b"k", partition=partition)

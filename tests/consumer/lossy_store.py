@@ -1,4 +1,4 @@
-"""A real store whose answers can be lost: the write takes effect, and the caller is told that nobody knows."""
+"""A real store that can lose replies: the write takes effect, but the caller learns that the outcome is unknown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kafka_coord.zk.store import Op, OpResult, Store
 
 
 class LossyStore:
-    """Passes everything on to ``store``; ``lose_reply_of`` chooses multis whose answer does not arrive."""
+    """Passes everything on to ``store``; ``lose_reply_of`` chooses multis whose reply is lost."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -21,7 +21,7 @@ class LossyStore:
         return getattr(self._store, name)
 
     def lose_reply_of(self, chosen: Callable[[Sequence[Op]], bool]) -> None:
-        """Loses the answer of the next multi that is chosen."""
+        """Loses the reply of the next chosen multi."""
         self._lose = chosen
 
     def multi(self, ops: Sequence[Op]) -> tuple[OpResult, ...]:

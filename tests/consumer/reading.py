@@ -1,4 +1,4 @@
-"""Reading from a consumer in tests: by count, or on a thread of its own."""
+"""Reads from a consumer in tests: by count, or on a thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kafka_coord import Consumer, Record, Stream
 
 
 def read(consumer: Consumer | Stream, count: int, within_s: float = 20.0) -> list[Record]:
-    """The next ``count`` records, one by one; fewer if one does not come in time."""
+    """The next ``count`` records, one by one; fewer if one does not arrive in time."""
     records: list[Record] = []
     while len(records) < count:
         record = consumer.poll(within_s)

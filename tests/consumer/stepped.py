@@ -1,4 +1,4 @@
-"""The connector step by step, against a channel and an application played by the test, on a clock set by hand."""
+"""The connector, stepped by the test, with a scripted channel and application and a manual clock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REGISTRATION = Registration("g", "c", incarnation=7, token=1, session_id=1)
 
 @dataclass
 class Connected:
-    """A connection that lives for as long as the test does."""
+    """A connection that lives as long as the test."""
 
     clock: Clock
     state: SessionState = SessionState.CONNECTED
@@ -41,8 +41,8 @@ class Connected:
 
 @dataclass
 class ChannelByHand:
-    """Notes what the connector leaves with, and when it asks to be registered. ``failures`` are raised by the attempts
-    to leave, ``unavailable`` by those to register, the first one first; ``holder`` is who has the name."""
+    """Records the connector's leaves and registrations. ``failures`` are raised by attempts to leave, ``unavailable``
+    by attempts to register, in order; ``holder`` has the name."""
 
     group: str = "g"
     consumer: str = "c"
@@ -140,14 +140,14 @@ class Member:
         )
 
     def hold(self) -> None:
-        """It registers, is given the partition, and hands out the first ten records: they are in hand."""
+        """It registers, gets the partition, and hands out the first ten records: the application has them in hand."""
         self.connector.step()
         self.application.hold({PARTITION: StartPoint(0)})
         self.application.begin([PARTITION])
         assert self.application.poll(10)
 
     def step_when_due(self) -> bool:
-        """Moves the clock to when the connector is due, and steps it; whether it goes on."""
+        """Moves the clock to the connector's due time, and steps it. Returns whether it continues."""
         due = self.connector.step()
         if due is None:
             return False

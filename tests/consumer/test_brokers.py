@@ -1,4 +1,4 @@
-"""Brokers are found through their own znodes, and may come and go."""
+"""Consumers find brokers through the brokers' znodes; brokers may come and go."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_every_form_kafka_has_written_is_read(znode: bytes, listeners: list[List
 @pytest.mark.parametrize(
     "znode",
     [
-        '{"endpoints":["A://h:²"]}'.encode(),  # digits to isdigit(), and none to int()
+        '{"endpoints":["A://h:²"]}'.encode(),  # digits for isdigit(), but not for int()
         b'{"endpoints":["A://h:' + b"9" * 5_000 + b'"]}',  # more digits than int() takes
         b'{"endpoints":[' + b"[" * 900 + b"]" * 900 + b"]}",
         b"",
@@ -83,7 +83,7 @@ def test_the_directory_follows_brokers_that_come_and_go_and_skips_what_it_cannot
     try:
         woken: list[int] = []
         directory = BrokerDirectory(store, lambda: woken.append(1))
-        assert directory.step() is False  # there is no /brokers/ids at all
+        assert directory.step() is False  # /brokers/ids does not exist
         store.ensure_path(layout.BROKER_IDS)
         store.create(layout.broker(1), b'{"version":1,"host":"b1","port":9092}')
         store.create(layout.broker(2), b"what is this")
@@ -133,6 +133,6 @@ def test_a_broker_that_dies_and_returns_is_ridden_out(
             broker.start()
         written += [value for number in numbers for value in produce(topic, number, 20)]
         eventually(lambda: len(reader.records) == len(written), within_s=90)
-    assert sorted(value or b"" for value in reader.values) == sorted(written)  # none twice, none skipped
+    assert sorted(value or b"" for value in reader.values) == sorted(written)  # no duplicates, no gaps
     assert reader.error is None
     assert consumer.stats.losses == 0

@@ -1,4 +1,5 @@
-"""A consumer obeys start-fetcher and stop-fetcher: what is handed out, committed and acknowledged, and when."""
+"""A consumer carries out start-fetcher and stop-fetcher: which records it hands out, commits and acknowledges, and
+when."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def test_a_started_partition_is_read_and_its_consumed_records_are_committed(
     assert [record.offset for record in records] == list(range(10))
     assert {record.key for record in records} == {b"k"}
     assert consumer.assignment() == {partition}
-    eventually(lambda: coordinator.offset(partition) == 9)  # the tenth is in hand
+    eventually(lambda: coordinator.offset(partition) == 9)  # the application has the tenth in hand
     assert consumer.poll(0.01) is None
     eventually(lambda: coordinator.offset(partition) == 10)
 
@@ -58,13 +59,13 @@ def test_a_stop_waits_for_the_record_in_hand_and_commits_it(
 
     stop = coordinator.stop(consumer.consumer_id, [moving])
 
-    eventually(lambda: consumer.assignment() == {staying})  # it has heard of it
+    eventually(lambda: consumer.assignment() == {staying})  # it has received the command
     assert len(read(quick, 5)) == 5
-    eventually(lambda: coordinator.offset(staying) == 4)  # and has gone on since
+    eventually(lambda: coordinator.offset(staying) == 4)  # and has continued since
     assert not coordinator.acknowledged(stop)
     assert (first.topic, first.partition, first.offset) == (topic, 0, 0)
 
-    assert slow.poll(0.1) is None  # comes back; the four records queued are not handed out any more
+    assert slow.poll(0.1) is None  # comes back; the four queued records are not handed out any more
     coordinator.await_acknowledged(stop)
     assert coordinator.offset(moving) == 1
 
@@ -100,7 +101,7 @@ def test_a_stop_is_acknowledged_at_once_while_the_application_is_blocked_in_poll
 
     def blocked() -> None:
         with contextlib.suppress(ConsumerClosed):
-            consumer.poll(120)  # there are no records: longer than a stop is waited for
+            consumer.poll(120)  # there are no records, for longer than the wait for a stop
 
     application = threading.Thread(target=blocked)
     application.start()
@@ -130,13 +131,13 @@ def test_partitions_that_do_not_move_keep_flowing_while_others_do(
                 stayed.extend(produce(topic, 0, 40))
                 coordinator.run_stop(giver.consumer_id, [moving])
                 stayed.extend(produce(topic, 0, 40))
-                # Nobody owns the moving one now; the other one is read all the same.
+                # Nobody owns the moving partition now; the other one is still read.
                 eventually(lambda: [v for v in here.values if v in set(stayed)] == stayed)
                 coordinator.run_start(taker.consumer_id, [moving])
         eventually(lambda: len(here.records) + len(there.records) == len(stayed) + len(moved))
 
     seen_moving = [r for r in here.records + there.records if r.partition == 1]
-    assert sorted(record.offset for record in seen_moving) == list(range(len(moved)))  # none twice, none skipped
+    assert sorted(record.offset for record in seen_moving) == list(range(len(moved)))  # no duplicates, no gaps
     assert there.records
     assert [r.value for r in here.records if r.partition == 0] == stayed
 
@@ -223,14 +224,14 @@ def test_a_command_that_cannot_be_read_is_neither_obeyed_nor_passed_nor_acknowle
     later = coordinator.start(consumer.consumer_id, [partition])
 
     eventually(lambda: consumer.stats.malformed_commands == 1)
-    for reported in (2, 3):  # when the second stray is reported, the look for the first is over
+    for reported in (2, 3):  # when the second stray is reported, the first listing is over
         coordinator.store.create(f"{channel}/stray-{reported}", b"")
         eventually(lambda reported=reported: consumer.stats.malformed_commands == reported)
     assert not coordinator.acknowledged(unreadable)
     assert not coordinator.acknowledged(later)
     assert consumer.assignment() == frozenset()
 
-    coordinator.store.delete(unreadable)  # what an operator would do
+    coordinator.store.delete(unreadable)  # as an operator would
     coordinator.await_acknowledged(later)
     assert consumer.assignment() == {partition}
 
@@ -310,7 +311,7 @@ def test_a_partition_added_to_a_topic_is_read_soon_after_its_start(
     consumer = make_consumer(topics=[topic])
     with Reader(consumer) as reader:
         coordinator.run_start(consumer.consumer_id, partitions_of(topic, 0))
-        for number in (1, 2):  # librdkafka by itself is quick about the first only
+        for number in (1, 2):  # by itself, librdkafka is fast only about the first
             topics.add_partitions(topic, number + 1)  # type: ignore[attr-defined]
             values = produce(topic, number, 3)
             coordinator.run_start(consumer.consumer_id, partitions_of(topic, number))

@@ -1,4 +1,4 @@
-"""The thread a connector runs on: what its end means for everybody who waits."""
+"""The thread that runs a connector: what its end means for everybody who waits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.consumer.stepped import PARTITION, ChannelByHand, Connected, Member
 
 
 class Defective(ChannelByHand):
-    """Its commits raise what no store raises."""
+    """Its commits raise an error that no store raises."""
 
     left: bool = False
 

@@ -1,4 +1,4 @@
-"""Many handovers under load: no record twice, none skipped, offsets never back (docs/design.md, invariants 5 and 8)."""
+"""Many handovers under load: no duplicates, no gaps, offsets never go back (docs/design.md, invariants 5 and 8)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.kafka
 
 
 class Worker:
-    """Reads one consumer in batches of changing size, on a thread."""
+    """Reads one consumer in batches of varying size, on a thread."""
 
     def __init__(self, consumer: Consumer, seed: int) -> None:
         self.consumer = consumer
@@ -49,7 +49,7 @@ class Worker:
 
 @contextmanager
 def producing(cluster: KafkaCluster, partitions: list[TopicPartition]) -> Iterator[dict[TopicPartition, int]]:
-    """Writes to all partitions in turn until left; then how many went where."""
+    """Writes to all partitions in turn until the block ends. Returns the number of records by partition."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 2, "log_level": 0})
     written = dict.fromkeys(partitions, 0)
     over = threading.Event()

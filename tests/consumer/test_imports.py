@@ -1,4 +1,4 @@
-"""What is loaded by importing what: an operator's tools need no librdkafka, a simulation needs neither client."""
+"""What each import loads: operators' tools need no librdkafka, and a simulation needs no client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a run has come that one thread iterates over without a lock, while another ends it."""
+"""The position in a run that one thread iterates over without a lock while another thread ends it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PARTITION = TopicPartition("flights", 0)
 
 @dataclass(frozen=True)
 class Message:
-    """What is asked of librdkafka's message."""
+    """The calls that the consumer makes on librdkafka's message."""
 
     at: int
 
@@ -27,13 +27,13 @@ class Message:
 
 
 def messages(count: int) -> list[Message]:
-    """With every third offset missing, as of a compacted topic."""
+    """Offsets with every third one missing, as in a compacted topic."""
     return [Message(offset) for offset in range(count * 2) if offset % 3][:count]
 
 
 @pytest.fixture
 def hasty() -> Iterator[None]:
-    """Threads take turns as often as they can."""
+    """Makes threads switch as often as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield

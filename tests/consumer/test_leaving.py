@@ -1,4 +1,4 @@
-"""What a leave stores, and when."""
+"""Which offsets a leave stores, and when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which librdkafka is used."""
+"""The supported versions of librdkafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a consumer ends, and what may be done with it from where: exceptions, signals, forks, threads."""
+"""How a consumer ends, and which of its methods may be called where: exceptions, signals, forks, threads."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_leaving_the_block_normally_commits_the_record_in_hand(
         for record in consumer:
             if record.offset == 3:
                 break
-        for record in consumer:  # iteration may be left and taken up again
+        for record in consumer:  # iteration may be left and continued
             assert record.offset == 4
             break
 
@@ -216,7 +216,7 @@ def test_a_forked_child_is_told_to_make_its_own(
             consumer.poll(0.1)
         except ConsumerError as error:
             os.write(writing, str(error).encode())
-        consumer.close()  # touches nothing of the parent's
+        consumer.close()  # touches nothing that belongs to the parent
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
@@ -236,7 +236,7 @@ def test_two_threads_on_one_stream_are_refused(
     consumer = make_consumer(topics=[topic])
     coordinator.run_start(consumer.consumer_id, partitions_of(topic, 0))
     with Reader(consumer) as reader:
-        eventually(lambda: reader.records)  # from now on it waits for the next
+        eventually(lambda: reader.records)  # from now on it waits for the next record
         with pytest.raises(ConsumerError, match="as many streams as there are threads"):
             consumer.poll(5)
 

@@ -1,4 +1,4 @@
-"""A consumer registers, loses its membership and comes back; what an earlier incarnation may no longer do."""
+"""A consumer registers, loses its membership and comes back. An earlier incarnation may not write any more."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_registration_says_what_the_coordinator_has_to_know(
     assert stat is not None
     assert channel is not None
     assert stat.ephemeral_owner != 0
-    assert channel.mzxid == stat.czxid  # made in one request
+    assert channel.mzxid == stat.czxid  # created in one request
 
 
 @pytest.mark.parametrize(
@@ -254,14 +254,14 @@ def test_a_consumer_whose_channel_was_deleted_loses_its_membership_at_once(
 def test_nothing_of_an_evicted_incarnation_can_be_committed_under_its_namesake(
     make_store: MakeStore, store: KazooStore
 ) -> None:
-    """A znode made again has version 0 again: without the token, the frozen one would write here."""
+    """A znode that is created again has version 0 again: without the token, the frozen consumer would write here."""
     value = b'{"version":1,"subscription":{"t":1},"timestamp":"0"}'
     frozen = ConsumerChannel(make_store(), "g", "c")
     registration = frozen.register(value)
     assert isinstance(registration, Registration)
     store.ensure_path(layout.topic_offsets("g", "t"))
 
-    store.delete(layout.registration("g", "c"))  # evicted, and it does not notice
+    store.delete(layout.registration("g", "c"))  # evicted, without noticing
     namesake = ConsumerChannel(make_store(), "g", "c")
     theirs = namesake.register(value)
     assert isinstance(theirs, Registration)
@@ -308,7 +308,7 @@ def test_a_consumer_whose_session_is_lost_registers_anew(
         hold(consumer, coordinator, 7)
 
         server.pause()
-        # It stops before its session can have ended on a server it cannot hear.
+        # It stops before its session can have ended on a server that it cannot reach.
         eventually(lambda: consumer.stats.losses == 1)
         assert consumer.assignment() == frozenset()
         server.resume()
@@ -326,7 +326,7 @@ def test_a_zookeeper_that_is_away_and_comes_back_finds_the_consumer_there(
         eventually(lambda: consumer.registered)
         server.kill()
         eventually(lambda: not consumer.registered)
-        assert consumer.poll(0.1) is None  # not an error: it is trying
+        assert consumer.poll(0.1) is None  # not an error: it is still trying
         with pytest.raises(MembershipLost):
             consumer.commit({T0: 1})
         server.start()

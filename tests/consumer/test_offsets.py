@@ -1,4 +1,4 @@
-"""Where a consumer begins, what it commits, and what it refuses to commit."""
+"""Where a consumer begins, which offsets it commits, and which it refuses to commit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_latest_begins_at_the_end_and_commits_that_with_the_acknowledgement(
 
     coordinator.run_start(consumer.consumer_id, {partition: NO_OFFSET})
 
-    assert coordinator.offset(partition) == 7  # so that after a crash "latest" still means this moment
+    assert coordinator.offset(partition) == 7  # so that "latest" still means this moment after a crash
     values = produce(topic, 0, 2)
     assert [record.value for record in read(consumer, 2)] == values
 
@@ -59,7 +59,7 @@ def test_error_hands_the_question_to_the_application_until_it_seeks(
 def test_an_offset_beyond_the_log_is_reset_to_its_beginning(
     make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
 ) -> None:
-    """As after a topic was made anew: what was committed lies beyond the end of what there is."""
+    """As after a topic was created again: the committed offset lies beyond its end."""
     topic = make_topic()
     (partition,) = partitions_of(topic, 0)
     produce(topic, 0, 5)
@@ -99,7 +99,7 @@ def test_an_offset_that_is_not_in_the_log_is_an_error_where_that_is_asked_for(
     consumer.seek(partition, "earliest")
 
     assert [record.offset for record in read(consumer, 5)] == [0, 1, 2, 3, 4]
-    consumer.commit()  # the one way an offset goes back: it was sought
+    consumer.commit()  # the only way an offset goes back: a seek
     assert coordinator.offset(partition) == 5
 
 

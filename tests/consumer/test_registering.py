@@ -1,4 +1,4 @@
-"""When a consumer registers, and for how long it waits for its name."""
+"""When a consumer registers, and how long it waits for its name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.consumer.stepped import ChannelByHand, Member
 
 GHOST = Holder(incarnation=3, session_id=9, member=None)
 WAITS_S = 1.0 + 10.0 * 1.2
-"""For a ghost, with sessions of 10 s on both sides."""
+"""The wait for a ghost, with sessions of 10 s on both sides."""
 
 
 def test_a_name_that_is_held_longer_than_a_ghost_can_live_is_refused() -> None:
@@ -24,7 +24,7 @@ def test_a_name_that_is_held_longer_than_a_ghost_can_live_is_refused() -> None:
 
 
 def test_a_ghost_is_waited_for_anew_once_zookeeper_was_away() -> None:
-    """ZooKeeper's next leader gives the session of the ghost its whole timeout again."""
+    """ZooKeeper's next leader gives the ghost's session its whole timeout again."""
     member = Member(ChannelByHand(holder=GHOST))
     began = member.clock.monotonic()
     while member.clock.monotonic() < began + WAITS_S - 1.0:

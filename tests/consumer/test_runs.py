@@ -1,4 +1,4 @@
-"""Iterating over a run of records of one partition: what happens to the partition meanwhile ends the run at once."""
+"""Iteration over a run of records of one partition: any change of the partition ends the run at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def begun(
     coordinator: HandCoordinator,
     produce: Callable[..., list[bytes]],
 ) -> tuple[Consumer, str]:
-    """A consumer that has iterated over 10 records of partition 0, and has more of them at hand."""
+    """A consumer that has iterated over 10 records of partition 0, and has fetched more of them."""
     topic = make_topic(partitions=2)
     produce(topic, 0, _COUNT)
     produce(topic, 1, _COUNT)

@@ -1,4 +1,4 @@
-"""What a consumer without ZooKeeper knows of Kafka's brokers."""
+"""What a consumer without ZooKeeper knows about Kafka's brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A three-server ZooKeeper ensemble in containers; without a container engine these tests say so and are skipped."""
+"""A three-server ZooKeeper ensemble in containers. Without a container engine, these tests are skipped with a
+reason."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "container-engine"
 
 @pytest.fixture(scope="session")
 def zookeeper_image() -> str:
-    """The name of the image of ``zk-docker/``, built if need be (half a minute the first time, then none).
+    """The name of the image of ``zk-docker/``, built if necessary (half a minute the first time).
 
-    Skips where no container engine answers; fails instead under ``KAFKA_COORD_REQUIRE_CONTAINERS=1``, which says that
-    the machine has one.
+    Skips if no container engine answers; fails instead with ``KAFKA_COORD_REQUIRE_CONTAINERS=1``, which says that the
+    machine has one.
     """
     if fault := _engine_fault():
         reason = (
@@ -39,10 +40,10 @@ def zookeeper_image() -> str:
 
 
 def _engine_fault() -> str:
-    """Why there is no engine to use, empty if there is one.
+    """Why no engine can be used; empty if one can.
 
-    Asked of the command, as scripts/container-engine does: docker-py leaks its socket where nothing answers, and a
-    warning is an error here.
+    Uses the command, as scripts/container-engine does: docker-py leaks its socket if nothing answers, and warnings are
+    errors here.
     """
     try:
         asked = subprocess.run(["docker", "info"], capture_output=True, text=True, check=False, timeout=20)
@@ -61,9 +62,9 @@ def _running_ensemble(zookeeper_image: str) -> Iterator[ContainerEnsemble]:
 
 @pytest.fixture
 def container_ensemble(_running_ensemble: ContainerEnsemble) -> ContainerEnsemble:
-    """Three servers, all serving, whatever the test before did to them; kill, stop, pause and start them at will.
+    """Three servers, all serving, whatever the previous test did to them; a test may kill, stop, pause and start them.
 
-    Shared by the session: what a test writes, it writes below a node of its own.
+    All tests of the session share them, and each writes below its own node.
     """
     _running_ensemble.start()
     return _running_ensemble

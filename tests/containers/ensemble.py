@@ -1,6 +1,6 @@
-"""Three ZooKeeper servers in containers of the image of ``zk-docker/``, with the surface of the embedded ensemble.
+"""Three ZooKeeper servers in containers of the image of ``zk-docker/``, with the interface of the embedded ensemble.
 
-The same methods as :class:`kafka_coord.dev.cluster.zookeeper.ZooKeeperEnsemble`: a scenario runs against either.
+The methods are those of :class:`kafka_coord.dev.cluster.zookeeper.ZooKeeperEnsemble`: a scenario runs on either.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-# Ryuk, which would clean up after a killed test run, is an image from a registry: what is stale is removed at start.
+# Ryuk, which would clean up after a killed test run, is an image from a registry. Instead, stale containers are removed
+# at the start.
 os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
 
 from testcontainers.core.container import DockerContainer
@@ -26,7 +27,8 @@ OWNER_LABEL = "kafka-coord.test-process"
 _OWNER = {OWNER_LABEL: str(os.getpid())}
 CLIENT_PORT, QUORUM_PORT, ELECTION_PORT = 2181, 2888, 3888
 
-# Sessions from 400 ms on, as on the embedded servers; limits in ticks, wide enough for three JVMs on two busy cores.
+# Allows sessions of 400 ms and more, as the embedded servers do. The limits in ticks suffice for three JVMs on two busy
+# cores.
 FAST_SETTINGS = {
     "ZOO_TICK_TIME": "200",
     "ZOO_INIT_LIMIT": "50",
@@ -34,7 +36,7 @@ FAST_SETTINGS = {
     "ZOO_MAX_SESSION_TIMEOUT": "60000",
     "ZOO_STANDALONE_ENABLED": "false",
     "ZOO_LOG_LEVEL": "WARN",
-    # A killed container's address answers nothing at all, and by default each attempt to reach it waits 5 s.
+    # The address of a killed container does not answer at all, and by default each connection attempt waits 5 s.
     "ZOO_JVM_FLAGS": "-Xmx96m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dzookeeper.cnxTimeout=1000 "
     "-Dzookeeper.preAllocSize=4096",
 }
@@ -50,12 +52,12 @@ class ContainerServer:
 
     @property
     def connect_string(self) -> str:
-        """Where clients reach it, as ``host:port``."""
+        """The address for clients, as ``host:port``."""
         return f"{LOOPBACK}:{self.port}"
 
     @property
     def running(self) -> bool:
-        if self._container._container is None:  # never launched; testcontainers has no question for that
+        if self._container._container is None:  # never launched; testcontainers has no method to ask
             return False
         wrapped = self._wrapped
         wrapped.reload()
@@ -72,14 +74,14 @@ class ContainerServer:
         return self.mode() in {"leader", "follower"}
 
     def launch(self) -> None:
-        """Start the container if it does not run, and wait for nothing: alone a server has no quorum to serve with."""
+        """Starts the container if it does not run, and does not wait: a single server has no quorum."""
         if self._container._container is None:
             self._container.start()
         elif not self.running:
             self._wrapped.start()
 
     def wait_ready(self, timeout_s: float = 60.0) -> None:
-        """Wait until it serves, as leader or follower."""
+        """Waits until it serves, as leader or follower."""
         eventually(self.serving, within_s=timeout_s, every_s=0.1)
 
     def start(self, timeout_s: float = 60.0) -> None:
@@ -87,24 +89,24 @@ class ContainerServer:
         self.wait_ready(timeout_s)
 
     def stop(self) -> None:
-        """End it as an operator would (SIGTERM); its data stays."""
+        """Stops it as an operator would (SIGTERM); its data stays."""
         self._wrapped.stop()
 
     def kill(self) -> None:
-        """End it as a crash would (SIGKILL); its data stays."""
+        """Kills it as a crash would (SIGKILL); its data stays."""
         if self.running:
             self._wrapped.kill()
             self._wrapped.wait()
 
     def pause(self) -> None:
-        """Freeze it: connections stay open, nothing is answered."""
+        """Freezes it: connections stay open, nothing is answered."""
         self._wrapped.pause()
 
     def resume(self) -> None:
         self._wrapped.unpause()
 
     def restore(self) -> None:
-        """Undo a pause, so that a start finds either a running server or none."""
+        """Ends a pause, so that a start finds a running server or none."""
         if self.running and self._wrapped.attrs["State"]["Paused"]:
             self.resume()
 
@@ -112,7 +114,7 @@ class ContainerServer:
         return self._wrapped.logs().decode(errors="replace")
 
     def remove(self) -> None:
-        """The container and its data are gone; nothing happens if it was never launched."""
+        """Removes the container and its data, if it was launched."""
         self._container.stop()
 
     @property
@@ -121,7 +123,7 @@ class ContainerServer:
 
 
 class ContainerEnsemble:
-    """Three servers on a network of their own, reached through fixed ports of loopback. ``with`` starts and removes."""
+    """Three servers on their own network, reached through fixed ports on loopback. ``with`` starts and removes them."""
 
     def __init__(self, image: str, *, servers: int = 3) -> None:
         self._network = Network(docker_network_kw={"labels": _OWNER})
@@ -140,21 +142,21 @@ class ContainerEnsemble:
             .with_network_aliases(f"zookeeper-{server_id}")
             .with_kwargs(labels=_OWNER)
         )
-        # with_bind_ports binds every address of the machine; a port the engine chooses changes over kill and start.
+        # with_bind_ports binds every address of the machine, and a port that the engine chooses changes after a kill.
         container.ports[f"{CLIENT_PORT}/tcp"] = (LOOPBACK, port)  # type: ignore[assignment]
         return ContainerServer(container, server_id=server_id, port=port)
 
     @property
     def connect_string(self) -> str:
-        """Where clients reach it, as ``host:port,host:port,host:port``."""
+        """The addresses for clients, as ``host:port,host:port,host:port``."""
         return ",".join(server.connect_string for server in self.servers)
 
     def leader(self) -> ContainerServer | None:
-        """The server that leads now, or None while none does."""
+        """The present leader, or ``None``."""
         return next((server for server in self.servers if server.mode() == "leader"), None)
 
     def start(self, timeout_s: float = 60.0) -> None:
-        """Start all servers that do not run, thaw the frozen, and wait until each serves."""
+        """Starts all servers that do not run, resumes the paused ones, and waits until each serves."""
         for server in self.servers:
             server.restore()
             server.launch()
@@ -183,7 +185,7 @@ class ContainerEnsemble:
 
 
 def remove_stale_containers() -> None:
-    """Remove what test runs that were killed left behind: containers and networks whose process is gone."""
+    """Removes what killed test runs left behind: containers and networks whose process is gone."""
     engine = DockerClient().client
     try:
         for container in engine.containers.list(all=True, filters={"label": OWNER_LABEL}):

@@ -50,7 +50,7 @@ def test_a_rebalance_survives_the_zookeeper_leader(container_ensemble: Container
     c3.join()
 
     def all_owned() -> bool:
-        """Sessions may have ended or not: what counts is that each partition has one owner, where offsets were kept."""
+        """Sessions may have ended or not. In either case, each partition has one owner, and offsets are kept."""
         owned = world.owned()
         return (
             world.settled() is not None

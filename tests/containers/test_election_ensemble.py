@@ -20,7 +20,7 @@ _chroots = itertools.count(1)
 
 @pytest.fixture
 def open_store(container_ensemble: ContainerEnsemble) -> Iterator[OpenStore]:
-    """Opens stores on any server of the ensemble, below a chroot of the test's own."""
+    """Opens stores on any server of the ensemble, below a chroot for this test only."""
     hosts = f"{container_ensemble.connect_string}/election-{next(_chroots)}"
     connect(hosts, create_chroot=True, connect_timeout_s=60).close()
     with opening_stores(lambda: hosts) as open_one:

@@ -43,7 +43,7 @@ def test_a_znode_written_through_one_server_is_read_through_another_after_the_le
         client.create("/survives", b"the leader")
 
     leader.kill()
-    # Measured 0.3 s; above 10 s when a follower remembered that the new leader's name did not resolve at start.
+    # Measured 0.3 s; above 10 s if a follower had cached that the new leader's name did not resolve at the start.
     eventually(lambda: container_ensemble.leader() not in (None, leader), within_s=8, every_s=0.1)
 
     with connected(reader.connect_string) as client:
@@ -59,7 +59,7 @@ def test_a_killed_server_comes_back_on_its_port_with_what_was_written_without_it
     absent.kill()
     assert not absent.running
     assert absent.mode() is None
-    eventually(present.serving, within_s=30, every_s=0.1)  # without its leader, if that was it, it elects first
+    eventually(present.serving, within_s=30, every_s=0.1)  # if that was the leader, the others elect one first
     with connected(present.connect_string) as client:
         client.create("/written-meanwhile", b"1")
 

@@ -1,4 +1,4 @@
-"""A small world in which everything went well, for the tests to spoil in one respect."""
+"""A small run in which everything went well; each test changes it in one respect."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def delay(offset: int) -> int | None:
 
 
 def run(partition: int, offsets: range, at_ms: int = START_MS + 5_000) -> Run:
-    """Records of one partition as the input has them."""
+    """Records of one partition, as in the input."""
     return Run(
         at_ms, tp(partition), offsets.start, tuple(airline(o) for o in offsets), tuple(delay(o) for o in offsets)
     )
@@ -43,8 +43,8 @@ def totals(offsets_of_all: Iterable[int]) -> dict[str, AirlineTotal]:
 
 @dataclass
 class SmallRun:
-    """Partitions 0 and 1 with 100 records each. c1 took all of 0; c2 took 1 up to 60, had committed 50 of it and was
-    killed; c1 went on from 50."""
+    """Partitions 0 and 1 with 100 records each. c1 consumed all of 0. c2 consumed 1 up to 60, had committed 50 of it
+    and was killed; c1 continued from 50."""
 
     ends: dict[TopicPartition, int] = field(default_factory=lambda: {tp(0): 100, tp(1): 100})
     committed: dict[TopicPartition, int] = field(default_factory=lambda: {tp(0): 100, tp(1): 100})

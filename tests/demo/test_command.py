@@ -30,7 +30,7 @@ def _own_signal_handlers() -> Iterator[None]:
 
 
 def ends_with(monkeypatch: pytest.MonkeyPatch, world: SmallRun) -> list[tuple[DemoOptions, Path]]:
-    """Plays nothing; the outcome is that of ``world``. Tells with what it was called."""
+    """Runs nothing; the outcome is that of ``world``. Records its arguments."""
     calls: list[tuple[DemoOptions, Path]] = []
 
     def play(options: DemoOptions, directory: Path, report: Path, view: object, *, keep: bool) -> Outcome:

@@ -1,4 +1,4 @@
-"""The demo itself, small: real servers, real processes, real kills."""
+"""A small run of the demo: real servers, real processes, real kills."""
 
 from __future__ import annotations
 

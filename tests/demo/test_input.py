@@ -1,4 +1,4 @@
-"""The flights as records, and counted without them."""
+"""The flights as records, and the expected totals without them."""
 
 from __future__ import annotations
 

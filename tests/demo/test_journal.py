@@ -1,4 +1,4 @@
-"""What a consumer wrote is read back, however its process ended."""
+"""A consumer's journal can be read back, however its process ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page is well-formed, needs nothing from elsewhere, tells the verdict, and nothing in it can break out."""
+"""The page is well-formed, self-contained and escaped, and states the verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From journals to who owned what when."""
+"""Journals become a timeline of owners."""
 
 from __future__ import annotations
 

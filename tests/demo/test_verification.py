@@ -142,7 +142,7 @@ def test_delays_that_differ_are_found_where_the_counts_agree() -> None:
 
 
 def test_a_repetition_counts_a_flight_once() -> None:
-    """c2 and c1 both consumed 50 … 59; the airlines' totals are still those of the input."""
+    """c2 and c1 both consumed 50 … 59; the airlines' totals still match the input."""
     assert AIRLINES not in failed(verify(SmallRun().evidence()))
 
 
@@ -245,7 +245,7 @@ def test_a_consumer_that_lost_its_membership_and_came_back_was_not_interrupted_n
 
 
 def with_commits(world: SmallRun, *commits: Acknowledged) -> Verification:
-    """As if c2 were a stock client, and had written down which of its commits were acknowledged."""
+    """As if c2 were a stock client that recorded which of its commits were acknowledged."""
     c1, c2 = world.journals()
     return verify(replace(world.evidence(), journals=[c1, replace(c2, commits=commits)]))
 

@@ -1,4 +1,4 @@
-"""What is said while it runs."""
+"""The progress that the demo shows."""
 
 from __future__ import annotations
 
@@ -109,13 +109,13 @@ def test_the_countdown_is_what_is_expected_until_the_pace_is_known() -> None:
     clock.now = 3.0
     assert left.left_s() == pytest.approx(whole - 3)
     clock.now = 1_000.0
-    assert left.left_s() > 200  # a part that takes far longer than expected is not said to end at once
+    assert left.left_s() > 200  # a part that takes much longer than expected is not announced to end at once
     left.end()
     left.begin(Part.PLAY)
     later = left.left_s()
     clock.now += 100.0
     left.reached(0.5)
-    assert left.left_s() > later  # 100 s for a half means 100 s for the other one
+    assert left.left_s() > later  # 100 s for one half means 100 s for the other
     left.end()
     for part in Part:
         left.begin(part)

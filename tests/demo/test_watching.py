@@ -1,4 +1,4 @@
-"""Looking at a cluster whose ZooKeeper is away for a while."""
+"""Watches a cluster whose ZooKeeper is away for a while."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_who_needs_an_answer_waits_for_zookeeper_to_be_back(
     server = zookeeper_server_factory()
     with contextlib.closing(connect(server.connect_string)) as store:
         watcher = Watcher(store, "127.0.0.1:1", "delays", "flights", lambda _: None)
-        store._calls._timeout_s = 0.3  # of an open session: a starved machine takes longer to open one
+        store._calls._timeout_s = 0.3  # of an open session, because a busy machine takes longer to open one
         server.pause()
         with pytest.raises(StoreUnavailable):
             store.exists("/")

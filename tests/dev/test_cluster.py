@@ -1,4 +1,4 @@
-"""A local cluster in a directory: up, down, left running, half dead, and in places where none can be."""
+"""A local cluster in a directory: up, down, left running, half dead, and in unusable directories."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.kafka
 
 FAST = ZooKeeperSettings(tick_ms=200)
 
-# Registers as a coordinator does, and does nothing else: what is tested is what runs it.
+# Registers as a coordinator does, and does nothing else: the test is about the process that runs it.
 REGISTERS = """
 import sys, threading
 from kazoo.client import KazooClient
@@ -38,7 +38,7 @@ client.create("/consumers/coordinators/" + sys.argv[1], ephemeral=True, makepath
 threading.Event().wait()
 """
 
-# Brings a cluster of one broker up, says so, and waits to be killed or, with "detach", leaves it running.
+# Brings a cluster of one broker up, reports it, and waits to be killed; with "detach", leaves it running.
 OWNER = """
 import sys
 from pathlib import Path
@@ -64,7 +64,7 @@ def registering(broker: KafkaBroker) -> Sequence[str]:
 
 @pytest.fixture
 def dev_cluster(tmp_path: Path) -> Iterator[Callable[..., DevCluster]]:
-    """Makes clusters of one broker in this test's directory; whatever runs there when the test ends is ended."""
+    """Makes clusters of one broker in this test's directory, and ends whatever runs there when the test ends."""
     directory = tmp_path / "cluster"
 
     def make(**options: object) -> DevCluster:
@@ -269,7 +269,7 @@ def test_a_record_that_makes_no_sense_is_reported_with_the_processes_that_may_be
     (directory / "cluster.json").write_text(content, encoding="utf-8")
     meant = ChildProcess("meant", ("tail", "-f", str(directory / "cluster.json")), tmp_path / "log")
     meant.start()
-    eventually(lambda: processes_mentioning(directory))  # a moment after its exec it has no command line yet
+    eventually(lambda: processes_mentioning(directory))  # right after its exec it has no command line yet
     verbs = (dev_cluster().up, dev_cluster().down, dev_cluster().status)
 
     for verb in verbs:

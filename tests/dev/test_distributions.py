@@ -1,4 +1,4 @@
-"""What the two distributions install: the operator's has nothing of the laboratory."""
+"""The contents of the two distributions: the operator's has no development tools."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.cli.running import environment
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "kafka_coord"
 MAY_IMPORT_DEV = {"kafka_coord/cli/load.py"}
-"""The bundled flights are read by who asks for them, and only then."""
+"""The bundled flights are read only on request."""
 
 
 def sources(folder: Path) -> set[str]:
@@ -28,7 +28,7 @@ def sources(folder: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Both, built from a copy of the sources: what setuptools leaves behind stays away from the checkout."""
+    """Builds both from a copy of the sources, so that setuptools leaves nothing in the checkout."""
     copy = tmp_path_factory.mktemp("sources")
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
@@ -58,7 +58,7 @@ def test_each_module_is_in_one_distribution_and_tests_in_none(wheels: dict[str, 
 
 
 def imported(source: str) -> Iterator[str]:
-    """Wherever in a module the import stands."""
+    """All imports of a module, at any depth."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
@@ -111,7 +111,7 @@ def test_the_commands_that_are_there_work_and_the_others_say_what_to_install(
 
 
 def test_a_checkout_is_found_by_programs_that_run_in_another_directory(tmp_path: Path) -> None:
-    """The demo's consumers run in a directory of their own, and have no PYTHONPATH."""
+    """The demo's consumers run in their own directory, without PYTHONPATH."""
     without = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [sys.executable, "-c", "import kafka_coord.dev.demo.worker; print(kafka_coord.Consumer.__name__)"]
 

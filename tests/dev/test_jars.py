@@ -1,4 +1,4 @@
-"""Where the jars and the Java come from, and what is said when they do not come."""
+"""Where the jars and the Java come from, and the messages if they cannot be found."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from kafka_coord.spark.java import find_java
 
 @pytest.fixture
 def cached_jars() -> Path:
-    """The directory of this machine's cache that holds Kafka's jars, fetched now if they are not there."""
+    """The cache directory with Kafka's jars, fetched now if necessary."""
     return next(jar.parent for jar in kafka_class_path() if jar.name.startswith("kafka_2.13"))
 
 
 @pytest.fixture
 def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every connection of a Java ends at a proxy where nobody listens."""
+    """Sends every connection of a Java to a proxy that does not exist."""
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=1")
 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache of this test's own."""
+    """An empty cache for this test only."""
     monkeypatch.setenv("KAFKA_COORD_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 

@@ -1,4 +1,4 @@
-"""The embedded brokers: real ones, killed and brought back, and their topics."""
+"""The embedded brokers: real ones, killed and restarted, and their topics."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def consume(cluster: KafkaCluster, topic: str, count: int) -> list[bytes]:
 
 
 def another_controller(zookeeper: KazooClient, asked: bytes) -> bool:
-    """Has the brokers elect one, which may be the same again."""
+    """Makes the brokers elect a controller, perhaps the same one."""
     with contextlib.suppress(NoNodeError):  # deposed already
         zookeeper.delete("/controller")
 
@@ -139,7 +139,7 @@ def test_a_deleted_topic_is_gone_and_its_name_can_be_used_at_once_with_fewer_par
 def test_a_topic_is_created_though_another_broker_controls_the_cluster_now(
     kafka_cluster: KafkaCluster, topics: TopicAdmin, make_topic: MakeTopic
 ) -> None:
-    make_topic()  # whoever asks knows the controller from now on
+    make_topic()  # from now on, every broker knows the controller
     zookeeper = KazooClient(kafka_cluster.zookeeper)
     zookeeper.start()
     try:

@@ -1,4 +1,4 @@
-"""Child processes: how they start, end, and do not outlive whoever started them."""
+"""Child processes: how they start and end, and that they do not outlive their parent."""
 
 from __future__ import annotations
 
@@ -153,5 +153,5 @@ def test_ctrl_c_while_a_child_is_made_leaves_one_that_can_be_stopped(
     assert child.running
     child.kill()
     assert not child.running
-    with pytest.raises(KeyboardInterrupt):  # and it is heard at once again
+    with pytest.raises(KeyboardInterrupt):  # and it is received at once again
         signal.raise_signal(signal.SIGINT)

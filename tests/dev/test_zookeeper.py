@@ -1,4 +1,4 @@
-"""The embedded ZooKeeper: real servers started, frozen, killed and brought back."""
+"""The embedded ZooKeeper: real servers, started, frozen, killed and restarted."""
 
 from __future__ import annotations
 

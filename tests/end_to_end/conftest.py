@@ -13,7 +13,7 @@ from tests.end_to_end.parties import Listening, Numbered, Reader
 
 @pytest.fixture
 def reader(kafka_cluster) -> Iterator[Callable[..., Reader]]:
-    """Makes and starts readers; those a test leaves running are stopped."""
+    """Makes and starts readers, and stops those that a test leaves running."""
     made: list[Reader] = []
 
     def make(group: str, topic: str, name: str, **options: Any) -> Reader:
@@ -28,7 +28,7 @@ def reader(kafka_cluster) -> Iterator[Callable[..., Reader]]:
 
 @pytest.fixture
 def numbered(kafka_cluster) -> Iterator[Callable[..., Numbered]]:
-    """Makes producers of numbered records; those a test leaves running are stopped."""
+    """Makes producers of numbered records, and stops those that a test leaves running."""
     made: list[Numbered] = []
 
     def make(topic: str, partitions: int, **options: Any) -> Numbered:

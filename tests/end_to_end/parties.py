@@ -34,7 +34,7 @@ class Numbered:
     """
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, per_second: int = 2_000) -> None:
-        # Idempotent: a batch sent again to another leader is not written twice.
+        # Idempotent, so that a retry to another leader writes no duplicates.
         settings = {"bootstrap.servers": bootstrap, "linger.ms": 5, "enable.idempotence": True, "log_level": 0}
         self._producer = Producer(settings)
         self._topic = topic
@@ -81,7 +81,7 @@ class Numbered:
 
 
 class Reader:
-    """A library consumer on a thread of its own that remembers every record it was given, in order."""
+    """A library consumer on a thread; it records everything that it receives, in order."""
 
     def __init__(self, zookeeper: str | None, group: str, topic: str, name: str, **options: Any) -> None:
         self.name = name
@@ -105,7 +105,7 @@ class Reader:
         self._thread.join(30)
 
     def stop(self) -> None:
-        """As :meth:`end`; fails where the consumer did."""
+        """Like :meth:`end`; fails if the consumer failed."""
         self.end()
         assert not self._thread.is_alive()
         if self.failure is not None:
@@ -125,7 +125,7 @@ class Reader:
 
 @contextmanager
 def coordinator(zookeeper: str, broker_id: int = 101) -> Iterator[CoordinatorService]:
-    """A running service beside nothing, elected or not."""
+    """A running service without a broker, elected or not."""
     store = connect(zookeeper, session_timeout_ms=SESSION_MS)
     service = CoordinatorService(store, broker_id, {}, CoordinatorOptions())
     service.start()
@@ -165,7 +165,7 @@ def all_given(readers: list[Reader]) -> Counter[tuple[int, int]]:
 
 
 def wait_for_all(readers: list[Reader], written: Counter[int], within_s: float = 60) -> None:
-    """Waits until every written record was given to somebody."""
+    """Waits until every written record was received."""
 
     def missing() -> int:
         given = all_given(readers)
@@ -181,5 +181,5 @@ def expected(written: Counter[int]) -> set[tuple[int, int]]:
 
 
 def owners(readers: list[Reader]) -> list[int]:
-    """How many partitions each reader owns; -1 for one that has not begun."""
+    """The number of partitions that each reader owns; -1 for one that has not started."""
     return [len(r.consumer.assignment()) if r.consumer else -1 for r in readers]

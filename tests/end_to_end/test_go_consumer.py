@@ -39,7 +39,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def given_to(program: ChildProcess) -> list[tuple[int, int]]:
-    """What it has printed, less a line that it is writing: its buffer is flushed wherever it happens to be full."""
+    """Its output without an unfinished last line: it flushes its buffer whenever it is full."""
     whole, _, _ = program.log.read_text().rpartition("\n")
     lines = [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
     return [(line["partition"], line["offset"]) for line in lines]

@@ -1,4 +1,4 @@
-"""Real brokers, real ZooKeeper, the library's consumers: what a rebalance costs in records (invariants 6 and 8)."""
+"""Real brokers, real ZooKeeper, the library's consumers: the effect of a rebalance on records (invariants 6 and 8)."""
 
 from __future__ import annotations
 

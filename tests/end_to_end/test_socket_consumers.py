@@ -1,4 +1,4 @@
-"""Consumers without ZooKeeper beside consumers with it, in one group, while coordinators come and go."""
+"""Consumers with and without ZooKeeper in one group, while coordinators come and go."""
 
 from __future__ import annotations
 

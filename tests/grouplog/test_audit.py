@@ -24,7 +24,7 @@ PARTITION = 3
 
 
 class Log:
-    """A partition as it is written; what is planted in it says so."""
+    """Writes a partition, with or without planted violations."""
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []

@@ -1,4 +1,4 @@
-"""How an instance proves to its broker who it is."""
+"""How an instance authenticates to its broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A connection to a broker, while the broker is silent."""
+"""A connection to a broker that is silent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ API_VERSIONS = message("ApiVersionsRequest")()
 
 
 class Silent(asyncio.Protocol):
-    """Somebody who accepts a connection and never answers."""
+    """A server that accepts connections and never answers."""
 
     def __init__(self, gone: asyncio.Event) -> None:
         self._gone = gone
@@ -59,7 +59,7 @@ def test_a_later_request_is_late_by_its_own_time() -> None:
             given_up = asyncio.create_task(connection.ask("ApiVersions", 0, API_VERSIONS, timeout_s=0.05))
             second = asyncio.create_task(connection.ask("ApiVersions", 0, API_VERSIONS, timeout_s=0.1))
             await asyncio.sleep(0)
-            given_up.cancel()  # its timer runs on, for the other
+            given_up.cancel()  # its timer continues for the other request
             with pytest.raises(BrokerError, match=r"no answer within 0\.1 s"):
                 await second
 

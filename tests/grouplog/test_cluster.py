@@ -1,4 +1,4 @@
-"""The brokers of a cluster: what is said where none can be asked."""
+"""The brokers of a cluster, and the error if none can be asked."""
 
 from __future__ import annotations
 

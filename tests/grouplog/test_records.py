@@ -1,4 +1,4 @@
-"""Records of offsets: what is packed by hand equals what Kafka's definitions say."""
+"""Records of offsets: hand-written packing equals Kafka's definitions."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def packages() -> list[Path]:
 
 
 def first_sentence(module: Path) -> str:
-    """Of a module's docstring; "" where it has none."""
+    """The first sentence of a module's docstring; "" if it has none."""
     docstring = ast.get_docstring(ast.parse(module.read_text())) or ""
     paragraph = " ".join(docstring.partition("\n\n")[0].split())
     sentence, end, _ = paragraph.partition(". ")

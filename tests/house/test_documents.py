@@ -1,4 +1,4 @@
-"""Documents: what cites one finds it, every link leads somewhere, and the list of rooms names the rooms there are."""
+"""Documents: every citation and link leads somewhere, and the list of modules is complete."""
 
 from __future__ import annotations
 

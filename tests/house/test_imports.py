@@ -1,4 +1,4 @@
-"""Who may import whom. The tests break each contract of ``setup.cfg`` in a copy of the package and see it refused."""
+"""Which package may import which. The tests break each contract of ``setup.cfg`` in a copy, and it must be refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker's registration: what may be an address, and what no resolver and no client takes."""
+"""A broker's registration: valid addresses, and those that no resolver or client accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is in a znode, decoding it raises MalformedValue or nothing, soon and without much memory."""
+"""Decoding any bytes of a znode raises MalformedValue or nothing, soon and without much memory."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _SETTINGS = settings(deadline=None, max_examples=40)
 
 
 def decode(kind: str, raw: bytes) -> Any:
-    """What is decoded, or ``None``; anything but MalformedValue comes through."""
+    """The decoded value, or ``None``. Lets every error except MalformedValue through."""
     try:
         return DECODERS[kind](load(raw, "/x"))
     except MalformedValue as refused:
@@ -72,7 +72,7 @@ def decode(kind: str, raw: bytes) -> Any:
 @_SETTINGS
 @given(st.data())
 def test_a_good_value_with_one_thing_wrong(kind, data):
-    """Somewhere in a good value, something is replaced, removed or added."""
+    """Replaces, removes or adds something in a valid value."""
     value = json.loads(dump(data.draw(GOOD[kind])))
     at: Any = value
     while True:

@@ -1,4 +1,4 @@
-"""Set algebra by topic is set algebra."""
+"""The operations on partition sets equal those on plain sets."""
 
 from __future__ import annotations
 

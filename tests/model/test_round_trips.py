@@ -1,4 +1,4 @@
-"""Every value is what its JSON says, through bytes and back."""
+"""Every value survives a round trip through JSON bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a consumer subscribes to, and what a topic pattern may cost."""
+"""Subscriptions, and the cost of topic patterns."""
 
 from __future__ import annotations
 

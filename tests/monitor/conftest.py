@@ -12,6 +12,6 @@ __all__ = ["tree", "world"]
 
 @pytest.fixture
 def tree(zk_hosts: str) -> Iterator[Tree]:
-    """A chroot of this test's own, written znode by znode, with nobody alive behind it."""
+    """A chroot for this test only, written znode by znode, without living processes."""
     with opened(zk_hosts) as store:
         yield Tree(store)

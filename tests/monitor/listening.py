@@ -1,4 +1,4 @@
-"""Something that takes connections, as a broker does."""
+"""A server that accepts connections, as a broker does."""
 
 from __future__ import annotations
 

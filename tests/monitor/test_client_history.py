@@ -1,4 +1,4 @@
-"""The history of a client-assigned group, told from records."""
+"""The history of a client-assigned group, derived from its records."""
 
 from __future__ import annotations
 

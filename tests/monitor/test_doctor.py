@@ -1,4 +1,4 @@
-"""The doctor: one scenario a fault, on a real ZooKeeper; what it finds and what it says to do."""
+"""The doctor: one scenario per fault on a real ZooKeeper, with its finding and its remedy."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_few_connections_allowed_from_one_host(zookeeper_server_factory: Callabl
 
 
 class Ahead:
-    """A clock that is a while ahead of the true one."""
+    """A clock that is ahead of the true one."""
 
     def __init__(self, clock: Clock, ahead_s: float) -> None:
         self._clock, self._ahead_s = clock, ahead_s

@@ -34,7 +34,7 @@ def healthy(served: Exposition) -> bool:
 
 
 def is_over(peer: socket.socket) -> bool:
-    """Sends one more byte; whether the other end has closed."""
+    """Sends one more byte. Returns whether the other end has closed."""
     with suppress(BlockingIOError, TimeoutError):
         try:
             peer.send(b"x")

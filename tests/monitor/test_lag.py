@@ -1,4 +1,4 @@
-"""End offsets from real brokers, and what is said where they cannot be had."""
+"""End offsets from real brokers, and the output if they cannot be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking a coordinator that is not there, over a ZooKeeper that goes away meanwhile."""
+"""Requests to a coordinator that is not there, while ZooKeeper goes away."""
 
 from __future__ import annotations
 

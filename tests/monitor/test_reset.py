@@ -1,4 +1,4 @@
-"""Where offsets are reset to, rule by rule, as Kafka's own tool does it."""
+"""The new offsets of each reset rule, as computed by Kafka's own tool."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMMITTED = {P0: 50}
 
 
 class Log:
-    """Partition 0 holds 10 to 100, partition 1 holds 0 to 5; at any time asked for begins the fourth record."""
+    """Partition 0 holds 10 to 100, partition 1 holds 0 to 5. Any requested time is that of the fourth record."""
 
     def __init__(self, unreachable: PartitionSet | None = None) -> None:
         self._unreachable = unreachable or PartitionSet()

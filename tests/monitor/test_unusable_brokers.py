@@ -1,4 +1,4 @@
-"""A broker whose registration cannot be used is left out and named, and everybody uses the others."""
+"""A broker with an unusable registration is skipped and named; all others are used."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_lag_load_and_reset_begin_with_the_others_and_name_each(tree: Tree, addr
     bootstrap = bootstrap_servers(tree.store, {}, left_out.append)
     assert bootstrap == address
     assert [one.path for one in left_out] == [layout.broker(number) for number in UNUSABLE]
-    OffsetReader(bootstrap, {}).close()  # librdkafka takes it
+    OffsetReader(bootstrap, {}).close()  # librdkafka accepts it
 
 
 def test_an_instance_tells_consumers_without_zookeeper_of_the_others(tree: Tree, address: str) -> None:

@@ -26,7 +26,7 @@ from kafka_coord.zk.session import KazooStore, connect
 
 @contextmanager
 def opened(zk_hosts: str) -> Iterator[KazooStore]:
-    """A session of the test's own; registrations made in it vanish with it."""
+    """A session of the test; registrations made in it vanish with it."""
     store = connect(zk_hosts, session_timeout_ms=10_000)
     try:
         yield store
@@ -36,7 +36,7 @@ def opened(zk_hosts: str) -> Iterator[KazooStore]:
 
 @dataclass(slots=True)
 class Tree:
-    """Writes what a test says, and remembers nothing but the incarnations it made."""
+    """Writes what a test asks for, and remembers only the incarnations it made."""
 
     store: KazooStore
     incarnations: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Tree:
             self.store.ensure_path(path)
 
     def member(self, group: str, consumer: str, topic: str = "flights", **more: Any) -> int:
-        """Registers a consumer in the test's own session; its incarnation."""
+        """Registers a consumer in the test's session, and returns its incarnation."""
         member = Member(consumer, 0, Subscription.to([topic]), timestamp="1732060800000", **more)
         path = layout.registration(group, consumer)
         self.store.create(path, fields.dump(member.to_json()), ephemeral=True)

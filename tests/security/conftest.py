@@ -1,4 +1,4 @@
-"""Parties with ZooKeeper identities of their own on a real ZooKeeper."""
+"""Parties on a real ZooKeeper, each with its own ZooKeeper identity."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STRANGER = ZkOptions()
 
 
 def plan() -> AclPlan:
-    """Coordinator, operator, consumers of ``delays`` and of ``sales``, and of all groups that are not named."""
+    """Users: the coordinator, an operator, consumers of ``delays``, of ``sales``, and of all groups not named."""
     who = {user: (digest_identity(user, password),) for user, password in PASSWORDS.items()}
     return AclPlan(
         coordinators=who["coordinator"],
@@ -36,12 +36,12 @@ def plan() -> AclPlan:
 
 
 def identified(user: str) -> ZkOptions:
-    """A client that proves to be ``user`` and makes znodes by the plan."""
+    """A client that authenticates as ``user`` and creates znodes by the plan."""
     return ZkOptions(digest=Digest(user, PASSWORDS[user]), plan=plan())
 
 
 def credentials(user: str) -> ZkOptions:
-    """A client that proves to be ``user`` and gives what it makes no ACL; "stranger" proves nothing."""
+    """A client that authenticates as ``user`` and creates znodes without ACLs; "stranger" does not authenticate."""
     return STRANGER if user == "stranger" else ZkOptions(digest=Digest(user, PASSWORDS[user]))
 
 
@@ -63,7 +63,7 @@ def open_as(zk_hosts: str) -> Iterator[OpenAs]:
 
 @pytest.fixture
 def world(zk_hosts: str) -> Iterator[World]:
-    """A topic ``flights`` of four partitions, and an onlooker without any identity."""
+    """A topic ``flights`` of four partitions, and a client without any identity."""
     made = World(zk_hosts)
     made.kafka.topic("flights", 4)
     yield made

@@ -51,7 +51,7 @@ def findings(ran) -> list[tuple[str, str]]:
 
 def doctor(command: Run, **more: str) -> list[tuple[str, str]]:
     ran = command("doctor", "-o", "json", **more)
-    assert ran.code in {0, 10}, ran.err  # no broker is here
+    assert ran.code in {0, 10}, ran.err  # there is no broker
     return findings(type(ran)(0, ran.out, ran.err))
 
 
@@ -63,20 +63,20 @@ def test_check_and_doctor_say_what_is_open_and_apply_closes_it(world: World, as_
     assert told == ("info", "anybody who reaches ZooKeeper may change everything below /consumers")
     world.instances[0].stop()
     operator, coordinator = as_("operator"), as_("coordinator")
-    # open: check says so
+    # open: the command reports it
     checked = operator("acl", "check")
     assert checked.code == 10
     assert "of which anybody may change" in checked.err
     assert re.search(r"/consumers/groups/delays/assignment +open +world:anyone=cdrwa", checked.out)
     assert any("against the plan" in what for severity, what in doctor(operator) if severity == "warning")
-    # nobody is asked here, so --yes is needed; then progress is told, and it is idempotent
+    # without a terminal, --yes is needed; it prints progress, and can be repeated
     assert coordinator("acl", "apply").code == 6
     applied = coordinator("acl", "apply", "--yes")
     assert applied.code == 0, applied.err
     assert " of " in applied.err
     assert applied.out.startswith("changed ")
     assert "nothing to do" in coordinator("acl", "apply", "--yes").out
-    # closed: all agree, and one znode that somebody opens is found
+    # closed: all ACLs match, and one znode that somebody opens is found
     assert operator("acl", "check", "-o", "json").json()["deviations"] == []
     assert [told for told in doctor(operator) if told[0] == "ok"]
     assert (
@@ -93,7 +93,7 @@ def test_one_open_znode_among_closed_ones_is_a_warning_and_only_the_coordinator_
     assert as_("coordinator")("acl", "apply", "--yes").code == 0
     client = KazooClient(world.hosts, auth_data=[("digest", f"delays:{PASSWORDS['delays']}")])
     client.start(timeout=15)
-    try:  # a careless consumer makes what it may make, open to all
+    try:  # a careless consumer creates the znodes that it may create, open to all
         client.create(layout.channel("delays", "careless"), acl=OPEN_ACL_UNSAFE)
     finally:
         client.stop()

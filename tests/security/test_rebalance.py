@@ -1,4 +1,4 @@
-"""Whole rebalances among parties that each have a ZooKeeper identity of their own."""
+"""Whole rebalances among parties that each have their own ZooKeeper identity."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_consumer_under_anothers_identity_is_told_so_and_gets_nothing(world: W
     with pytest.raises(NoAuth):
         world.consumer("c2", "delays", zk=identified("sales")).join()
     thief = open_as(identified("sales"))
-    with pytest.raises(NoAuth):  # nor where the channel is there already
+    with pytest.raises(NoAuth):  # nor if the channel exists already
         ConsumerChannel(thief, "delays", "c1x").register(b"{}")
     assert world.children(layout.ids("delays")) == ("c1",)
 
@@ -92,14 +92,14 @@ def test_leaving_for_good_works_without_the_right_to_ask_the_coordinator(world: 
 
 
 def test_an_open_tree_is_closed_while_everybody_works_on_it(world: World, open_as: OpenAs):
-    # given: an installation without identities, in full swing
+    # given: an installation without identities, in use
     world.instance(1).start_elected()
     nobody = world.consumer("c1").join()
     world.settles("c1", partitions=4)
     nobody.position = dict.fromkeys(nobody.owned, 50)
     coordinator = open_as(identified("coordinator"))
     assert len(survey(coordinator).open) == survey(coordinator).looked_at > 10
-    # when: first everybody proves who it is, and makes everything open still; in any order
+    # when: first everybody authenticates, but still creates open znodes; in any order
     world.instance(2, zk=credentials("coordinator")).start()
     proven = world.consumer("c2", zk=credentials("delays")).join()
     world.settles("c1", "c2", partitions=4)
@@ -107,20 +107,20 @@ def test_an_open_tree_is_closed_while_everybody_works_on_it(world: World, open_a
     world.instances[0].stop()
     world.settles("c2", partitions=4)
     proven.position = dict.fromkeys(proven.owned, 60)
-    # then everybody gets the identities, in any order too, and makes everything new by the plan
+    # then everybody gets the identities, again in any order, and creates new znodes by the plan
     world.consumer("c3", zk=identified("delays")).join()
     world.settles("c2", "c3", partitions=4)
     world.instance(3, zk=identified("coordinator")).start()
     world.instances[1].stop()
     newest = world.consumer("c4", zk=identified("delays")).join()
     world.settles("c2", "c3", "c4", partitions=4)
-    # and at last what there is already is closed
+    # and at last the existing znodes are closed
     told: list[tuple[int, int]] = []
     done = apply(coordinator, plan(), lambda *progress: told.append(progress))
     assert done.changed > 10
     assert not done.refused
     assert told[-1][0] == told[-1][1]
-    # then: it is, and it works
+    # then: they are closed, and the group works
     assert not deviations(coordinator)
     assert survey(coordinator).open == ()
     again = apply(coordinator, plan())
@@ -140,7 +140,7 @@ def test_what_is_foreign_is_left_alone_and_what_one_may_not_change_is_told(world
     assert world.store.acl("/consumers/a-group-of-0.8/offsets") == ("world:anyone:ALL",)
     consumer = open_as(identified("sales"))
     assert compare(consumer, plan()).survey.foreign == ("/consumers/a-group-of-0.8",)
-    assert not compare(consumer, plan()).deviations  # anybody may look, and is shown no hashes
+    assert not compare(consumer, plan()).deviations  # everybody may read, but sees no hashes
     wider = replace(plan(), operators=())
     refused = apply(consumer, wider).refused
     assert {path for path, _ in refused} == {one.path for one in compare(consumer, wider).deviations}

@@ -1,4 +1,4 @@
-"""The table of docs/threat-model.md (who may do what) against the plan, and against a real ZooKeeper."""
+"""The table of docs/threat-model.md (who may do what), compared with the plan and with a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.zookeeper
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "threat-model.md"
 COLUMNS = ("coordinator", "operator", "delays", "sales", "others", "stranger")
-"""The document's columns, as users of these tests: both groups named, the others not, and a stranger."""
+"""The columns of the table, as users of these tests: both named groups, the others, and a stranger."""
 
 _ROW = re.compile(r"\| `(create|delete|set|get|list|check|acl) ([^` ]+)` \|((?: (?:yes|no) \|){6}) [^|]* \|")
 _NEEDS = {"set": Permission.WRITE, "acl": Permission.ADMIN, "get": Permission.READ}
@@ -72,7 +72,7 @@ def identity_of(user: str) -> Identity:
 
 
 def by_plan(acl_plan: AclPlan, identity: Identity, row: Row) -> bool:
-    """What ZooKeeper's rules make of the plan: to create and to delete are rights to the parent."""
+    """The rights that follow from the plan by ZooKeeper's rules: create and delete are rights to the parent."""
     at = row.path
     needed = _NEEDS.get(row.operation)
     if needed is None:
@@ -83,7 +83,7 @@ def by_plan(acl_plan: AclPlan, identity: Identity, row: Row) -> bool:
 
 
 def is_allowed(store: KazooStore, row: Row) -> bool:
-    """Asks the server, and changes nothing: what would be done is part of a multi that fails after it."""
+    """Asks the server without changing anything: the operation is part of a multi that fails after it."""
     try:
         match row.operation:
             case "get":
@@ -100,7 +100,7 @@ def is_allowed(store: KazooStore, row: Row) -> bool:
     except NoAuth:
         return False
     except MultiFailed as failure:
-        # rights are judged first: only the entitled are told that it exists already, for instance
+        # the server checks rights first: only those with the right learn that the znode exists already, for instance
         return not (failure.index == 0 and isinstance(failure.cause, NoAuth))
     except StoreError as failure:
         raise AssertionError(f"{row}: {failure}") from failure
@@ -120,7 +120,7 @@ def operation(row: Row) -> Op:
 
 
 def populate(store: KazooStore) -> None:
-    """A tree with everything in it that the table names."""
+    """A tree that contains everything that the table names."""
     for path in layout.PERSISTENT_ROOTS:
         store.ensure_path(path)
     store.ensure_prepared()

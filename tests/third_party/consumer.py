@@ -21,7 +21,7 @@ COMMAND = re.compile("(stop|start)-([0-9]+)")
 
 
 class MembershipLost(Exception):
-    """Nothing of what was assigned may be touched any more."""
+    """The consumer may use nothing of its assignment any more."""
 
 
 class ThirdPartyConsumer:
@@ -34,7 +34,7 @@ class ThirdPartyConsumer:
         self._forget()
         self._zk = KazooClient(hosts, timeout=session_timeout)
         self._zk.add_listener(self._on_event)
-        self._proven = time.monotonic()  # a request to connect proves the session by itself
+        self._proven = time.monotonic()  # a connect request proves the session by itself
         self._zk.start()
 
     def poll(self, timeout=1.0):
@@ -66,7 +66,7 @@ class ThirdPartyConsumer:
         return set(self._positions)
 
     def close(self, finished=True):
-        """Leave; `finished` tells whether the application is done with the record it got last."""
+        """Leave; `finished` says whether the application is done with its last record."""
         try:
             if finished:
                 self._finish_record_in_hand()
@@ -92,7 +92,7 @@ class ThirdPartyConsumer:
         self._positions, self._consumed = {}, {}  # (topic, partition) -> where to fetch next; -> what to commit
 
     def _see_to_the_client(self):
-        """kazoo's thread ends for good at an answer it did not expect (its issue 641), and all fails at once then."""
+        """An unexpected reply ends kazoo's thread for good (its issue 641); then every call fails at once."""
         if self._zk.client_state == KeeperState.CLOSED:
             self._zk.start_async()
         time.sleep(0.1)
@@ -104,7 +104,7 @@ class ThirdPartyConsumer:
 
     def _fill_queue(self):
         for of in list(self._positions):
-            position = self._positions[of] = self._positions.pop(of)  # and so it is the last in turn
+            position = self._positions[of] = self._positions.pop(of)  # and so it is last in the order
             if batch := self._fetch(*of, position):
                 self._positions[of] = batch[-1][0] + 1
                 self._queue.extend((*of, offset, value) for offset, value in batch)
@@ -113,7 +113,7 @@ class ThirdPartyConsumer:
     def _register(self):
         value = {"version": 1, "subscription": dict.fromkeys(self._topics, 1), "client": "third-party/1"}
         value |= {"session_timeout_ms": int(self._timeout * 1000), "timestamp": str(time.time_ns() // 1_000_000)}
-        give_up = time.monotonic() + 1.2 * self._timeout + 1  # a name that is taken may be our own ghost's
+        give_up = time.monotonic() + 1.2 * self._timeout + 1  # the name may be held by our own ghost
         while self._incarnation is None:
             for path in (self._ids.rpartition("/")[0], self._channel):
                 self._ask(lambda path=path: self._zk.ensure_path_async(path))
@@ -124,7 +124,7 @@ class ThirdPartyConsumer:
             if error is None:
                 self._incarnation, self._token = results[0].mzxid, results[0].version
             elif found and found.ephemeralOwner == self._session:
-                # An answer of ours was lost, or the session outlived what our clock could prove: start over.
+                # A reply was lost, or the session lived longer than our clock could prove: start over.
                 self._ask(lambda: self._zk.delete_async(self._ids))
             elif found and time.monotonic() > give_up:
                 raise error
@@ -168,10 +168,10 @@ class ThirdPartyConsumer:
     def _start(self, partitions):
         for of, offset in partitions.items():
             self._positions.setdefault(of, offset)
-        return {}  # to begin at the oldest record needs no offset written
+        return {}  # starting at the oldest record requires no stored offset
 
     def _settle(self, offsets, delete=None):
-        """Write these offsets and delete that path, as the incarnation that is registered or not at all."""
+        """Writes these offsets and deletes that path, if this incarnation is still registered."""
         write = dict.fromkeys(offsets, "set_data")
         while offsets or delete:
             operations = [("check", self._ids, -1), ("check", self._channel, self._token)]
@@ -184,7 +184,7 @@ class ThirdPartyConsumer:
             if fault < 2:
                 raise MembershipLost(f"incarnation {self._incarnation} is not registered any more")
             if fault == len(operations):
-                break  # acknowledged by an attempt whose answer was lost: the partitions may be another's by now
+                break  # an attempt with a lost reply acknowledged it: the partitions may belong to another member now
             of = list(offsets)[fault - 2]
             if write[of] == "set_data":
                 write[of] = "create"  # the first offset of this partition
@@ -194,7 +194,7 @@ class ThirdPartyConsumer:
         self._committed = time.monotonic()
 
     def _multi(self, *operations):
-        """(None, None, results); or, nothing done, (index of the operation at fault, its error, None)."""
+        """(None, None, results); or, if nothing was done, (index of the failed operation, its error, None)."""
 
         def send():
             transaction = self._zk.transaction()
@@ -209,7 +209,7 @@ class ThirdPartyConsumer:
         return None, None, results
 
     def _ask(self, send, through_leader=False):
-        """The answer to a request, sent again while there is none; None for a znode that is not there."""
+        """The reply to a request, repeated until one arrives; None for a znode that does not exist."""
         give_up = time.monotonic() + self._timeout
         while (sent := time.monotonic()) < give_up:
             try:
@@ -221,19 +221,20 @@ class ThirdPartyConsumer:
                 answer = None
             session = (self._zk.client_id or (None,))[0]
             if session is None:
-                continue  # disconnected again: there is no telling in which session it was answered
+                continue  # disconnected again, so it is unknown which session answered
             if self._session not in (None, session):
                 break
             self._session = session
             if through_leader and 0 < self._answered <= sent - self._timeout / 4:
-                self._proven, self._answered = self._answered, 0.0  # a server in touch with the leader has passed it on
+                # a server that is in touch with the leader has passed it on
+                self._proven, self._answered = self._answered, 0.0
             self._answered = self._answered or sent
             return answer
         raise MembershipLost("nobody answers, or in another session")
 
 
 def decode(name, data):
-    """Of a command: the incarnation it is for, "stop" or "start", and each partition's offset to begin at."""
+    """A command's incarnation, "stop" or "start", and the start offset of each partition."""
     command, kind = json.loads(data), COMMAND.fullmatch(name)[1]
     if command["version"] != 1 or command["type"] != f"{kind}-fetcher":
         raise ValueError(f"version {command['version']!r}, type {command['type']!r}")

@@ -1,4 +1,4 @@
-"""A third-party consumer at work: its records from real brokers, on a thread of its own."""
+"""Runs a third-party consumer: it reads real brokers, on a thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.third_party.consumer import ThirdPartyConsumer
 
 
 class ThirdPartyReader(Reader):
-    """As the library's reader, and counted together with it."""
+    """Like the library's reader, and counted together with it."""
 
     def __init__(self, zookeeper: str, bootstrap: str, group: str, topic: str, name: str) -> None:
         super().__init__(zookeeper, group, topic, name)

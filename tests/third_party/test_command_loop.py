@@ -1,4 +1,4 @@
-"""What the third-party consumer makes of commands that a test writes, in the words of docs/protocol.md."""
+"""How the third-party consumer handles commands that a test writes, in the words of docs/protocol.md."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IDS, CHANNEL = f"{GROUP}/ids/c", f"{GROUP}/channel/c"
 
 
 class Log:
-    """A topic of 1,000 records a partition, and what was asked of it."""
+    """A topic of 1,000 records a partition, and the requests for its records."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, int, int]] = []
@@ -198,7 +198,7 @@ def test_a_channel_that_was_deleted_ends_the_membership(consumer, group):
 
 def test_a_session_that_outlived_the_consumers_own_clock_does_not_keep_its_name(consumer, group):
     before = group.incarnation
-    consumer._forget()  # as after an answer that came too late, in a session that still lives
+    consumer._forget()  # as after a reply that came too late, in a session that still lives
     eventually(lambda: consumer.poll(0) is None and group.client.exists(IDS) and group.incarnation > before)
 
 

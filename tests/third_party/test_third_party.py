@@ -21,7 +21,7 @@ PARTITIONS = 6
 
 @pytest.fixture
 def coordinators(kafka_cluster) -> Iterator[list[CoordinatorService]]:
-    """Two, the first of them elected; a test may stop it."""
+    """Two coordinators, the first of them elected; a test may stop it."""
     with ExitStack() as running:
         services = [running.enter_context(coordinator(kafka_cluster.zookeeper, 101))]
         eventually(lambda: services[0].leads)
@@ -31,7 +31,7 @@ def coordinators(kafka_cluster) -> Iterator[list[CoordinatorService]]:
 
 @pytest.fixture
 def third_party(kafka_cluster) -> Iterator[Callable[..., ThirdPartyReader]]:
-    """Makes and starts third-party readers; those a test leaves running are stopped."""
+    """Makes and starts third-party readers, and stops those that a test leaves running."""
     made: list[ThirdPartyReader] = []
 
     def make(group: str, topic: str, name: str) -> ThirdPartyReader:
@@ -124,14 +124,14 @@ def test_the_next_coordinator_commands_both_kinds_as_the_one_before_did(
 
 
 def test_one_whose_kazoo_gave_up_comes_back(coordinators, client, make_topic, third_party, numbered):
-    """kazoo's connection thread ends for good on an answer it does not expect."""
+    """An unexpected reply ends kazoo's connection thread for good."""
     topic = make_topic(partitions=PARTITIONS)
     producer = numbered(topic, PARTITIONS).start()
     one = third_party("gave-up", topic, "foreign-1")
     eventually(lambda: owners([one]) == [6])
     before = client.exists("/consumers/groups/gave-up/ids/foreign-1").czxid
 
-    one.consumer._zk.stop()  # what such an answer leaves: a client in state CLOSED nobody asked for
+    one.consumer._zk.stop()  # such a reply leaves a client in state CLOSED that nobody asked for
 
     eventually(lambda: (now := client.exists("/consumers/groups/gave-up/ids/foreign-1")) and now.czxid > before)
     eventually(lambda: owners([one]) == [6])

@@ -1,4 +1,4 @@
-"""Trouble made on purpose, with a bystander beside it: whatever happens, another group must be served all the same."""
+"""Deliberate trouble, with a bystander: another group must be served whatever happens."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["world"]
 Said = Callable[..., str]
 
 PROMPTLY_S = 5.0
-"""How soon a bystander must be served: far longer than it takes, far less than any timeout."""
+"""The time within which a bystander must be served: much longer than it takes, much shorter than any timeout."""
 
 
 @pytest.fixture
 def bystander(world: World) -> Callable[[], None]:
-    """Asserts that a group which did nothing wrong is served promptly: a newcomer gets its half."""
+    """Asserts that a group without trouble is served promptly: a new member gets its half."""
     count = iter(range(1, 100))
     world.kafka.topic("calm", 4)
 
@@ -37,7 +37,7 @@ def bystander(world: World) -> Callable[[], None]:
 
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> Said:
-    """Waits until a line was logged that has all these words in it, and gives it."""
+    """Waits until a line with all these words was logged, and returns it."""
     caplog.set_level(logging.INFO)
 
     def find(*words: str, within_s: float = 15.0) -> str:
@@ -51,7 +51,7 @@ def said(caplog: pytest.LogCaptureFixture) -> Said:
 
 
 def put(world: World, path: str, data: bytes) -> None:
-    """Writes a znode whatever was there."""
+    """Writes a znode, whatever was there."""
     world.store.ensure_path(path)
     world.store.set(path, data)
 
@@ -65,7 +65,7 @@ def remove(world: World, path: str) -> None:
 
 
 def look(world: World, group: str = "delays") -> None:
-    """Makes the coordinator look at a group, as an operator's request does, and waits until it has."""
+    """Makes the coordinator read a group, as an operator's request does, and waits until it has."""
     from kafka_coord.model import Request, RequestType
 
     assert world.ask(Request(RequestType.LOOK, group=group)).result == "done"

@@ -1,4 +1,4 @@
-"""What a person reads, and which exit code a script gets, when the commands are started in trouble."""
+"""The messages and exit codes of commands that are started in trouble."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Serve = Callable[..., "Serving"]
 
 
 class Serving:
-    """One ``kafka-coord serve`` as a process of its own, its output in a file."""
+    """One ``kafka-coord serve`` process, with its output in a file."""
 
     def __init__(self, log: Path, *arguments: str) -> None:
         self._log = log

@@ -1,4 +1,5 @@
-"""Znodes of a running group deleted by hand: it recovers, owns nothing twice, and generation and epoch only grow."""
+"""Znodes of a running group are deleted by hand: it recovers, no partition has two owners, and generation and epoch
+only grow."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def test_a_deleted_ledger_is_written_back_and_nothing_is_owned_twice(world: Worl
     eventually(c1.obey)
     world.settles("c1", partitions=4)
     remove(world, layout.owners("delays"))
-    c2 = world.consumer("c2").join()  # the target changes in the same look that misses the ledger
+    c2 = world.consumer("c2").join()  # the target changes in the same pass that misses the ledger
     said("wrote back a deleted ledger", layout.ledger("delays", "c1"), "evict")
     stop = eventually(lambda: c1.obey(acknowledge=False))
     assert isinstance(stop, StopFetcher)
@@ -88,7 +89,7 @@ def test_a_deleted_target_is_made_anew_above_every_generation_there_was(world: W
     c1.leave()
     eventually(lambda: world.target().members == {})
     generation = world.target().generation
-    world.store.delete(layout.assignment("delays"))  # and now there is no ledger to tell
+    world.store.delete(layout.assignment("delays"))  # and now there is no ledger that could tell
     c2 = world.consumer("c2").join()
     assert world.settles("c2", partitions=4).generation > generation
     assert len(c1.seen) == len(c2.seen) == 1, "what does not move is not touched"
@@ -99,7 +100,7 @@ def test_a_deleted_history_costs_the_history(world: World):
     world.instance(1).start_elected()
     world.consumer("c1").join()
     world.settles("c1", partitions=4)
-    eventually(lambda: [d.settled_ms is not None for d in world.history()] == [True])  # its last word is in there
+    eventually(lambda: [d.settled_ms is not None for d in world.history()] == [True])  # it contains the last generation
     world.store.delete(layout.history("delays"))
     world.consumer("c2").join()
     world.settles("c1", "c2", partitions=4)
@@ -119,7 +120,7 @@ def test_the_coordinators_znode_deleted_means_another_election(world: World, sai
 
 
 def test_a_deleted_epoch_never_lets_epochs_go_back(world: World, bystander):
-    """Four elections, no assignment after the first: only the coordinator's own znode knows the epoch."""
+    """Four elections without an assignment after the first: only the coordinator's own znode knows the epoch."""
     instance = world.instance(1, replace(FAST, resign_pause_ms=20)).start_elected()
     world.consumer("c1").join()
     world.settles("c1", partitions=4)
@@ -165,7 +166,7 @@ def test_everything_of_ours_deleted_while_it_runs_is_made_again(world: World, sa
 
 
 def remove_all(world: World, path: str) -> bool:
-    """Whether the tree is gone; the coordinator may write below it while it is deleted."""
+    """Whether the tree is gone; the coordinator may write below it while it is being deleted."""
     try:
         remove(world, path)
     except (NotEmpty, NoNode):

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.zookeeper
 GROUP = "delays"
 FIRST, OFFSET = TopicPartition("flights", 0), 4711
 REQUEST = layout.request("request-0000000099")
-"""Of a name that no listener has seen."""
+"""For a name that no listener has seen."""
 HEALS_ITSELF = frozenset({"deleted"})
 
 DAMAGE: Mapping[str, Callable[[bytes], bytes | None]] = {
@@ -54,14 +54,14 @@ DAMAGE: Mapping[str, Callable[[bytes], bytes | None]] = {
 
 
 READABLE = frozenset({"another's value", "not a number"})
-"""Of a value in which nothing is required: what no release knows stays in it, and the rest has defaults."""
+"""For a value without required fields: unknown fields stay, and missing ones get defaults."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A znode, what of :data:`DAMAGE` it bears without harm, and what has to be there for it to be damaged.
+    """A znode, the kinds of :data:`DAMAGE` that do not harm it, and the conditions for damaging it.
 
-    ``path`` may depend on what ``prepare`` makes. ``stops_all``: while it is damaged, nothing new is served anywhere.
+    ``path`` may depend on the result of ``prepare``. ``stops_all``: while it is damaged, no group is served.
     """
 
     path: str
@@ -77,7 +77,7 @@ class Cluster:
         self.world = world
         self.members: dict[str, ScriptedConsumer] = {}
         self.by_hand: set[int] = set()
-        """The zxids of what the test wrote itself: the damage, and repairs with zkCli.sh."""
+        """The zxids of the test's own writes: the damage, and repairs with zkCli.sh."""
         self._newcomers = iter(range(1, 1_000))
         world.kafka.topic("calm", 2)
         endpoint = {"version": 5, "endpoints": [f"PLAINTEXT://127.0.0.1:{broker_port}"]}
@@ -99,7 +99,7 @@ class Cluster:
         self.world.settles("c1", "c2", group=GROUP, partitions=4)
 
     def _is_member(self, registration: Registration) -> bool:
-        """As a consumer learns it: its registration and its token are what they were."""
+        """As a consumer checks it: its registration and its token are unchanged."""
         node, channel = (
             self.world.node(registration.path),
             self.world.node(layout.channel(GROUP, registration.consumer)),
@@ -119,21 +119,21 @@ class Cluster:
         owner.channel.commit(owner.registration, {FIRST: OFFSET})
 
     def leaves_a_command(self) -> None:
-        """c1 is told to start something and does not: it hangs."""
+        """c1 hangs: it does not carry out a start-fetcher."""
         self.members["c1"].leave()
         self.world.settles("c2", group=GROUP, partitions=4)
         self.members["c1"] = self.world.consumer("c1", group=GROUP, obedient=False).join()
         eventually(lambda: self.world.children(layout.channel(GROUP, "c1")))
 
     def rests(self) -> None:
-        """The coordinator has written down that the group is at rest. It does not write the same again that somebody
-        has deleted, so something has to happen to the group first."""
+        """The coordinator has recorded that the group is at rest. It does not repeat a record that somebody deleted, so
+        something must happen to the group first."""
         if self.world.node(layout.settled(GROUP)) is None:
             self.carries_out(["groups", "rebalance", GROUP])
         eventually(lambda: self.world.node(layout.settled(GROUP)))
 
     def asks(self) -> None:
-        """There is a request, answered already: the coordinator does not write it again."""
+        """There is an answered request: the coordinator does not write it again."""
         self.world.store.create(REQUEST, fields.dump(Request(RequestType.LOOK, group=GROUP).to_json()))
         eventually(lambda: b"looked at" in self.world.store.get(REQUEST).data)
 
@@ -152,19 +152,19 @@ class Cluster:
         self.by_hand.add(self.world.store.get(path.rpartition("/")[0]).stat.pzxid)
 
     def errors(self, path: str) -> list[Finding]:
-        """What the doctor says is wrong with a znode."""
+        """The doctor's findings about a znode."""
         found = examine(self.world.store, self.world.hosts, session_timeout_ms=10_000)
         return [one for one in found if one.severity is Severity.ERROR and path in one.what]
 
     def remedy(self, path: str) -> str:
-        """What the command prints as wrong with a znode, and what to do."""
+        """The command's findings about a znode, with their remedies."""
         eventually(lambda: self.errors(path), within_s=20)
         ran = run("doctor", "-o", "json", zookeeper=self.world.hosts)
         assert ran.code == 10
         return next(f"{one['what']}; {one['todo']}" for one in json.loads(ran.out) if path in one["what"])
 
     def heal(self, path: str, remedy: str, before: bytes) -> None:
-        """Does what the doctor says, to the letter."""
+        """Follows the doctor's remedy literally."""
         commands = [one for one in re.findall(r"kafka-coord ([^;,]+)", remedy) if " N " not in one]
         if found := re.search(r"set it to '([^']+)'", remedy):
             self.write(path, found[1].encode())
@@ -179,7 +179,7 @@ class Cluster:
             self.delete(path)
 
     def carries_out(self, command: list[str]) -> bool:
-        """Whether an operator's command is carried out. One that is refused says who has to be stopped first."""
+        """Whether an operator's command is carried out. If it is refused, the refusal names whom to stop first."""
         ran = run(*command, zookeeper=self.world.hosts)
         if ran.code == 0:
             return True
@@ -193,14 +193,14 @@ NOTHING_REQUIRED = frozenset({"empty", "deleted"}) | READABLE
 KINDS = {
     "registration": Kind(layout.registration(GROUP, "c1")),
     "ledger": Kind(layout.ledger(GROUP, "c1")),
-    "channel": Kind(layout.channel(GROUP, "c1"), frozenset(DAMAGE)),  # its consumer registers anew
+    "channel": Kind(layout.channel(GROUP, "c1"), frozenset(DAMAGE)),  # its consumer registers again
     "command": Kind(layout.channel(GROUP, "c1"), frozenset(), Cluster.leaves_a_command),
     "target": Kind(layout.assignment(GROUP)),
     "settings": Kind(layout.group(GROUP), frozenset({"empty"}) | READABLE),
     "history": Kind(layout.history(GROUP), frozenset({"deleted"}) | READABLE),
     "settled": Kind(layout.settled(GROUP), prepare=Cluster.rests),
     "offset": Kind(layout.offset(GROUP, "flights", 0), prepare=Cluster.commits),
-    # half of a number is a number: the identity of another topic
+    # half of a number is a number too: the identity of another topic
     "identity of offsets": Kind(layout.topic_offsets(GROUP, "flights"), frozenset({"empty", "truncated"})),
     "pause": Kind(layout.paused(GROUP), NOTHING_REQUIRED, lambda cluster: cluster.pauses(GROUP)),
     "pause of all": Kind(layout.PAUSED, NOTHING_REQUIRED, lambda cluster: cluster.pauses("--all"), stops_all=True),
@@ -212,7 +212,7 @@ KINDS = {
     "broker": Kind(layout.broker(1), frozenset()),
 }
 HAVE_CHILDREN_OR_AN_OWNER = frozenset({"command", "settings", "identity of offsets", "topic", "broker"})
-"""Deleting these by hand is something else than damage: an acknowledgement, the end of a group, of a topic."""
+"""Deleting these by hand is not damage: it is an acknowledgement, or the end of a group or topic."""
 EVERYTHING = os.environ.get("KAFKA_COORD_EVERY_DAMAGE") == "1"
 
 

@@ -1,4 +1,4 @@
-"""Consumers that cheat, fill their own channel, or forbid reading: their own group may suffer, and nobody else."""
+"""Consumers that cheat, fill their own channel, or forbid reading: at most their own group suffers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def foreign(zk_hosts: str):
 
 
 def impatient(world: World, group: str = "delays") -> None:
-    """The group evicts who does not acknowledge within half a second."""
+    """The group evicts members that do not acknowledge within half a second."""
     put(world, layout.group(group), fields.dump(GroupSettings(rebalance_timeout_ms=500).to_json()))
 
 
@@ -110,7 +110,7 @@ def test_a_registration_nobody_else_may_read_stops_neither_startup_nor_its_group
     for path in (layout.ids("delays"), layout.REQUESTS, layout.BROKER_IDS):
         world.store.ensure_path(path)
     foreign.create(layout.registration("delays", "s1"), b"{}")
-    foreign.create(layout.group("secret"), b"{}")  # with all that is below it
+    foreign.create(layout.group("secret"), b"{}")  # with everything below it
     foreign.create(layout.ids("secret"), b"{}")
     foreign.create(f"{layout.REQUESTS}/request-0000000001", b"{}")
     foreign.create(layout.broker(9), b"{}")

@@ -1,4 +1,4 @@
-"""Groups far larger than usual: everything is written in requests that fit, and others are served meanwhile."""
+"""Groups far larger than usual: every write fits a request, and other groups are served meanwhile."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ JUTE_MAXBUFFER = 1_048_575
 
 
 def test_two_thousand_members_registered_at_once_share_ten_thousand_partitions(world: World, bystander):
-    """Plain znodes, as written by hand: nobody obeys, so every start stays outstanding."""
+    """Plain znodes, written by hand: no consumer carries out commands, so every start stays outstanding."""
     members, partitions = 2_000, 10_000
     world.kafka.topic("flights", partitions)
     put(world, layout.group("delays"), fields.dump(GroupSettings(rebalance_timeout_ms=600_000).to_json()))
@@ -109,7 +109,7 @@ def test_a_registration_as_large_as_a_request_is_read_or_refused_and_others_go_o
 
 
 class Sizes:
-    """Looks at every command a consumer is sent, from outside."""
+    """Records every command that a consumer gets."""
 
     def __init__(self, world: World) -> None:
         self._store = open_store(world.hosts)

@@ -1,4 +1,5 @@
-"""Patterns that are wrong, huge or made to be slow: the engine is linear, and others do not wait even for that."""
+"""Patterns that are wrong, huge or meant to be slow: the engine is linear, and other groups do not even wait for
+that."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from tests.waiting import eventually
 
 TOPICS = 3_000
 SLOW = "(a?){1000}b|(.*a){30}x"
-"""Some 18 ms for a topic of 240 characters: a minute for each pattern and all of the topics."""
+"""About 18 ms for a topic of 240 characters: a minute for each pattern and all topics."""
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ def test_a_pattern_that_cannot_be_run_is_refused_at_once_with_the_reason(pattern
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)+b", "(a*)*c", "^(([a-z])+.)+[A-Z]([a-z])+$"])
 def test_patterns_that_explode_elsewhere_are_linear_here(pattern: str):
     subscription = Subscription.matching(pattern)
-    assert not any(subscription.wants("a" * n + "!") for n in range(1, 240))  # elsewhere this would never end
+    assert not any(subscription.wants("a" * n + "!") for n in range(1, 240))  # a backtracking engine would never end
 
 
 def test_an_answer_is_not_computed_twice():
@@ -79,7 +80,7 @@ def test_slow_patterns_over_thousands_of_topics_delay_no_other_group(world: Worl
     world.kafka.topic("newcomer", 1)
     bystander()
     w1 = world.consumer("w1", group="greedy", subscription=Subscription.matching("(a+)+.*")).join()
-    eventually(lambda: len(w1.owned) > TOPICS / 3)  # what a ledger has room for, with names as long as these
+    eventually(lambda: len(w1.owned) > TOPICS / 3)  # the capacity of a ledger with names this long
     said("group=greedy", "the ledger of w1 has no room for more partitions")
     others = [f"w{n}" for n in (2, 3)]
     for name in others:

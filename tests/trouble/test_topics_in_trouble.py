@@ -63,7 +63,7 @@ def test_a_slow_consumer_of_the_old_topic_leaves_no_old_offset_for_the_new_one(w
     other = world.consumer("other").join()
     look(world)
     assert other.seen == [], "nobody starts on the new topic while the old one is held"
-    stop = eventually(slow.obey)  # late, and it commits 5000 once more
+    stop = eventually(slow.obey)  # late, and it commits 5000 again
     assert isinstance(stop, StopFetcher)
     eventually(lambda: world.settled() is not None or (slow.obey(), False)[1])
     started = {**slow.started, **other.started}
@@ -105,7 +105,7 @@ def test_a_topic_that_gets_another_id_is_still_the_same_topic(world: World, befo
 
 
 def test_two_members_of_different_topics_start_in_a_group_without_any_offsets(world: World):
-    """The znode all offsets are below is made with whichever start comes first."""
+    """The parent of all offsets is created with the first start."""
     world.kafka.topic("a", 1)
     world.kafka.topic("b", 1)
     c1, c2 = world.consumer("c1", topics=["b"]).join(), world.consumer("c2", topics=["a"]).join()

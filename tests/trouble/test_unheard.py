@@ -1,4 +1,4 @@
-"""What stops coordination is loud, whoever looks: status, listings, health, doctor."""
+"""Everything that stops coordination is reported: in status, listings, health and doctor."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def served(elected: Instance) -> Iterator[MetricsServer]:
 
 
 def findings(coord: Run, path: str) -> list[dict[str, str]]:
-    """The errors that name ``path``; the exit code must say that there are errors."""
+    """The errors that name ``path``; the exit code must report errors."""
     ran = coord("doctor", "-o", "json")
     found = [one for one in json.loads(ran.out) if one["severity"] == "error" and path in one["what"]]
     assert ran.code == 10 or not found
@@ -198,7 +198,7 @@ def test_a_group_that_does_not_exist_and_a_state_there_is_not_are_mistakes(
 
 
 def test_a_partition_nobody_owns_for_longer_than_a_session_is_an_error(world: World, coord: Run) -> None:
-    """Nobody coordinates, and nobody did since a member came: what ZooKeeper says is enough."""
+    """Nobody coordinates, and nobody did since a member registered: the contents of ZooKeeper are enough."""
     world.store.ensure_path(layout.REQUESTS)
     world.consumer("c1", subscription=Subscription.to(["flights"])).join()
     within = coord("doctor", "-o", "json")

@@ -1,4 +1,5 @@
-"""Malformed, truncated, oversized, unknown-version znodes: each is named in the log, left alone, and stops nobody."""
+"""Malformed, truncated, oversized, unknown-version znodes: each is named in the log, left alone, and stops no other
+group."""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ def test_a_ledger_nobody_can_read_withholds_only_what_it_may_hold_until_its_cons
     put(world, layout.ledger("delays", "c1"), b"\x00 oops")
     look(world)
     said("the ledger of c1 cannot be read", "evict it")
-    c2.leave()  # what c1 holds is not known: c2's own may be given on, nothing else
+    c2.leave()  # the partitions of c1 are unknown: only those of c2 may move
     eventually(lambda: world.target().members.keys() == {"c1"})
     look(world)
     c3 = world.consumer("c3").join()
@@ -79,7 +80,7 @@ def test_a_ledger_nobody_can_read_withholds_only_what_it_may_hold_until_its_cons
     assert c3.owned.isdisjoint(before)
     assert world.ask(Request(RequestType.EVICT, group="delays", consumer="c1")).result == "done"
     c1.halt()
-    eventually(lambda: world.node(layout.ledger("delays", "c1")) is None)  # it goes in a pass after the answer
+    eventually(lambda: world.node(layout.ledger("delays", "c1")) is None)  # removed in a pass after the answer
     world.settles("c3", partitions=4)
     bystander()
 
@@ -90,7 +91,7 @@ def test_a_target_nobody_can_read_freezes_its_group_until_a_rebalance_is_asked_f
     world.instance(1).start_elected()
     world.consumer("c1").join()
     world.settles("c1", partitions=4)
-    for _ in range(3):  # generations that no ledger names, for nothing moves
+    for _ in range(3):  # generations that no ledger names, because nothing moves
         assert world.ask(Request(RequestType.REBALANCE, group="delays")).result == "done"
     generation = world.target().generation
     assert generation > max(ledger.generation for ledger in world.ledgers().values())
@@ -168,7 +169,7 @@ def test_an_epoch_nobody_can_read_elects_nobody_until_it_is_set_right(world: Wor
     world.consumer("c1").join()
     world.settles("c1", partitions=4)
     world.store.set(layout.COORDINATOR_EPOCH, b"seven")
-    world.consumer("c2").join()  # makes it write, and find out
+    world.consumer("c2").join()  # makes it write, and so notice
     said("cannot elect anybody", layout.COORDINATOR_EPOCH, "'seven'", "Repair it")
     eventually(lambda: not first.service.leads)
     world.store.set(layout.COORDINATOR_EPOCH, b"7")
@@ -179,7 +180,7 @@ def test_an_epoch_nobody_can_read_elects_nobody_until_it_is_set_right(world: Wor
 
 
 def test_who_coordinates_cannot_be_read_and_is_elected_all_the_same_when_it_goes(world: World, said):
-    """Somebody overwrote the value of the elected instance's own znode: it leads on, and the next is elected."""
+    """Somebody overwrites the elected instance's own znode: it keeps leading, and the next one is elected."""
     first = world.instance(1).start_elected()
     second = world.instance(2).start()
     world.store.set(layout.COORDINATOR, b"\xff")

@@ -1,4 +1,5 @@
-"""ZooKeeper frozen, gone for a while, or too old: nobody decides who may no longer, and all goes on afterwards."""
+"""ZooKeeper frozen, gone for a while, or too old: no instance decides without the right to, and afterwards all
+continue."""
 
 from __future__ import annotations
 
@@ -73,7 +74,7 @@ def test_a_server_gone_for_longer_than_every_session_costs_time_and_no_offset(zo
         server.start()
         eventually(lambda: sum(i.service.leads for i in (first, second)) == 1, within_s=30)
         c2 = world.consumer("c2").join()
-        # c1's session may have outlived the server: then c2 has a share, else all of it
+        # c1's session may have outlived the server: then c2 has a share, otherwise everything
         target = eventually(lambda: world.settled() if c2.owned else None, within_s=30)
         assert {c2.started[tp] for tp in c2.owned} == {42}
         assert target.generation > generation

@@ -1,4 +1,4 @@
-"""Record batches: what is written is read back, and a broken one is refused."""
+"""Record batches are read back as written, and broken ones are refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_batch_that_is_cut_off_is_left_for_the_next_fetch() -> None:
 @given(st.data())
 def test_a_bit_that_flipped_is_noticed(data: st.DataObject) -> None:
     good = encode_batch([LogRecord(b"key", b"value")], now_ms=7, producer_id=5, producer_epoch=1, base_sequence=0)
-    at = data.draw(st.integers(21, len(good) - 1))  # behind the checksum
+    at = data.draw(st.integers(21, len(good) - 1))  # after the checksum
     spoilt = bytearray(good)
     spoilt[at] ^= 1 << data.draw(st.integers(0, 7))
 

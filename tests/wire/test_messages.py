@@ -1,4 +1,4 @@
-"""Kafka's messages: what is encoded is decoded, by us and by kio; bad bytes are refused, and nothing else happens."""
+"""Kafka's messages: our encoding is decoded by us and by kio. Bad bytes are refused, and cause nothing else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = definitions()
 
 
 def _kio_module(name: str, version: int) -> str:
-    """Where kio has it; empty for the oldest versions, which kio has left out."""
+    """The versions that kio supports, without the oldest ones."""
     kind = "request" if name.endswith("Request") else "response"
     message_name = snake_case(re.sub("(Request|Response)$", "", name))
     module = f"kio.schema.{message_name}.v{version}.{kind}"
@@ -83,7 +83,7 @@ def test_spoilt_bytes_are_read_or_refused_and_nothing_else(name: str) -> None:
 
 
 def test_an_array_of_more_elements_than_bytes_is_refused_before_anything_is_made() -> None:
-    data = b"\0\1g" + b"\x7f\xff\xff\xff"  # DescribeGroups 0 has its array first: read 0x00016700 ... as its count
+    data = b"\0\1g" + b"\x7f\xff\xff\xff"  # DescribeGroups 0 begins with its array: 0x00016700 ... is its count
     with pytest.raises(BadMessage, match="more elements than there are bytes"):
         message("DescribeGroupsRequest").decode(b"\x7f\xff\xff\xff" + data, 0)
 
@@ -105,7 +105,7 @@ def test_text_that_is_not_utf_8_is_read_as_kafka_reads_it() -> None:
 
 
 def _repeated(test: str, name: str, times: int) -> Iterator[tuple[int, random.Random]]:
-    """Each version so many times, with the chance of its own that makes a failure repeat."""
+    """Each version this many times, from its own seed, so that a failure repeats."""
     for version in message(name).versions:
         chance = random.Random(f"{test} {name} {version}")
         for _ in range(times):

@@ -18,11 +18,11 @@ def definitions() -> list[str]:
 
 
 class SmallNumbers(random.Random):
-    """Whole numbers from 0 to 100: what kio's types for times and error codes take as well."""
+    """Whole numbers from 0 to 100, which kio's types for times and error codes also accept."""
 
 
 def random_message(name: str, version: int, chance: random.Random) -> Any:
-    """A message all of whose fields of that version have values; the others have their defaults."""
+    """A message with values in all fields of that version; the others have their defaults."""
     form = message(name)
     return _struct(form, read_definition(name).struct, version, chance)
 

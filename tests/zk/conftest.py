@@ -1,4 +1,4 @@
-"""Stores on the shared ZooKeeper, each below the test's own chroot, all closed when the test ends."""
+"""Stores on the shared ZooKeeper, each below the test's own chroot; all are closed when the test ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.zk.sessions import OpenStore, opening_stores
 
 @pytest.fixture
 def open_store(request: pytest.FixtureRequest) -> Iterator[OpenStore]:
-    """Opens stores on ``zk_hosts`` (looked up only if no other hosts are given)."""
+    """Opens stores on ``zk_hosts`` (which is used only if no other hosts are given)."""
     with opening_stores(lambda: str(request.getfixturevalue("zk_hosts"))) as open_one:
         yield open_one
 

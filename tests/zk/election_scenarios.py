@@ -1,4 +1,5 @@
-"""What must hold of an election on any ZooKeeper: run on the embedded server and on the ensemble in containers.
+"""Scenarios that hold for an election on any ZooKeeper. They run on the embedded server, and on the ensemble in
+containers.
 
 Each scenario gets a way to open stores below an empty chroot.
 """
@@ -42,14 +43,14 @@ class Candidate:
         )
 
     def wins(self) -> Leadership:
-        """Stands until elected."""
+        """Stands for election until it is elected."""
         return eventually(self.election.elect)
 
     def writes(self, leadership: Leadership, path: str) -> None:
         write_fenced(self.store, leadership.fence, [[Create(path)]])
 
     def has_written(self, leadership: Leadership, path: str) -> bool:
-        """Tries to write while connections come and go: True once it is written."""
+        """Tries to write while connections come and go. Returns ``True`` once it is written."""
         try:
             self.writes(leadership, path)
         except StoreUnavailable:
@@ -188,7 +189,7 @@ def a_resignation_whose_reply_was_lost_is_finished(open_store: OpenStore) -> Non
         first.wins()
         lose("multi")
         first.election.resign()
-        second.store.sync()  # of an ensemble, each may be at another server
+        second.store.sync()  # in an ensemble, each may be connected to another server
         assert second.store.exists(layout.COORDINATOR) is None
         assert first.election.leader() is None
 
@@ -196,7 +197,7 @@ def a_resignation_whose_reply_was_lost_is_finished(open_store: OpenStore) -> Non
 def a_resignation_never_deletes_a_successor(open_store: OpenStore) -> None:
     first, second = candidates(open_store, 2)
     first.wins()
-    second.store.delete(layout.COORDINATOR)  # an operator's hand
+    second.store.delete(layout.COORDINATOR)  # by an operator's hand
     new = second.wins()
 
     first.election.resign()
@@ -206,7 +207,8 @@ def a_resignation_never_deletes_a_successor(open_store: OpenStore) -> None:
 
 
 def a_successor_elected_between_a_resignations_read_and_its_delete_stays(open_store: OpenStore) -> None:
-    """The successor's znode has the path and the version of the one that was read: only the epoch tells them apart."""
+    """The successor's znode has the path and the version of the one that was read: only the epoch distinguishes
+    them."""
     first, second = candidates(open_store, 2)
     old = first.wins()
 
@@ -214,7 +216,7 @@ def a_successor_elected_between_a_resignations_read_and_its_delete_stays(open_st
         second.store.delete(layout.COORDINATOR)
         second.wins()
 
-    for known in (None, old):  # by reading whose znode it is, and without
+    for known in (None, old):  # with and without reading whose znode it is
         first.lossy.delay("multi", is_replaced)
 
         first.election.resign(known)
@@ -307,7 +309,7 @@ def an_election_that_was_forgotten_is_taken_up_again_in_the_same_session(open_st
 def an_own_znode_the_epoch_does_not_bear_out_is_given_up(open_store: OpenStore) -> None:
     (first,) = candidates(open_store, 1)
     first.wins()
-    first.store.set(layout.COORDINATOR_EPOCH, b"9")  # an operator moved it on
+    first.store.set(layout.COORDINATOR_EPOCH, b"9")  # an operator increased it
     first.election.forget()
 
     assert first.wins().epoch == 10

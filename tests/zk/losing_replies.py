@@ -1,4 +1,4 @@
-"""A store that loses replies or is slow, at the edge: the server behind it is real, and so is what it did."""
+"""A store that loses replies or is slow, on the client's side: the server and its writes are real."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from kafka_coord.zk.store import Store
 
 
 class LosingReplies:
-    """Passes everything on, but for the next call of one operation raises :class:`StoreUnavailable`.
+    """Passes everything on, but raises :class:`StoreUnavailable` for the next call of one operation.
 
     ``lose_after`` performs the operation and loses its reply, ``lose_before`` loses the request. ``delay`` loses
-    nothing: it lets something else happen before the next call of the operation.
+    nothing: it runs something else before the next call of the operation.
     """
 
     def __init__(self, store: Store) -> None:

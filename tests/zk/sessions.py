@@ -1,4 +1,4 @@
-"""What tests do to sessions: open many and close them all, end one as the server would, cut one off from its server."""
+"""Sessions for tests: opens and closes many, ends one as the server would, cuts one off from its server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class OpenStore(Protocol):
 
 @contextmanager
 def opening_stores(hosts: Callable[[], str]) -> Iterator[OpenStore]:
-    """Gives an :class:`OpenStore` for ``hosts`` (asked only if a test names no other)."""
+    """An :class:`OpenStore` for ``hosts`` (which is called only if a test names no other hosts)."""
     with ExitStack() as opened:
 
         def open_one(where: str | None = None, **arguments: Any) -> KazooStore:
@@ -43,7 +43,7 @@ def expire(store: KazooStore) -> None:
 
 
 class Wire:
-    """A TCP connection to a server that can be cut: nothing passes any more, and nobody is told."""
+    """A TCP proxy to a server that can be cut: nothing passes any more, and neither end is told."""
 
     def __init__(self, target_port: int) -> None:
         self._target_port = target_port

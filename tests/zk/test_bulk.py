@@ -1,4 +1,4 @@
-"""Many reads at once, both ways: multi-read, and one by one where a server does not know it."""
+"""Many reads at once, both ways: by multi-read, and one by one if a server does not support it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BOTH_WAYS = pytest.mark.parametrize("multi_read", [True, False], ids=["multi-rea
 
 @pytest.fixture(params=[1, 1_000], ids=["at once", "one by one"])
 def watching(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Watches are set both ways."""
+    """Sets watches in both ways."""
     monkeypatch.setattr(session, "_MANY_WATCHES", request.param)
 
 
@@ -63,7 +63,7 @@ def test_a_znode_nobody_may_read_is_an_error_that_names_it(open_store: OpenStore
 def test_a_server_that_does_not_know_multi_read_is_asked_one_by_one_and_only_once_for_it(
     store: KazooStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The type number is raised to one no server knows, which is what 22 is to ZooKeeper 3.4 and 3.5."""
+    """Raises the type number to one that no server knows, as 22 is unknown to ZooKeeper 3.4 and 3.5."""
     store.create("/a", b"1")
     monkeypatch.setattr(bulk.MultiRead, "type", 2_222)
     sent = []
@@ -140,7 +140,7 @@ def test_a_watch_tells_each_change_once_and_nothing_that_was_there_before(
 ) -> None:
     other = open_store()
     store.multi([Create("/p"), Create("/p/a"), Create("/p/gone"), Create("/end")])
-    for value in (b"1", b"2"):  # written by somebody else after the last answer this client had
+    for value in (b"1", b"2"):  # written by another client after the last reply to this one
         other.set("/p/a", value)
         other.create(f"/p/{value.decode()}")
     events: list[WatchEvent] = []
@@ -197,7 +197,7 @@ def test_what_changes_between_reading_and_watching_is_told(
 
 @pytest.mark.usefixtures("watching")
 def test_one_of_many_that_may_not_be_read_is_an_error_that_names_it(open_store: OpenStore) -> None:
-    """As a single exists is (ZOOKEEPER-2590): whoever watches many asks for each by itself then."""
+    """As after a single exists (ZOOKEEPER-2590): the watches are then set one by one."""
     open_store(options=ZkOptions(digest=Digest("o", "o"), acl=Acl.CREATOR_ONLY)).create("/private")
     with pytest.raises(NoAuth, match="/private"):
         open_store().exists_many(["/a", "/b", "/private"], lambda _event: None)

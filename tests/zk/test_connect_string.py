@@ -1,4 +1,4 @@
-"""What may be written to say where ZooKeeper is."""
+"""Valid and invalid connect strings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The election on a real ZooKeeper; what a server's death does to it is here, the rest in ``election_scenarios``."""
+"""The election on a real ZooKeeper. The effects of a server's death are tested here, the rest in
+``election_scenarios``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The election on a simulated ZooKeeper: what a real one shows only now and then."""
+"""The election on a simulated ZooKeeper: events that a real one shows only rarely."""
 
 from __future__ import annotations
 

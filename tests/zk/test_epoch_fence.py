@@ -22,7 +22,7 @@ def fence(store: KazooStore) -> Check:
 
 
 class Counting:
-    """Lets the multis of a store be counted."""
+    """Counts the multis of a store."""
 
     def __init__(self, store: KazooStore) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""One znode for each running instance, and what happens when two claim the same broker id."""
+"""One znode for each running instance, and the conflict if two claim the same broker id."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATH = layout.instance(1)
 
 
 def refused(instance: Candidate) -> str:
-    """With which words an instance is told, for good, that its broker id is taken; "" while it is told to wait."""
+    """The final message to an instance whose broker id is taken; "" while it must wait."""
     try:
         instance.election.register_instance()
     except NodeExists:
@@ -92,13 +92,13 @@ def test_a_namesake_that_lives_on_is_an_error_that_says_what_to_do(open_store: O
 
 @pytest.mark.parametrize("operation", ["create", "get"])
 def test_a_ghost_is_waited_for_anew_once_zookeeper_was_away(open_store: OpenStore, operation: str) -> None:
-    """Its next leader gives the ghost's session its whole timeout again."""
+    """The next leader gives the ghost's session its whole timeout again."""
     ghost = Candidate(open_store, 1, session_timeout_ms=2_000)
     ghost.election.register_instance()
     instance, witness = Candidate(open_store, 1), Candidate(open_store, 1)
     with pytest.raises(NodeExists):
         instance.election.register_instance()
-    eventually(lambda: refused(witness))  # who began to wait later has waited long enough
+    eventually(lambda: refused(witness))  # the one that began to wait later has waited long enough
     instance.lossy.lose_before(operation)
     with pytest.raises(StoreUnavailable):
         instance.election.register_instance()

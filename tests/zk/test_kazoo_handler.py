@@ -41,11 +41,11 @@ def test_an_interrupt_ends_a_program_that_is_busy_asking_zookeeper(zk_hosts: str
 
 
 class Signal(BaseException):
-    """What a signal handler might raise."""
+    """An exception that a signal handler might raise."""
 
 
 class RaisedAt:
-    """A trace function that raises at the n-th step of the interpreter while a request is handed to kazoo."""
+    """A trace function that raises at the n-th step of the interpreter while a request is passed to kazoo."""
 
     def __init__(self, step: int) -> None:
         self._left = step
@@ -66,7 +66,7 @@ _SENDING = KazooHandler.sent.__code__
 
 
 def interrupted_at(store: Store, step: int) -> bool:
-    """Asks, and is interrupted at that step; False if there are not as many."""
+    """Sends a request that is interrupted at that step. Returns ``False`` if there are fewer steps."""
     sys.settrace(RaisedAt(step))
     try:
         store.exists("/")
@@ -96,7 +96,7 @@ def test_who_asks_while_an_interrupt_is_handled_is_told_of_the_session(store: St
 
 @pytest.fixture
 def silent() -> Iterator[tuple[str, int]]:
-    """An address where nothing answers, not even a refusal: its queue of connections is full."""
+    """An address that does not even refuse connections: its queue of connections is full."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as server, contextlib.ExitStack() as waiting:
         address = server.getsockname()
         for _ in range(4):

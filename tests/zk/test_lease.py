@@ -1,4 +1,4 @@
-"""Until when a session is proven to live, against a model of what the ZooKeeper leader knows."""
+"""How long a session certainly lives, compared with a model of what the ZooKeeper leader knows."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_heartbeats_alone_keep_the_proof_45_percent_of_the_timeout_ahead() -> No
 def test_no_lease_reaches_beyond_what_the_leader_grants_however_late_its_follower_is_cut_off(
     tick_share: float, sends: list[tuple[float, bool]], cut_at: float
 ) -> None:
-    """A follower reports its touches every half tick until it is cut off; it answers reads all the time."""
+    """A follower reports its sessions every half tick until it is cut off; it always answers reads."""
     half_tick = tick_share * TIMEOUT_S / 2
     lease = connected_lease(0.0)
     touched = [0.0]

@@ -1,4 +1,4 @@
-"""Znodes that are followed: what is made and deleted below them is told for as long as the connection lives."""
+"""Persistent watches: creations and deletions below a znode are reported as long as the connection lives."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_below_a_chroot_paths_are_those_that_were_asked_for(
 def test_a_server_that_does_not_know_the_request_is_asked_once(
     store: KazooStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The type number is raised to one no server knows, which is what 106 is to ZooKeeper 3.4 and 3.5."""
+    """Raises the type number to one that no server knows, as 106 is unknown to ZooKeeper 3.4 and 3.5."""
     monkeypatch.setattr(bulk.AddWatch, "type", 2_222)
     sent = []
     call = kazoo_private.call
@@ -120,7 +120,7 @@ def test_a_server_that_does_not_know_the_request_is_asked_once(
     assert [store.follow("/p", events.append) for _ in range(3)] == [False] * 3
 
     assert len(sent) == 1
-    with suppress(StoreUnavailable):  # having refused, the server drops the connection
+    with suppress(StoreUnavailable):  # after the refusal, the server drops the connection
         store.ensure_path("/p")
     store.ensure_path("/p/a")
     assert all(event.type is WatchType.CONNECTION for event in events)

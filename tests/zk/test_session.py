@@ -30,7 +30,7 @@ def states_of(store: KazooStore) -> list[SessionState]:
 
 def test_the_negotiated_timeout_is_known_where_it_is_not_the_one_asked_for(open_store: OpenStore) -> None:
     assert open_store(session_timeout_ms=10_000).session.timeout_ms == 10_000
-    assert open_store(session_timeout_ms=100).session.timeout_ms == 400  # two ticks, the server's least
+    assert open_store(session_timeout_ms=100).session.timeout_ms == 400  # two ticks, the server's minimum
 
 
 def test_an_idle_session_stays_proven_by_its_heartbeat(open_store: OpenStore) -> None:
@@ -59,7 +59,7 @@ def test_every_kind_of_call_meets_its_deadline_while_the_server_is_frozen(
             lambda: store.children_many(["/a"]),
             store.sync,
         ):
-            with pytest.raises(StoreUnavailable):  # kazoo's own calls would wait until the server goes on
+            with pytest.raises(StoreUnavailable):  # kazoo's own calls would wait until the server continues
                 call()
         store.close()
     finally:
@@ -178,10 +178,10 @@ def test_a_listener_that_fails_or_was_taken_off_keeps_nobody_from_hearing(open_s
 
 
 def test_a_client_that_gave_up_is_started_again(open_store: OpenStore) -> None:
-    """kazoo's connection thread ends for good on an error it does not know."""
+    """An unknown error ends kazoo's connection thread for good."""
     store = open_store(session_timeout_ms=2_000)
     before = store.session.session_id
-    store._client.stop()  # what such an error leaves: a client in state CLOSED nobody asked for
+    store._client.stop()  # such an error leaves a client in state CLOSED that nobody asked for
 
     eventually(lambda: store.session.session_id not in {0, before} and store.session.state is SessionState.CONNECTED)
     assert store.children("/") == ()
@@ -190,7 +190,7 @@ def test_a_client_that_gave_up_is_started_again(open_store: OpenStore) -> None:
 def test_a_name_that_takes_its_time_to_be_looked_up_is_waited_for(
     zk_hosts: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until then kazoo's state is that of a client that was refused."""
+    """Until then, kazoo's state is that of a client that was refused."""
     look_up = socket.getaddrinfo
 
     def slowly(*arguments: Any, **more: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Every call of the store against a real ZooKeeper: what it gives, and which error says what."""
+"""Every call of the store on a real ZooKeeper: its results and its errors."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_a_request_that_no_server_would_take_is_refused_before_it_is_sent(store:
 
 
 def test_the_largest_request_counted_as_allowed_is_taken_by_the_server(store: KazooStore) -> None:
-    """The count is exact: one byte more is refused here, this much is accepted there."""
+    """The limit is exact: this client refuses one byte more, and the server accepts this many."""
     store.create("/a")
     overhead = 1_048_575 - largest_accepted(store, "/a")
     assert 0 < overhead < 100

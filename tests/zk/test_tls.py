@@ -1,4 +1,4 @@
-"""TLS to a real ZooKeeper, with the certificate checked and not."""
+"""TLS to a real ZooKeeper, with and without a check of the certificate."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ def test_a_server_whose_certificate_is_trusted_is_used_over_tls(tls_server: TlsS
 def test_what_cannot_agree_on_tls_is_told_to_look_at_the_tls_settings(
     tls_server: TlsServer, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # kazoo leaves refused TLS sockets to the collector
-    for options in (ZkOptions(tls=Tls()), ZkOptions()):  # a certificate nobody vouches for; no TLS at all
+    # kazoo leaves refused TLS sockets to the garbage collector
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    for options in (ZkOptions(tls=Tls()), ZkOptions()):  # a certificate that no known CA has signed; no TLS at all
         with pytest.raises(StoreUnavailable, match="TLS settings"):
             connect(tls_server.hosts, connect_timeout_s=1, options=options)
-    caplog.clear()  # what was logged holds on to them
+    caplog.clear()  # the log records keep references to them
     gc.collect()
 
     unverified = open_store(tls_server.hosts, options=ZkOptions(tls=Tls(verify=False)))

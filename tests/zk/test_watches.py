@@ -24,7 +24,7 @@ pytestmark = pytest.mark.zookeeper
 
 
 class Owner:
-    """The one thread that owns watches: steps when woken, and notes what its listeners heard."""
+    """The one thread that owns watches: steps when woken, and records the events of its listeners."""
 
     def __init__(self, store: KazooStore) -> None:
         self.woken = threading.Event()
@@ -41,7 +41,7 @@ class Owner:
         self.heard.append(names)
 
     def hears(self, *expected: object) -> None:
-        """Steps whenever woken until the listeners have heard exactly this since the last time."""
+        """Steps whenever woken until the listeners have received exactly these events since the last call."""
 
         def heard() -> bool:
             if self.woken.is_set():
@@ -57,7 +57,7 @@ class Owner:
         self.heard.clear()
 
     def settles(self) -> None:
-        """Steps until everything is armed, and asserts that nothing new was heard."""
+        """Steps until everything is armed, and asserts that there were no new events."""
         eventually(self.watches.step)
         self.woken.clear()
         assert self.heard == []
@@ -72,7 +72,7 @@ def owner(store: KazooStore) -> Iterator[Owner]:
 
 @pytest.fixture
 def other(open_store: OpenStore) -> KazooStore:
-    """Somebody else, who changes things."""
+    """Another client, which changes znodes."""
     return open_store()
 
 
@@ -106,7 +106,7 @@ def test_many_changes_between_two_steps_are_one_call_with_the_last(owner: Owner,
 
 
 def test_a_znode_that_came_and_went_between_two_steps_is_told_as_missing(owner: Owner, other: KazooStore) -> None:
-    """Whoever read it in between has to hear that it is gone."""
+    """A listener that read the znode in between must learn that it is gone."""
     owner.watches.data("/a", owner.data)
     owner.watches.step()
     assert owner.heard == [None]
@@ -200,7 +200,7 @@ def test_listeners_add_and_drop_watches_and_the_same_step_serves_them(owner: Own
 
     other.delete("/p/a")
     eventually(lambda: known == {"b"} or not owner.watches.step())
-    owner.heard.clear()  # whether /p/a's own end was told before it was dropped is a matter of order
+    owner.heard.clear()  # whether the end of /p/a was reported before it was dropped depends on the order
     other.create("/p/a", b"A2")
     owner.hears(b"A2")
 
@@ -240,7 +240,7 @@ def test_everything_is_armed_and_compared_again_after_the_server_restarted(
     other.multi([Delete("/p"), Create("/p")])
     eventually(lambda: store.session.state is SessionState.CONNECTED)
 
-    owner.hears(())  # /p is another znode; the others did not change
+    owner.hears(())  # /p is another znode; the others are unchanged
     other.set("/changes", b"2")
     owner.hears(b"2")
     owner.watches.close()
@@ -297,7 +297,8 @@ def test_a_listener_that_fails_is_called_again_and_the_others_hear_all_the_same(
         assert owner.watches.step() is False
         assert owner.heard == [b"1"]
         assert owner.watches.step() is False
-        assert len([r for r in caplog.records if "path=/bad" in r.getMessage()]) == 1  # a lasting failure is said once
+        # a lasting failure is reported once
+        assert len([r for r in caplog.records if "path=/bad" in r.getMessage()]) == 1
         other.set("/bad", b"2")
         assert owner.watches.step() is False
         assert owner.watches.step() is True

@@ -1,4 +1,4 @@
-"""A ZooKeeper that speaks TLS, with a certificate made for one test."""
+"""A ZooKeeper with TLS, and a certificate made for one test."""
 
 from __future__ import annotations
 
