@@ -128,7 +128,7 @@ class Fetcher:
             self._taker = None
 
     def next_of_run(self) -> Record | None:
-        """Returns the next record of the run being iterated over, if a look at the clock is enough to hand it out.
+        """Returns the next record of the run being iterated over, if checking the clock is enough to hand it out.
         Returns ``None`` otherwise: call :meth:`take_one`. The application is done with the previous record."""
         iterated = self._runs.iterated
         if iterated is None or self._failing or _monotonic() >= self._until:

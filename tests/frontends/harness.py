@@ -85,7 +85,7 @@ class HandConsumer:
                 raise EOFError("the connection was closed")
             self._frames += list(self._decoder.feed(data))
         frame = self._frames.pop(0)
-        if frame["type"] == "error":  # what a test sent past the counting of requests may be what it is about
+        if frame["type"] == "error":  # a test may send requests past the count of request ids
             with suppress(BadFrame):
                 self.rpc.take(frame)
             event: Event = Refused(frame["id"], "", frame["code"], frame["message"], frame)
@@ -95,7 +95,7 @@ class HandConsumer:
         return event
 
     def next_command(self) -> Asked:
-        """The next stop-fetcher or start-fetcher; pings on the way are answered."""
+        """The next stop-fetcher or start-fetcher. Answers pings on the way."""
         while True:
             event = self.next()
             if isinstance(event, Asked):
@@ -119,7 +119,7 @@ class HandConsumer:
         return self.ask("register", group=group, consumer_id=consumer_id, **(wanted | fields))
 
     def ends_with(self, *, silent: bool = False) -> tuple[str, str]:
-        """The code and message of the last error before the connection is closed; ``silent``: nothing is answered."""
+        """The code and message of the last error before the connection is closed; ``silent``: answers nothing."""
         last = ("", "")
         try:
             while True:

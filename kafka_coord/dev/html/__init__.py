@@ -1,1 +1,1 @@
-"""Pages that need nothing but themselves: what the demo's report and those of the benches are written with."""
+"""Self-contained HTML pages: the reports of the demo and of the benches."""

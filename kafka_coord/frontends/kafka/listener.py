@@ -46,15 +46,15 @@ log = logging.getLogger(__name__)
 LEADER_CHECK_S = 0.5
 """Seconds between two checks of the partitions that its broker leads."""
 EXPIRY_CHECK_S = 600.0
-"""How often offsets that are too old are removed: a broker's ``offsets.retention.check.interval.ms``."""
+"""Seconds between two removals of expired offsets: a broker's ``offsets.retention.check.interval.ms``."""
 DEFAULT_RETENTION_MS = 7 * 24 * 3600 * 1000
 
 
 class KafkaListener:
-    """Serves Kafka clients at ``address`` until :meth:`close`. ``broker_listener`` is where the own broker listens for
-    its instance, ``security`` how it is spoken to there; ``tls`` is for clients. ``rewrite``: its advertised
-    address is not the instance's, and is replaced in what it answers. ``holds``: heartbeats are held. Raises
-    :class:`SettingsError` where it cannot listen."""
+    """Serves Kafka clients at ``address`` until :meth:`close`. ``broker_listener`` is the own broker's listener for its
+    instance, ``security`` how to connect to it; ``tls`` is for clients. ``rewrite``: the broker does not advertise the
+    instance's address there, so the listener replaces the addresses in its answers. ``holds``: it holds heartbeats.
+    Raises :class:`SettingsError` if it cannot listen."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class KafkaListener:
         for task in self._claims.values():
             task.cancel()
         self.manager.close()
-        await asyncio.sleep(0)  # whoever waits for an answer is told that it has moved
+        await asyncio.sleep(0)  # tells all waiting clients that the group has moved
         await asyncio.sleep(0)
         self.clients.end_all()
         await self.coordinator.close()
@@ -190,7 +190,8 @@ class KafkaListener:
             await asyncio.sleep(LEADER_CHECK_S)
 
     async def _refresh_leaders(self) -> None:
-        """Asks the broker which partitions it leads, and follows. Logs only the first of several failures in a row."""
+        """Asks the broker which partitions it leads, and claims them. Logs only the first of several failures in a
+        row."""
         try:
             if self._addresses is not None:
                 self._addresses = await asyncio.to_thread(addresses_of_instances, self._store)
@@ -240,7 +241,7 @@ class KafkaListener:
         self.managed.end(partition)
 
     def _office_lost(self, partition: int, reason: str) -> None:
-        """On the thread of the managed groups."""
+        """Called on the thread of the managed groups."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self.manager.resign, partition, reason)
@@ -250,7 +251,7 @@ class KafkaListener:
 
 
 def addresses_of_instances(store: Store) -> dict[int, tuple[str, int]]:
-    """Where running instances serve Kafka clients, by broker id. Raises :class:`StoreUnavailable`."""
+    """The addresses at which running instances serve Kafka clients, by broker id. Raises :class:`StoreUnavailable`."""
     found = {}
     with contextlib.suppress(NoNode):
         for name in store.children(layout.COORDINATORS):
@@ -263,8 +264,8 @@ def addresses_of_instances(store: Store) -> dict[int, tuple[str, int]]:
 
 
 def claim_term(store: Store, partition: int, broker_id: int) -> int:
-    """Sets the partition's znode by compare-and-set; its new version is the term. Raises :class:`BadVersion` where
-    another instance was faster, and :class:`StoreUnavailable`."""
+    """Sets the partition's znode by compare-and-set; its new version is the term. Raises :class:`BadVersion` if another
+    instance was faster, and :class:`StoreUnavailable`."""
     path = layout.log_partition(partition)
     data = f'{{"version": 1, "broker": {broker_id}}}'.encode()
     try:

@@ -1,4 +1,4 @@
-"""Clients of a coordinator that is driven without a broker: everything is allowed to them."""
+"""Clients of a coordinator that runs without a broker: they have all rights."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from kafka_coord.frontends.kafka.access import Access, BrokerAccess
 
 
 class Everything(Access):
-    """As where the broker has no authorizer."""
+    """Grants all rights, as a broker without an authorizer does."""
 
     async def _everything(self) -> bool:
         return True
 
 
 class OpenCaller:
-    """``host`` is where it says it comes from."""
+    """``host`` is its address."""
 
     def __init__(self, host: str) -> None:
         self.host, self.address, self.software = host, f"{host}:0", "librdkafka 2.8.0"

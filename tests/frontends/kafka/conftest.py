@@ -1,4 +1,4 @@
-"""Three brokers with a listener for Kafka clients beside each, shared by the tests of this folder."""
+"""Three brokers, each with a listener for Kafka clients beside it, shared by the tests of this folder."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Front:
         return self.cluster.bootstrap_servers
 
     def coordinator(self, partition: int) -> int:
-        """The broker beside which the instance is that coordinates the groups of this partition of the log."""
+        """The broker beside the instance that coordinates the groups of this partition of the log."""
         return next(iter(self.listeners.values())).instances.leaders[partition]
 
     def start(self, broker_id: int) -> KafkaListener:
@@ -67,7 +67,7 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
 
 @pytest.fixture
 def own_front(tmp_path: Path) -> Iterator[Front]:
-    """A cluster of this test's own, whose brokers may be killed."""
+    """A cluster for this test only, whose brokers may be killed."""
     with started(tmp_path) as made:
         yield made
 
@@ -115,7 +115,7 @@ def started(
 def serving_beside(
     broker: KafkaBroker, zookeeper: str, *, session_timeout_ms: int = 10_000, **options: Any
 ) -> Iterator[KafkaListener]:
-    """A listener with a session of its own beside the only broker of a cluster; it serves every group."""
+    """A listener with its own session beside the only broker of a cluster; it serves every group."""
     store = connect(zookeeper, session_timeout_ms=session_timeout_ms)
     try:
         at, behind = f"127.0.0.1:{broker.instance_port}", f"127.0.0.1:{broker.listener_port}"
@@ -132,7 +132,8 @@ def serving_beside(
 
 @contextlib.contextmanager
 def published(store: Store, listeners: Mapping[int, KafkaListener]) -> Iterator[None]:
-    """The instances say in ZooKeeper where they serve Kafka clients, as ``serve`` does. ``listeners`` by broker id."""
+    """The instances publish in ZooKeeper where they serve Kafka clients, as ``serve`` does. ``listeners`` by broker
+    id."""
     store.ensure_path(layout.COORDINATORS)
     made = [
         InstanceRegistration(store, broker_id, {"kafka": listener.address}, lambda: None)

@@ -35,7 +35,7 @@ class KafkaTools:
         self._gateway = gateway
 
     def __call__(self, script: str, *arguments: str) -> str:
-        """What it prints to standard output. Fails with what it complains about there."""
+        """Its standard output. Fails with its error messages."""
         jvm = self._gateway.jvm
         given = self._gateway.new_array(jvm.java.lang.String, len(arguments))
         for number, argument in enumerate(arguments):

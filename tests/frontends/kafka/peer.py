@@ -22,7 +22,7 @@ def request(name: str, version: int, value: Any, number: int = 1) -> bytes:
 
 
 class Listening(Protocol):
-    """A listener of this process, or one that ``serve`` has."""
+    """A listener in this process, or that of a ``serve`` process."""
 
     @property
     def address(self) -> str:
@@ -64,7 +64,7 @@ class Peer:
         return found
 
     def is_closed(self) -> bool:
-        """Waits until the other side has closed, and skips what it sends before."""
+        """Waits until the other end has closed. Skips what it sends before."""
         try:
             while self.socket.recv(1 << 20):
                 pass
@@ -83,7 +83,8 @@ class Peer:
 
 
 class Member:
-    """Of a group on its own; its software is known to be patient. It is in the group, and owes nothing."""
+    """A member of a group of its own, with software that can wait for answers. It has joined, and no request is
+    open."""
 
     def __init__(self, peer: Peer, group: str) -> None:
         self.peer, self.group = peer, group
@@ -105,13 +106,13 @@ class Member:
         raise AssertionError(f"the heartbeat was not held: {found!r}")
 
     def told(self) -> tuple[int, int]:
-        """The number of the heartbeat that is answered, and the error."""
+        """The number of the answered heartbeat, and the error."""
         number, answer = self.peer.answer("Heartbeat", 3)
         return number, answer.error_code
 
 
 def join(group: str, member_id: str = "", metadata: bytes = b"", session_ms: int = 10_000) -> dict[str, Any]:
-    """The fields of a JoinGroup of version 3. The rebalance timeout is the session's."""
+    """The fields of a JoinGroup of version 3. The rebalance timeout equals the session timeout."""
     protocol = message("JoinGroupRequest").struct("JoinGroupRequestProtocol")(name="range", metadata=metadata)
     times = {"session_timeout_ms": session_ms, "rebalance_timeout_ms": session_ms}
     return {"group_id": group, "member_id": member_id, "protocol_type": "consumer", "protocols": (protocol,)} | times

@@ -1,4 +1,4 @@
-"""What is played to both coordinators: every request in every version, in every state of a group it can meet."""
+"""The requests that are sent to both coordinators: each in every version, in every state of the group it can meet."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def empty(side: Side) -> Any:
 
 
 async def simple(side: Side) -> Any:
-    """Only offsets: a consumer that assigns itself has committed."""
+    """Only offsets: a consumer that assigns its own partitions has committed."""
     await side.commit(quiet=True)
     return STRANGER
 
@@ -49,7 +49,7 @@ async def follower(side: Side) -> Any:
 
 
 async def preparing(side: Side) -> Any:
-    """A second member joins, and the first has not heard of it yet."""
+    """A second member joins, and the first does not know it yet."""
     (joined,) = await side.stable("m1")
     pending = await side.ask("JoinGroup", 4, quiet=True, **_join_fields(side))
     side.name(pending.member_id, "m2")
@@ -182,7 +182,7 @@ QUESTIONS = (heartbeats, commits, fetches, looks, leaves, leaves_of_old, syncs, 
 
 
 def matrix() -> Iterator[tuple[str, Play]]:
-    """Every question in every state."""
+    """Every request in every state."""
 
     async def play(state: Any, question: Any, side: Side) -> None:
         joined = await state(side)

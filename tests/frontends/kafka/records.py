@@ -1,4 +1,4 @@
-"""A topic with records for stock clients, and reading it."""
+"""A topic with records for stock clients, and a way to read it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _numbers = itertools.count(1)
 
 
 def filled(front: Front) -> str:
-    """A topic with all records in it, written through the instances."""
+    """A topic with all records, written through the instances."""
     name = f"stock-{next(_numbers)}"
     TopicAdmin(front.cluster.bootstrap_servers).create(name, PARTITIONS, replication=3)
     producer = Producer({"bootstrap.servers": front.bootstrap, "enable.idempotence": True})

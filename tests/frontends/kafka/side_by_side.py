@@ -1,7 +1,7 @@
-"""The same requests to Kafka's own group coordinator and to this project's, and what differs in the answers.
+"""Sends the same requests to Kafka's own group coordinator and to this project's, and compares the answers.
 
-A *play* is a coroutine that sends requests through a :class:`Side` and is run once for each side, with a group of its
-own. What a side answers is written down with member ids, group ids and times made comparable.
+A *play* is a coroutine that sends requests through a :class:`Side`. It runs once for each side, each time with its own
+group. The answers are recorded with comparable member ids, group ids and times.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SUBSCRIPTION = b"\x00\x00\x00\x00\x00\x01\x00\x06groups\xff\xff\xff\xff"
 
 @dataclass
 class Side:
-    """One side, for one play: its coordinator, the group's name there, and the answers so far."""
+    """One side of one play: its coordinator, the group's name there, and the answers so far."""
 
     bootstrap: tuple[str, int]
     group: str
@@ -31,7 +31,7 @@ class Side:
     open: list[BrokerConnection] = field(default_factory=list)
     coordinator: tuple[str, int] | None = None
     held: list[asyncio.Task[Any]] = field(default_factory=list)
-    """Requests whose answers nobody waits for."""
+    """Requests whose answers are not awaited."""
 
     async def find(self) -> None:
         asking = self.connect(*self.bootstrap)
@@ -48,7 +48,7 @@ class Side:
         raise AssertionError(f"no coordinator: error {found.error_code}")
 
     def connect(self, host: str = "", port: int = 0) -> BrokerConnection:
-        """A connection, to the coordinator unless told."""
+        """A connection, to the coordinator by default."""
         where = (host, port) if host else self.coordinator
         assert where is not None
         made = BrokerConnection(*where)
@@ -58,7 +58,7 @@ class Side:
     async def ask(
         self, name: str, version: int, on: BrokerConnection | None = None, quiet: bool = False, **fields: Any
     ) -> Any:
-        """The answer; written down unless ``quiet``. Each request has a connection of its own unless told ``on``."""
+        """The answer; recorded unless ``quiet``. Each request has its own connection unless ``on`` is given."""
         form = message(f"{name}Request")
         answer = await (on or self.connect()).ask(name, version, form(**fields), timeout_s=60.0)
         if not quiet:
@@ -66,7 +66,7 @@ class Side:
         return answer
 
     def plain(self, value: Any) -> str:
-        """An answer with what differs by nature made comparable."""
+        """An answer in which everything that naturally differs is made comparable."""
         if isinstance(value, Record):
             shown = []
             for name in value._fields:
@@ -81,13 +81,13 @@ class Side:
         return repr(value)
 
     def name(self, member_id: str, name: str) -> str:
-        """From now on this member id is written down as ``name``."""
+        """From now on, this member id is recorded as ``name``."""
         if member_id:
             self.names[member_id] = name
         return member_id
 
     async def join(self, name: str, version: int = 5, member_id: str = "", quiet: bool = False, **fields: Any) -> Any:
-        """Joins, with the id that the coordinator gives where it asks for that (KIP-394)."""
+        """Joins with the id that the coordinator gives, if it requires one (KIP-394)."""
         given = {
             "group_id": self.group, "session_timeout_ms": 10_000, "protocol_type": "consumer",
             "protocols": self.protocols("range"), "member_id": member_id,
@@ -107,7 +107,7 @@ class Side:
         return tuple(one(name=name, metadata=metadata) for name in names)
 
     async def sync(self, joined: Any, version: int = 3, quiet: bool = False, assign: bool = True, **fields: Any) -> Any:
-        """The leader assigns each member its own id, as bytes that are the same on both sides."""
+        """The leader assigns each member the member's own id, as bytes that are equal on both sides."""
         one = message("SyncGroupRequest").struct("SyncGroupRequestAssignment")
         assignments = tuple(
             one(member_id=m.member_id, assignment=f"for {self.names.get(m.member_id)}".encode()) for m in joined.members
@@ -186,7 +186,7 @@ Play = Callable[[Side], Awaitable[Any]]
 async def both(
     play: Play, kafka: tuple[str, int], ours: tuple[str, int], name: str, topic: str
 ) -> tuple[list[str], list[str]]:
-    """What Kafka answered, and what this project did."""
+    """Kafka's answers, and this project's."""
     sides = [Side(kafka, name, topic), Side(ours, name, topic)]
 
     async def run(side: Side) -> list[str]:

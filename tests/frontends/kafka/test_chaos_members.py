@@ -1,4 +1,4 @@
-"""The members, journals and judge of ``scripts/chaos --clients kafka``, on this folder's cluster: a short run."""
+"""A short run with the members, journals and judge of ``scripts/chaos --clients kafka``, on this folder's cluster."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def held(directory: Path) -> int:
-    """How many partitions have been started, by all members together."""
+    """How many partitions all members together have started."""
     return sum(
         len(line.offsets) for one in read_consumers(directory) for line in one.lines if isinstance(line, Started)
     )
@@ -69,7 +69,7 @@ def acknowledged(directory: Path) -> int:
 
 
 def end_term(front: Front, partition: int) -> None:
-    """Its instance gives up the partition of the log, and claims it anew at its next look."""
+    """The instance gives up the partition of the log, and claims it again at its next check."""
     listener = front.listeners[front.listeners[1].instances.leaders[partition]]
     term = listener.manager.terms[partition]
     assert listener._loop is not None

@@ -1,4 +1,4 @@
-"""Stock clients, configured with nothing but ``bootstrap.servers``."""
+"""Stock clients, configured with only ``bootstrap.servers``."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_group_consumes_everything_once_through_joins_and_leaves(consumer: Cal
 
 
 def test_offsets_outlive_the_instance_and_its_broker(own_front: Front) -> None:
-    """Instance and broker are killed: another broker leads the partition, and its instance loads what was committed."""
+    """Instance and broker are killed: another broker leads the partition, and its instance loads the commits."""
     front, topic = own_front, filled(own_front)
     group = "survives"
     partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
@@ -175,7 +175,7 @@ def test_a_transactional_commit_of_offsets_is_refused_before_anything_is_written
 
 
 def test_an_answer_that_is_not_read_stops_only_its_own_connection(front: Front, topic: str) -> None:
-    """A large fetch fills its connection; commits over others go on meanwhile."""
+    """A large fetch fills its connection; commits over other connections continue meanwhile."""
     big = f"big-{next(_numbers)}"
     TopicAdmin(front.cluster.bootstrap_servers).create(big, 1, replication=1)
     producer = Producer({"bootstrap.servers": front.bootstrap, "message.max.bytes": 1_000_000})

@@ -1,4 +1,4 @@
-"""Offsets are copied between the brokers' own groups and those of the instances, both ways."""
+"""Copies offsets between the brokers' own groups and those of the instances, in both directions."""
 
 from __future__ import annotations
 

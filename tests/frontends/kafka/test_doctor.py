@@ -1,4 +1,4 @@
-"""What the doctor finds about stock Kafka clients, and whether its remedies work."""
+"""The doctor's findings about stock Kafka clients, and whether its remedies work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Held heartbeats: who has nothing to be told is answered later, and at once when there is something."""
+"""Held heartbeats: the answer to a member without news is delayed, and sent at once when there is news."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def group() -> str:
 
 @pytest.fixture
 def listener(front: Front, group: str) -> KafkaListener:
-    """The one that coordinates ``group``."""
+    """The listener that coordinates ``group``."""
     return front.listeners[front.coordinator(partition_of(group))]
 
 

@@ -1,4 +1,4 @@
-"""Stock clients with ``group.protocol=consumer`` in managed groups, on brokers that refuse them that."""
+"""Stock clients with ``group.protocol=consumer`` in managed groups, on brokers that do not support it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def consumer(front: Front, topic: str) -> Iterator[Callable[..., Consumer]]:
 
 
 def shared(*consumers: Consumer, count: int = 0) -> bool:
-    """Whether each has its share of the partitions among ``count`` members, by default themselves."""
+    """Whether each has its share of the partitions among ``count`` members (by default these)."""
     for one in consumers:
         one.poll(0.05)
     share = PARTITIONS // (count or len(consumers))
@@ -77,7 +77,7 @@ def shared(*consumers: Consumer, count: int = 0) -> bool:
 
 
 def moved(front: Front, group: str) -> None:
-    """Another instance coordinates the group from now on."""
+    """Moves the group to another instance."""
     partition = partition_of(group)
     _, leader = move_leadership(front.store, front.brokers, TOPIC, partition)
     eventually(lambda: front.listeners[leader].managed.knows(group), within_s=60)
@@ -239,7 +239,7 @@ def test_operators_see_what_the_instance_knows_of_its_clients(
 
 @pytest.fixture(scope="module")
 def gates(front: Front) -> str:
-    """Another topic, of one partition."""
+    """Another topic, with one partition."""
     TopicAdmin(front.cluster.bootstrap_servers).create("gates", 1, replication=3)
     return "gates"
 

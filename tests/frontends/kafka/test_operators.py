@@ -281,7 +281,7 @@ def test_the_log_is_shown_to_a_person_and_to_a_program(
     assert [(one["member"], one["owned"]) for one in generation["members"]] == [(name, {topic: "0-2"})]
     assert list(committed_offset) == list(promised("groups log dump")["value"])
     assert committed_offset["committed_offset"] == 17
-    assert committed_offset["metadata"].startswith("why")  # librdkafka sends the NUL behind it as well
+    assert committed_offset["metadata"].startswith("why")  # librdkafka also sends the NUL after it
 
     partition = partition_of(group)
     ran = coord("groups", "log", "dump", str(partition), "--from", "1")

@@ -1,4 +1,4 @@
-"""Hostile and careless peers: each is answered with an error or closed with a reason, and nobody else notices."""
+"""Hostile and careless peers get an error, or are disconnected with a reason. Other clients do not notice."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def group() -> str:
 
 @pytest.fixture
 def listener(front: Front, group: str) -> KafkaListener:
-    """The one that coordinates ``group``."""
+    """The listener that coordinates ``group``."""
     return front.listeners[next(iter(front.listeners.values())).instances.leaders[partition_of(group)]]
 
 
 @pytest.fixture
 def limit(listener: KafkaListener) -> Iterator[Callable[..., None]]:
-    """Sets limits of ``listener`` for connections made from now on."""
+    """Sets limits of ``listener`` for new connections."""
     before = listener.clients.limits
 
     def change(**limits: Any) -> None:
@@ -61,7 +61,7 @@ def limit(listener: KafkaListener) -> Iterator[Callable[..., None]]:
 
 @pytest.fixture
 def nobody_notices(listener: KafkaListener, topic: str) -> Iterator[None]:
-    """A bystander's connection stays, and all its commits are answered in a second."""
+    """A bystander's connection stays open, and each of its commits is answered within a second."""
     names = (f"bystander-{number}" for number in itertools.count())
     beside = next(name for name in names if partition_of(name) in listener.manager.terms)
     with Peer(listener, timeout_s=5) as bystander:
@@ -122,7 +122,7 @@ def test_connections_that_say_nothing_are_closed(
 
 @pytest.mark.usefixtures("nobody_notices")
 def test_a_request_that_drips_in_is_given_up(listener: KafkaListener, topic: str, limit: Callable[..., None]) -> None:
-    """One that is for this instance, and one that is passed on to the broker."""
+    """One request for this instance, and one that is passed on to the broker."""
     limit(request_s=1.0, slowest_bytes_a_second=1 << 20)
     local = request("OffsetFetch", 7, message("OffsetFetchRequest")(group_id="x" * 200, topics=None))
     named = message("MetadataRequest").struct("MetadataRequestTopic")(name="y" * 200)
@@ -185,7 +185,7 @@ def test_half_requests_that_keep_too_much_are_closed_the_oldest_first(
 
 @pytest.mark.usefixtures("nobody_notices")
 def test_a_peer_that_asks_and_never_reads_makes_nothing_grow(listener: KafkaListener, group: str, topic: str) -> None:
-    """Answers of this instance, of 1 MB each: a few are kept, and then no more requests are read."""
+    """Answers of this instance, of 1 MB each: it keeps a few, and then reads no more requests."""
     metadata = "m" * 4_000
     form = message("OffsetCommitRequest")
     of_part = form.struct("OffsetCommitRequestPartition")
@@ -248,7 +248,7 @@ def beats(peer: Peer, group: str, joined: Any) -> int:
 def test_odd_metadata_of_a_member_hangs_nothing(
     listener: KafkaListener, group: str, topic: str, metadata: bytes
 ) -> None:
-    """Kafka parses it when somebody asks which topics the group has subscribed to."""
+    """Kafka parses it when it needs the topics to which the group has subscribed."""
     with Peer(listener) as peer:
         joined = peer.ask("JoinGroup", 3, **join(group, metadata=metadata))
         assert joined.error_code == Error.NONE

@@ -1,4 +1,4 @@
-"""Brokers without a listener for instances: the instances replace the addresses in what the brokers answer."""
+"""Brokers without a listener for instances: the instances replace the addresses in the brokers' answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ TOPIC = "rewritten"
 
 @pytest.fixture(scope="module")
 def rewriting(front: Front) -> Iterator[dict[int, KafkaListener]]:
-    """In front of the brokers' ordinary listeners; as ``serve`` does, each tells its address in ZooKeeper."""
+    """Instances in front of the brokers' ordinary listeners; like ``serve``, each publishes its address in
+    ZooKeeper."""
     for broker_id in list(front.listeners):
         front.stop(broker_id)
     made: dict[int, KafkaListener] = {}

@@ -1,4 +1,4 @@
-"""The listener is rolled in and out under a running stock consumer, by the steps of docs/operations.md."""
+"""Rolls the listener in and out under a running stock consumer, by the steps of docs/operations.md."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def alter(cluster: KafkaCluster, broker_id: int, values: dict[str, str | None]) 
 
 @dataclass
 class Feed:
-    """Produces numbered records all the time, until told to stop."""
+    """Produces numbered records continuously until it is stopped."""
 
     bootstrap: str
     produced: int = 0
@@ -65,7 +65,7 @@ class Feed:
 
 @dataclass
 class Reader:
-    """A stock consumer with nothing special about it, on a thread of its own."""
+    """An ordinary stock consumer, on a thread."""
 
     bootstrap: str
     found: list[int]
@@ -96,7 +96,7 @@ class Reader:
             thread.join()
 
     def goes_on(self) -> None:
-        """Records arrive that were produced after now."""
+        """Waits for records that were produced after now."""
         before = max(self.found, default=-1)
         eventually(lambda: max(self.found, default=-1) > before + 10, within_s=60)
 
@@ -122,7 +122,8 @@ def feed(kafka_cluster: KafkaCluster) -> Iterator[Feed]:
 
 @contextlib.contextmanager
 def listener_for_instances(cluster: KafkaCluster) -> Iterator[dict[int, tuple[str, str]]]:
-    """Step 1: every running broker gets the second listener. By broker id: the instance's address, and the broker's."""
+    """Step 1: every running broker gets the second listener. Returns, by broker id, the addresses of instance and
+    broker."""
     addresses = {
         broker.broker_id: (f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}") for broker in cluster.brokers
     }

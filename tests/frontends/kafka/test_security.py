@@ -1,4 +1,4 @@
-"""A broker with TLS, SASL and ACLs behind an instance that speaks TLS: who may do what is the broker's to say."""
+"""A broker with TLS, SASL and ACLs behind an instance with TLS: the broker decides about all rights."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ PASSWORDS = {"instance": "i-secret", "alice": "a-secret", "mallory": "m-secret"}
 
 @dataclass
 class Secured:
-    """``ca`` is what clients trust."""
+    """``ca`` is the CA that clients trust."""
 
     broker: KafkaBroker
     listener: KafkaListener
@@ -236,7 +236,7 @@ def test_who_may_not_use_a_group_is_told_so_by_every_request(asking: Callable[[s
         assert [one.error_code for one in peer.ask("DescribeGroups", 4, groups=(GROUP,)).groups] == [refused]
         assert [one.error_code for one in peer.ask("DeleteGroups", 1, groups_names=(GROUP,)).results] == [refused]
         assert peer.ask("ListGroups", 2).groups == ()
-    with asking("alice") as peer:  # who may READ may DESCRIBE, and may not DELETE
+    with asking("alice") as peer:  # READ includes DESCRIBE, but not DELETE
         assert commit(peer, GROUP, TOPIC) == [Error.NONE]
         assert not peer.ask("FindCoordinator", 2, key=GROUP).error_code
         assert [one.error_code for one in peer.ask("DescribeGroups", 4, groups=(GROUP,)).groups] == [Error.NONE]

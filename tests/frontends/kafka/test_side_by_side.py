@@ -1,4 +1,4 @@
-"""Every answer is Kafka's own, on the same bytes."""
+"""Every answer equals Kafka's own, for the same bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLAYS = dict(matrix())
 
 @pytest.fixture(scope="module", autouse=True)
 def _answers_at_once(front: Front) -> Iterator[None]:
-    """What is answered is compared, and not when."""
+    """Only answers are compared, not their times."""
     for listener in front.listeners.values():
         listener.coordinator.holds = False
     yield

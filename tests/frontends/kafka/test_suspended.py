@@ -1,4 +1,4 @@
-"""An instance is suspended and another takes its place: the first, once it continues, answers nothing that is old."""
+"""An instance is suspended and another takes its place. When the first continues, it answers nothing stale."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Serving:
 
 @pytest.fixture(scope="module")
 def serving(front: Front, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """In place of the shared cluster's listener beside this broker, which is there again afterwards."""
+    """Replaces the shared cluster's listener beside this broker, and restores it afterwards."""
     front.stop(BROKER_ID)
     address = f"127.0.0.1:{free_port()}"
     command = [*serve_beside(BROKER_ID, front.cluster.zookeeper), "--listen-kafka", address]
@@ -70,7 +70,7 @@ def commit(peer: Peer, group: str, offset: int) -> int:
 
 
 def committed_to(listener: Listening, group: str, offset: int) -> bool:
-    """Whether whoever listens there coordinates the group by now, and has taken the commit."""
+    """Whether the listener there coordinates the group, and has accepted the commit."""
     try:
         with Peer(listener) as peer:
             return commit(peer, group, offset) == Error.NONE

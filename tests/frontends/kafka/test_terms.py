@@ -41,7 +41,7 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 class Claimant:
-    """An instance that claims the partition, by a term number of its own."""
+    """An instance that claims the partition, with its own term number."""
 
     def __init__(self, log: Log, name: str) -> None:
         self.log, self.name = log, name
@@ -60,7 +60,7 @@ class Claimant:
 
 @dataclass(frozen=True)
 class Log:
-    """A log of this test's own, of one partition."""
+    """A log of one partition, for this test only."""
 
     topic: str
     leader: KafkaBroker

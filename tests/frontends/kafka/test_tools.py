@@ -1,4 +1,4 @@
-"""Kafka's own tools, unchanged, at the instances and at the log: what they show is what ours show."""
+"""Kafka's own tools, unchanged, with the instances and the log: they show the same as our commands."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def left(front: Front, topic: str) -> str:
 
 
 def objects(printed: str) -> Iterator[dict[str, Any]]:
-    """The formatters put no end of line between their JSON objects."""
+    """The formatters write no newline between their JSON objects."""
     at = 0
     while printed.startswith("{", at):
         found, at = json.JSONDecoder().raw_decode(printed, at)
@@ -69,7 +69,7 @@ def objects(printed: str) -> Iterator[dict[str, Any]]:
 
 @pytest.fixture
 def groups_tool(front: Front, tools: KafkaTools) -> Callable[..., str]:
-    """``kafka-consumer-groups.sh`` at the instances."""
+    """Runs ``kafka-consumer-groups.sh`` with the instances."""
     where = ("--bootstrap-server", front.bootstrap, "--timeout", "60000")
     return lambda *arguments: tools("kafka-consumer-groups.sh", *where, *arguments)
 
@@ -83,7 +83,7 @@ def test_list_and_describe_say_what_ours_say(
     ours: Any = coord("groups", "describe", "tools-live", "-o", "json").json()
 
     rows = coord("groups", "list", "-o", "json").json()
-    others = {  # other tests may leave some; the tool lists groups of consumers only
+    others = {  # other tests may leave groups; the tool lists only those of consumers
         name
         for listener in front.listeners.values()
         for name, group in listener.manager.groups_cache.items()

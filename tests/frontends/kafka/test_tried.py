@@ -1,4 +1,4 @@
-"""Java's own client, played through the scenario of ``scripts/clients``, which has all others too."""
+"""Runs Java's own client through the scenario of ``scripts/clients``; that script runs all clients."""
 
 from __future__ import annotations
 

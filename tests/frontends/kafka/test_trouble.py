@@ -1,4 +1,4 @@
-"""ZooKeeper is away, and the groups log is deleted: clients are told the truth, and go on once it is over."""
+"""ZooKeeper is away, and the groups log is deleted: clients get correct errors, and continue afterwards."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TOPIC, SESSION_MS = "in-trouble", 2_000
 
 @dataclass(frozen=True)
 class Alone:
-    """A broker and an instance, whose sessions end soon after ZooKeeper is away."""
+    """A broker and an instance whose sessions end soon after ZooKeeper is away."""
 
     zookeeper: ZooKeeperServer
     broker: KafkaBroker
@@ -95,7 +95,7 @@ def test_while_zookeeper_is_away_members_commit_and_read_what_they_committed(alo
 
 
 def test_a_deleted_log_is_noticed_and_made_anew(alone: Alone, caplog: pytest.LogCaptureFixture) -> None:
-    """What was in it is gone, as an operator who deletes it must expect; nobody is told that it is still there."""
+    """The contents of the deleted log are gone, as an operator must expect. No client is told that they still exist."""
     group = "of-a-deleted-log"
     with alone.peer() as peer:
         eventually(lambda: commit(peer, 1, group_id=group) == Error.NONE)

@@ -1,4 +1,4 @@
-"""A machine in a test's hands: what happens is said to it, what it wants done is collected."""
+"""A machine that a test drives: the test passes it stimuli, and its instructions are collected."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def tp(partition: int) -> TopicPartition:
 
 
 class House:
-    """Every invariant is checked after every stimulus."""
+    """Checks every invariant after every stimulus."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -32,13 +32,13 @@ class House:
         self.step()
 
     def tell(self, *arrived: stimuli.Stimulus) -> list[instructions.Instruction]:
-        """What is to be done about these."""
+        """Passes these on, and returns the resulting instructions."""
         out = self.machine.handle(self.now, *arrived)
         self.out += out
         return out
 
     def step(self, *arrived: stimuli.Stimulus, leads: bool = True) -> list[instructions.Instruction]:
-        """One step of a gateway that is well."""
+        """One step of a healthy gateway."""
         if not leads:
             return self.tell(stimuli.StepBegan(leads=False))
         return self.tell(stimuli.StepBegan(leads=True), *arrived, stimuli.TimersDue())
@@ -52,7 +52,7 @@ class House:
         return out
 
     def taken(self, kind: type[I]) -> list[I]:
-        """Everything of a kind that was asked for and not taken yet."""
+        """All instructions of a kind that were not taken yet."""
         found = [one for one in self.out if isinstance(one, kind)]
         self.out = [one for one in self.out if not isinstance(one, kind)]
         return found
@@ -83,7 +83,7 @@ class House:
         return CommandId(sequence, kind, f"{NODE_PREFIX[kind]}{sequence:010d}")
 
     def send(self, member: MemberId, *commands: StartFetcher | StopFetcher) -> list[CommandId]:
-        """They are in its channel; whatever is read of them is read at once."""
+        """Puts them into its channel, and answers the reads of commands at once."""
         ids = [self.command_id(command.type) for command in commands]
         self.tell(stimuli.CommandsListed(member, tuple(ids)))
         by_id: dict[CommandId, Any] = dict(zip(ids, commands, strict=True))
@@ -98,7 +98,7 @@ class House:
         return StopFetcher(1, 1, member.incarnation, PartitionSet.of(map(tp, partitions)), "test")
 
     def holding(self, member: MemberId, *partitions: int, connection: int = 1) -> MemberId:
-        """It was told to start these, has, and that is stored."""
+        """Makes it start these, acknowledge that, and have it stored."""
         (command,) = self.send(member, self.start(member, *partitions))
         self.tell(stimuli.CommandAcknowledged(connection, command, {}))
         self.written(self.one(instructions.WriteMember))

@@ -1,6 +1,6 @@
-"""What operators' tools ask about managed groups: to see them, to delete them, and to change offsets.
+"""Requests of operators' tools about managed groups: show and delete groups, and change their offsets.
 
-Reads go to ZooKeeper. Changes are requests to the elected coordinator, as those of this project's own commands are.
+Reads go to ZooKeeper. Changes are requests to the elected coordinator, like those of this project's own commands.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from kafka_coord.zk.store import Store
 log = logging.getLogger(__name__)
 
 ANSWER_S = 10.0
-"""How long a tool waits for the coordinator's answer."""
+"""Seconds that a tool waits for the coordinator's answer."""
 _LOOK_AGAIN_S = 0.05
 _AT_ONCE = 200
-"""Groups in one read, which others wait for."""
+"""Groups in one read, for which others wait."""
 _OFFSETS_AT_ONCE = 2_000
 """The coordinator writes each request as one multi."""
 _DONE = "done"
 
 
 class Administration:
-    """See above. One event loop; ZooKeeper is asked on other threads."""
+    """One event loop; other threads ask ZooKeeper."""
 
     def __init__(self, store: Store, terms: ManagedTerms) -> None:
         self._store, self._terms = store, terms
 
     async def states(self, groups: Sequence[str]) -> dict[str, State]:
-        """Those that exist and can be read."""
+        """The groups that exist and can be read."""
         found: dict[str, State] = {}
         for at in range(0, len(groups), _AT_ONCE):
             try:
@@ -77,7 +77,7 @@ class Administration:
     # --- changes -----------------------------------------------------------------------------------------------------
 
     async def adopt(self, group: str, offsets: Mapping[TopicPartition, int]) -> Error:
-        """Makes the group with these offsets. Those that it has already stay as they are."""
+        """Creates the group with these offsets. Existing offsets stay unchanged."""
         try:
             missing = await asyncio.to_thread(begin_adoption, self._store, group, offsets)
         except StoreError as error:
@@ -96,11 +96,11 @@ class Administration:
         return await self._ask(Request(RequestType.DELETE_GROUP, group), Error.NON_EMPTY_GROUP)
 
     async def set_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> Error:
-        """Of partitions that no member holds."""
+        """Sets offsets of partitions that no member holds."""
         return await self._ask(Request(RequestType.RESET_OFFSETS, group, offsets=offsets), Error.UNKNOWN_MEMBER_ID)
 
     async def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> Error:
-        """Of partitions that no member holds."""
+        """Deletes offsets of partitions that no member holds."""
         request = Request(RequestType.DELETE_OFFSETS, group, partitions=PartitionSet.of(partitions))
         return await self._ask(request, Error.GROUP_SUBSCRIBED_TO_TOPIC)
 
@@ -119,7 +119,7 @@ class Administration:
         return Error.NONE if answered.result == _DONE else refused
 
     async def _answer(self, request: Request) -> Request | None:
-        """The request with its answer; ``None`` if there is none in time, and the request is withdrawn. Raises
+        """The answered request; ``None`` if there is no answer in time: then the request is withdrawn. Raises
         :class:`StoreError`."""
         store, loop = self._store, asyncio.get_running_loop()
         data = fields.dump(request.to_json())

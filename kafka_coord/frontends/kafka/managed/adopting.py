@@ -1,4 +1,4 @@
-"""Makes a managed group of an empty client-assigned one: which of its offsets are to be copied into ZooKeeper."""
+"""Makes a managed group of an empty client-assigned one: chooses the offsets to copy into ZooKeeper."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from kafka_coord.zk.store import Store
 
 
 def begin_adoption(store: Store, group: str, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Makes the group if it does not exist. Returns those of the offsets that it lacks, without those of topics that
-    are gone. Raises :class:`StoreError`."""
+    """Creates the group if it does not exist. Returns the offsets that it lacks, without those of topics that are gone.
+    Raises :class:`StoreError`."""
     ensure_group(store, group)
     topics = sorted({tp.topic for tp in offsets})
     paths = [layout.broker_topic(topic) for topic in topics]

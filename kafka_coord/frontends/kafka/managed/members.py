@@ -55,7 +55,8 @@ class Heartbeat:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the client says everything, as it does when it does not know what has been answered."""
+        """Whether the client sends all its fields, as it does when it does not know the answer to its last
+        heartbeat."""
         return self.epoch == JOIN or (self.owned is not None and self.topics.is_told)
 
 
@@ -134,7 +135,7 @@ class ConsumerGroupMember:
     commits: set[Hashable] = field(default_factory=set)
 
     def reach(self, generation: int) -> None:
-        """The member has, or is told of, everything of this generation."""
+        """The member has, or has been told, everything of this generation."""
         if generation <= self.epoch:
             return
         self.previous_epoch, self.epoch = self.epoch, generation
@@ -160,10 +161,10 @@ class ConsumerGroupMembers:
         self._of_group: dict[str, dict[str, ConsumerGroupMember]] = {}
         """By group and member id."""
         self._waits: list[tuple[float, int, ConsumerGroupMember]] = []
-        """A heap of when to answer whom, with entries that no longer hold."""
+        """A heap of (time, member) for due answers; some entries may be obsolete."""
         self._numbers = itertools.count(1)
         self.doubtful: set[str] = set()
-        """Topics of which a client owns less than it was told to start: perhaps they exist no longer."""
+        """Topics of which a client owns less than it was told to start: perhaps they no longer exist."""
         self._stimuli: list[Stimulus] = []
         self._answers: list[Answer] = []
 
@@ -193,14 +194,14 @@ class ConsumerGroupMembers:
             self._beats(member, beat)
 
     def interrupted(self, key: Key, token: Hashable, now: float) -> None:
-        """The client of this heartbeat has sent something else, which it will have the answer to after that to this."""
+        """The client of this heartbeat has sent another request, whose answer must follow this one's."""
         self._now = now
         member = self._waits_for(key, token)
         if member is not None and member.id is not None:
             self._answer_waiting(member, member.pace.after_interruption(now))
 
     def gone(self, key: Key, token: Hashable) -> None:
-        """The client of this heartbeat has given it up."""
+        """The client has given this heartbeat up."""
         member = self._waits_for(key, token)
         if member is not None:
             member.waiting = None
@@ -211,8 +212,8 @@ class ConsumerGroupMembers:
         return member if waits else None
 
     def _join(self, beat: Heartbeat, member: ConsumerGroupMember | None) -> None:
-        """A client that joins again begins with nothing, as a new incarnation; but one that repeats itself because it
-        lost the answer is the same."""
+        """A client that joins again starts with nothing, as a new incarnation. A client that repeats a join because it
+        lost the answer stays the same."""
         if not beat.topics.is_told:
             self._refuse(beat, Error.INVALID_REQUEST, "a member that joins says what it subscribes to")
             return
@@ -259,7 +260,7 @@ class ConsumerGroupMembers:
         self._hold(member, beat, member.pace.join_limit_s())
 
     def _hold(self, member: ConsumerGroupMember, beat: Heartbeat, limit_s: float) -> None:
-        """In place of an earlier heartbeat whose answer its client has given up."""
+        """Replaces an earlier heartbeat whose answer its client has given up."""
         if member.waiting is not None:
             self._refuse(member.waiting, Error.COORDINATOR_LOAD_IN_PROGRESS)
         member.waiting, member.answer_at = beat, self._now + limit_s
@@ -336,7 +337,7 @@ class ConsumerGroupMembers:
         if member.command is not None and member.told:
             command_id, command = member.command
             if isinstance(command, StartFetcher) and not commit.offsets.keys().isdisjoint(command.partitions):
-                self._acknowledged(member, command_id, command)  # it says by this that it has begun
+                self._acknowledged(member, command_id, command)  # this says that it has started
         member.commits.add(commit.token)
         self._stimuli += [
             stimuli.Heard(member.connection),
@@ -344,8 +345,8 @@ class ConsumerGroupMembers:
         ]
 
     def why_not(self, key: Key, member_id: str, epoch: int) -> Error:
-        """Why a member with this epoch may not commit or fetch offsets. Every epoch is good that it has had since it
-        joined: the machine knows what the member holds."""
+        """Why a member with this epoch may not commit or fetch offsets. Every epoch since its join is valid: the
+        machine knows what the member holds."""
         member = self.members.get(key)
         if member is None or member.id is None:
             found = self._machine.members.get(key)
@@ -357,12 +358,12 @@ class ConsumerGroupMembers:
         return Error.NONE if good else Error.STALE_MEMBER_EPOCH
 
     def key_of(self, group: str, member_id: str) -> Key:
-        """The key of a member that a request names only by its member id."""
+        """The key of a member whose request has only its member id."""
         member = self._of_group.get(group, {}).get(member_id)
         return (group, member_id) if member is None else member.key
 
     def heard_of(self, group: str) -> list[ConsumerGroupMember]:
-        """The members that have been heard of in this term. Called on any thread."""
+        """The members that have sent something in this term. Any thread may call it."""
         return list(self._of_group.get(group, {}).values())
 
     # --- from the machine --------------------------------------------------------------------------------------------
@@ -381,7 +382,7 @@ class ConsumerGroupMembers:
             case instructions.Resumed():
                 found = self._machine.members.get(member.key)
                 if found is None or found.id != said.member:
-                    return  # its end is told next
+                    return  # the next instruction reports its end
                 member.id, member.has_acknowledged = said.member, True
                 self._assign(member, found.held, topic_ids or {})
                 self._take_up(member)
@@ -498,7 +499,7 @@ class ConsumerGroupMembers:
     # --- time --------------------------------------------------------------------------------------------------------
 
     def due(self) -> float:
-        """When :meth:`tick` next has an effect."""
+        """The time at which :meth:`tick` next has an effect."""
         while self._waits and not self._holds(*self._waits[0]):
             heapq.heappop(self._waits)
         return self._waits[0][0] if self._waits else float("inf")
@@ -507,7 +508,7 @@ class ConsumerGroupMembers:
         return member.waiting is not None and member.answer_at == at
 
     def tick(self, now: float) -> None:
-        """Answers who has waited long enough."""
+        """Answers heartbeats that have waited long enough."""
         self._now = now
         while self.due() <= now:
             _, _, member = heapq.heappop(self._waits)
@@ -519,6 +520,6 @@ class ConsumerGroupMembers:
 
 
 def _by_id(member: ConsumerGroupMember, partitions: Iterable[TopicPartition]) -> Owned:
-    """The member's partitions by topic id, without those of topics that have none."""
+    """The member's partitions by topic id, without topics that have no id."""
     found = ((member.topic_ids.get(tp.topic), tp.partition) for tp in partitions)
     return frozenset((topic_id, partition) for topic_id, partition in found if topic_id is not None)

@@ -27,7 +27,7 @@ from kafka_coord.wire.messages import message
 
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]")
 _ASSIGNORS = {"uniform": "sticky", "range": "range"}
-"""Kafka's assignors, and the engine's that come closest."""
+"""Maps Kafka's assignors to the closest ones of the engine."""
 _SESSION_TIMEOUT_MS = round(SESSION_TIMEOUT_S * 1000)
 
 
@@ -40,7 +40,7 @@ class ManagedGroups:
         self.has, self.knows = terms.has, terms.knows
 
     async def heartbeat(self, request: Any, client_id: str, client: Caller, *, holds: bool) -> Any:
-        """Answers a ConsumerGroupHeartbeat of a client that may take part. ``holds``: it may be held."""
+        """Answers a ConsumerGroupHeartbeat of a client that has the right. ``holds``: the answer may be held back."""
         member_id = request.member_id or (str(uuid.uuid4()) if request.member_epoch == JOIN else "")
         consumer = consumer_name(request.instance_id or member_id)
         if not is_legal(request.group_id):
@@ -113,7 +113,7 @@ class ManagedGroups:
         return registration_value(register, self._broker_id, client.address, now_ms, nonce)
 
     async def commit(self, request: Any, offsets: Offsets) -> tuple[Error, dict[tuple[str, int], Error]]:
-        """Commits for a member, or for a tool. Returns an error for all, and those of single partitions."""
+        """Commits for a member or for a tool. Returns an error for all partitions, and errors of single ones."""
         if request.generation_id_or_member_epoch < 0 and not request.member_id:
             told = {TopicPartition(*where): one.offset for where, one in offsets.items()}
             return await self.administration.set_offsets(request.group_id, told), {}
@@ -127,7 +127,7 @@ class ManagedGroups:
         return found.error, gone
 
     async def fetch(self, asked: Any) -> tuple[Error, Mapping[tuple[str, int], CommittedOffset]]:
-        """The offsets of a group that an OffsetFetch asks for, those of all partitions where it names no topics."""
+        """The offsets that an OffsetFetch asks for; of all partitions if it names no topics."""
         wanted = None
         if asked.topics is not None:
             wanted = [TopicPartition(one.name, number) for one in asked.topics for number in one.partition_indexes]
@@ -147,7 +147,7 @@ def refused(error: Error, words: str | None = None) -> Any:
 
 
 def _topics(request: Any) -> Topics:
-    """Names that no topic can have are left out. Raises :class:`InvalidPattern`."""
+    """Leaves out names that no topic can have. Raises :class:`InvalidPattern`."""
     names, regex = request.subscribed_topic_names, getattr(request, "subscribed_topic_regex", None)
     if regex:
         Topics(regex=regex).subscription()

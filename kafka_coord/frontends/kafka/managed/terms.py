@@ -87,7 +87,7 @@ class Served:
         wake()
 
     def step(self) -> float:
-        """Does what is due; returns when to do so again. Raises what the term's step raises."""
+        """Does everything that is due. Returns when to call it again. Raises the errors of the term's step."""
         monotonic = self._store.clock.monotonic
         self.woken = False
         if not self.has_begun:
@@ -108,7 +108,7 @@ class Served:
         return min(due, self.members.due())
 
     def _ids_told_by(self, said: instructions.ToClient) -> dict[str, bytes]:
-        """The ids of the topics that this tells a client of partitions of. Raises :class:`StoreError`."""
+        """The ids of the topics in this message to a client. Raises :class:`StoreError`."""
         if isinstance(said, instructions.Deliver) and isinstance(said.command, StartFetcher):
             topics = {tp.topic for tp in said.command.partitions}
         elif isinstance(said, instructions.Resumed):
@@ -160,7 +160,7 @@ class GroupNames:
         self._names = set(names or ())
 
     def add(self, group: str) -> None:
-        """A group that was made a moment ago."""
+        """Adds a group that was just created."""
         self._names.add(group)
 
 
@@ -196,7 +196,7 @@ class ManagedTerms:
         self._pass(partial(self._end, partition))
 
     def has(self, group: str) -> bool:
-        """Whether the group exists in ZooKeeper. Ask only where :meth:`knows` is true."""
+        """Whether the group exists in ZooKeeper. Call it only if :meth:`knows` is true."""
         return group in self._groups
 
     def knows(self, group: str) -> bool:
@@ -205,11 +205,11 @@ class ManagedTerms:
         return served is not None and served.has_begun
 
     def knows_partitions(self) -> int:
-        """Of how many partitions of the groups log it knows that."""
+        """The number of partitions of the groups log for which it knows that."""
         return sum(served.has_begun for served in list(self._served.values()))
 
     def heard_of(self, group: str) -> list[ConsumerGroupMember]:
-        """The members that this instance serves and has heard of."""
+        """The members that this instance serves and that have sent something."""
         served = self._served.get(partition_of(group))
         return served.members.heard_of(group) if served is not None else []
 
@@ -228,7 +228,7 @@ class ManagedTerms:
         return found
 
     def made(self, group: str) -> None:
-        """The group has been made a moment ago."""
+        """The group was just created."""
         self._groups.add(group)
 
     def names(self) -> list[str]:
@@ -258,8 +258,8 @@ class ManagedTerms:
     async def fetch(
         self, group: str, partitions: Iterable[TopicPartition] | None, member: tuple[str, int] | None
     ) -> tuple[Error, Found]:
-        """The stored offsets of these partitions, or of all. ``member``: its member id and epoch, where the
-        client says them."""
+        """The stored offsets of these partitions, or of all. ``member``: its member id and epoch, if the client gave
+        them."""
 
         def pass_on(served: Served, token: asyncio.Future[Any]) -> None:
             error = Error.NONE
@@ -375,7 +375,7 @@ class ManagedTerms:
             self._served[served.partition].due, self._served[served.partition].woken = now + _REFUSED_AGAIN_S, False
 
     def _pass_on(self, served: Served) -> bool:
-        """Passes on what has come of the step; whether there is something for the next."""
+        """Passes the results of the step on. Returns whether there is input for the next."""
         arrived, answers = served.members.take()
         for stimulus in arrived:
             served.term.arrived(stimulus)
@@ -416,7 +416,7 @@ class ManagedTerms:
 
 
 def _resolve(token: object, value: object) -> None:
-    """Answers on the event loop, if that still runs."""
+    """Delivers the answer on the event loop, if that still runs."""
     if isinstance(token, asyncio.Future):
         with suppress(RuntimeError):
             token.get_loop().call_soon_threadsafe(_set, token, value)

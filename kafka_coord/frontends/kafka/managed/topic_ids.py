@@ -1,4 +1,4 @@
-"""The ids that Kafka gives topics from 2.8 on, as ZooKeeper has them."""
+"""The ids that Kafka gives topics from 2.8 on, read from ZooKeeper."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Assigned = tuple[tuple[bytes, tuple[int, ...]], ...]
 
 
 class TopicIds:
-    """See above. One thread."""
+    """Caches topic ids. Use it on one thread."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -28,7 +28,8 @@ class TopicIds:
         return self._ids.get(topic)
 
     def learn(self, topics: Iterable[str]) -> None:
-        """Reads the ids of these topics, as a topic may have gone or been made anew. Raises :class:`StoreError`."""
+        """Reads the ids of these topics again, because a topic may be gone or have been created again. Raises
+        :class:`StoreError`."""
         names = list(topics)
         nodes = self._store.read_many([GetData(layout.broker_topic(topic)) for topic in names]) if names else ()
         for topic, node in zip(names, nodes, strict=True):
@@ -40,7 +41,7 @@ class TopicIds:
                 self._ids[topic] = _decoded(fields.text(fields.load_object(node.data, path), "topic_id", path))
 
     def of_ledger(self, group: str, consumer: str, topics: set[str]) -> dict[str, bytes]:
-        """The ids that these topics had when the consumer was told to start them, and learns the present ones. Raises
+        """The ids that these topics had when the consumer was told to start them. Also learns their present ids. Raises
         :class:`StoreError`."""
         self.learn(topics)
         path = layout.ledger(group, consumer)
@@ -54,7 +55,7 @@ class TopicIds:
                     if space:
                         found[topic] = _decoded(topic_id)
         for topic in found.keys() & topics:
-            self._ids.setdefault(topic, found[topic])  # its znode cannot be read: it may well exist
+            self._ids.setdefault(topic, found[topic])  # its znode cannot be read, but the topic may exist
         return found
 
 

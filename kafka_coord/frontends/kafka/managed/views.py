@@ -33,7 +33,7 @@ class State(StrEnum):
 
 
 class Served(NamedTuple):
-    """What the instance knows of a member that it serves itself."""
+    """What the instance knows about a member that it serves."""
 
     member_id: str
     epoch: int
@@ -42,7 +42,7 @@ class Served(NamedTuple):
 
 class GroupView(NamedTuple):
     """One group. ``seen`` is ``None`` if it does not exist, or if ``error`` says why it cannot be read. ``served`` are
-    members of it by consumer."""
+    its members that this instance serves, by consumer."""
 
     group: str
     error: Error
@@ -78,7 +78,7 @@ def state_of(seen: Observation) -> State:
 
 
 def topics_of(seen: Observation) -> set[str]:
-    """The topics of which members own partitions, or should."""
+    """The topics whose partitions members own, or should own."""
     sets = [ledger.owned for ledger in seen.ledgers.values()]
     sets += seen.assignment.members.values() if seen.assignment is not None else ()
     return {topic for partitions in sets for topic in partitions.topics}
@@ -143,7 +143,7 @@ def _assignment(form: Any, ids: TopicIds, partitions: PartitionSet) -> Any:
 
 
 def described_as_classic(view: GroupView) -> Any:
-    """One group of a DescribeGroups, for tools that do not know KIP-848: as a group of the classic protocol."""
+    """One group of a DescribeGroups, for tools that do not know KIP-848: shown as a group of the classic protocol."""
     form = message("DescribeGroupsResponse")
     one, seen = form.struct("DescribedGroup"), view.seen
     if view.error is not Error.NONE or seen is None:

@@ -1,4 +1,4 @@
-"""KIP-848 on the machine of members, without clock, sockets or ZooKeeper."""
+"""KIP-848 members on the machine of members, without a clock, sockets or ZooKeeper."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Play:
         self.house = House()
         self.identities = {"flights": ID}
         self.topic_ids: dict[str, bytes] = {}
-        """In the ledger of each member."""
+        """By member: the partitions in its ledger."""
         self.members = ConsumerGroupMembers(self.house.machine, self.identities.get, session_timeout_s=SESSION_S)
         self.stores: list[instructions.WriteMember] = []
         self._tokens = itertools.count(1)
@@ -53,7 +53,7 @@ class Play:
         self.answers: dict[object, Any] = {}
 
     def pump(self) -> None:
-        """Passes on everything until nothing is left."""
+        """Passes everything on until nothing is left."""
         while True:
             for one in (found := self.house.taken(object)):  # type: ignore[type-abstract]
                 if isinstance(one, get_args(instructions.ToClient)):
@@ -96,7 +96,7 @@ class Play:
     def send(
         self, generation: int, *, start: tuple[int, ...] = (), stop: tuple[int, ...] = (), who: str = "m1"
     ) -> None:
-        """A command comes into the member's channel."""
+        """Puts a command into the member's channel."""
         member = self.house.machine.members["delays", who].id
         partitions = {tp(number): StartPoint(0) for number in start}
         command: StartFetcher | StopFetcher = StartFetcher(generation, 1, member.incarnation, partitions, "test")
@@ -107,7 +107,7 @@ class Play:
         self.pump()
 
     def write(self) -> list[instructions.WriteMember]:
-        """ZooKeeper takes all writes; what they were."""
+        """Lets ZooKeeper accept all writes. Returns them."""
         written, self.stores = self.stores, []
         for store in written:
             self.house.written(store)
@@ -115,7 +115,7 @@ class Play:
         return written
 
     def holding(self, *partitions: int, generation: int = 3, software: str = "") -> int:
-        """``m1`` has joined and owns these. Its epoch."""
+        """``m1`` has joined and owns these. Returns its epoch."""
         self.beat(JOIN, software=software)
         self.send(generation, start=partitions)
         self.beat(generation, owned=owned(*partitions), topics=FLIGHTS)

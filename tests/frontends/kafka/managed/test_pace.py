@@ -14,8 +14,8 @@ SOON_S = 0.002
 
 @dataclass
 class Client:
-    """librdkafka: it gives a heartbeat up after the interval it was last told, and sends the next one that interval
-    after it sent the one before. ``commit_s``: it commits that often, on the same connection."""
+    """librdkafka: it gives a heartbeat up after the interval that it was last told. It sends the next one that interval
+    after it sent the previous one. ``commit_s``: it commits this often, on the same connection."""
 
     software: str = "librdkafka"
     commit_s: float = math.inf

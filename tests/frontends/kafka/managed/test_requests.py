@@ -1,4 +1,4 @@
-"""What a request of a stock client means to the engine."""
+"""What requests of stock clients mean to the engine."""
 
 from __future__ import annotations
 

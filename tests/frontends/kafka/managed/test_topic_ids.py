@@ -1,4 +1,4 @@
-"""The ids of topics, as they are in ZooKeeper and in ledgers."""
+"""The ids of topics in ZooKeeper and in ledgers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def written(topic_id: bytes) -> str:
 
 @pytest.fixture
 def store() -> Iterator[Store]:
-    """With a ledger of a consumer that holds a partition of an earlier topic."""
+    """A ledger of a consumer that holds a partition of an earlier topic."""
     store = SimulatedStore(server := SimulatedZooKeeper(), VirtualClock(), Quiet(), 30_000)
     store.connect(server.replicas[0])
     owned = PartitionSet.from_json({"flights": "0"}, "")

@@ -1,4 +1,4 @@
-"""What KIP-848 clients subscribe to, as subscriptions of the engine."""
+"""The subscriptions of KIP-848 clients, as subscriptions of the engine."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Kafka clients of others, played through one scenario each: ``scripts/clients``.
+"""Third-party Kafka clients, each run through one scenario: ``scripts/clients``.
 
 ``members/`` has a small program for each client. All take ``BOOTSTRAP TOPIC GROUP NAME [STRATEGY [INSTANCE_ID]]`` and
-say on standard output, a line each: ``assigned 0,1,2`` (all that it has now), ``record PARTITION OFFSET``, and
-``committed`` after each commit that was acknowledged. At the end of their standard input they leave and say ``closed``.
+write lines to standard output: ``assigned 0,1,2`` (all partitions that it has now), ``record PARTITION OFFSET``, and
+``committed`` after each acknowledged commit. When their standard input ends, they leave and write ``closed``.
 """

@@ -1,4 +1,4 @@
-"""``scripts/clients [NAME …]``: plays each client, or those whose names begin so, and prints what was seen."""
+"""``scripts/clients [NAME …]``: runs each client, or those with these name prefixes, and prints the results."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def main(names: tuple[str, ...], brokers: str | None) -> None:
 
 
 def _tried(contender: Contender, front: Instances) -> bool:
-    """Whether it failed. A client that this machine has no tools for is named as not tried."""
+    """Runs it. Returns whether it failed. Names a client as not tried if this machine lacks the tools for it."""
     try:
         contender.program()
     except KafkaCoordError as error:

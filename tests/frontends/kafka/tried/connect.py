@@ -1,7 +1,6 @@
 """Kafka Connect in distributed mode, and Kafka's console consumer: groups that no program of ``members/`` has.
 
-Workers are members of a group of the type ``connect``, with protocols of their own; a sink is a consumer group beside
-it.
+Workers are members of a group of the type ``connect``, with their own protocols; a sink has a consumer group besides.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def _running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]
 
 
 class Worker:
-    """One worker, by its REST interface."""
+    """One worker, through its REST interface."""
 
     def __init__(self, bootstrap: str, directory: Path, name: str) -> None:
         self.port = free_port()
@@ -86,7 +85,7 @@ class Worker:
         return _java(jars, "org.apache.kafka.connect.cli.ConnectDistributed", str(self._settings))
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """None where it does not answer, or not yet."""
+        """``None`` if it does not answer, or not yet."""
         connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=10)
         data = None if body is None else json.dumps(body).encode()
         try:
@@ -100,7 +99,7 @@ class Worker:
         return json.loads(said or b"null") if answer.status < 300 else None
 
     def runs_all(self, workers: int) -> bool:
-        """Whether the connector and all its tasks run, on so many workers."""
+        """Whether the connector and all its tasks run, on that many workers."""
         status = self.ask(f"/connectors/{_SINK}/status")
         if not status:
             return False
@@ -110,8 +109,8 @@ class Worker:
 
 
 def try_connect(instances: Instances, directory: Path) -> str:
-    """Two workers share a sink's tasks; one is killed; the coordinator goes away and comes back. What was seen; raises
-    :class:`NotSeen`."""
+    """Two workers share a sink's tasks; one is killed; the coordinator goes away and comes back. Returns the results.
+    Raises :class:`NotSeen`."""
     output = directory / "sunk"
     TopicAdmin(instances.brokers).create(_TOPIC, _TASKS, replication=1)
     workers = [Worker(instances.bootstrap, directory, f"worker-{n}") for n in (1, 2)]
@@ -148,7 +147,7 @@ def _produce(bootstrap: str, first: int) -> None:
 
 
 def _members_of(bootstrap: str, group: str) -> str:
-    """Its state, type and members, as its coordinator describes it; librdkafka describes consumer groups only."""
+    """Its state, type and members, as its coordinator describes it. librdkafka describes only consumer groups."""
 
     async def ask() -> Any:
         for address in bootstrap.split(","):
@@ -169,7 +168,7 @@ def _members_of(bootstrap: str, group: str) -> str:
 
 
 def try_console(instances: Instances, directory: Path) -> str:
-    """Two console consumers share a topic; one is told to end; the next begins where the group is."""
+    """Two console consumers share a topic; one is stopped; the next continues at the group's offsets."""
     topic = "console-records"
     TopicAdmin(instances.brokers).create(topic, _TASKS, replication=1)
     producer = Producer({"bootstrap.servers": instances.bootstrap, "log_level": 0})

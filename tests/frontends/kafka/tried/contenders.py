@@ -1,4 +1,4 @@
-"""The clients that are tried: how a member of each is started."""
+"""The tested clients, and how to start a member of each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.frontends.kafka.tried.fetching import MEMBERS, go_program, java_class
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What is run, before the arguments that all members take."""
+    """The command, without the arguments that all members take."""
 
     command: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -21,7 +21,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A client in one version. ``program`` fetches it where necessary; it raises :class:`DevClusterError`."""
+    """A client in one version. ``program`` fetches it if necessary, and raises :class:`DevClusterError`."""
 
     name: str
     program: Callable[[], Program]
@@ -76,5 +76,5 @@ CONTENDERS = (
 
 
 def environment(program: Program) -> dict[str, str]:
-    """Without this project's own ``PYTHONPATH``: a member knows nothing of it."""
+    """The environment without this project's ``PYTHONPATH``: a member must not import this project."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | dict(program.environment)

@@ -1,4 +1,4 @@
-"""Where the clients come from: each by its language's own package tool, once, into the cache."""
+"""Fetches each client once into the cache, with its language's own package tool."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def home(name: str) -> Path:
 
 
 def tool(name: str) -> str:
-    """Where it is. Raises :class:`DevClusterError` where this machine does not have it."""
+    """The path of the tool. Raises :class:`DevClusterError` if this machine does not have it."""
     found = shutil.which(name)
     if found is None:
         raise DevClusterError(f"{name} is not installed")
@@ -39,7 +39,7 @@ def python_packages(*requirements: str) -> Path:
 
 
 def java_jars(*artifacts: str) -> tuple[Path, ...]:
-    """The jars of these (``group:name:version``) and of all that they need, by Maven."""
+    """The jars of these (``group:name:version``) and of their dependencies, by Maven."""
     where = home("-".join(one.partition(":")[2].replace(":", "-") for one in artifacts))
     if not where.exists():
         with becoming(where, artifacts[0]) as fetched:
@@ -84,7 +84,7 @@ def node_packages(*requirements: str) -> Path:
 
 
 def run(command: Sequence[str], cwd: Path | None = None) -> None:
-    """Raises :class:`DevClusterError` with what it said last where it fails."""
+    """Raises :class:`DevClusterError` with its last output if it fails."""
     ended = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if ended.returncode:
         said = (ended.stderr.strip() or ended.stdout.strip())[-600:]

@@ -1,4 +1,4 @@
-"""Brokers of releases before 3.9: one of each line, with the Scala it was built with."""
+"""Brokers of releases before 3.9: one of each release line, with its Scala version."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kafka_coord.dev.cluster.server import JvmProgram
 from tests.frontends.kafka.tried.fetching import java_jars
 
 _OF_JAVA_8 = "javax.xml.bind:jaxb-api:2.3.1"
-"""What later Javas have no more, and brokers of 0.11 need."""
+"""Classes that brokers of 0.11 need and later Javas lack."""
 OLDER = {
     "2.8.2": ("org.apache.kafka:kafka_2.13:2.8.2",),
     "1.1.1": ("org.apache.kafka:kafka_2.12:1.1.1",),

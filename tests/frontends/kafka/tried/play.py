@@ -1,4 +1,4 @@
-"""The scenario that each client is played through: join, share, leave, lose the coordinator, resume, be static."""
+"""The scenario for each client: join, share, leave, lose the coordinator, resume, be static."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _AWAY_S = 3.0
 
 
 class Instances(Protocol):
-    """What a play needs of the instances and their brokers."""
+    """The part of the instances and their brokers that a play needs."""
 
     @property
     def bootstrap(self) -> str: ...
@@ -36,12 +36,12 @@ class Instances(Protocol):
 
 
 class NotSeen(Exception):
-    """What a step waits for did not come."""
+    """The event that a step waits for did not happen."""
 
 
 @dataclass(eq=False)
 class Member:
-    """A member's process, and what it has said."""
+    """A member's process, and its output so far."""
 
     process: subprocess.Popen[str]
     listening: threading.Thread = field(init=False)
@@ -49,7 +49,7 @@ class Member:
     assignments: int = 0
     records: list[tuple[int, int]] = field(default_factory=list)
     committed: int = 0
-    """How many records it had been given when its last commit was acknowledged."""
+    """How many records it had received when its last commit was acknowledged."""
     said: list[str] = field(default_factory=list)
 
     def listen(self) -> None:
@@ -72,7 +72,7 @@ class Member:
             self.said.append(line)
 
     def end(self) -> None:
-        """It is killed, if it is still there."""
+        """Kills it if it still runs."""
         assert self.process.stdin is not None
         self.process.kill()
         self.process.wait()
@@ -81,7 +81,7 @@ class Member:
         self.listening.join(10)
 
     def leave(self) -> None:
-        """It is asked to leave by the end of its input. Raises :class:`NotSeen` where it does not."""
+        """Ends its input, so that it leaves. Raises :class:`NotSeen` if it does not."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.close()
@@ -93,7 +93,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What came of a play: each step with the seconds it took, and where it stopped."""
+    """The result of a play: each step with its seconds, and the step that failed."""
 
     steps: tuple[tuple[str, float], ...]
     failure: str = ""
@@ -101,7 +101,7 @@ class Seen:
 
 
 class Play:
-    """One client with one strategy, in a group and a topic of its own."""
+    """One client with one strategy, in its own group and topic."""
 
     def __init__(self, contender: Contender, strategy: str, instances: Instances) -> None:
         self._contender, self._strategy, self._instances = contender, strategy, instances
@@ -112,7 +112,7 @@ class Play:
         self._steps: list[tuple[str, float]] = []
 
     def run(self, without: Container[str] = ()) -> Seen:
-        """``without`` names steps that are left out: ``lose coordinator``, ``be static``."""
+        """``without`` names steps to leave out: ``lose coordinator``, ``be static``."""
         TopicAdmin(self._instances.brokers).create(self._topic, PARTITIONS, replication=1)
         failure = ""
         try:
@@ -135,14 +135,14 @@ class Play:
     # --- the steps ---------------------------------------------------------------------------------------------------
 
     def _join(self) -> None:
-        """The first member gets everything, and commits it."""
+        """The first member gets all partitions, and commits."""
         self._produce()
         first = self._start("a")
         self._until(lambda: len(first.assigned) == PARTITIONS, "one member has all partitions")
         self._until_read()
 
     def _share(self) -> None:
-        """A second joins: each has some, together they have all."""
+        """A second member joins: each has some partitions, and together they have all."""
         second = self._start("b")
         self._until(self._shared, "two members share the partitions")
         self._produce()
@@ -158,7 +158,7 @@ class Play:
         self._until_read()
 
     def _lose_coordinator(self) -> None:
-        """The instance that coordinates the group is away for a while; the member goes on where it was."""
+        """The coordinating instance is away for a while; the member continues where it was."""
         partition = partition_of(self._group)
         coordinator = self._instances.coordinator(partition)
         self._instances.stop(coordinator)
@@ -168,7 +168,7 @@ class Play:
         self._until_read()
 
     def _resume(self) -> None:
-        """The member leaves; the next begins where the group had committed, and nowhere else."""
+        """The member leaves; the next one begins exactly where the group had committed."""
         (first, *_) = self._members
         before = set(itertools.chain.from_iterable(one.records for one in self._members))
         first.leave()
@@ -179,7 +179,7 @@ class Play:
             raise NotSeen(f"{len(again)} records were given again after a clean leave")
 
     def _be_static(self) -> None:
-        """Two static members; one is killed and comes back at once: it has its partitions again, and the other is not
+        """Two static members: one is killed and comes back at once. It gets its partitions again, and the other is not
         disturbed."""
         for one in self._members:
             if one.process.poll() is None:
@@ -227,7 +227,7 @@ class Play:
         self._produced += RECORDS
 
     def _until_read(self) -> None:
-        """All records were given, and whoever is there has committed what it was given."""
+        """All records were received, and all running members have committed what they received."""
 
         def done() -> bool:
             given = set(itertools.chain.from_iterable(one.records for one in self._members))

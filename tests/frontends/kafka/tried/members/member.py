@@ -1,4 +1,4 @@
-"""A member by one of Python's clients: ``member.py LIBRARY BOOTSTRAP TOPIC GROUP NAME [STRATEGY [INSTANCE_ID]]``."""
+"""A member with one of Python's clients: ``member.py LIBRARY BOOTSTRAP TOPIC GROUP NAME [STRATEGY [INSTANCE_ID]]``."""
 
 from __future__ import annotations
 
