@@ -1,8 +1,8 @@
 """Changes some of the broker's answers on their way to a client. Pure.
 
-ApiVersions always gets the versions that this instance answers. With ``--kafka-rewrite`` also the brokers of Metadata
-and DescribeCluster, whose addresses become those of the instances beside them; and requests whose later versions tell
-addresses elsewhere, or that are not known here, are advertised up to the version before.
+An ApiVersions answer always gets the versions that this instance answers. With ``--kafka-rewrite``, the brokers'
+addresses in Metadata and DescribeCluster become those of the instances beside them. Requests whose later versions would
+return addresses elsewhere, or whose versions are unknown here, are then advertised only up to the version before.
 """
 
 from __future__ import annotations
