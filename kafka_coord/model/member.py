@@ -75,12 +75,6 @@ class Subscription:
         """Whether :meth:`wants` can answer without matching the pattern, which may take tens of milliseconds."""
         return self.kind is SubscriptionKind.STATIC or topic_pattern(self.pattern).knows(topic)
 
-    def streams_for(self, topic: str) -> int:
-        """The number of streams in which the consumer reads this topic (0 if it does not subscribe to it)."""
-        if self.kind is SubscriptionKind.STATIC:
-            return self.topics.get(topic, 0)
-        return self.streams if self.wants(topic) else 0
-
     def to_json(self) -> dict[str, Any]:
         written = dict(sorted(self.topics.items())) if not self.is_wildcard else {self.pattern: self.streams}
         return {"subscription": written, "pattern": str(self.kind)}

@@ -11,7 +11,7 @@ from typing import Any
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE, Id
 
 from kafka_coord.errors import SettingsError
-from kafka_coord.zk.acl import RULES, AclOf, AclPlan, Identity
+from kafka_coord.zk.acl import RULES, AclOf, AclPlan
 from kafka_coord.zk.acl_identities import digest_identity
 
 DEFAULT_MAX_REQUEST_BYTES = 0xFFFFF
@@ -91,14 +91,6 @@ class ZkOptions:
         groups = (*self.plan.consumers, "*")
         paths = (rule.place.replace("<group>", group) for rule in RULES for group in groups)
         return max((to_kazoo(self.plan.of(path)) for path in paths), key=len)
-
-    def whoami(self) -> Identity | None:
-        """The identity that ZooKeeper will give this client, if it can be told without asking; otherwise ``None``."""
-        if self.digest is not None:
-            return digest_identity(self.digest.username, self.digest.password)
-        if self.sasl is not None and self.sasl.mechanism == "DIGEST-MD5" and self.sasl.username:
-            return Identity("sasl", self.sasl.username)
-        return None
 
     def _check_plan(self, plan: AclPlan) -> None:
         if self.acl is not Acl.OPEN:

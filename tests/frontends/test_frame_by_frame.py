@@ -7,54 +7,22 @@ from collections.abc import Callable
 
 import pytest
 
-from kafka_coord.channel.frames import Frame
 from kafka_coord.channel.rpc import Answered, Asked, Event, Refused, Rpc
 from kafka_coord.coordinator.coordinator import ConsumerCoordinator
 from kafka_coord.frontends.socket.gateway import Gateway
 from kafka_coord.model import StartFetcher, StartPoint, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
-from kafka_coord.zk.election import Leadership, ZkElection
+from kafka_coord.zk.election import ZkElection
 from tests.coordinator.harness import World
 from tests.frontends.harness import HandConsumer, SocketInstance
+from tests.frontends.simulated import LeadershipView, Peer
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.zookeeper
 
 Instances = Callable[..., SocketInstance]
 Connect = Callable[[SocketInstance], HandConsumer]
-
-
-class Peer:
-    """A connection whose other end is the test."""
-
-    address, certificate = "127.0.0.1:1", None
-
-    def __init__(self) -> None:
-        self.sent: list[Frame] = []
-        self.closed = False
-
-    def send(self, frame: Frame) -> None:
-        self.sent.append(frame)
-
-    def rest(self, seconds: float) -> None:
-        del seconds
-
-    def close(self) -> None:
-        self.closed = True
-
-
-class LeadershipView:
-    """Elected if the test says so."""
-
-    def __init__(self) -> None:
-        self.held: Leadership | None = None
-
-    def leadership(self) -> Leadership | None:
-        return self.held
-
-    def leads(self) -> bool:
-        return self.held is not None
 
 
 class Asking:

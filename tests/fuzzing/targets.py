@@ -89,7 +89,7 @@ def _to_json(value: Any) -> Any:
 def _member(value: fields.Json) -> Member:
     member = Member.from_json(value, "c1", 7, _WHERE)
     for topic in ("flights", "__consumer_offsets"):
-        member.subscription.streams_for(topic)
+        member.subscription.wants(topic)
     return member
 
 

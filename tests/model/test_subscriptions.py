@@ -53,13 +53,6 @@ def test_a_white_list_may_name_kafkas_own():
     assert Subscription.matching("__consumer_offsets").wants("__consumer_offsets")
 
 
-def test_how_many_streams_a_topic_is_run_in():
-    assert Subscription.to({"flights": 3}).streams_for("flights") == 3
-    assert Subscription.to({"flights": 3}).streams_for("planes") == 0
-    assert Subscription.matching("f.*", streams=2).streams_for("flights") == 2
-    assert Subscription.matching("f.*", streams=2).streams_for("planes") == 0
-
-
 @pytest.mark.parametrize(
     "pattern",
     ["(a+)+$", "(a|a)*b", "(a*)*(a*)*(a*)*b", "(.*a){12}x", "((a?){20}a{20},)*c"],

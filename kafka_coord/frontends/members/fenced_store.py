@@ -20,7 +20,6 @@ from kafka_coord.zk.store import (
     ReadResult,
     Session,
     SessionListener,
-    SessionState,
     SetData,
     Stat,
     Store,
@@ -125,11 +124,6 @@ class FencedStore(Store):
 
     def close(self) -> None:
         """Does nothing: the other store's owner closes it."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a request may be sent at this moment."""
-        return self._store.session.state is SessionState.CONNECTED
 
     def _alone(self, op: Op) -> OpResult:
         try:
