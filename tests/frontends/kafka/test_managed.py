@@ -212,6 +212,18 @@ def test_kafkas_tools_and_admin_clients_see_and_change_a_managed_group(
     assert not front.store.exists(layout.group(group))
 
 
+def test_a_static_member_comes_back_to_its_partitions(consumer: Callable[..., Consumer]) -> None:
+    group = f"managed-{next(_numbers)}"
+    one, other = (consumer(group, group_instance_id=f"rack/{number}") for number in (1, 2))
+    eventually(lambda: shared(one, other), within_s=30)
+    before, moved = one.assignment(), other.assignment()
+    one.close()
+    back = consumer(group, group_instance_id="rack/1")
+    eventually(lambda: shared(back, other), within_s=30)
+    assert sorted(tp.partition for tp in back.assignment()) == sorted(tp.partition for tp in before)
+    assert sorted(tp.partition for tp in other.assignment()) == sorted(tp.partition for tp in moved)
+
+
 def test_operators_see_what_the_instance_knows_of_its_clients(
     front: Front, service: CoordinatorService, consumer: Callable[..., Consumer]
 ) -> None:

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import InvalidPattern
@@ -35,6 +36,14 @@ Owned = frozenset[tuple[bytes, int]]
 """Partitions by topic id."""
 Key = tuple[str, str]
 """Group and consumer: the name that the member has in the engine, its instance id or else its member id."""
+
+
+_ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]")
+
+
+def consumer_name(identity: str) -> str:
+    """The name in the engine for an instance id or a member id. librdkafka's have characters that names may not."""
+    return _ILLEGAL.sub(lambda found: "".join(f"_{byte:02X}" for byte in found[0].encode()), identity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +186,8 @@ class ConsumerGroupMembers:
 
     def heartbeat(self, beat: Heartbeat, now: float) -> None:
         self._now = now
+        if not beat.is_static and beat.epoch != JOIN:  # clients tell the instance id only with everything else
+            beat = replace(beat, key=self.key_of(beat.key, beat.member_id))
         member = self.members.get(beat.key)
         if beat.epoch == JOIN:
             self._join(beat, member)
@@ -188,26 +199,26 @@ class ConsumerGroupMembers:
             self._wait(member, beat)
         elif beat.epoch < JOIN:
             member.leaving = beat
-            for_good = beat.is_static and beat.epoch == LEAVE
+            for_good = member.is_static and beat.epoch == LEAVE
             self._stimuli.append(stimuli.LeaveWanted(member.connection, beat, {}, for_good))
         else:
             self._beats(member, beat)
 
-    def interrupted(self, key: Key, token: Hashable, now: float) -> None:
+    def interrupted(self, group: str, member_id: str, token: Hashable, now: float) -> None:
         """The client of this heartbeat has sent another request, whose answer must follow this one's."""
         self._now = now
-        member = self._waits_for(key, token)
+        member = self._waits_for(group, member_id, token)
         if member is not None and member.id is not None:
             self._answer_waiting(member, member.pace.after_interruption(now))
 
-    def gone(self, key: Key, token: Hashable) -> None:
+    def gone(self, group: str, member_id: str, token: Hashable) -> None:
         """The client has given this heartbeat up."""
-        member = self._waits_for(key, token)
+        member = self._waits_for(group, member_id, token)
         if member is not None:
             member.waiting = None
 
-    def _waits_for(self, key: Key, token: Hashable) -> ConsumerGroupMember | None:
-        member = self.members.get(key)
+    def _waits_for(self, group: str, member_id: str, token: Hashable) -> ConsumerGroupMember | None:
+        member = self._of_group.get(group, {}).get(member_id)
         waits = member is not None and member.waiting is not None and member.waiting.token is token
         return member if waits else None
 
@@ -328,11 +339,12 @@ class ConsumerGroupMembers:
 
     def commit(self, commit: Commit, now: float) -> None:
         self._now = now
-        error = self.why_not(commit.key, commit.member_id, commit.epoch)
+        key = self.key_of(commit.key, commit.member_id)
+        error = self.why_not(key, commit.member_id, commit.epoch)
         if error is not Error.NONE:
             self._answers.append(Committed(commit.token, error))
             return
-        member = self.members[commit.key]
+        member = self.members[key]
         member.pace.committed(now)
         if member.command is not None and member.told:
             command_id, command = member.command
@@ -357,10 +369,14 @@ class ConsumerGroupMembers:
         good = member.first_epoch <= epoch <= member.epoch
         return Error.NONE if good else Error.STALE_MEMBER_EPOCH
 
-    def key_of(self, group: str, member_id: str) -> Key:
-        """The key of a member whose request has only its member id."""
-        member = self._of_group.get(group, {}).get(member_id)
-        return (group, member_id) if member is None else member.key
+    def key_of(self, key: Key, member_id: str) -> Key:
+        """The key of the member with this id, if there is one. ``key`` is what it has unless it is static."""
+        member = self._of_group.get(key[0], {}).get(member_id)
+        if member is not None or key in self._machine.members:
+            return key if member is None else member.key
+        known = self._machine.members.values()  # of an earlier term
+        ids = (one.key for one in known if one.id.group == key[0] and one.options.resume_key == member_id)
+        return next(ids, key)
 
     def heard_of(self, group: str) -> list[ConsumerGroupMember]:
         """The members that have sent something in this term. Any thread may call it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 import time
 import uuid
@@ -14,7 +13,7 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import InvalidPattern
 from kafka_coord.frontends.kafka.calls import Caller
 from kafka_coord.frontends.kafka.managed.administration import Administration
-from kafka_coord.frontends.kafka.managed.members import JOIN, Beaten, Commit, Heartbeat
+from kafka_coord.frontends.kafka.managed.members import JOIN, Beaten, Commit, Heartbeat, consumer_name
 from kafka_coord.frontends.kafka.managed.terms import PROTOCOL, SESSION_TIMEOUT_S, ManagedTerms
 from kafka_coord.frontends.kafka.managed.topic_ids import Assigned
 from kafka_coord.frontends.kafka.managed.topics import Topics
@@ -25,7 +24,6 @@ from kafka_coord.model import Member, Subscription, TopicPartition
 from kafka_coord.model.names import is_legal
 from kafka_coord.wire.messages import message
 
-_ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]")
 _ASSIGNORS = {"uniform": "sticky", "range": "range"}
 """Maps Kafka's assignors to the closest ones of the engine."""
 _SESSION_TIMEOUT_MS = round(SESSION_TIMEOUT_S * 1000)
@@ -68,7 +66,8 @@ class ManagedGroups:
                 return refused(Error.INVALID_REQUEST, refusal.message)
         key = request.group_id, consumer
         answer, assigned = await self._terms.heartbeat(
-            key,
+            request.group_id,
+            member_id,
             lambda token: Heartbeat(
                 token,
                 key,
@@ -135,11 +134,6 @@ class ManagedGroups:
         member = (member_id, epoch) if member_id and epoch >= 0 else None
         error, found = await self._terms.fetch(asked.group_id, wanted, member)
         return error, {where: CommittedOffset(offset) for where, offset in found.items() if offset is not None}
-
-
-def consumer_name(identity: str) -> str:
-    """The name in the engine for an instance id or a member id. librdkafka's have characters that names may not."""
-    return _ILLEGAL.sub(lambda found: "".join(f"_{byte:02X}" for byte in found[0].encode()), identity)
 
 
 def refused(error: Error, words: str | None = None) -> Any:

@@ -26,7 +26,7 @@ from kafka_coord.frontends.kafka.managed.members import (
     ConsumerGroupMember,
     ConsumerGroupMembers,
     Heartbeat,
-    Key,
+    consumer_name,
 )
 from kafka_coord.frontends.kafka.managed.topic_ids import Assigned, TopicIds, grouped
 from kafka_coord.frontends.members.committed import Committed as Found
@@ -236,7 +236,7 @@ class ManagedTerms:
         return self._groups.all()
 
     async def heartbeat(
-        self, key: Key, beat: Callable[[object], Heartbeat], client: Caller
+        self, group: str, member_id: str, beat: Callable[[object], Heartbeat], client: Caller
     ) -> tuple[Beaten, Assigned | None]:
         """``beat`` makes the member's heartbeat with its token. Returns the answer, and its assignment by topic id."""
 
@@ -244,7 +244,7 @@ class ManagedTerms:
             served.members.heartbeat(beat(token), self._store.clock.monotonic())
 
         refused = Beaten(None, Error.COORDINATOR_LOAD_IN_PROGRESS, "", 0), None
-        found: tuple[Beaten, Assigned | None] = await self._ask(key[0], pass_on, refused, (client, key))
+        found: tuple[Beaten, Assigned | None] = await self._ask(group, pass_on, refused, (client, member_id))
         return found
 
     async def commit(self, group: str, commit: Callable[[object], Commit]) -> Committed:
@@ -265,7 +265,8 @@ class ManagedTerms:
             error = Error.NONE
             if member is not None:
                 member_id, epoch = member
-                error = served.members.why_not(served.members.key_of(group, member_id), member_id, epoch)
+                key = served.members.key_of((group, consumer_name(member_id)), member_id)
+                error = served.members.why_not(key, member_id, epoch)
             if error is not Error.NONE:
                 _resolve(token, (error, {}))
                 return
@@ -280,9 +281,9 @@ class ManagedTerms:
         group: str,
         pass_on: Callable[[Served, Any], None],
         refused: object,
-        held: tuple[Caller, Key] | None = None,
+        held: tuple[Caller, str] | None = None,
     ) -> Any:
-        """``held``: the client and the member whose request may be held."""
+        """``held``: the client, and the member id, whose request may be held."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def take() -> None:
@@ -301,26 +302,26 @@ class ManagedTerms:
         self._pass(take)
         if held is None:
             return await answer
-        client, key = held
-        client.holding(lambda: self._pass(partial(self._interrupted, key, answer)))
+        client, member_id = held
+        client.holding(lambda: self._pass(partial(self._interrupted, group, member_id, answer)))
         try:
             return await answer
         except asyncio.CancelledError:
-            self._pass(partial(self._gone, key, answer))
+            self._pass(partial(self._gone, group, member_id, answer))
             raise
         finally:
             client.holding(None)
 
-    def _interrupted(self, key: Key, token: object) -> None:
-        served = self._served.get(partition_of(key[0]))
+    def _interrupted(self, group: str, member_id: str, token: object) -> None:
+        served = self._served.get(partition_of(group))
         if served is not None:
-            served.members.interrupted(key, token, self._store.clock.monotonic())
+            served.members.interrupted(group, member_id, token, self._store.clock.monotonic())
             served.woken = True
 
-    def _gone(self, key: Key, token: object) -> None:
-        served = self._served.get(partition_of(key[0]))
+    def _gone(self, group: str, member_id: str, token: object) -> None:
+        served = self._served.get(partition_of(group))
         if served is not None:
-            served.members.gone(key, token)
+            served.members.gone(group, member_id, token)
 
     def _pass(self, call: Callable[[], None]) -> None:
         self._inbox.append(call)

@@ -153,15 +153,15 @@ def test_a_held_heartbeat_ends_when_its_client_sends_something_else_or_is_gone()
     epoch = play.holding(0, software="librdkafka")
     assert play.beat(epoch) is None
     play.house.now += 0.4
-    key, token = ("delays", "m1"), play.last_token
-    play.members.interrupted(key, "another", play.house.now)
+    who, token = ("delays", "m1"), play.last_token
+    play.members.interrupted(*who, "another", play.house.now)
     play.pump()
     assert token not in play.answers
-    play.members.interrupted(key, token, play.house.now)
+    play.members.interrupted(*who, token, play.house.now)
     play.pump()
     assert (play.answers[token].assignment, round(play.answers[token].interval_s, 3)) == (None, 0.4)
     assert play.beat(epoch) is None
-    play.members.gone(key, play.last_token)
+    play.members.gone(*who, play.last_token)
     play.send(4, stop=(0,))
     assert play.last_token not in play.answers
     assert play.beat(epoch).assignment == flights()
@@ -317,6 +317,19 @@ def test_a_subscription_that_cannot_be_written_is_asked_for_again() -> None:
     assert play.answers[play.last_token].error is Error.COORDINATOR_NOT_AVAILABLE
     play.beat(epoch, topics=Topics(FLIGHTS.names, "gat.*"))
     assert [store.subscription for store in play.write()] == [Topics(FLIGHTS.names, "gat.*").subscription()]
+
+
+def test_a_static_member_tells_its_instance_id_only_when_it_joins() -> None:
+    play = Play()
+    play.beat(JOIN, consumer="i1")
+    play.send(3, start=(0,), who="i1")
+    assert play.beat(3, owned=owned(0)).error is Error.NONE
+    assert len(play.write()) == 1
+    assert play.commit(3, 7).error is Error.NONE
+
+    later = Play()
+    later.house.tell(stimuli.MemberFound(MemberId("delays", "i1", 7), RegistrationOptions(SESSION_S, False, "m1")))
+    assert later.beat(5, owned=owned(0, 1)).error is Error.NONE, "an earlier term knew it"
 
 
 @pytest.mark.parametrize(("epoch", "for_good"), [(LEAVE, True), (LEAVE_FOR_NOW, False)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kafka_coord.frontends.kafka.managed.requests import consumer_name
+from kafka_coord.frontends.kafka.managed.members import consumer_name
 from kafka_coord.model.names import is_legal
 
 
