@@ -22,7 +22,7 @@ _HEAD = struct.Struct(">qiibIhiqqqhii")
 _CRC = struct.Struct(">I")
 _AFTER_CRC = 21
 _BEFORE_LENGTH_ENDS = 12
-_CONTROL, _TRANSACTIONAL, _COMPRESSION = 0x20, 0x10, 0x07
+_CONTROL, _COMPRESSION = 0x20, 0x07
 NO_PRODUCER = -1
 
 
@@ -46,7 +46,6 @@ class Batch:
     producer_epoch: int
     base_sequence: int
     is_control: bool
-    is_transactional: bool
     records: tuple[LogRecord, ...]
 
 
@@ -57,7 +56,6 @@ def encode_batch(
     producer_id: int = NO_PRODUCER,
     producer_epoch: int = -1,
     base_sequence: int = -1,
-    transactional: bool = False,
 ) -> bytes:
     """The bytes of a batch as a producer sends it: uncompressed, base offset 0."""
     parts: list[bytes] = []
@@ -69,7 +67,7 @@ def encode_batch(
         parts += _varint(len(one)), one
     body = b"".join(parts)
     last = len(records) - 1
-    head = (_TRANSACTIONAL if transactional else 0, last, now_ms, now_ms, producer_id, producer_epoch, base_sequence)
+    head = (0, last, now_ms, now_ms, producer_id, producer_epoch, base_sequence)
     start = _HEAD.pack(0, _HEAD.size - _BEFORE_LENGTH_ENDS + len(body), -1, 2, 0, *head, len(records))
     covered = start[_AFTER_CRC:] + body
     return start[: _AFTER_CRC - _CRC.size] + _CRC.pack(crc32c(covered)) + covered
@@ -95,7 +93,7 @@ def decode_batches(data: bytes) -> Iterator[Batch]:
         records = tuple(_records(data, at + _HEAD.size, end, count, base, base_ms))
         yield Batch(
             base, base + last + 1, producer_id, epoch, sequence,
-            bool(attributes & _CONTROL), bool(attributes & _TRANSACTIONAL), records,
+            bool(attributes & _CONTROL), records,
         )  # fmt: skip
         at = end
 

@@ -36,7 +36,7 @@ class Log:
         self._sequences[term] = first + len(records)
         placed = tuple(LogRecord(one.key, one.value, self.end + at, 1_000) for at, one in enumerate(records))
         base, self.end = self.end, self.end + len(records)
-        self.batches.append(Batch(base, self.end, *producer_of(partition, term), first, False, False, placed))
+        self.batches.append(Batch(base, self.end, *producer_of(partition, term), first, False, placed))
 
     def claim(self, term: int, named: int | None = None) -> None:
         self.append(term, claim_record(Claim(term if named is None else named, "1@host", "00")))
@@ -86,8 +86,8 @@ def test_what_a_coordinator_writes_is_clean(log: Log) -> None:
 
 
 def test_what_compaction_leaves_of_it_is_clean(log: Log) -> None:
-    log.batches[0] = Batch(100, 101, *producer_of(PARTITION, 4), 0, False, False, ())
-    log.batches[1] = Batch(101, 104, *producer_of(PARTITION, 4), 1, False, False, log.batches[1].records[:1])
+    log.batches[0] = Batch(100, 101, *producer_of(PARTITION, 4), 0, False, ())
+    log.batches[1] = Batch(101, 104, *producer_of(PARTITION, 4), 1, False, log.batches[1].records[:1])
     del log.batches[2:4]
     del log.batches[0]
     log.append(5, group(2))

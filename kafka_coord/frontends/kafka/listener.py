@@ -47,7 +47,8 @@ LEADER_CHECK_S = 0.5
 """Seconds between two checks of the partitions that its broker leads."""
 EXPIRY_CHECK_S = 600.0
 """Seconds between two removals of expired offsets: a broker's ``offsets.retention.check.interval.ms``."""
-DEFAULT_RETENTION_MS = 7 * 24 * 3600 * 1000
+OFFSETS_RETENTION_MS = 7 * 24 * 3600 * 1000
+"""A broker's default of ``offsets.retention.minutes``."""
 
 
 class KafkaListener:
@@ -68,13 +69,12 @@ class KafkaListener:
         tls: ssl.SSLContext | None = None,
         rewrite: bool = False,
         group_limits: GroupLimits | None = None,
-        retention_ms: int = DEFAULT_RETENTION_MS,
         holds: bool = True,
     ) -> None:
         self._host, self._port = host_and_port(address)
         self._broker_host, self._broker_port = host_and_port(broker_listener)
         self._security = security
-        self._store, self._broker_id, self._retention_ms = store, broker_id, retention_ms
+        self._store, self._broker_id = store, broker_id
         self._addresses: dict[int, tuple[str, int]] | None = {} if rewrite else None
         known = self._known_addresses if rewrite else None
         self.patches = patches(known)
@@ -208,7 +208,7 @@ class KafkaListener:
 
     async def _remove_expired_offsets(self) -> None:
         try:
-            await self.manager.delete_expired_consumer_offsets(self._retention_ms)
+            await self.manager.delete_expired_consumer_offsets(OFFSETS_RETENTION_MS)
         except Exception:
             log.exception("cannot remove offsets that are too old")
 

@@ -92,7 +92,7 @@ class SimulatedPartition:
         base = self.leo
         placed = tuple(one._replace(offset=base + at) for at, one in enumerate(sent.records))
         self.leo += len(placed)
-        batch = Batch(base, self.leo, sent.producer_id, sent.epoch, sent.sequence, False, False, placed)
+        batch = Batch(base, self.leo, sent.producer_id, sent.epoch, sent.sequence, False, placed)
         self.all.append(batch)
         self.served.append(batch)
         self._note(batch)

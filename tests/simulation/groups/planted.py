@@ -191,7 +191,7 @@ def _hold_outlasts_its_connection() -> Patch:
 PLANTED: dict[str, Callable[[], Patch]] = {
     "the claim's nonce is not compared": _nonce_not_compared,
     "the base offset is not compared": _base_offset_not_compared,
-    "an error is answered by writing again": _error_answered_by_trying_again,
+    "a failed write is repeated": _error_answered_by_trying_again,
     "batches of older terms are loaded": _older_terms_loaded,
     "answered before it is written": _answered_before_it_is_written,
     "groups are served after the term": _serves_after_its_term,
@@ -200,7 +200,7 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "all terms have one epoch": _one_epoch_for_all_terms,
     "a sequence number is used again": _sequence_used_again,
     "a newer term does not wait": _newer_term_does_not_wait,
-    "memory is read without a proof": _read_without_proof,
+    "memory is read without a check of the term": _read_without_proof,
     "a term ends and does not tell who waits": _term_ends_without_telling_who_waits,
     "offsets expire while members use them": _expires_what_is_being_written,
     "the terms of an earlier producer id are not ended": _earlier_producer_not_ended,
