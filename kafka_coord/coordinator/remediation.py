@@ -22,7 +22,7 @@ _LISTED = ("ids", "owners", "channel")
 _ELSEWHERE = {
     layout.PAUSED: "until it is removed all groups count as paused: kafka-coord groups resume --all",
     layout.BROKER_TOPICS: "Kafka wrote it: until it can be read, its partitions stay with their owners",
-    layout.BROKER_IDS: "restart its broker, which writes it anew (see advertised.listeners);"
+    layout.BROKER_IDS: "restart its broker, which writes it again (see advertised.listeners);"
     " delete it if no broker has that id",
     layout.REQUESTS: "the request is not carried out: delete it",
 }

@@ -67,7 +67,7 @@ def check_coordinator(store: Store, hosts: str, cluster: Cluster) -> Iterator[Fi
     if cluster.undecided:
         yield error(check, f"NOBODY DECIDES ANYTHING: {cluster.undecided}", _remedy(store, hosts, cluster))
     elif layout.COORDINATOR in unreadable:
-        todo = f"delete {layout.COORDINATOR}: the instances elect anew"
+        todo = f"delete {layout.COORDINATOR}: the instances elect a coordinator again"
         yield error(check, f"{layout.COORDINATOR} cannot be read: {unreadable[layout.COORDINATOR]}", todo)
     elif elected is not None:
         yield ok(check, f"broker {elected.broker_id} coordinates, epoch {elected.epoch}")

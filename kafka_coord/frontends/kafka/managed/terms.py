@@ -371,7 +371,7 @@ class ManagedTerms:
             log.warning("ZooKeeper refused a request partition=%d: %s; trying again", served.partition, error)
             served.due = now + _REFUSED_AGAIN_S
         except Exception:
-            log.exception("cannot serve managed groups partition=%d; beginning anew", served.partition)
+            log.exception("cannot serve managed groups partition=%d; starting over", served.partition)
             self._begin(served.partition, served.term.office.number)
             self._served[served.partition].due, self._served[served.partition].woken = now + _REFUSED_AGAIN_S, False
 
