@@ -238,8 +238,9 @@ class Auditor:
         self.state.incarnations[node.session_id, znode.group, consumer] = node.czxid
         if not self._judging:
             return
-        if change.old is not None:
-            self._warning(Rule.BY_HAND, znode.group, f"the registration of {consumer} was overwritten")
+        if change.old is not None:  # the instance of a member without a session may change its subscription
+            if node.session_id or not self._context.fenced_as(group.name, consumer):
+                self._warning(Rule.BY_HAND, znode.group, f"the registration of {consumer} was overwritten")
             return
         self._report.count("registrations")
         channel = change.path.replace("/ids/", "/channel/", 1)
