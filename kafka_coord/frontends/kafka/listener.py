@@ -91,7 +91,7 @@ class KafkaListener:
         self._broker_failed = False
         self.clients = Clients(limits or ClientLimits())
         self.limits.allow_descriptors()
-        self.managed = ManagedTerms(store, self._office_lost)
+        self.managed = ManagedTerms(store, self._term_lost)
         managed = ManagedGroups(self.managed, Administration(store, self.managed), broker_id)
         self.coordinator = GroupCoordinator(
             self.manager, self.instances, statistics=self.statistics, managed=managed, holds=holds
@@ -240,7 +240,7 @@ class KafkaListener:
         self.coordinator.end_partition(partition)
         self.managed.end(partition)
 
-    def _office_lost(self, partition: int, reason: str) -> None:
+    def _term_lost(self, partition: int, reason: str) -> None:
         """Called on the thread of the managed groups."""
         loop = self._loop
         if loop is not None and not loop.is_closed():

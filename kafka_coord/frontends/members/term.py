@@ -1,4 +1,4 @@
-"""One term of office: connects the machine of members without a ZooKeeper session to ZooKeeper.
+"""One term of an instance as coordinator: connects the machine of members without a ZooKeeper session to ZooKeeper.
 
 At the start of each step, the term passes the clients' input to the machine, but only while this instance certainly
 leads. So a deposed instance never tells a client anything that only the coordinator may say.
@@ -40,10 +40,10 @@ _FIND_AGAIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Office:
-    """What a term has the right to serve: the members of one ``protocol`` (``None``: of the socket protocol) in the
-    groups for which ``includes`` is true. ``fence`` begins every write, and fails once another instance holds the
-    office; ``number`` says in the log which term it is."""
+class TermScope:
+    """The members that a term serves: those of one ``protocol`` (``None``: of the socket protocol) in the groups for
+    which ``includes`` is true. Every write begins with ``fence``, which fails once another instance serves them.
+    ``number`` identifies the term in the log."""
 
     fence: Check
     number: int
@@ -57,12 +57,12 @@ class Office:
 
 
 class Term:
-    """The members that an instance serves in an office, until it loses that. One thread."""
+    """The members that an instance serves while its term lasts. One thread."""
 
     def __init__(
         self,
         store: Store,
-        office: Office,
+        scope: TermScope,
         wake: Callable[[], None],
         say: Callable[[instructions.ToClient], None],
         tell: Callable[[instructions.Tell], None],
@@ -73,8 +73,8 @@ class Term:
     ) -> None:
         """``say`` sends a client what an instruction says, ``tell`` counts events; neither raises. The term calls
         ``wake``, on any thread, when there is work."""
-        self.office = office
-        self.store = FencedStore(store, office.fence)
+        self.scope = scope
+        self.store = FencedStore(store, scope.fence)
         self.machine = MembershipMachine(store.clock.monotonic(), offers_every_s=offers_every_s, validate=validate)
         self._say, self._tell, self._event_log = say, tell, event_log
         self._arrived: list[Stimulus] = []
@@ -93,22 +93,22 @@ class Term:
     def begin(self) -> tuple[str, ...]:
         """Finds the members of earlier terms, and gives each its whole session timeout again. Returns the names of all
         groups there are. After :class:`StoreUnavailable`, call it again."""
-        office = self.office
+        scope = self.scope
         groups: tuple[str, ...] = ()
         with suppress(NoNode):  # nobody has made a group yet
             groups = self.store.children(layout.GROUPS)
-        self._find([name for name in groups if is_legal(name) and office.includes(name)])
+        self._find([name for name in groups if is_legal(name) and scope.includes(name)])
         if self.machine.members:
             log.info(
                 "waiting for %s consumers to return epoch=%d consumers=%d",
-                *(office.kind, office.number, len(self.machine.members)),
+                *(scope.kind, scope.number, len(self.machine.members)),
             )
         return groups
 
     def _find(self, groups: Iterable[str]) -> None:
-        found, unread = find_members(self.store, groups, self.office.protocol)
+        found, unread = find_members(self.store, groups, self.scope.protocol)
         for group in unread.keys() - self._unread_groups.keys():
-            kind = self.office.kind
+            kind = self.scope.kind
             log.warning("cannot read the %s consumers of group=%s: %s; trying again", kind, group, unread[group])
         self._unread_groups = unread
         self._find_due = self.store.clock.monotonic() + _FIND_AGAIN_S

@@ -1,4 +1,4 @@
-"""The gateway: answers the requests on all connections and, while its instance is elected, runs a term of office.
+"""The gateway: answers the requests on all connections and, while its instance is elected, serves members in a term.
 
 One thread calls everything here; it waits only for ZooKeeper. The owner of the sockets passes on the input
 (:meth:`Gateway.accepted`, :meth:`Gateway.received`, …), then calls :meth:`Gateway.step`.
@@ -31,7 +31,7 @@ from kafka_coord.frontends.members.machine.instructions import Happening
 from kafka_coord.frontends.members.machine.state import PROBES_PER_SESSION
 from kafka_coord.frontends.members.machine.stimuli import MemberId
 from kafka_coord.frontends.members.registering import Refusal
-from kafka_coord.frontends.members.term import Office, Term
+from kafka_coord.frontends.members.term import Term, TermScope
 from kafka_coord.frontends.socket.access import Access, DenialLog
 from kafka_coord.frontends.socket.connection import Connection, Peer, Presence
 from kafka_coord.frontends.socket.metadata import MetadataDirectory
@@ -50,7 +50,7 @@ class LeadershipView(Protocol):
     """Whether this instance is elected: what the gateway needs of the coordinator's service."""
 
     def leadership(self) -> Leadership | None:
-        """The current term of office, even while it is uncertain whether it still lasts."""
+        """The current term, even while it is uncertain whether it still lasts."""
 
     def leads(self) -> bool:
         """Whether this instance is certainly the elected one at this moment."""
@@ -364,7 +364,7 @@ class Gateway:
             incarnation=member.incarnation,
             session_timeout_ms=round(options.session_timeout_s * 1000),
             ping_interval_ms=int(options.session_timeout_s / PROBES_PER_SESSION * 1000),
-            epoch=self.term.office.number if self.term is not None else 0,
+            epoch=self.term.scope.number if self.term is not None else 0,
         )
 
     def _count(self, tell: instructions.Tell) -> None:
@@ -408,12 +408,12 @@ class Gateway:
 
     def _follow_leadership(self) -> None:
         leadership = self._leadership_view.leadership()
-        if self.term is not None and (leadership is None or self.term.office.fence != leadership.fence):
+        if self.term is not None and (leadership is None or self.term.scope.fence != leadership.fence):
             self._end_term("this instance does not coordinate any more")
         if self.term is None and leadership is not None and self._leadership_view.leads():
             term = Term(
                 self._store,
-                Office(leadership.fence, leadership.epoch),
+                TermScope(leadership.fence, leadership.epoch),
                 self._wake,
                 self._say,
                 self._count,
@@ -437,9 +437,7 @@ class Gateway:
         if term is None:
             return
         consumers = len(term.machine.members)
-        log.info(
-            "disconnected the socket consumers epoch=%d consumers=%d reason=%r", term.office.number, consumers, why
-        )
+        log.info("disconnected the socket consumers epoch=%d consumers=%d reason=%r", term.scope.number, consumers, why)
         term.close()
         for connection in list(self._connections.values()):
             if connection.member is not None or connection.registering:

@@ -283,7 +283,7 @@ class StepContext:
 
     @property
     def by_instance(self) -> bool:
-        """Whether an instance wrote it in its office."""
+        """Whether an instance wrote it for its members."""
         return self.fence is not None or self.in_term
 
     @property

@@ -34,7 +34,7 @@ from kafka_coord.frontends.members.committed import CommittedReader
 from kafka_coord.frontends.members.event_log import EventLog
 from kafka_coord.frontends.members.machine import instructions
 from kafka_coord.frontends.members.registering import Refusal
-from kafka_coord.frontends.members.term import Office, Term
+from kafka_coord.frontends.members.term import Term, TermScope
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import StartFetcher, TopicPartition
 from kafka_coord.zk import layout
@@ -72,13 +72,13 @@ class Served:
     ) -> None:
         """``number`` is the term: the version of the partition's znode."""
         fence = Check(layout.log_partition(partition), number)
-        office = Office(fence, number, PROTOCOL, lambda group: partition_of(group) == partition)
+        scope = TermScope(fence, number, PROTOCOL, lambda group: partition_of(group) == partition)
         self.partition, self.due, self.woken = partition, 0.0, True
         self.has_begun = False
         self._store, self._groups, self._topic_ids = store, groups, topic_ids
         self._said: deque[instructions.ToClient] = deque()
-        event_log = EventLog(lambda _connection: "-", office.kind)
-        self.term = Term(store, office, partial(self._wake, wake), self._said.append, lambda _told: None, event_log)
+        event_log = EventLog(lambda _connection: "-", scope.kind)
+        self.term = Term(store, scope, partial(self._wake, wake), self._said.append, lambda _told: None, event_log)
         self.members = ConsumerGroupMembers(self.term.machine, topic_ids.get, session_timeout_s=SESSION_TIMEOUT_S)
         self.committed = CommittedReader(store)
 
@@ -165,7 +165,7 @@ class GroupNames:
 
 
 class ManagedTerms:
-    """See above. ``lost`` is called on the thread with a partition whose office another instance has."""
+    """See above. ``lost`` is called on the thread with a partition that another instance serves now."""
 
     def __init__(self, store: Store, lost: Callable[[int, str], None]) -> None:
         self._store, self._lost = store, lost
@@ -372,7 +372,7 @@ class ManagedTerms:
             served.due = now + _REFUSED_AGAIN_S
         except Exception:
             log.exception("cannot serve managed groups partition=%d; starting over", served.partition)
-            self._begin(served.partition, served.term.office.number)
+            self._begin(served.partition, served.term.scope.number)
             self._served[served.partition].due, self._served[served.partition].woken = now + _REFUSED_AGAIN_S, False
 
     def _pass_on(self, served: Served) -> bool:

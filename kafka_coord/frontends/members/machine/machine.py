@@ -25,7 +25,7 @@ Key = tuple[str, str]
 
 
 class MembershipMachine:
-    """The members of one term of office.
+    """The members of one term.
 
     :meth:`handle` takes stimuli in the order in which they happened and returns the resulting instructions in order.
     It relies on these properties:

@@ -8,7 +8,7 @@ from kafka_coord.frontends.members.event_log import EventLog
 from kafka_coord.frontends.members.fenced_store import FencedStore
 from kafka_coord.frontends.members.machine.stimuli import RegistrationOptions, RegistrationWanted
 from kafka_coord.frontends.members.registering import Refusal, Registering, register_all, registration_value
-from kafka_coord.frontends.members.term import Office, Term
+from kafka_coord.frontends.members.term import Term, TermScope
 from kafka_coord.model import Member, Subscription
 from kafka_coord.zk.store import Check
 from tests.coordinator.harness import World
@@ -28,10 +28,10 @@ def registered(world: World, group: str, consumer: str, protocol: str | None) ->
     return outcome
 
 
-def members(world: World, office: Office) -> set[tuple[str, str]]:
-    """The members that a new term of the office finds."""
+def members(world: World, scope: TermScope) -> set[tuple[str, str]]:
+    """The members that a new term of the scope finds."""
     term = Term(
-        world.store, office, lambda: None, lambda _said: None, lambda _told: None, EventLog(lambda _: "", office.kind)
+        world.store, scope, lambda: None, lambda _said: None, lambda _told: None, EventLog(lambda _: "", scope.kind)
     )
     try:
         term.begin()
@@ -46,9 +46,9 @@ def test_a_new_term_finds_the_members_of_its_protocol_in_its_groups(world: World
         assert isinstance(registered(world, group, consumer, protocol), Registration)
 
     fence = Check(FENCE, 0)
-    assert members(world, Office(fence, 1)) == {("a", "s1")}
-    assert members(world, Office(fence, 1, "consumer")) == {("a", "k1"), ("b", "k2")}
-    assert members(world, Office(fence, 1, "consumer", lambda group: group == "b")) == {("b", "k2")}
+    assert members(world, TermScope(fence, 1)) == {("a", "s1")}
+    assert members(world, TermScope(fence, 1, "consumer")) == {("a", "k1"), ("b", "k2")}
+    assert members(world, TermScope(fence, 1, "consumer", lambda group: group == "b")) == {("b", "k2")}
 
 
 def test_no_resume_key_takes_over_a_member_of_another_protocol(world: World) -> None:
