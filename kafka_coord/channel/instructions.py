@@ -34,15 +34,15 @@ class ChannelChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class WakeWaiters:
     """Wake the waiting threads."""
 
 
 @dataclass(frozen=True, slots=True)
-class MetadataCame:
+class MetadataReceived:
     """The coordinator has sent the cluster's metadata."""
 
     metadata: ClusterMetadata
 
 
-Instruction = Send | HangUp | SessionChanged | ChannelChanged | News | MetadataCame
+Instruction = Send | HangUp | SessionChanged | ChannelChanged | WakeWaiters | MetadataReceived

@@ -17,10 +17,10 @@ from kafka_coord.channel.instructions import (
     ChannelChanged,
     HangUp,
     Instruction,
-    MetadataCame,
-    News,
+    MetadataReceived,
     Send,
     SessionChanged,
+    WakeWaiters,
 )
 from kafka_coord.channel.membership import Membership, NameTaken, NotYet
 from kafka_coord.channel.messages import ClusterMetadata
@@ -161,9 +161,9 @@ class SocketLink:
                 watchers, self._watchers = self._watchers, []
                 for watcher in watchers:
                     watcher(WatchEvent(WatchType.CHANGED, f"{self.group}/{self.consumer}"))
-            case MetadataCame(metadata):
+            case MetadataReceived(metadata):
                 self._on_metadata(metadata)
-            case News():
+            case WakeWaiters():
                 self._news.notify_all()
                 self._wake()
 

@@ -20,10 +20,10 @@ from kafka_coord.channel.instructions import (
     ChannelChanged,
     HangUp,
     Instruction,
-    MetadataCame,
-    News,
+    MetadataReceived,
     Send,
     SessionChanged,
+    WakeWaiters,
 )
 from kafka_coord.channel.messages import (
     ClusterMetadata,
@@ -265,7 +265,7 @@ class Membership:
 
     def _change(self, state: SessionState) -> None:
         self.state = state
-        self._do(SessionChanged(state), News())
+        self._do(SessionChanged(state), WakeWaiters())
 
     def _do(self, *instructions: Instruction) -> None:
         self._instructions += instructions
@@ -315,7 +315,7 @@ class Membership:
         connected.pings[asked.id] = now, offered
         self._do(Send(connected.rpc.answer(asked.id, {"offsets": write_offsets(offered)})))
         if news:
-            self._do(News())
+            self._do(WakeWaiters())
 
     def _handle_command(self, connected: _Connected, registered: _Registered, asked: Asked) -> None:
         """Takes in a stop-fetcher or start-fetcher, which the connector carries out in its turn. Repeats the earlier
@@ -328,9 +328,9 @@ class Membership:
         known.request = asked.id
         if known.answer is not None:
             self._answer(connected, known)
-            self._do(News())
+            self._do(WakeWaiters())
         else:
-            self._do(ChannelChanged(), News())
+            self._do(ChannelChanged(), WakeWaiters())
 
     def _answer(self, connected: _Connected, command: _OpenCommand) -> None:
         """Answers the command now, or once it arrives on this connection."""
@@ -346,10 +346,10 @@ class Membership:
                 self._note_registered(connected, Registered.from_json(answered.frame))
             elif answered.type == MessageType.CLUSTER_METADATA:
                 del connected.requests[answered.type]
-                self._do(MetadataCame(ClusterMetadata.from_json(answered.frame)))
+                self._do(MetadataReceived(ClusterMetadata.from_json(answered.frame)))
             elif answered.type == MessageType.RESUME and isinstance(request.about, _Registered):
                 self._resumed(connected, request.about, read_outstanding(answered.frame))
-        self._do(News())
+        self._do(WakeWaiters())
 
     def _note_registered(self, connected: _Connected, found: Registered) -> None:
         self.consumer = found.consumer
@@ -376,7 +376,7 @@ class Membership:
             self._end_membership(now)
         elif refused.id == 0:
             connected.lost = f"{refused.code}: {refused.message}"
-        self._do(News())
+        self._do(WakeWaiters())
 
     # --- asking ------------------------------------------------------------------------------------------------------
 

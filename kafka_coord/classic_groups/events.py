@@ -95,13 +95,13 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class ConnectionLost:
     """A connection was lost. Its held requests need no answer any more, and must not delay others."""
 
     tokens: frozenset[object]
 
 
-Event = Join | Sync | Heartbeat | Released | Leave | Commit | Stored | Gone
+Event = Join | Sync | Heartbeat | Released | Leave | Commit | Stored | ConnectionLost
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,8 @@ from kafka_coord.classic_groups.events import (
     NO_MEMBER,
     Answered,
     Commit,
+    ConnectionLost,
     Event,
-    Gone,
     Heartbeat,
     Held,
     Instruction,
@@ -114,7 +114,7 @@ class Group:
                 self._answer(event.token, self._commit(event, now))
             case Stored():
                 self._stored(event, now)
-            case Gone():
+            case ConnectionLost():
                 self._gone(event)
             case _:
                 assert_never(event)
@@ -519,7 +519,7 @@ class Group:
             self._rebalance(now)
         self._complete_join_if_all_joined(now)
 
-    def _gone(self, gone: Gone) -> None:
+    def _gone(self, gone: ConnectionLost) -> None:
         """Forgets the requests of a lost connection. As in Kafka, this alone removes no member."""
         for member in self.metadata.members.values():
             if member.sync_token in gone.tokens:

@@ -109,19 +109,19 @@ def check(output: Format) -> None:
     with _acl_store(settings) as store:
         found = compare(store, plan)
     rows = _deviations(found)
-    document = {"looked_at": found.survey.looked_at, "deviations": rows, "foreign": list(found.survey.foreign)}
+    document = {"looked_at": found.acls.looked_at, "deviations": rows, "foreign": list(found.acls.foreign)}
     shown = rows if output is not Format.TABLE else rows[:_SHOWN]
     show(output, document, [Section("deviations", _DEVIATIONS, shown, empty="every ACL is as planned")])
     if len(shown) < len(rows):
         note(f"and {len(rows) - len(shown)} more; -o tsv shows all")
-    if found.survey.foreign:
-        note(f"skipped foreign znodes: {', '.join(found.survey.foreign[:10])} and everything below them")
+    if found.acls.foreign:
+        note(f"skipped foreign znodes: {', '.join(found.acls.foreign[:10])} and everything below them")
     if rows:
         raise VerificationFailed(
-            f"{len(rows)} deviations from the plan among {found.survey.looked_at} znodes, "
+            f"{len(rows)} deviations from the plan among {found.acls.looked_at} znodes, "
             f"{sum(row['what'] == 'open' for row in rows)} of which anybody may change: kafka-coord acl apply"
         )
-    note(f"checked {found.survey.looked_at} znodes")
+    note(f"checked {found.acls.looked_at} znodes")
 
 
 @acl.command("apply")
@@ -144,8 +144,8 @@ def apply_command(yes: bool) -> None:
     with _acl_store(settings) as store:
         found = compare(store, plan)
         todo = len(found.deviations) + len(found.missing)
-        if not todo and not found.survey.hidden:
-            click.echo(f"nothing to do: {found.survey.looked_at} znodes are as planned")
+        if not todo and not found.acls.hidden:
+            click.echo(f"nothing to do: {found.acls.looked_at} znodes are as planned")
             return
         confirm(f"Change the ACL of {len(found.deviations)} znodes and create {len(found.missing)}?", yes=yes)
         done = apply(store, plan, lambda set_, of: note(f"{set_} of {of}"))
@@ -241,5 +241,5 @@ def _deviations(found: Comparison) -> list[dict[str, str | None]]:
         wanted = _shown(one.wanted)
         rows.append({"znode": one.path, "what": what, "found": _shown(one.found or ()) or None, "wanted": wanted})
     rows += [{"znode": path, "what": "missing", "found": None, "wanted": None} for path in found.missing]
-    rows += [{"znode": path, "what": "hidden", "found": None, "wanted": None} for path in found.survey.hidden]
+    rows += [{"znode": path, "what": "hidden", "found": None, "wanted": None} for path in found.acls.hidden]
     return rows

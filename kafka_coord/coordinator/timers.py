@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 
 
-class Since(Generic[Key]):
+class FirstSeen(Generic[Key]):
     """Remembers when each thing was first seen, until a pass no longer sees it."""
 
     __slots__ = ("_first_seen",)
@@ -41,11 +41,11 @@ class GroupTimers:
     __slots__ = ("commands", "gone", "next_due", "retiring")
 
     def __init__(self) -> None:
-        self.commands = Since[tuple[str, int, str]]()
+        self.commands = FirstSeen[tuple[str, int, str]]()
         """Outstanding commands, by (consumer, incarnation, command name)."""
-        self.gone = Since[str]()
+        self.gone = FirstSeen[str]()
         """Consumers with a place and no registration."""
-        self.retiring = Since[str]()
+        self.retiring = FirstSeen[str]()
         """Consumers that have left only a channel."""
         self.next_due: float | None = None
 

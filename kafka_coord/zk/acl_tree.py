@@ -61,7 +61,7 @@ class AclStore(Store, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class TreeAcls:
     """The ACLs of a tree. ``unreadable`` are znodes whose ACL may not be read; ``hidden`` are those whose children may
     not be listed. ``foreign`` are the topmost znodes that are not kafka-coord's. ``whole`` is false if only a sample of
     each kind was read."""
@@ -99,15 +99,15 @@ class Deviation:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A survey compared with a plan. ``missing`` are znodes that the plan requires and that do not exist."""
+    """The ACLs of a tree, compared with a plan. ``missing`` are znodes that the plan requires and that do not exist."""
 
-    survey: Survey
+    acls: TreeAcls
     deviations: tuple[Deviation, ...]
     missing: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class ApplyResult:
     """The result of :func:`apply`. ``refused`` maps paths that were left unchanged to the reason."""
 
     changed: int
@@ -115,7 +115,7 @@ class Applied:
     refused: tuple[tuple[str, str], ...]
 
 
-def survey(store: AclStore, most_of_a_kind: int | None = None) -> Survey:
+def read_tree_acls(store: AclStore, most_of_a_kind: int | None = None) -> TreeAcls:
     """Reads the ACLs of all of kafka-coord's znodes, or of ``most_of_a_kind`` of each kind, because a large tree has
     hundreds of thousands."""
     paths: list[str] = []
@@ -133,12 +133,12 @@ def survey(store: AclStore, most_of_a_kind: int | None = None) -> Survey:
                 unreadable.append(path)
             elif one is not None:
                 found[path] = one
-    return Survey(found, tuple(unreadable), tuple(foreign), tuple(hidden), whole=not cut)
+    return TreeAcls(found, tuple(unreadable), tuple(foreign), tuple(hidden), whole=not cut)
 
 
 def compare(store: AclStore, plan: AclPlan, most_of_a_kind: int | None = None) -> Comparison:
     """Compares all of kafka-coord's znodes, or ``most_of_a_kind`` of each kind, with the plan. Changes nothing."""
-    seen = survey(store, most_of_a_kind)
+    seen = read_tree_acls(store, most_of_a_kind)
     deviations = [Deviation(path, None, plan.of(path)) for path in seen.unreadable]
     for path, one in seen.found.items():
         wanted = plan.of(path)
@@ -149,7 +149,7 @@ def compare(store: AclStore, plan: AclPlan, most_of_a_kind: int | None = None) -
     return Comparison(seen, tuple(deviations), missing)
 
 
-def apply(store: AclStore, plan: AclPlan, on_progress: OnProgress | None = None) -> Applied:
+def apply(store: AclStore, plan: AclPlan, on_progress: OnProgress | None = None) -> ApplyResult:
     """Creates what is missing and sets every ACL that deviates. Repeats this until a pass finds nothing to do, because
     running processes may still create znodes by an older plan. No session, watch or data version is affected."""
     changed = made = 0
@@ -159,7 +159,7 @@ def apply(store: AclStore, plan: AclPlan, on_progress: OnProgress | None = None)
         for path in seen.missing:
             store.ensure_path(path)
             made += 1
-        refused |= dict.fromkeys(seen.survey.hidden, "its children may not be listed")
+        refused |= dict.fromkeys(seen.acls.hidden, "its children may not be listed")
         todo = [AclChange(one.path, one.wanted, one.version) for one in seen.deviations if one.path not in refused]
         if not todo:
             break
@@ -174,7 +174,7 @@ def apply(store: AclStore, plan: AclPlan, on_progress: OnProgress | None = None)
                     changed += 1
             if on_progress is not None:
                 on_progress(start + len(chunk), len(todo))
-    return Applied(changed, made, tuple(sorted(refused.items())))
+    return ApplyResult(changed, made, tuple(sorted(refused.items())))
 
 
 def _tree(store: AclStore, hidden: list[str], cut: list[str], most_of_a_kind: int | None) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_coord.channel.instructions import ChannelChanged, HangUp, News, Send, SessionChanged
+from kafka_coord.channel.instructions import ChannelChanged, HangUp, Send, SessionChanged, WakeWaiters
 from kafka_coord.channel.membership import Membership, NotYet
 from kafka_coord.channel.operations import Registration
 from kafka_coord.errors import NoAuth, StoreUnavailable
@@ -35,7 +35,7 @@ def registered(membership: Membership, at: float = 0.0) -> Registration:
 
 def test_a_connection_and_a_registration_say_what_is_to_be_done_and_in_which_order(membership: Membership) -> None:
     membership.connected(0.0)
-    assert membership.instructions() == [SessionChanged(SessionState.CONNECTED), News()]
+    assert membership.instructions() == [SessionChanged(SessionState.CONNECTED), WakeWaiters()]
     with pytest.raises(NotYet):
         membership.register(MEMBER, 0.5)
     (send,) = membership.instructions()
@@ -45,7 +45,7 @@ def test_a_connection_and_a_registration_say_what_is_to_be_done_and_in_which_ord
         membership.register(MEMBER, 0.6)
     assert membership.instructions() == [], "it is sent once"
     membership.received(REGISTERED, 0.9)
-    assert membership.instructions() == [News()]
+    assert membership.instructions() == [WakeWaiters()]
     assert membership.register(MEMBER, 0.9).incarnation == 99
     assert membership.lease_deadline() == 0.5 + 9.0, "from when it was sent, whenever the answer came"
 
@@ -82,7 +82,7 @@ def test_what_ends_a_membership_tells_everybody_before_it_says_that_the_connecti
     refusal = {"v": 1, "id": 1, "type": "error", "code": "unknown-membership", "message": "gone"}
     membership.received(refusal, 4.0)
     lost, connected = SessionChanged(SessionState.LOST), SessionChanged(SessionState.CONNECTED)
-    assert membership.instructions() == [lost, News(), ChannelChanged(), connected, News(), News()]
+    assert membership.instructions() == [lost, WakeWaiters(), ChannelChanged(), connected, WakeWaiters(), WakeWaiters()]
 
 
 def test_giving_up_hangs_up(membership: Membership) -> None:

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.events import (
     Commit,
-    Gone,
+    ConnectionLost,
     Heartbeat,
     Held,
     Join,
@@ -122,7 +122,7 @@ class Histories(RuleBasedStateMachine):
         for token, one in list(self.held.items()):
             if lost:
                 del self.held[token], self.waiting[token]
-                self._do(Gone(frozenset({token})))
+                self._do(ConnectionLost(frozenset({token})))
             else:
                 self._do(Released(token, one.member_id))
                 assert token not in self.held

@@ -11,7 +11,7 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.events import (
     Answered,
     Commit,
-    Gone,
+    ConnectionLost,
     Heartbeat,
     Held,
     Join,
@@ -482,7 +482,7 @@ def test_nobody_waits_for_a_lost_connection() -> None:
     played = Played().stable("m1")
     beat = held(played, "m1")
 
-    played.do(Gone(frozenset({beat})))
+    played.do(ConnectionLost(frozenset({beat})))
     played.pass_time(SESSION_S)
 
     assert beat not in played.answers

@@ -12,7 +12,7 @@ from kafka_coord.model import Request, RequestType, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.requests import ask
 from kafka_coord.zk import layout
-from kafka_coord.zk.acl_tree import apply, compare, survey
+from kafka_coord.zk.acl_tree import apply, compare, read_tree_acls
 from kafka_coord.zk.store import Create
 from tests.coordinator.harness import World
 from tests.security.conftest import OpenAs, credentials, identified, plan
@@ -98,7 +98,7 @@ def test_an_open_tree_is_closed_while_everybody_works_on_it(world: World, open_a
     world.settles("c1", partitions=4)
     nobody.position = dict.fromkeys(nobody.owned, 50)
     coordinator = open_as(identified("coordinator"))
-    assert len(survey(coordinator).open) == survey(coordinator).looked_at > 10
+    assert len(read_tree_acls(coordinator).open) == read_tree_acls(coordinator).looked_at > 10
     # when: first everybody authenticates, but still creates open znodes; in any order
     world.instance(2, zk=credentials("coordinator")).start()
     proven = world.consumer("c2", zk=credentials("delays")).join()
@@ -122,7 +122,7 @@ def test_an_open_tree_is_closed_while_everybody_works_on_it(world: World, open_a
     assert told[-1][0] == told[-1][1]
     # then: they are closed, and the group works
     assert not deviations(coordinator)
-    assert survey(coordinator).open == ()
+    assert read_tree_acls(coordinator).open == ()
     again = apply(coordinator, plan())
     assert (again.changed, again.made, again.refused) == (0, 0, ())
     proven.leave()
@@ -139,7 +139,7 @@ def test_what_is_foreign_is_left_alone_and_what_one_may_not_change_is_told(world
     assert not done.refused
     assert world.store.acl("/consumers/a-group-of-0.8/offsets") == ("world:anyone:ALL",)
     consumer = open_as(identified("sales"))
-    assert compare(consumer, plan()).survey.foreign == ("/consumers/a-group-of-0.8",)
+    assert compare(consumer, plan()).acls.foreign == ("/consumers/a-group-of-0.8",)
     assert not compare(consumer, plan()).deviations  # everybody may read, but sees no hashes
     wider = replace(plan(), operators=())
     refused = apply(consumer, wider).refused
@@ -150,6 +150,6 @@ def test_what_is_foreign_is_left_alone_and_what_one_may_not_change_is_told(world
 def test_a_tree_of_many_groups_is_surveyed_by_samples(world: World, open_as: OpenAs):
     for number in range(30):
         world.store.ensure_path(layout.ids(f"g{number}"))
-    sampled = survey(open_as(identified("operator")), most_of_a_kind=10)
+    sampled = read_tree_acls(open_as(identified("operator")), most_of_a_kind=10)
     assert not sampled.whole
     assert sampled.looked_at == 2 + 10 + 10  # /consumers, groups, ten groups, ten ids

@@ -24,7 +24,7 @@ from kafka_coord.errors import MalformedValue, NotFound, RequestRefused, Setting
 from kafka_coord.model import TopicPartition
 from kafka_coord.spark.ranges import OffsetRanges
 from kafka_coord.spark.sinks import DatabaseTable, ParquetTable, TableWriter, exactly_once, files, read_table
-from kafka_coord.spark.sinks.log import STATE_EVERY, Overtaken, TableLog
+from kafka_coord.spark.sinks.log import STATE_EVERY, CommitConflict, TableLog
 from kafka_coord.spark.sinks.manifest import Commit, Piece, TableState, commit_name
 from tests.spark.postgres import connecting, postgres
 
@@ -201,7 +201,7 @@ def test_a_commit_made_without_knowing_the_one_before_is_refused(tmp_path):
     begun = first.commit(first.load(), Commit(0, group="g", schema="{}"))
     late = second.load()
     first.commit(begun, Commit(1, covering(0, 10), Piece("a", ("x.parquet",), 10)))
-    with pytest.raises(Overtaken) as overtaken:
+    with pytest.raises(CommitConflict) as overtaken:
         second.commit(late, Commit(1, covering(5, 15), Piece("b", ("x.parquet",), 10)))
     assert overtaken.value.state.covered == covering(0, 10)
     assert [piece.name for piece in second.load().pieces] == ["a"]

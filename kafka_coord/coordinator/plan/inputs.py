@@ -17,7 +17,7 @@ NO_MEMBERS = "empty"
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenAssignor:
     """The assignor to use. ``complaint`` says why it is not the one that was asked for; otherwise it is empty."""
 
     name: str
@@ -42,7 +42,9 @@ def resolve(members: Mapping[str, Member], topics: Mapping[str, TopicInfo]) -> d
     return resolved
 
 
-def choose_assignor(observation: Observation, live: Mapping[str, Member], assignors: Mapping[str, Assignor]) -> Chosen:
+def choose_assignor(
+    observation: Observation, live: Mapping[str, Member], assignors: Mapping[str, Assignor]
+) -> ChosenAssignor:
     """The group's setting. Without one, the assignor that live members name, if they agree; otherwise the default."""
     asked = observation.settings.assignor
     complaint = ""
@@ -53,8 +55,10 @@ def choose_assignor(observation: Observation, live: Mapping[str, Member], assign
         asked = named[0] if len(named) == 1 else DEFAULT_ASSIGNOR
     if asked not in assignors:
         known = ", ".join(sorted(assignors))
-        return Chosen(DEFAULT_ASSIGNOR, f"no assignor {asked[:60]!r} (known: {known}): using {DEFAULT_ASSIGNOR}")
-    return Chosen(asked, complaint)
+        return ChosenAssignor(
+            DEFAULT_ASSIGNOR, f"no assignor {asked[:60]!r} (known: {known}): using {DEFAULT_ASSIGNOR}"
+        )
+    return ChosenAssignor(asked, complaint)
 
 
 def assignment_inputs(

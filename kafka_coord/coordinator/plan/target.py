@@ -13,7 +13,7 @@ from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 
 
 @dataclass(frozen=True, slots=True)
-class Computed:
+class ComputedTarget:
     """A target, the assignor that computed it, and complaints about the assignor. ``target`` is ``None`` without a
     valid one."""
 
@@ -22,21 +22,23 @@ class Computed:
     complaint: str = ""
 
 
-def compute(inputs: AssignmentInputs, assignor: str, assignors: Mapping[str, Assignor]) -> Computed:
+def compute(inputs: AssignmentInputs, assignor: str, assignors: Mapping[str, Assignor]) -> ComputedTarget:
     """Computes the target. If a plug-in raises or returns an invalid one, uses the default assignor and says so."""
     try:
         answer: Target = assignors[assignor].assign(inputs)
         fault = fault_in(answer, inputs)
         if not fault:
-            return Computed(answer, assignor)
+            return ComputedTarget(answer, assignor)
     except Exception as error:  # noqa: BLE001  a plug-in may fail in any way; the group must go on
         fault = f"raised {error!r}"
     complaint = f"assignor {assignor} {cut(fault, 200)}: using {DEFAULT_ASSIGNOR}"
     target = assignors[DEFAULT_ASSIGNOR].assign(inputs)
-    return Computed(target, DEFAULT_ASSIGNOR, complaint)
+    return ComputedTarget(target, DEFAULT_ASSIGNOR, complaint)
 
 
-def fitted(computed: Computed, inputs: AssignmentInputs, assignor: Assignor, unfilled: Assignment) -> Computed:
+def fitted(
+    computed: ComputedTarget, inputs: AssignmentInputs, assignor: Assignor, unfilled: Assignment
+) -> ComputedTarget:
     """Keeps the target within a znode's limit. Many moves scatter the partition numbers of a huge group; a fresh
     assignment has runs again. It moves many partitions, but it fits."""
     size = _size(computed, unfilled)
@@ -50,10 +52,10 @@ def fitted(computed: Computed, inputs: AssignmentInputs, assignor: Assignor, unf
         f"no target: {counted(len(inputs.members), 'member')} and their partitions take {size} bytes,"
         f" more than the {MAX_TARGET_BYTES} a znode may hold; split the group or shorten consumer names"
     )
-    return Computed(None, computed.assignor, note)
+    return ComputedTarget(None, computed.assignor, note)
 
 
-def _size(computed: Computed, unfilled: Assignment) -> int:
+def _size(computed: ComputedTarget, unfilled: Assignment) -> int:
     if computed.target is None:
         return 0
     return target_bytes(replace(unfilled, members=computed.target.members, streams=computed.target.streams))

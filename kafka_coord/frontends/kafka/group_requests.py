@@ -13,8 +13,8 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.events import (
     Answered,
     Commit,
+    ConnectionLost,
     Event,
-    Gone,
     Heartbeat,
     Held,
     Instruction,
@@ -443,7 +443,7 @@ class GroupCoordinator:
             client.holding(lambda: end(released))
             return await answer
         except asyncio.CancelledError:
-            end(Gone(frozenset({held.token})))
+            end(ConnectionLost(frozenset({held.token})))
             raise
         finally:
             timer.cancel()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from kafka_coord.frontends.members.machine.instructions import Happening, Tell
+from kafka_coord.frontends.members.machine.instructions import MemberEvent, ReportEvent
 
 log = logging.getLogger(__name__)
 
@@ -19,23 +19,23 @@ class EventLog:
 
     def __init__(self, address: Callable[[int | None], str], kind: str) -> None:
         self._address, self._kind = address, kind
-        self._happened: list[tuple[Tell, str]] = []
+        self._happened: list[tuple[ReportEvent, str]] = []
 
-    def note(self, tell: Tell) -> None:
+    def note(self, tell: ReportEvent) -> None:
         group, consumer, _ = tell.member
-        if tell.happening is Happening.STUCK:
+        if tell.event is MemberEvent.STUCK:
             log.error("cannot send the next command to consumer=%s group=%s reason=%s", consumer, group, tell.detail)
-        elif tell.happening is Happening.NOT_RESUMED:
+        elif tell.event is MemberEvent.NOT_RESUMED:
             log.error("cannot resume consumer=%s group=%s yet reason=%s", consumer, group, tell.detail)
-        elif tell.happening is Happening.NOT_WRITTEN:
+        elif tell.event is MemberEvent.NOT_WRITTEN:
             log.warning("could not write for consumer=%s group=%s reason=%s", consumer, group, tell.detail)
         else:
             self._happened.append((tell, self._address(tell.connection)))
 
     def write(self) -> None:
         happened, self._happened = self._happened, []
-        for what in dict.fromkeys(tell.happening for tell, _ in happened):
-            those = [(tell.member, address) for tell, address in happened if tell.happening is what]
+        for what in dict.fromkeys(tell.event for tell, _ in happened):
+            those = [(tell.member, address) for tell, address in happened if tell.event is what]
             if len(those) > _TOLD_ONE_BY_ONE:
                 groups = len({member.group for member, _ in those})
                 log.info("%s %s consumers=%d of groups=%d", what, self._kind, len(those), groups)

@@ -65,7 +65,7 @@ class Term:
         scope: TermScope,
         wake: Callable[[], None],
         say: Callable[[instructions.ToClient], None],
-        tell: Callable[[instructions.Tell], None],
+        tell: Callable[[instructions.ReportEvent], None],
         event_log: EventLog,
         *,
         offers_every_s: float = 0.1,
@@ -161,7 +161,7 @@ class Term:
 
     def _carry_out(self, instruction: instructions.Instruction) -> None:
         match instruction:
-            case instructions.Tell():
+            case instructions.ReportEvent():
                 self._tell(instruction)
                 self._event_log.note(instruction)
             case instructions.WriteMember():

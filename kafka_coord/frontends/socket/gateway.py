@@ -27,7 +27,7 @@ from kafka_coord.errors import Fenced, MalformedValue, StoreError, StoreUnavaila
 from kafka_coord.frontends.members.committed import Committed, CommittedReader
 from kafka_coord.frontends.members.event_log import EventLog
 from kafka_coord.frontends.members.machine import instructions, stimuli
-from kafka_coord.frontends.members.machine.instructions import Happening
+from kafka_coord.frontends.members.machine.instructions import MemberEvent
 from kafka_coord.frontends.members.machine.state import PROBES_PER_SESSION
 from kafka_coord.frontends.members.machine.stimuli import MemberId
 from kafka_coord.frontends.members.registering import Refusal
@@ -367,11 +367,11 @@ class Gateway:
             epoch=self.term.scope.number if self.term is not None else 0,
         )
 
-    def _count(self, tell: instructions.Tell) -> None:
+    def _count(self, tell: instructions.ReportEvent) -> None:
         statistics = self.statistics
-        statistics.registered += tell.happening is Happening.REGISTERED
-        statistics.resumed += tell.happening is Happening.RESUMED
-        statistics.expired += tell.happening is Happening.EXPIRED
+        statistics.registered += tell.event is MemberEvent.REGISTERED
+        statistics.resumed += tell.event is MemberEvent.RESUMED
+        statistics.expired += tell.event is MemberEvent.EXPIRED
 
     def _address(self, number: int | None) -> str:
         connection = self._connections.get(number or 0)

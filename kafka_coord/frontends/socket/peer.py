@@ -24,26 +24,26 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class Came:
+class FrameReceived:
     peer: SocketPeer
     frame: Frame
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class FrameBroken:
     peer: SocketPeer
     error: BadFrame
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class PeerLost:
     peer: SocketPeer
 
 
-Arrival = Accepted | Came | Broken | Lost
+Arrival = Accepted | FrameReceived | FrameBroken | PeerLost
 
 
-class Reception(Protocol):
+class InputReceiver(Protocol):
     """The server's interface for its connections."""
 
     def made(self, peer: SocketPeer, transport: asyncio.Transport) -> None:
@@ -72,7 +72,7 @@ class Reception(Protocol):
 class SocketPeer(asyncio.Protocol):
     """A connection. Its methods named as in :class:`asyncio.Protocol` run on the loop's thread."""
 
-    def __init__(self, server: Reception) -> None:
+    def __init__(self, server: InputReceiver) -> None:
         self._server = server
         self._decoder = Decoder()
         self._transport: asyncio.Transport | None = None
@@ -168,7 +168,7 @@ class SocketPeer(asyncio.Protocol):
                     self._wait()
                     break
                 spent += size
-                self._server.arrived(Came(self, self._decoder.take()), size)
+                self._server.arrived(FrameReceived(self, self._decoder.take()), size)
         except BadFrame as error:
             self._fail(error)
         before, self._kept = self._kept, 0 if self._broken else self._decoder.pending
@@ -193,7 +193,7 @@ class SocketPeer(asyncio.Protocol):
     def _fail(self, error: BadFrame) -> None:
         self._broken = True
         self._decoder = Decoder()
-        self._server.arrived(Broken(self, error))
+        self._server.arrived(FrameBroken(self, error))
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._transport, self._gone = None, True
@@ -204,7 +204,7 @@ class SocketPeer(asyncio.Protocol):
         self._server.keeps(self, self._kept, 0)
         self._server.departed(self)
         if self._opened:
-            self._server.arrived(Lost(self))
+            self._server.arrived(PeerLost(self))
 
     def flush(self, data: bytes, *, close: bool, rest_s: float = 0.0) -> None:
         """Sends, and closes or rests if asked to."""

@@ -18,7 +18,7 @@ from kafka_coord.frontends.socket.access import Access
 from kafka_coord.frontends.socket.gateway import Gateway, LeadershipView
 from kafka_coord.frontends.socket.inbox import LARGE_BYTES, Inbox
 from kafka_coord.frontends.socket.options import GatewayOptions
-from kafka_coord.frontends.socket.peer import CLOSING_S, Accepted, Arrival, Broken, Came, SocketPeer
+from kafka_coord.frontends.socket.peer import CLOSING_S, Accepted, Arrival, FrameBroken, FrameReceived, SocketPeer
 from kafka_coord.zk.store import Store
 
 log = logging.getLogger(__name__)
@@ -234,9 +234,9 @@ class GatewayServer:
                 peer.connection = gateway.accepted(peer)
             elif peer.connection is None:
                 continue
-            elif isinstance(arrival, Came):
+            elif isinstance(arrival, FrameReceived):
                 gateway.received(peer.connection, arrival.frame)
-            elif isinstance(arrival, Broken):
+            elif isinstance(arrival, FrameBroken):
                 gateway.broken(peer.connection, arrival.error)
             else:
                 gateway.lost(peer.connection)

@@ -90,7 +90,7 @@ def about_group(group: str, *, offsets: bool = True) -> Callable[[LogRecord], bo
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class LogBounds:
     """The bounds of a partition's log: the first offset, and the offset of the next record."""
 
     first: int
@@ -114,10 +114,10 @@ class LogReader:
             self.close()
             raise
 
-    async def _open(self) -> Extent:
+    async def _open(self) -> LogBounds:
         leaders = await self._cluster.leaders(TOPIC)
         self._reader = PartitionReader(self._cluster.to(leaders[self._partition]), self._partition, TOPIC)
-        return Extent(await self._reader.first_offset(), await self._reader.end_offset())
+        return LogBounds(await self._reader.first_offset(), await self._reader.end_offset())
 
     def records(self, first: int, progress: Callable[[int], None]) -> Iterator[LogRecord]:
         """Yields the records from ``first`` to the end as of the opening. Calls ``progress`` with the offset."""

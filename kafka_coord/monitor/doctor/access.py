@@ -8,7 +8,7 @@ from kafka_coord.errors import NoAuth
 from kafka_coord.monitor.doctor.findings import Finding, info, ok, warning
 from kafka_coord.zk import layout
 from kafka_coord.zk.acl import AclPlan, open_to_change
-from kafka_coord.zk.acl_tree import AclStore, Survey, compare, survey
+from kafka_coord.zk.acl_tree import AclStore, TreeAcls, compare, read_tree_acls
 from kafka_coord.zk.store import Store
 
 MOST_OF_A_KIND = 500
@@ -26,7 +26,7 @@ def check_access(store: Store) -> Iterator[Finding]:
     if options.plan is not None:
         yield from _check_plan(store, options.plan)
     else:
-        yield from _check_open(survey(store, MOST_OF_A_KIND))
+        yield from _check_open(read_tree_acls(store, MOST_OF_A_KIND))
     yield from _check_kafka(store)
     if options.tls is None and options.digest is not None:
         what = "this client sends its ZooKeeper password in clear text: it uses the digest scheme without TLS"
@@ -44,12 +44,12 @@ def _check_plan(store: AclStore, plan: AclPlan) -> Iterator[Finding]:
         yield warning(_CHECK, f"the ACL of {_listed(other)} is not as planned", todo)
     if found.missing:
         yield warning(_CHECK, f"{_listed(found.missing)} is missing: consumers of that group may not make it", todo)
-    yield from _check_hidden(found.survey)
+    yield from _check_hidden(found.acls)
     if not (found.deviations or found.missing):
-        yield ok(_CHECK, f"{found.survey.looked_at} znodes checked, all as planned")
+        yield ok(_CHECK, f"{found.acls.looked_at} znodes checked, all as planned")
 
 
-def _check_open(found: Survey) -> Iterator[Finding]:
+def _check_open(found: TreeAcls) -> Iterator[Finding]:
     wide = found.open
     if found.looked_at and len(wide) == found.looked_at:
         todo = f"fine in a trusted network; else give identities ({_DOC})"
@@ -65,7 +65,7 @@ def _check_open(found: Survey) -> Iterator[Finding]:
     yield from _check_hidden(found)
 
 
-def _check_hidden(found: Survey) -> Iterator[Finding]:
+def _check_hidden(found: TreeAcls) -> Iterator[Finding]:
     if found.hidden:
         yield warning(
             _CHECK,

@@ -15,7 +15,7 @@ STATE_EVERY = 50
 _STATE = "state.json"
 
 
-class Overtaken(Exception):
+class CommitConflict(Exception):
     """Another writer committed first. ``state`` is the table's present state."""
 
     def __init__(self, state: TableState) -> None:
@@ -55,11 +55,11 @@ class TableLog:
     def commit(self, state: TableState, commit: Commit) -> TableState:
         """Appends ``commit`` as the successor of ``state``; returns the new state.
 
-        Raises :class:`Overtaken` if ``state`` is no longer the newest. Then nothing was committed.
+        Raises :class:`CommitConflict` if ``state`` is no longer the newest. Then nothing was committed.
         """
         number = state.number + 1
         if not files.create(self._folder / commit_name(number), commit.encode()):
-            raise Overtaken(self.load())
+            raise CommitConflict(self.load())
         self._known = state.after(commit)
         if number and number % STATE_EVERY == 0:
             self._keep(self._known)

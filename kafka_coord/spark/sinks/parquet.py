@@ -23,7 +23,7 @@ from kafka_coord.model.names import legal
 from kafka_coord.spark.ranges import NO_RANGES, OffsetRanges
 from kafka_coord.spark.sinks import files
 from kafka_coord.spark.sinks.batches import ForeachBatch, require_key_columns
-from kafka_coord.spark.sinks.log import Overtaken, TableLog
+from kafka_coord.spark.sinks.log import CommitConflict, TableLog
 from kafka_coord.spark.sinks.manifest import Commit, Piece, TableState
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class TableWriter:
                 raise NotFound(f"{self.path} holds nothing of the topic {topic!r}")
             try:
                 self._log.commit(state, Commit(_now_ms(), forget=mine))
-            except Overtaken as overtaken:
+            except CommitConflict as overtaken:
                 state = overtaken.state
             else:
                 return
@@ -134,7 +134,7 @@ class TableWriter:
                 )
             try:
                 state = self._log.commit(state, Commit(_now_ms(), group=self._group, schema=wanted))
-            except Overtaken as overtaken:
+            except CommitConflict as overtaken:
                 state = overtaken.state
         if state.group != self._group:
             raise RequestRefused(
@@ -161,7 +161,7 @@ class TableWriter:
             files.make_durable(self._files(piece))
             try:
                 self._log.commit(state, Commit(_now_ms(), ranges=there, piece=piece))
-            except Overtaken as overtaken:
+            except CommitConflict as overtaken:
                 state = overtaken.state
                 continue
             log.debug("appended rows=%d ranges=%s", piece.rows, there)

@@ -197,7 +197,7 @@ def test_nothing_is_sent_past_a_command_nobody_can_read_until_somebody_mends_it(
         house.tell(stimuli.CommandRead(member, first, None, "not JSON"))
         house.pass_time(SESSION_S / 3)
         house.answer_probes()
-    assert [tell.happening for tell in house.taken(instructions.Tell)].count(instructions.Happening.STUCK) == 1
+    assert [tell.event for tell in house.taken(instructions.ReportEvent)].count(instructions.MemberEvent.STUCK) == 1
     house.tell(stimuli.CommandRead(member, first, house.start(member, 0)))
     assert house.one(instructions.Deliver).command_id == first
 
@@ -261,7 +261,7 @@ def test_who_resumes_waits_while_nobody_can_tell_what_it_holds() -> None:
             == []
         )
         house.pass_time(READ_AGAIN_S)
-    assert [tell.happening for tell in house.taken(instructions.Tell)] == [instructions.Happening.NOT_RESUMED]
+    assert [tell.event for tell in house.taken(instructions.ReportEvent)] == [instructions.MemberEvent.NOT_RESUMED]
     house.tell(stimuli.MemberRead(member, frozenset({tp(0)}), ()))
     assert house.one(instructions.Resumed).connection == 2
     house.tell(stimuli.LeaveWanted(2, 9, {tp(0): 40}))

@@ -81,7 +81,7 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Beaten:
+class HeartbeatAnswer:
     """Answers a heartbeat. ``assignment`` is ``None`` if the client knows it; ``ids`` is the same by topic id, without
     topics that have none. ``interval_s``: when the next is to
     come after this one was sent."""
@@ -105,7 +105,7 @@ class Committed:
     topics: frozenset[str] = frozenset()
 
 
-Answer = Beaten | Committed
+Answer = HeartbeatAnswer | Committed
 
 
 @dataclass(slots=True, eq=False)
@@ -409,7 +409,7 @@ class ConsumerGroupMembers:
             case instructions.Farewell():
                 beat, member.leaving = member.leaving, None
                 if beat is not None:
-                    self._answers.append(Beaten(beat.token, Error.NONE, beat.member_id, beat.epoch))
+                    self._answers.append(HeartbeatAnswer(beat.token, Error.NONE, beat.member_id, beat.epoch))
                 self._end(member, Error.UNKNOWN_MEMBER_ID)
             case instructions.Dismiss() | instructions.RefuseResume():
                 self._end(member, Error.UNKNOWN_MEMBER_ID)
@@ -479,7 +479,7 @@ class ConsumerGroupMembers:
         member.told = member.command is not None
         ids = frozenset() if news is None else _by_id(member, news)
         self._answers.append(
-            Beaten(beat.token, Error.NONE, member.member_id, member.epoch, news, ids, interval_s=interval_s)
+            HeartbeatAnswer(beat.token, Error.NONE, member.member_id, member.epoch, news, ids, interval_s=interval_s)
         )
 
     def _answer_waiting(self, member: ConsumerGroupMember, interval_s: float) -> None:
@@ -488,7 +488,7 @@ class ConsumerGroupMembers:
             self._tell(member, beat, interval_s)
 
     def _refuse(self, beat: Heartbeat, error: Error, message: str | None = None) -> None:
-        self._answers.append(Beaten(beat.token, error, beat.member_id, beat.epoch, message=message))
+        self._answers.append(HeartbeatAnswer(beat.token, error, beat.member_id, beat.epoch, message=message))
 
     def _end(self, member: ConsumerGroupMember, error: Error, message: str | None = None) -> None:
         """Forgets the member, and answers everything that waits."""

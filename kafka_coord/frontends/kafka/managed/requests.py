@@ -13,7 +13,7 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import InvalidPattern
 from kafka_coord.frontends.kafka.calls import Caller
 from kafka_coord.frontends.kafka.managed.administration import Administration
-from kafka_coord.frontends.kafka.managed.members import JOIN, Beaten, Commit, Heartbeat, consumer_name
+from kafka_coord.frontends.kafka.managed.members import JOIN, Commit, Heartbeat, HeartbeatAnswer, consumer_name
 from kafka_coord.frontends.kafka.managed.terms import PROTOCOL, SESSION_TIMEOUT_S, ManagedTerms
 from kafka_coord.frontends.kafka.managed.topic_ids import Assigned
 from kafka_coord.frontends.kafka.managed.topics import Topics
@@ -158,7 +158,7 @@ def _assignor(request: Any) -> str | None:
     return _ASSIGNORS[wanted]
 
 
-def _heartbeat_answer(answer: Beaten, member_id: str, assigned: Assigned | None) -> Any:
+def _heartbeat_answer(answer: HeartbeatAnswer, member_id: str, assigned: Assigned | None) -> Any:
     if answer.error is not Error.NONE:
         return refused(answer.error, answer.message)
     form = message("ConsumerGroupHeartbeatResponse")

@@ -20,12 +20,12 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import Fenced, MalformedValue, NoNode, StoreError, StoreUnavailable
 from kafka_coord.frontends.kafka.calls import Caller
 from kafka_coord.frontends.kafka.managed.members import (
-    Beaten,
     Commit,
     Committed,
     ConsumerGroupMember,
     ConsumerGroupMembers,
     Heartbeat,
+    HeartbeatAnswer,
     consumer_name,
 )
 from kafka_coord.frontends.kafka.managed.topic_ids import Assigned, TopicIds, grouped
@@ -237,14 +237,14 @@ class ManagedTerms:
 
     async def heartbeat(
         self, group: str, member_id: str, beat: Callable[[object], Heartbeat], client: Caller
-    ) -> tuple[Beaten, Assigned | None]:
+    ) -> tuple[HeartbeatAnswer, Assigned | None]:
         """``beat`` makes the member's heartbeat with its token. Returns the answer, and its assignment by topic id."""
 
         def pass_on(served: Served, token: object) -> None:
             served.members.heartbeat(beat(token), self._store.clock.monotonic())
 
-        refused = Beaten(None, Error.COORDINATOR_LOAD_IN_PROGRESS, "", 0), None
-        found: tuple[Beaten, Assigned | None] = await self._ask(group, pass_on, refused, (client, member_id))
+        refused = HeartbeatAnswer(None, Error.COORDINATOR_LOAD_IN_PROGRESS, "", 0), None
+        found: tuple[HeartbeatAnswer, Assigned | None] = await self._ask(group, pass_on, refused, (client, member_id))
         return found
 
     async def commit(self, group: str, commit: Callable[[object], Commit]) -> Committed:
@@ -381,7 +381,7 @@ class ManagedTerms:
         for stimulus in arrived:
             served.term.arrived(stimulus)
         for answer in answers:
-            if isinstance(answer, Beaten):
+            if isinstance(answer, HeartbeatAnswer):
                 told = None if answer.assignment is None else grouped(answer.ids)
                 _resolve(answer.token, (answer, told))
             else:

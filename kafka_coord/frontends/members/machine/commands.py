@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kafka_coord.frontends.members.machine import instructions, stimuli
-from kafka_coord.frontends.members.machine.instructions import Happening
+from kafka_coord.frontends.members.machine.instructions import MemberEvent
 from kafka_coord.frontends.members.machine.state import Delivered, MemberState
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Commands:
             member.queue.appendleft(read.command_id)
             if member.stuck != read.fault:
                 member.stuck = read.fault
-                machine.emit(instructions.Tell(Happening.STUCK, member.id, member.connection, read.fault))
+                machine.emit(instructions.ReportEvent(MemberEvent.STUCK, member.id, member.connection, read.fault))
             return
         member.stuck = ""
         command = read.command

@@ -188,7 +188,7 @@ ToStore = (
 )
 
 
-class Happening(StrEnum):
+class MemberEvent(StrEnum):
     """The events that operators want to see."""
 
     REGISTERED = "registered"
@@ -201,13 +201,13 @@ class Happening(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class ReportEvent:
     """Reports an event to the log and the counters; ``detail`` is the reason, if there is one."""
 
-    happening: Happening
+    event: MemberEvent
     member: MemberId
     connection: int | None = None
     detail: str = ""
 
 
-Instruction = ToClient | ToStore | Tell
+Instruction = ToClient | ToStore | ReportEvent

@@ -8,7 +8,7 @@ from typing import Any
 
 from kafka_coord.frontends.members.machine import instructions, stimuli
 from kafka_coord.frontends.members.machine.commands import Commands
-from kafka_coord.frontends.members.machine.instructions import Happening, Instruction
+from kafka_coord.frontends.members.machine.instructions import Instruction, MemberEvent
 from kafka_coord.frontends.members.machine.invariants import check
 from kafka_coord.frontends.members.machine.state import LeaveWrite, MemberState
 from kafka_coord.frontends.members.machine.stimuli import MemberId, RegistrationOptions, Stimulus
@@ -211,7 +211,7 @@ class MembershipMachine:
         if before is not None:
             self.end(before, "it has registered again on another connection")
         member = self._admit(written.member, wanted.options)
-        self.emit(instructions.Tell(Happening.REGISTERED, member.id, wanted.connection))
+        self.emit(instructions.ReportEvent(MemberEvent.REGISTERED, member.id, wanted.connection))
         if is_there:
             self._attach(member, wanted.connection)
             self.emit(instructions.Welcome(wanted.connection, wanted.request, member.id, wanted.options))
@@ -264,7 +264,7 @@ class MembershipMachine:
                 self.emit(instructions.Dismiss(before, "it goes on over another connection"))
             self._attach(member, connection)
             self.emit(instructions.Resumed(connection, wanted.request, member.id, read.outstanding))
-            self.emit(instructions.Tell(Happening.RESUMED, member.id, connection))
+            self.emit(instructions.ReportEvent(MemberEvent.RESUMED, member.id, connection))
 
     def _read_again(self, member: MemberState, fault: str) -> None:
         """Reads the member again later. A client that waits to resume as this member goes on waiting until its
@@ -273,7 +273,7 @@ class MembershipMachine:
             return
         if member.stuck != fault:
             member.stuck = fault
-            self.emit(instructions.Tell(Happening.NOT_RESUMED, member.id, None, fault))
+            self.emit(instructions.ReportEvent(MemberEvent.NOT_RESUMED, member.id, None, fault))
         member.reread_due = self.now + READ_AGAIN_S
         self._reread_timers.add(member.reread_due, member)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kafka_coord.frontends.members.machine import instructions, stimuli
-from kafka_coord.frontends.members.machine.instructions import Happening, Refused
+from kafka_coord.frontends.members.machine.instructions import MemberEvent, Refused
 from kafka_coord.frontends.members.machine.state import (
     AcknowledgeWrite,
     CommitWrite,
@@ -145,7 +145,9 @@ class Writes:
             self._machine.end(member, "its registration is gone: it was evicted, or took too long")
             return
         if outcome.trouble is not None:
-            self._machine.emit(instructions.Tell(Happening.NOT_WRITTEN, member.id, member.connection, outcome.reason))
+            self._machine.emit(
+                instructions.ReportEvent(MemberEvent.NOT_WRITTEN, member.id, member.connection, outcome.reason)
+            )
         if isinstance(write, OffersWrite):
             self._offers_done(member, write, outcome)
         elif isinstance(write, AcknowledgeWrite):
@@ -205,11 +207,11 @@ class Writes:
             if outcome.trouble is not None:
                 self._answer(write.connection, write, outcome)
                 return
-            machine.emit(instructions.Tell(Happening.LEFT, member.id, write.connection))
+            machine.emit(instructions.ReportEvent(MemberEvent.LEFT, member.id, write.connection))
             machine.emit(instructions.Farewell(write.connection, write.request, outcome.refused))
             machine.forget(member)
         elif outcome.trouble is None:
-            machine.emit(instructions.Tell(Happening.EXPIRED, member.id, member.connection))
+            machine.emit(instructions.ReportEvent(MemberEvent.EXPIRED, member.id, member.connection))
             machine.end(member, "nothing was heard from it within its session timeout")
         elif write.offsets:
             member.writes.appendleft(

@@ -12,11 +12,11 @@ from kafka_coord.frontends.kafka.managed.members import (
     JOIN,
     LEAVE,
     LEAVE_FOR_NOW,
-    Beaten,
     Commit,
     Committed,
     ConsumerGroupMembers,
     Heartbeat,
+    HeartbeatAnswer,
 )
 from kafka_coord.frontends.kafka.managed.pace import JOIN_S
 from kafka_coord.frontends.kafka.managed.topics import Topics
@@ -127,7 +127,7 @@ def test_a_join_is_answered_when_there_is_something_to_give() -> None:
     play = Play()
     assert play.beat(JOIN) is None
     play.send(3, start=(0, 1))
-    assert play.answers[1] == Beaten(1, Error.NONE, "m1", 3, flights(0, 1), owned(0, 1))
+    assert play.answers[1] == HeartbeatAnswer(1, Error.NONE, "m1", 3, flights(0, 1), owned(0, 1))
     assert play.beat(3, owned=owned()).assignment is None, "it has been told"
     assert play.write() == []
     play.beat(3, owned=owned(0, 1))
@@ -176,7 +176,7 @@ def test_a_join_that_gets_nothing_is_answered_in_the_end() -> None:
     assert play.members.due() == play.house.now + JOIN_S
     play.members.tick(play.house.now + JOIN_S)
     play.pump()
-    assert play.answers[1] == Beaten(1, Error.NONE, "m1", 1, frozenset())
+    assert play.answers[1] == HeartbeatAnswer(1, Error.NONE, "m1", 1, frozenset())
 
 
 def test_what_is_to_be_stopped_is_acknowledged_by_owning_it_no_longer() -> None:
@@ -340,7 +340,7 @@ def test_a_static_member_leaves(epoch: int, for_good: bool) -> None:
     assert play.beat(epoch, consumer="i1") is None
     (store,) = play.write()
     assert (store.leaves, store.for_good) == (True, for_good)
-    assert max(play.answers.items())[1] == Beaten(3, Error.NONE, "m1", epoch)
+    assert max(play.answers.items())[1] == HeartbeatAnswer(3, Error.NONE, "m1", epoch)
     assert play.beat(JOIN, "m2", consumer="i1") is None, "the instance id is free"
 
 
@@ -349,7 +349,7 @@ def test_a_member_of_an_earlier_term_goes_on_with_what_it_holds() -> None:
     for name in ("m1", "m2"):
         play.house.tell(stimuli.MemberFound(MemberId("delays", name, 7), RegistrationOptions(SESSION_S, False, name)))
     assert play.commit(5, 70).error is Error.COORDINATOR_LOAD_IN_PROGRESS
-    assert play.beat(5, owned=owned(0, 1)) == Beaten(2, Error.NONE, "m1", 5, flights(0, 1), owned(0, 1))
+    assert play.beat(5, owned=owned(0, 1)) == HeartbeatAnswer(2, Error.NONE, "m1", 5, flights(0, 1), owned(0, 1))
     assert play.commit(5, 70).error is Error.NONE
     assert play.beat(5, "m3").error is Error.UNKNOWN_MEMBER_ID
 
