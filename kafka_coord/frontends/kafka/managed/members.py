@@ -233,6 +233,7 @@ class ConsumerGroupMembers:
             return
         if member is not None and member.topics == beat.topics.since(UNCHANGED) and not member.has_acknowledged:
             member.owned = None
+            self._stimuli.append(stimuli.Heard(member.connection))
             self._wait(member, beat)
             if member.command is not None:
                 self._answer_waiting(member, member.pace.after_news())

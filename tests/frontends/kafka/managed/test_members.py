@@ -167,6 +167,15 @@ def test_a_held_heartbeat_ends_when_its_client_sends_something_else_or_is_gone()
     assert play.beat(epoch).assignment == flights()
 
 
+def test_a_join_that_is_repeated_counts_as_life() -> None:
+    play = Play()
+    play.beat(JOIN)
+    for _ in range(2):
+        play.house.pass_time(SESSION_S * 0.9)
+        play.beat(JOIN)
+    assert play.write() == [], "its membership has not ended"
+
+
 def test_a_join_that_gets_nothing_is_answered_in_the_end() -> None:
     play = Play()
     assert play.beat(JOIN) is None
