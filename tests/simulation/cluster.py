@@ -17,9 +17,10 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, Delete, SessionState, SetData
 from tests.simulation.applications import SimulatedLog
 from tests.simulation.audited import violations
-from tests.simulation.faults import FAULTS, UNREADABLE, FaultInjector
+from tests.simulation.faults import FAULTS, MOVE, UNREADABLE, FaultInjector
 from tests.simulation.group_kind import GROUP, OTHER_TOPIC, TOPIC, GroupKind
 from tests.simulation.invariants import InvariantBroken, InvariantChecker
+from tests.simulation.kafka_members import KafkaMember
 from tests.simulation.launching import SESSION_MS, Launcher
 from tests.simulation.network import SimulatedNetwork
 from tests.simulation.process import Process
@@ -65,7 +66,12 @@ class SimulatedCluster:
         rest = random.Random(f"rest {seed}")
         self.options = CoordinatorOptions(look_interval_ms, settled_after_ms=rest.choice(SETTLED_AFTER_MS))
         self.server.can_follow = rest.random() < 0.75
-        self.kind = GroupKind.drawn(self.rng, random.Random(f"more {seed}"))
+        kafka = random.Random(f"kafka {seed}") if MOVE in faults else None
+        self.kind = GroupKind.drawn(self.rng, random.Random(f"more {seed}"), kafka)
+        self.log_leader = "serve-1"
+        """The instance beside the broker that leads the group's partition of the groups log."""
+        self.topic_ids: dict[str, str] = {}
+        """As Kafka writes them. None where no Kafka clients take part."""
         self.occurred: Counter[str] = Counter()
         self.doomed: set[int] = set()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -75,7 +81,9 @@ class SimulatedCluster:
         self.processes: dict[str, Process] = {}
         self.launcher, self.network, self.injector = Launcher(self), SimulatedNetwork(self), FaultInjector(self)
         self.owner: dict[int, Process] = {}
-        self.checker = InvariantChecker(self.server, self._consumer_of, self._is_coordinator, self.processes.get)
+        self.checker = InvariantChecker(
+            self.server, self._consumer_of, self._is_coordinator, self._named, self.owner.get
+        )
         self.write(*(Create(path) for path in ("/brokers", layout.BROKER_IDS, layout.BROKER_TOPICS)))
         if UNREADABLE in faults:
             self.injector.vandal.make_bystander()
@@ -127,7 +135,7 @@ class SimulatedCluster:
                 raise InvariantBroken(f"not at rest {self.steps - begin} steps after the last event: {unrest}")
 
     def _unrest(self) -> str:
-        members = frozenset(name for name, process in self.processes.items() if process.connector is not None)
+        members = frozenset(one.consumer for one in self.processes.values() if one.connector is not None)
         wanted = {topic: range(count) for topic, count in self.partitions.items() if self._is_subscribed(topic)}
         numbers = PartitionSet(wanted)
         found = self.checker.unrest(GROUP, members, numbers) or self._unsettled()
@@ -138,8 +146,11 @@ class SimulatedCluster:
         return f"read, and not committed: {unstored}" if unstored else ""
 
     def _is_subscribed(self, topic: str) -> bool:
-        names = [name for name, process in self.processes.items() if process.connector is not None]
-        return topic == TOPIC or any(self.kind.by_pattern(name) for name in names)
+        return topic == TOPIC or any(self._by_pattern(one) for one in self.processes.values() if one.connector)
+
+    def _by_pattern(self, process: Process) -> bool:
+        member = process.connector
+        return bool(member.topics.regex) if isinstance(member, KafkaMember) else self.kind.by_pattern(process.name)
 
     def _unsettled(self) -> str:
         """The elected coordinator's view of the group, if a lost event keeps it from seeing that the group is
@@ -327,11 +338,19 @@ class SimulatedCluster:
         self.server.write(ops, 0, self.ms())
 
     def topic_value(self, topic: str) -> bytes:
-        return topic_value(self.partitions[topic])
+        return topic_value(self.partitions[topic], topic_id=self.topic_ids.get(topic))
 
     def _consumer_of(self, session_id: int) -> Process | None:
         process = self.owner.get(session_id)
         return process if process is not None and process.connector is not None else None
+
+    def _named(self, consumer: str) -> Process | None:
+        """The process that takes part under this name."""
+        process = self.processes.get(consumer.partition(".")[0])
+        return process if process is not None and process.consumer == consumer else None
+
+    def instances(self) -> list[str]:
+        return sorted(name for name in self.processes if name.startswith("serve"))
 
     def _is_coordinator(self, session_id: int) -> bool:
         process = self.owner.get(session_id)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kafka_coord.frontends.kafka.managed.topics import Topics
 from kafka_coord.model import Request, RequestType
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, Delete, SetData
-from tests.simulation.group_kind import GROUP, OTHER_TOPIC, TOPIC
+from tests.simulation.group_kind import GROUP, OTHER_TOPIC, PATTERN, TOPIC
+from tests.simulation.kafka_members import KafkaMember
 from tests.simulation.process import Process
 from tests.simulation.unreadable import Vandal
 
@@ -25,6 +28,12 @@ FAULTS = frozenset(
 )
 
 
+MOVE = "move"
+"""A kind of fault by itself: the leadership of the groups log moves. Where it may happen, some of the members are Kafka
+clients, which the leader's instance serves."""
+SUBSCRIBE = "subscribe"
+"""Only Kafka clients do it."""
+KAFKA_FAULTS = FAULTS | {MOVE, SUBSCRIBE}
 UNREADABLE = "unreadable"
 """A kind of fault of its own: somebody overwrites a znode with unreadable bytes, and repairs it after a while."""
 
@@ -56,11 +65,13 @@ class FaultInjector:
             "pause": lambda: self._pause(for_s),
             "pause-group": lambda: self._pause_group(for_s),
             "reset": lambda: self._ask_for_reset(for_s),
-            "evict": lambda: self.ask(Request(RequestType.EVICT, GROUP, process.name)),
+            "evict": lambda: self.ask(Request(RequestType.EVICT, GROUP, process.consumer)),
             "rebalance": lambda: self.ask(Request(RequestType.REBALANCE, GROUP)),
             "resign": lambda: self.ask(Request(RequestType.RESIGN)),
             "depose": self._depose,
             UNREADABLE: lambda: self.vandal.strike(for_s),
+            MOVE: self._move,
+            SUBSCRIBE: lambda: self._subscribe(process),
             "lost": lambda: None,  # the message is lost on its way, not here
         }
         strike[kind]()
@@ -69,6 +80,16 @@ class FaultInjector:
         if process.connector is not None:
             process.closing = True
             process.connector.close(3.0)
+
+    def _move(self) -> None:
+        self.cluster.log_leader = self.cluster.rng.choice(self.cluster.instances())
+
+    def _subscribe(self, process: Process) -> None:
+        """A Kafka client subscribes to all topics, or to one, in place."""
+        member = process.connector
+        if isinstance(member, KafkaMember) and process.alive:
+            by_name = Topics(frozenset({TOPIC}), "")
+            member.subscribe(by_name if member.topics.regex else Topics(frozenset(), PATTERN))
 
     def _depose(self) -> None:
         """Somebody deletes the znode of the elected instance, whose session lives on: another one is elected beside
@@ -106,6 +127,7 @@ class FaultInjector:
         if OTHER_TOPIC in self.cluster.partitions:
             self.cluster.occurred["topic deleted"] += 1
             del self.cluster.partitions[OTHER_TOPIC]
+            self.cluster.topic_ids.pop(OTHER_TOPIC, None)
             self.cluster.log.delete(OTHER_TOPIC)
             self.cluster.checker.topic_gone(OTHER_TOPIC)
             self.cluster.write(Delete(layout.broker_topic(OTHER_TOPIC)))
@@ -116,6 +138,9 @@ class FaultInjector:
     def create_topic(self, topic: str, partitions: int) -> None:
         self.cluster.occurred["topic created"] += 1
         self.cluster.partitions[topic] = partitions
+        if self.cluster.kind.kafka != "none":
+            made = f"{topic} {self.cluster.occurred['topic created']}".encode().ljust(16)
+            self.cluster.topic_ids[topic] = base64.urlsafe_b64encode(made).decode().rstrip("=")
         self.cluster.write(Create(layout.broker_topic(topic), self.cluster.topic_value(topic)))
         self.cluster.log.topics[topic] = self.cluster.server.tree.nodes[layout.broker_topic(topic)].czxid
 

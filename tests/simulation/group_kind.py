@@ -13,6 +13,9 @@ BYSTANDER = "calm"
 TOPIC, OTHER_TOPIC = "flights", "fares"
 PATTERN = "f.*"
 SOCKET_SESSIONS_MS = (3_000, 6_000, 12_000)
+KAFKA_SESSIONS_MS = (10_000, 15_000)
+"""Longer than the longest hold of a heartbeat."""
+SOFTWARE = ("librdkafka", "apache-kafka-java", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,20 +29,31 @@ class GroupKind:
     patterns: str
     """``none``, ``all``, or ``some``: members with an odd number."""
     from_the_end: bool
-    """Whether a partition without a stored offset is read from its end."""
+    """Whether a partition without a stored offset is read from its end. Not with Kafka clients: they do not store where
+    the end was, so records are skipped if the next owner begins at a later one."""
     sockets: str
     """Which members use a socket: ``none``, ``all``, or ``some``: members with an even number."""
     socket_session_ms: int
     pipelines: bool
     """Whether members with a socket commit and answer a stop without waiting in between."""
+    kafka: str = "none"
+    """Which members are Kafka clients with ``group.protocol=consumer``: ``none``, ``all``, or ``some``: the first of
+    every three."""
+    kafka_session_ms: int = 0
+    static: bool = False
+    """Whether the Kafka clients have instance ids."""
 
     @classmethod
-    def drawn(cls, rng: random.Random, more: random.Random) -> GroupKind:
-        """``more`` draws the properties that were added later, so that earlier seeds give the same histories."""
+    def drawn(cls, rng: random.Random, more: random.Random, kafka: random.Random | None = None) -> GroupKind:
+        """``more`` draws the properties that were added later, so that earlier seeds give the same histories.
+        ``kafka`` draws those of Kafka clients, if some of the members may be such."""
         return cls(
+            kafka=kafka.choice(("some", "some", "all")) if kafka is not None else "none",
+            kafka_session_ms=kafka.choice(KAFKA_SESSIONS_MS) if kafka is not None else 0,
+            static=kafka is not None and kafka.random() < 0.4,
             sockets=more.choice(("none", "some", "all")),
             socket_session_ms=more.choice(SOCKET_SESSIONS_MS),
-            from_the_end=more.random() < 0.3,
+            from_the_end=more.random() < 0.3 and kafka is None,
             pipelines=more.random() < 0.5,
             mode=Mode.EAGER if rng.random() < 0.15 else Mode.INCREMENTAL,
             assignor=rng.choice((None, None, None, "range", "roundrobin", "weighted")),
@@ -50,7 +64,12 @@ class GroupKind:
     def by_pattern(self, consumer: str) -> bool:
         return self.patterns == "all" or (self.patterns == "some" and int(consumer[1:]) % 2 == 1)
 
+    def by_kafka(self, consumer: str) -> bool:
+        return self.kafka == "all" or (self.kafka == "some" and int(consumer[1:]) % 3 == 1)
+
     def by_socket(self, consumer: str) -> bool:
+        if self.by_kafka(consumer):
+            return False
         return self.sockets == "all" or (self.sockets == "some" and int(consumer[1:]) % 2 == 0)
 
     def member(self, consumer: str, timestamp: str) -> Member:

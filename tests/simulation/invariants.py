@@ -9,6 +9,7 @@ from typing import Protocol
 from kafka_coord.channel.operations import decode_command, decode_offset
 from kafka_coord.coordinator.plan.invariants import violations
 from kafka_coord.coordinator.steps import Plan, WriteLedgerAndCommands
+from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import (
     NO_OFFSET,
     Assignment,
@@ -24,15 +25,23 @@ from kafka_coord.model import (
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import ANY_VERSION, Check, Delete, WatchType
+from kafka_coord.zk.store import ANY_VERSION, Check, Create, Delete, WatchType
 from tests.simulation.garbage import GARBAGE
-from tests.simulation.group_kind import BYSTANDER
+from tests.simulation.group_kind import BYSTANDER, GROUP
 from tests.simulation.server import Change, SimulatedZooKeeper, Transaction
 
 _TOKEN_PATH = re.compile(r"/consumers/groups/([^/]+)/channel/([^/]+)")
 _GROUP_PATH = re.compile(
     r"/consumers/groups/([^/]+)/(ids|owners|channel|offsets|assignment|settled)(?:/([^/]+))?(?:/([^/]+))?"
 )
+
+_DECIDED = re.compile(r"/consumers/groups/[^/]+/(owners/.*|assignment|settled|history)")
+"""Only the elected coordinator writes these."""
+LONG_SILENCE_MS = 8_000
+"""Shorter than any session timeout of Kafka clients."""
+LONGEST_WRITE_MS = 10_000
+"""An instance that has decided on an expiry may write it so much later."""
+_TERM = layout.log_partition(partition_of(GROUP))
 
 
 class InvariantBroken(AssertionError):
@@ -44,6 +53,9 @@ class Witness(Protocol):
 
     @property
     def consumer(self) -> str: ...
+
+    @property
+    def closing(self) -> bool: ...
 
     @property
     def incarnation(self) -> int | None:
@@ -60,7 +72,8 @@ class Witness(Protocol):
 
 class InvariantChecker:
     """``witness_of`` returns the consumer of a session, ``is_coordinator`` tells whether a session is a service's, and
-    ``named`` returns the consumer of a name: a gateway writes for it, in the session of a coordinator."""
+    ``named`` returns the consumer of a name: a gateway writes for it, in the session of a coordinator. ``process_of``
+    returns the process of a session."""
 
     def __init__(
         self,
@@ -68,11 +81,15 @@ class InvariantChecker:
         witness_of: Callable[[int], Witness | None],
         is_coordinator: Callable[[int], bool],
         named: Callable[[str], Witness | None],
+        process_of: Callable[[int], object],
     ) -> None:
         self._tree = server.tree
         self._witness_of = witness_of
         self._is_coordinator = is_coordinator
         self._named = named
+        self._process_of = process_of
+        self._term_of: object = None
+        """The instance that claimed the present term of the group's partition of the groups log."""
         self.ledgers: dict[str, dict[str, Ledger]] = {}
         self.targets: dict[str, Assignment] = {}
         self.frontier: dict[tuple[str, TopicPartition], int] = {}
@@ -82,6 +99,9 @@ class InvariantChecker:
         too."""
         self.expired: set[tuple[str, str, int | None]] = set()
         """Group, consumer and incarnation of the members that a gateway expired."""
+        self._heard: dict[str, tuple[int, int]] = {}
+        """By member id: since when the present term has heard of a Kafka client without long silences, and when it last
+        has."""
         self.from_the_end: set[str] = set()
         """Groups that read a partition without a stored offset from its end: where it starts is fixed as soon as an
         offset is stored."""
@@ -120,6 +140,8 @@ class InvariantChecker:
             if change.path == layout.COORDINATOR_EPOCH and elects:
                 self._check(int(change.data) > self.epoch, f"epoch {change.data!r} after epoch {self.epoch}")
                 self.epoch = int(change.data)
+            if change.path == _TERM and change.kind is WatchType.CHANGED:
+                self._term_of, self._heard = self._process_of(transaction.session), {}
             match = _GROUP_PATH.fullmatch(change.path)
             if match is not None:
                 if match[1] == BYSTANDER and match[2] != "settled" and transaction.session:
@@ -159,10 +181,17 @@ class InvariantChecker:
             self._departed(group, name, change)
             if change.path in served and change.before is not None:
                 self.expired.add((group, name, change.before.czxid))
+                self._expired(name, change, transaction)
 
     def _fenced(self, transaction: Transaction) -> None:
+        """A write is fenced by the epoch; that of a term of Kafka clients by the term, and it is of members only."""
         fence = transaction.ops[0] if transaction.ops else None
-        fenced = isinstance(fence, Check) and fence.path == layout.COORDINATOR_EPOCH and fence.version != ANY_VERSION
+        fenced = isinstance(fence, Check) and fence.version != ANY_VERSION
+        if fenced and fence.path == _TERM:
+            self._check(self._process_of(transaction.session) is self._term_of, f"written after a term's end: {fence}")
+            fenced = not any(_DECIDED.fullmatch(change.path) for change in transaction.changes)
+        elif fenced:
+            fenced = fence.path == layout.COORDINATOR_EPOCH
         if not fenced:
             self._break(f"unfenced write of a coordinator: {transaction.ops}")
 
@@ -272,8 +301,12 @@ class InvariantChecker:
         stops = isinstance(command, StopFetcher)
         for partition in command.partitions:
             if witness is not None and witness.incarnation == live:
+                is_gone = not stops and self._of_earlier_topic(
+                    self.ledgers.get(group, {}).get(consumer, Ledger(consumer, 0)), PartitionSet.of([partition])
+                )  # a Kafka client finds no topic of that id
                 self._check(
-                    witness.holds(partition) != stops, f"{change.path} was acknowledged without effect on {partition}"
+                    witness.holds(partition) != stops or is_gone,
+                    f"{change.path} was acknowledged without effect on {partition}",
                 )
             if stops:
                 self._handed_is_stored(group, partition, change)
@@ -377,6 +410,26 @@ class InvariantChecker:
             stored = self._stored(group, partition) or 0
             if not began <= stored <= by_now:
                 self._break(f"{consumer} left with {partition} at {stored}: its application came back from {began}")
+
+    def heard(self, instance: object, member_id: str, now_ms: int) -> None:
+        """An instance handles a heartbeat of a Kafka client."""
+        if instance is self._term_of:
+            since, last = self._heard.get(member_id, (now_ms, now_ms))
+            self._heard[member_id] = (now_ms if now_ms - last > LONG_SILENCE_MS else since), now_ms
+
+    def _expired(self, consumer: str, change: Change, transaction: Transaction) -> None:
+        """Nobody ends the membership of a Kafka client that is heard of."""
+        witness = self._named(consumer)
+        if change.before is None or witness is None or witness.closing or change.before.data in GARBAGE:
+            return
+        came_back = any(isinstance(op, Create) and op.path == change.path for op in transaction.ops)
+        member_id = fields.plain(fields.load(change.before.data, change.path).get("resume_key", ""))
+        since, last = self._heard.get(member_id, (0, 0))
+        if not came_back and transaction.time_ms - last < LONG_SILENCE_MS:
+            self._check(
+                transaction.time_ms - since < LONGEST_WRITE_MS,
+                f"{consumer} was expired, and last heard of at {last} ms",
+            )
 
     def _departed(self, group: str, consumer: str, change: Change) -> None:
         ledger = self.ledgers.get(group, {}).get(consumer)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import base64
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from kafka_coord.channel.interface import MemberChannel, SessionHandle
 from kafka_coord.channel.link import SocketLink
+from kafka_coord.channel.messages import Register
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.coordinator.assignors import load_assignors
@@ -16,14 +18,21 @@ from kafka_coord.coordinator.decision_writer import DecisionWriter, PreparedPlan
 from kafka_coord.coordinator.memory import GroupMemory
 from kafka_coord.coordinator.observe import Snapshot
 from kafka_coord.coordinator.service import CoordinatorService
+from kafka_coord.frontends.kafka.managed.terms import PROTOCOL
+from kafka_coord.frontends.kafka.managed.topics import Topics
+from kafka_coord.frontends.members.registering import registration_value
 from kafka_coord.frontends.socket.leadership_view import ServiceLeadership
-from kafka_coord.model import PartitionSet, TopicPartition
+from kafka_coord.model import Member, PartitionSet, TopicPartition
 from kafka_coord.model import json_fields as fields
+from kafka_coord.zk import layout
 from kafka_coord.zk.store import SessionState
 from tests.simulation.applications import SimulatedFetchers
-from tests.simulation.group_kind import GROUP
+from tests.simulation.group_kind import GROUP, SOFTWARE
+from tests.simulation.invariants import InvariantBroken
+from tests.simulation.kafka_front import SimulatedListener, SimulatedTerms
+from tests.simulation.kafka_members import Identity, KafkaMember, Surroundings
 from tests.simulation.process import Process
-from tests.simulation.sockets import PipeliningLink, SimulatedClient, SimulatedGateway
+from tests.simulation.sockets import PipeliningLink, SimulatedClient, SimulatedGateway, Wire
 from tests.simulation.store import SimulatedStore
 
 if TYPE_CHECKING:
@@ -48,7 +57,7 @@ class Launcher:
             self.reconnect(process)
             self._start_service(process)
         else:
-            if not self.cluster.kind.by_socket(name):
+            if not (self.cluster.kind.by_socket(name) or self.cluster.kind.by_kafka(name)):
                 self.reconnect(process)
             self._start_consumer(process)
 
@@ -73,6 +82,39 @@ class Launcher:
             nonce = partial(self._word, process)
             gateway = process.gateway = SimulatedGateway(process.store, broker_id, leadership_view, nonce)
             self.cluster.spawn(process, "gateway", partial(self._serve, gateway))
+        if self.cluster.kind.kafka != "none":
+            self._start_listener(process, broker_id)
+
+    def _start_listener(self, process: Process, broker_id: int) -> None:
+        cluster = self.cluster
+
+        def failed(error: Exception) -> None:
+            cluster.checker.broken = cluster.checker.broken or InvariantBroken(f"{process.name}: {error!r}")
+
+        def heard(member_id: str) -> None:
+            cluster.checker.heard(process, member_id, cluster.ms())
+
+        def terms(lost: Callable[[int, str], None]) -> SimulatedTerms:
+            timeout_s = cluster.kind.kafka_session_ms / 1000
+            return SimulatedTerms(process.store, lost, cluster.scheduler, timeout_s, failed, heard)
+
+        listener = process.listener = SimulatedListener(process.store, broker_id, terms)
+
+        def listen() -> None:
+            while True:
+                listener.turn()
+                cluster.scheduler.sleep(float("inf"), listener.is_awake)
+
+        def follow() -> None:
+            while True:
+                connected = process.store.session.state is SessionState.CONNECTED
+                if connected:
+                    listener.follow(leads=cluster.log_leader == process.name)
+                cluster.scheduler.sleep(cluster.clock.now + cluster.rng.random() * 0.5)
+
+        cluster.spawn(process, "managed groups", listener.terms.run)
+        cluster.spawn(process, "listener", listen)
+        cluster.spawn(process, "leadership", follow)
 
     def _serve(self, gateway: SimulatedGateway) -> None:
         while True:
@@ -120,7 +162,7 @@ class Launcher:
 
         def handed(partition: TopicPartition, begin: int, end: int) -> None:
             self.cluster.say(f"{process.name} is handed {partition} [{begin}, {end})")
-            if not self._is_doomed(process):
+            if not (self._is_doomed(process) or isinstance(process.connector, KafkaMember)):
                 self.cluster.checker.in_session(process.name, partition, ended=self._has_ended(process))
             others = {name: p for name, p in self.cluster.processes.items() if p.connector is not None}
             self.cluster.checker.handed(GROUP, process.name, partition, begin, end, others)
@@ -129,9 +171,11 @@ class Launcher:
             return fields.dump(self.cluster.kind.member(process.name, str(self.cluster.ms())).to_json())
 
         def may_hand_out() -> bool:
-            return connector.may_hand_out()
+            return process.connector is not None and process.connector.may_hand_out()
 
         def topic_of(partition: TopicPartition) -> int | None:
+            if isinstance(process.connector, KafkaMember):
+                return process.connector.topic_of(partition)
             ledger = self.cluster.checker.ledgers.get(GROUP, {}).get(process.name)
             identity = ledger.topic_ids.get(partition.topic, "") if ledger is not None else ""
             return int(identity.rpartition(" ")[2] or 0)
@@ -149,7 +193,16 @@ class Launcher:
             if process.closing:
                 process.leave_began = {tp: fetchers.holdings[tp].consumed for tp in partitions}
 
+        def apply() -> None:
+            while True:
+                fetchers.poll(self.cluster.rng.randint(1, 4))
+                self.cluster.scheduler.sleep(self.cluster.clock.now + self.cluster.rng.random() * 0.2)
+
         process.closing, process.leave_began = False, {}
+        if self.cluster.kind.by_kafka(process.name):
+            self._start_kafka_member(process, fetchers)
+            self.cluster.spawn(process, "application", apply)
+            return
         handle, channel = self._transport(process, wake)
         connector = process.connector = Connector(
             handle,
@@ -173,15 +226,66 @@ class Launcher:
                     return
                 self.cluster.scheduler.sleep(max(due, self.cluster.clock.now), lambda: awake[0])
 
-        def apply() -> None:
-            while True:
-                fetchers.poll(self.cluster.rng.randint(1, 4))
-                self.cluster.scheduler.sleep(self.cluster.clock.now + self.cluster.rng.random() * 0.2)
-
         self.cluster.spawn(process, "connector", connect)
         self.cluster.spawn(process, "application", apply)
         if process.client is not None:
             self.cluster.spawn(process, "client", process.client.run)
+
+    def _start_kafka_member(self, process: Process, fetchers: SimulatedFetchers) -> None:
+        cluster, kind = self.cluster, self.cluster.kind
+        member_id = f"{process.name}.{self._word(process).rpartition(' ')[2]}"
+        model = kind.member(process.name, "")
+        instance_id = process.name if kind.static else ""
+        topics = Topics(frozenset(model.subscription.topics), model.subscription.pattern)
+        identity = Identity(member_id, instance_id, cluster.rng.choice(SOFTWARE), topics)
+
+        def registration(broker_id: int, wanted: Topics) -> bytes:
+            member = Member(
+                identity.consumer,
+                0,
+                wanted.subscription(),
+                session_timeout_ms=kind.kafka_session_ms,
+                rejoin_grace_ms=kind.kafka_session_ms if instance_id else 0,
+                protocol=PROTOCOL,
+            )
+            register = Register(GROUP, member, auto_commit=False, resume_key=member_id)
+            return registration_value(register, broker_id, f"{process.name}:1", cluster.ms(), self._word(process))
+
+        def incarnation(values: Iterable[bytes]) -> int | None:
+            node = cluster.server.tree.nodes.get(layout.registration(GROUP, identity.consumer))
+            return node.czxid if node is not None and node.data in values else None
+
+        def dial() -> Wire | None:
+            stale = not cluster.calm and cluster.rng.random() < 0.2
+            return cluster.network.dial(
+                process, cluster.rng.choice(cluster.instances()) if stale else cluster.log_leader
+            )
+
+        def topic(topic_id: bytes) -> tuple[str, int] | None:
+            written = base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
+            found = next((name for name, one in cluster.topic_ids.items() if one == written), None)
+            return None if found is None else (found, cluster.log.topics[found])
+
+        def leaves(consumed: Mapping[TopicPartition, int]) -> None:
+            process.leave_began = dict(consumed)
+
+        around = Surroundings(
+            dial=dial,
+            topic=topic,
+            registration=registration,
+            incarnation=incarnation,
+            lost=lambda lost: cluster.checker.crashed(GROUP, PartitionSet.of(lost)),
+            leaves=leaves,
+            occurs=cluster.occurs,
+            says=cluster.say,
+        )
+        member = process.connector = process.client = KafkaMember(identity, fetchers, cluster.scheduler, around)
+
+        def run() -> None:
+            member.run()
+            cluster.later(cluster.rng.random() * 5, lambda: self.restart(process))
+
+        cluster.spawn(process, "client", run)
 
     def _transport(self, process: Process, wake: Callable[[], None]) -> tuple[SessionHandle, MemberChannel]:
         """The transport of a consumer."""
@@ -251,6 +355,7 @@ class Launcher:
         process.actors.clear()
         process.store.disconnect()
         wires = process.gateway.break_all() if process.gateway is not None else ()
+        wires += process.listener.break_all() if process.listener is not None else ()
         if process.client is not None and process.client.wire is not None:
             wires = (process.client.wire,)
         for wire in wires:

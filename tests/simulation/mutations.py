@@ -29,6 +29,7 @@ from kafka_coord.zk.election import ZkElection
 from kafka_coord.zk.layout import COORDINATOR_EPOCH
 from kafka_coord.zk.store import Check, GetData
 from tests.simulation.applications import SimulatedFetchers
+from tests.simulation.kafka_mutations import KAFKA_MUTATIONS, KAFKA_TELLING
 from tests.simulation.rule_mutations import RULE_MUTATIONS
 
 Patch = tuple[Any, str, Any]
@@ -314,7 +315,7 @@ MUTATIONS: dict[str, Callable[[], Patch | tuple[Patch, ...]]] = {
     "a leave without offsets": _leave_without_offsets,
     "settled, whatever has happened": _settled_whatever_has_happened,
     "zxids of after the read": _zxids_of_after_the_look,
-}
+} | KAFKA_MUTATIONS
 
 
 TELLING = {
@@ -326,7 +327,7 @@ TELLING = {
     "zxids of after the read": frozenset({"evict"}),
     "two writes of one member in a request": frozenset({"lost", "rebalance", "grow"}),
     "consumed meanwhile and called stored": frozenset({"cut", "grow", "rebalance"}),
-}
+} | KAFKA_TELLING
 """The faults to run with for a while, for defects that other faults hide: with all faults, it takes some hundred
 seeds."""
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.simulation.kafka_members import KafkaMember
 from tests.simulation.process import Process
-from tests.simulation.sockets import Wire
+from tests.simulation.sockets import SimulatedClient, Wire
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimulatedCluster
@@ -20,10 +21,11 @@ class SimulatedNetwork:
     def dial(self, process: Process, host: str) -> Wire | None:
         """Opens a connection. A frozen host accepts it too, but sends nothing."""
         server = self.cluster.processes[host]
-        if not server.alive or server.gateway is None or self.cluster.clock.now < process.unreachable_until:
+        end = server.listener if isinstance(process.client, KafkaMember) else server.gateway
+        if not server.alive or end is None or self.cluster.clock.now < process.unreachable_until:
             return None
         wire = Wire(process.name, host, self)
-        server.gateway.accept(wire)
+        end.accept(wire)
         self.said(host)
         return wire
 
@@ -63,5 +65,5 @@ class SimulatedNetwork:
 
     def hang_up(self, process: Process) -> None:
         """The consumer's program has ended."""
-        if process.client is not None:
+        if isinstance(process.client, SimulatedClient):
             process.client.close()

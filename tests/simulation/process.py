@@ -9,6 +9,8 @@ from kafka_coord.consumer.connector import Connector
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.model import TopicPartition
 from tests.simulation.applications import SimulatedFetchers
+from tests.simulation.kafka_front import SimulatedListener
+from tests.simulation.kafka_members import KafkaMember
 from tests.simulation.scheduler import Actor
 from tests.simulation.sockets import SimulatedClient, SimulatedGateway
 from tests.simulation.store import SimulatedStore
@@ -23,8 +25,11 @@ class Process:
     store: SimulatedStore
     service: CoordinatorService | None = None
     gateway: SimulatedGateway | None = None
-    connector: Connector | None = None
-    client: SimulatedClient | None = None
+    listener: SimulatedListener | None = None
+    connector: Connector | KafkaMember | None = None
+    """By what it takes part, if it is a consumer."""
+    client: SimulatedClient | KafkaMember | None = None
+    """What has its connection to an instance, if it has no ZooKeeper session."""
     unreachable_until: float = 0.0
     """Before this time, the process opens no socket connection. The store's connection is independent of it."""
     fetchers: SimulatedFetchers | None = None
@@ -55,10 +60,12 @@ class Process:
 
     @property
     def consumer(self) -> str:
-        return self.name
+        return self.connector.identity.consumer if isinstance(self.connector, KafkaMember) else self.name
 
     @property
     def incarnation(self) -> int | None:
+        if isinstance(self.connector, KafkaMember):
+            return self.connector.incarnation
         registration = self.connector.registration if self.connector is not None else None
         return registration.incarnation if registration is not None else None
 

@@ -10,7 +10,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from kafka_coord.channel.client import LASTED_S
 from kafka_coord.channel.frames import BadFrame, Decoder, Frame, encode
@@ -43,22 +43,22 @@ class Network(Protocol):
 
 @dataclass(eq=False, slots=True)
 class Wire:
-    """One connection from ``client`` to ``host``, both names of processes. ``up`` and ``down`` are in flight. An end
-    whose direction has ``ended`` finds that out after it has read everything sent before. ``broken``: it carries
-    nothing more."""
+    """One connection from ``client`` to ``host``, both names of processes. ``up`` and ``down`` are in flight, as bytes
+    or, for Kafka clients, as values. An end whose direction has ``ended`` finds that out after it has read
+    everything sent before. ``broken``: it carries nothing more."""
 
     client: str
     host: str
     network: Network
-    up: deque[bytes] = field(default_factory=deque)
-    down: deque[bytes] = field(default_factory=deque)
+    up: deque[Any] = field(default_factory=deque)
+    down: deque[Any] = field(default_factory=deque)
     up_ended: bool = False
     down_ended: bool = False
     broken: bool = False
     hung_up: bool = False
     """Sends from the client."""
 
-    def say_up(self, data: bytes) -> None:
+    def say_up(self, data: Any) -> None:
         """Raises ``OSError`` if this end knows that the connection has ended."""
         if self.hung_up or (self.down_ended and not self.down):
             raise OSError("the connection is closed")
@@ -66,7 +66,7 @@ class Wire:
             self.up.append(data)
             self.network.said(self.host)
 
-    def say_down(self, data: bytes, *, close: bool) -> None:
+    def say_down(self, data: Any, *, close: bool) -> None:
         if data and self.network.may_say(self) and not self.broken and not self.hung_up:
             self.down.append(data)
         if close and not self.broken:

@@ -7,10 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from tests.simulation.cluster import SimulatedCluster, run_history
-from tests.simulation.faults import FAULTS, UNREADABLE
+from tests.simulation.faults import FAULTS, KAFKA_FAULTS, MOVE, SUBSCRIBE, UNREADABLE
 from tests.simulation.unreadable import KINDS
 
 SEEDS = 120
+KAFKA_SEEDS = 30
+KAFKA_MOMENTS = {
+    *(MOVE, SUBSCRIBE, "registered as a Kafka client", "heard of after a failure", "instance id not released"),
+    "heartbeat answered UNKNOWN_MEMBER_ID",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +41,20 @@ def test_invariants_hold_where_znodes_of_every_kind_become_unreadable() -> None:
             assert cluster.audit() == "", f"seed {seed}"
             occurred += cluster.occurred
     assert {kind for kind in KINDS if not occurred[f"unreadable {kind}"]} == set()
+
+
+def test_invariants_hold_with_kafka_clients_among_the_members() -> None:
+    occurred: Counter[str] = Counter()
+    kinds = set()
+    for seed in range(KAFKA_SEEDS):
+        cluster = SimulatedCluster(seed, KAFKA_FAULTS)
+        broken = cluster.verdict()
+        assert broken is None, f"seed {seed}: {broken}\n" + "\n".join(cluster.story[-80:])
+        assert cluster.audit() == "", f"seed {seed}"
+        occurred += cluster.occurred
+        kinds.add((cluster.kind.kafka, cluster.kind.static))
+    assert len(kinds) == 4
+    assert KAFKA_MOMENTS - occurred.keys() == set()
 
 
 def test_a_history_without_faults_comes_to_rest() -> None:

@@ -30,7 +30,7 @@ class TopicIds:
     def learn(self, topics: Iterable[str]) -> None:
         """Reads the ids of these topics again, because a topic may be gone or have been created again. Raises
         :class:`StoreError`."""
-        names = list(topics)
+        names = sorted(topics)
         nodes = self._store.read_many([GetData(layout.broker_topic(topic)) for topic in names]) if names else ()
         for topic, node in zip(names, nodes, strict=True):
             path = layout.broker_topic(topic)

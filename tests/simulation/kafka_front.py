@@ -1,0 +1,210 @@
+"""The listener for Kafka clients of a simulated instance: the real terms of managed groups, behind simulated sockets.
+
+Requests and answers travel as values. What the event loop and the thread of a real instance do, actors do here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from greenlet import GreenletExit
+
+from kafka_coord.classic_groups.errors import Error
+from kafka_coord.errors import StoreError
+from kafka_coord.frontends.kafka.listener import claim_term
+from kafka_coord.frontends.kafka.managed.members import Heartbeat
+from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
+from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.zk.store import Store
+from tests.simulation.group_kind import GROUP
+from tests.simulation.scheduler import Scheduler
+from tests.simulation.sockets import Wire
+
+PARTITION = partition_of(GROUP)
+"""The partition of the groups log that the simulated group belongs to."""
+
+
+class Ask(Protocol):
+    """A client's request: asks the terms for the client ``caller``. ``broker_id`` is the instance's."""
+
+    def __call__(self, terms: ManagedTerms, caller: Any, broker_id: int, /) -> Coroutine[Any, Any, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class NotCoordinator:
+    """The answer of an instance that has no term."""
+
+    error: Error = Error.NOT_COORDINATOR
+
+
+class SimulatedTerms(ManagedTerms):
+    """Run by an actor in place of a thread. ``failed`` receives exceptions that only a defect can raise, and ``heard``
+    the member id of each heartbeat."""
+
+    def __init__(
+        self,
+        store: Store,
+        lost: Callable[[int, str], None],
+        scheduler: Scheduler,
+        session_timeout_s: float,
+        failed: Callable[[Exception], None],
+        heard: Callable[[str], None],
+    ) -> None:
+        super().__init__(store, lost)
+        self._timeout_s, self._failed, self._heard = session_timeout_s, failed, heard
+
+        def wait(timeout: float) -> None:
+            scheduler.sleep(scheduler.clock.now + timeout, self._news.is_set)
+
+        self._news.wait = wait  # type: ignore[assignment, method-assign]
+
+    def _begin(self, partition: int, number: int) -> None:
+        super()._begin(partition, number)
+        served = self._served[partition]
+        served.members._session_timeout_s = self._timeout_s
+        served.term.machine._validate = True
+        step, heartbeat = served.step, served.members.heartbeat
+
+        def noted(beat: Heartbeat, now: float) -> None:
+            self._heard(beat.member_id)
+            heartbeat(beat, now)
+
+        served.members.heartbeat = noted  # type: ignore[method-assign]
+
+        def watched() -> float:
+            try:
+                return step()
+            except (StoreError, GreenletExit):
+                raise
+            except Exception as error:
+                self._failed(error)
+                raise
+
+        served.step = watched  # type: ignore[method-assign]
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        def watched() -> None:
+            try:
+                call()
+            except Exception as error:
+                self._failed(error)
+                raise
+
+        super()._guarded(watched)
+
+    run = ManagedTerms._run
+
+
+class _Loop:
+    """What futures ask of an event loop."""
+
+    def __init__(self) -> None:
+        self.has_news = False
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)  # type: ignore[arg-type]
+
+    def call_soon_threadsafe(self, call: Callable[..., None], *args: Any) -> None:
+        self.has_news = True
+        call(*args)
+
+    def get_debug(self) -> bool:
+        return False
+
+
+@dataclass(eq=False, slots=True)
+class _Peer:
+    """A connection as the listener sees it (:class:`~kafka_coord.frontends.kafka.calls.Caller`). Its requests are
+    answered one at a time: ``running`` is the one under way, and ``awaited`` what it waits for."""
+
+    wire: Wire
+    requests: deque[tuple[int, Ask]] = field(default_factory=deque)
+    running: tuple[int, Coroutine[Any, Any, Any]] | None = None
+    awaited: asyncio.Future[Any] | None = None
+    release: Callable[[], None] | None = None
+
+    def holding(self, release: Callable[[], None] | None) -> None:
+        self.release = release
+        if release is not None and self.requests:
+            release()
+
+
+class SimulatedListener:
+    """Takes requests in, lets the terms answer them, and sends the answers in the order of the requests."""
+
+    def __init__(self, store: Store, broker_id: int, terms: Callable[[Callable[[int, str], None]], SimulatedTerms]):
+        """``terms`` makes the terms, given what is to be told of a lost one."""
+        self.serves = False
+        self.terms = terms(self._lost)
+        self._store, self._broker_id = store, broker_id
+        self._loop = _Loop()
+        self._peers: list[_Peer] = []
+
+    def _lost(self, _partition: int, _why: str) -> None:
+        self.serves = False
+
+    def follow(self, *, leads: bool) -> None:
+        """Claims the term if the instance's broker leads the partition, and gives it up if not."""
+        if leads and not self.serves:
+            try:
+                number = claim_term(self._store, PARTITION, self._broker_id)
+            except StoreError:
+                return
+            self.serves = True
+            self.terms.begin(PARTITION, number)
+        elif self.serves and not leads:
+            self.serves = False
+            self.terms.end(PARTITION)
+
+    def accept(self, wire: Wire) -> None:
+        self._peers.append(_Peer(wire))
+
+    def is_awake(self) -> bool:
+        return self._loop.has_news or any(peer.wire.to_read_above() for peer in self._peers)
+
+    def turn(self) -> None:
+        self._loop.has_news = False
+        asyncio._set_running_loop(self._loop)  # type: ignore[arg-type]
+        try:
+            for peer in list(self._peers):
+                self._serve(peer)
+        finally:
+            asyncio._set_running_loop(None)
+
+    def _serve(self, peer: _Peer) -> None:
+        wire = peer.wire
+        peer.requests += wire.up
+        wire.up.clear()
+        if peer.release is not None and peer.requests:
+            peer.release()
+        while peer.running is not None or peer.requests:
+            if peer.running is None:
+                number, ask = peer.requests.popleft()
+                peer.running, peer.awaited = (number, self._asking(ask, peer)), None
+            if peer.awaited is not None and not peer.awaited.done():
+                break
+            number, asking = peer.running
+            try:
+                peer.awaited = asking.send(None)
+            except StopIteration as done:
+                peer.running = None
+                wire.say_down((number, done.value), close=False)
+        if wire.up_ended:
+            self._peers.remove(peer)
+            if peer.running is not None:
+                with contextlib.suppress(asyncio.CancelledError):
+                    peer.running[1].throw(asyncio.CancelledError())
+
+    async def _asking(self, ask: Ask, peer: _Peer) -> Any:
+        return await ask(self.terms, peer, self._broker_id) if self.serves else NotCoordinator()
+
+    def break_all(self) -> tuple[Wire, ...]:
+        """The process is gone."""
+        wires = tuple(peer.wire for peer in self._peers)
+        self._peers = []
+        return wires

@@ -1,0 +1,127 @@
+"""Deliberate defects in the service of Kafka clients as members of managed groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kafka_coord.classic_groups.errors import Error
+from kafka_coord.errors import Fenced, StoreError
+from kafka_coord.frontends.kafka.managed.members import ConsumerGroupMembers
+from kafka_coord.frontends.members.fenced_store import FencedStore
+from kafka_coord.frontends.members.machine import stimuli
+from kafka_coord.frontends.members.machine.state import CommitWrite
+from kafka_coord.frontends.members.machine.writes import Writes
+from kafka_coord.model import StartFetcher, StopFetcher
+from kafka_coord.zk.store import Check
+from tests.simulation.faults import KAFKA_FAULTS, MOVE
+
+Patch = tuple[Any, str, Any]
+
+
+def _commits_of_any_epoch() -> Patch:
+    original = ConsumerGroupMembers.why_not
+
+    def why_not(self: Any, key: Any, member_id: str, epoch: int) -> Error:
+        found = original(self, key, member_id, epoch)
+        return Error.NONE if found is Error.STALE_MEMBER_EPOCH else found
+
+    return ConsumerGroupMembers, "why_not", why_not
+
+
+def _commits_of_what_is_not_held() -> tuple[Patch, ...]:
+    def commit_wanted(self: Any, wanted: Any) -> None:
+        member = self._machine.connections.get(wanted.connection)
+        if member is not None:
+            self.add(member, CommitWrite(wanted.connection, wanted.request, dict(wanted.offsets)))
+
+    return _commits_of_any_epoch(), (Writes, "commit_wanted", commit_wanted)
+
+
+def _acknowledged_when_told(kind: type) -> Patch:
+    original = ConsumerGroupMembers._acknowledge
+
+    def acknowledge(self: Any, member: Any) -> None:
+        if member.command is not None and member.told and isinstance(member.command[1], kind):
+            self._acknowledged(member, *member.command)
+        else:
+            original(self, member)
+
+    return ConsumerGroupMembers, "_acknowledge", acknowledge
+
+
+def _started_by_any_commit() -> Patch:
+    original = ConsumerGroupMembers.commit
+
+    def commit(self: Any, wanted: Any, now: float) -> None:
+        member = self.members.get(wanted.key)
+        if member is not None and member.command is not None and isinstance(member.command[1], StartFetcher):
+            self._acknowledged(member, *member.command)
+        original(self, wanted, now)
+
+    return ConsumerGroupMembers, "commit", commit
+
+
+def _writes_under_the_next_term() -> Patch:
+    def multi(self: Any, ops: Any) -> Any:
+        fence = self._fence
+        try:
+            return self._store.multi((fence, *ops))[1:]
+        except Fenced:
+            raise
+        except StoreError:
+            now = Check(fence.path, self._store.get(fence.path).stat.version)
+            return self._store.multi((now, *ops))[1:]
+
+    return FencedStore, "multi", multi
+
+
+def _stopped_by_the_present_ids() -> Patch:
+    def is_assigned(self: Any, member: Any, owned: Any) -> bool:
+        stops = member.command[1].partitions if member.command is not None else ()
+        return owned.isdisjoint((self._identity(tp.topic), tp.partition) for tp in stops)
+
+    return ConsumerGroupMembers, "_is_assigned", is_assigned
+
+
+def _told_the_present_ids() -> Patch:
+    original = ConsumerGroupMembers._assign
+    return (
+        ConsumerGroupMembers,
+        "_assign",
+        lambda self, member, partitions, _ids: original(self, member, partitions, {}),
+    )
+
+
+def _heartbeats_do_not_count_as_life() -> Patch:
+    original = ConsumerGroupMembers.take
+
+    def take(self: Any) -> Any:
+        arrived, answers = original(self)
+        return [one for one in arrived if not isinstance(one, stimuli.Heard)], answers
+
+    return ConsumerGroupMembers, "take", take
+
+
+KAFKA_MUTATIONS: dict[str, Callable[[], Patch | tuple[Patch, ...]]] = {
+    "a Kafka client's commit of any epoch": _commits_of_any_epoch,
+    "a Kafka client's commit of any epoch and partition": _commits_of_what_is_not_held,
+    "a Kafka client's stop acknowledged when it was told": lambda: _acknowledged_when_told(StopFetcher),
+    "a Kafka client's start acknowledged when it was told": lambda: _acknowledged_when_told(StartFetcher),
+    "a Kafka client's start acknowledged by any commit": _started_by_any_commit,
+    "a term's writes go on under the next term": _writes_under_the_next_term,
+    "a Kafka client's stop judged by the present topic ids": _stopped_by_the_present_ids,
+    "a Kafka client told the present topic ids": _told_the_present_ids,
+    "heartbeats of Kafka clients do not count as life": _heartbeats_do_not_count_as_life,
+}
+
+_LOSE_MEMBERSHIP = frozenset({MOVE, "evict", "expire", "rebalance"})
+
+KAFKA_TELLING = dict.fromkeys(KAFKA_MUTATIONS, KAFKA_FAULTS) | {
+    "a Kafka client's commit of any epoch": _LOSE_MEMBERSHIP,
+    "a Kafka client's commit of any epoch and partition": _LOSE_MEMBERSHIP,
+    "a term's writes go on under the next term": frozenset({MOVE, "grow", "freeze"}),
+    "a Kafka client's stop judged by the present topic ids": frozenset({MOVE, "topic"}),
+    "a Kafka client told the present topic ids": frozenset({MOVE, "topic"}),
+}
+"""Faults to play these defects under."""
