@@ -11,7 +11,7 @@ VERSION = re.findall(r'__version__ = "(.+)"', (HERE.parent / "version.py").read_
 
 
 class WithoutSetup(build_py):
-    """This file stands in the package's folder, and is no part of the package."""
+    """This file is in the package's folder, but not part of the package."""
 
     def find_package_modules(self, package, package_dir):
         found = super().find_package_modules(package, package_dir)

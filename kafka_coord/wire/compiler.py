@@ -1,4 +1,4 @@
-"""Compiles a message's definition into Python: one class a structure, and a decoder and an encoder for each version.
+"""Compiles a message's definition into Python: one class per structure, and a decoder and an encoder for each version.
 
 The functions are straight-line code: neighbouring fields of fixed size are one call of :mod:`struct`, and no version is
 asked for at run time. That makes them several times faster than a decoder that looks a definition up for each field.

@@ -464,4 +464,4 @@ _PROGRAMS = (
 )
 
 TARGETS: tuple[Target, ...] = (*_ZNODES, *_WRITTEN, *_SOCKETS, *_PROGRAMS)
-"""All of them."""
+"""All targets."""
