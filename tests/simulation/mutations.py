@@ -253,7 +253,7 @@ def _several_writes_under_way() -> tuple[Patch, ...]:
     def done(self: Any, write: Any, *outcome: Any, **more: Any) -> None:
         wanted = write.wanted
         del self._writes[wanted.member, wanted.number]
-        self._told(_stored(wanted, *outcome, **more))
+        self._report(_stored(wanted, *outcome, **more))
 
     return (
         (Writes, "_next", send_all),

@@ -21,21 +21,21 @@ class EventLog:
         self._address, self._kind = address, kind
         self._happened: list[tuple[ReportEvent, str]] = []
 
-    def note(self, tell: ReportEvent) -> None:
-        group, consumer, _ = tell.member
-        if tell.event is MemberEvent.STUCK:
-            log.error("cannot send the next command to consumer=%s group=%s reason=%s", consumer, group, tell.detail)
-        elif tell.event is MemberEvent.NOT_RESUMED:
-            log.error("cannot resume consumer=%s group=%s yet reason=%s", consumer, group, tell.detail)
-        elif tell.event is MemberEvent.NOT_WRITTEN:
-            log.warning("could not write for consumer=%s group=%s reason=%s", consumer, group, tell.detail)
+    def note(self, report: ReportEvent) -> None:
+        group, consumer, _ = report.member
+        if report.event is MemberEvent.STUCK:
+            log.error("cannot send the next command to consumer=%s group=%s reason=%s", consumer, group, report.detail)
+        elif report.event is MemberEvent.NOT_RESUMED:
+            log.error("cannot resume consumer=%s group=%s yet reason=%s", consumer, group, report.detail)
+        elif report.event is MemberEvent.NOT_WRITTEN:
+            log.warning("could not write for consumer=%s group=%s reason=%s", consumer, group, report.detail)
         else:
-            self._happened.append((tell, self._address(tell.connection)))
+            self._happened.append((report, self._address(report.connection)))
 
     def write(self) -> None:
         happened, self._happened = self._happened, []
-        for what in dict.fromkeys(tell.event for tell, _ in happened):
-            those = [(tell.member, address) for tell, address in happened if tell.event is what]
+        for what in dict.fromkeys(report.event for report, _ in happened):
+            those = [(report.member, address) for report, address in happened if report.event is what]
             if len(those) > _TOLD_ONE_BY_ONE:
                 groups = len({member.group for member, _ in those})
                 log.info("%s %s consumers=%d of groups=%d", what, self._kind, len(those), groups)

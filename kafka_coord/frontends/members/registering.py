@@ -62,7 +62,7 @@ class Registering:
     wanted: RegistrationWanted
     then: Callable[[Registering, Registration | Refusal], None]
     ops: tuple[Op, ...] = ()
-    told: bool = False
+    finished: bool = False
 
     @property
     def group(self) -> str:
@@ -72,9 +72,9 @@ class Registering:
     def consumer(self) -> str:
         return self.wanted.consumer
 
-    def tell(self, outcome: Registration | Refusal) -> None:
+    def finish(self, outcome: Registration | Refusal) -> None:
         """Passes the outcome to the requester."""
-        self.told = True
+        self.finished = True
         self.then(self, outcome)
 
 
@@ -112,13 +112,13 @@ def register_all(store: FencedStore, wanted: Sequence[Registering]) -> None:
 
 def _refused(one: Registering, error: StoreError) -> None:
     if isinstance(error, NoAuth):
-        one.tell(Refusal(Code.NOT_AUTHORISED, f"ZooKeeper does not let the coordinator register it: {error}"))
+        one.finish(Refusal(Code.NOT_AUTHORISED, f"ZooKeeper does not let the coordinator register it: {error}"))
     else:
-        one.tell(Refusal(Code.UNAVAILABLE, str(error)))
+        one.finish(Refusal(Code.UNAVAILABLE, str(error)))
 
 
 def _register(store: FencedStore, wanted: Sequence[Registering]) -> None:
-    left = [one for one in wanted if not one.told]
+    left = [one for one in wanted if not one.finished]
     for attempt in range(_ATTEMPTS):
         if attempt > 0:  # most groups exist already
             for group in sorted({one.group for one in left}):
@@ -127,7 +127,7 @@ def _register(store: FencedStore, wanted: Sequence[Registering]) -> None:
         if not left:
             return
     for one in left:
-        one.tell(Refusal(Code.UNAVAILABLE, "the consumer's znodes changed at every attempt: ask again"))
+        one.finish(Refusal(Code.UNAVAILABLE, "the consumer's znodes changed at every attempt: ask again"))
 
 
 def _look_at_all(store: FencedStore, wanted: Sequence[Registering]) -> list[Registering]:
@@ -140,14 +140,14 @@ def _look_at_all(store: FencedStore, wanted: Sequence[Registering]) -> list[Regi
         found = node if isinstance(node, Node) else None
         stat = channel.stat if isinstance(channel, Node) else None
         if (one.group, one.consumer) in names:
-            one.tell(_taken(one.consumer, "another connection is registering under it", 0))
+            one.finish(_taken(one.consumer, "another connection is registering under it", 0))
             continue
         names.add((one.group, one.consumer))
         outcome = _decide(one, found, stat)
         if outcome is None:
             possible.append(one)
         else:
-            one.tell(outcome)
+            one.finish(outcome)
     return possible
 
 
@@ -229,7 +229,7 @@ def _write_batch(store: FencedStore, wanted: list[Registering]) -> list[Register
             continue
         at = 0
         for one in left:
-            one.tell(_registration(one, results[at : at + len(one.ops)]))
+            one.finish(_registration(one, results[at : at + len(one.ops)]))
             at += len(one.ops)
         return again
     return again

@@ -64,19 +64,19 @@ class Term:
         store: Store,
         scope: TermScope,
         wake: Callable[[], None],
-        say: Callable[[instructions.ToClient], None],
-        tell: Callable[[instructions.ReportEvent], None],
+        send: Callable[[instructions.ToClient], None],
+        report: Callable[[instructions.ReportEvent], None],
         event_log: EventLog,
         *,
         offers_every_s: float = 0.1,
         validate: bool = False,
     ) -> None:
-        """``say`` sends a client what an instruction says, ``tell`` counts events; neither raises. The term calls
+        """``send`` sends an instruction to a client, ``report`` counts events; neither raises. The term calls
         ``wake``, on any thread, when there is work."""
         self.scope = scope
         self.store = FencedStore(store, scope.fence)
         self.machine = MembershipMachine(store.clock.monotonic(), offers_every_s=offers_every_s, validate=validate)
-        self._say, self._tell, self._event_log = say, tell, event_log
+        self._send, self._report, self._event_log = send, report, event_log
         self._arrived: list[Stimulus] = []
         self._znodes: dict[MemberId, MemberZnodes] = {}
         self._writer = Writer(self.store, self._handle)
@@ -162,7 +162,7 @@ class Term:
     def _carry_out(self, instruction: instructions.Instruction) -> None:
         match instruction:
             case instructions.ReportEvent():
-                self._tell(instruction)
+                self._report(instruction)
                 self._event_log.note(instruction)
             case instructions.WriteMember():
                 self._write(instruction)
@@ -186,9 +186,9 @@ class Term:
                 if isinstance(command, StartFetcher):
                     existing = {tp for tp, point in command.starts.items() if point.offset >= 0}
                     self._znodes[member].existing_offsets |= existing
-                self._say(instruction)
+                self._send(instruction)
             case _:
-                self._say(instruction)
+                self._send(instruction)
 
     def _forget(self, member: MemberId) -> None:
         znodes = self._znodes.pop(member)
@@ -250,7 +250,7 @@ class Term:
         try:
             register_all(self.store, self._registering)
         finally:
-            self._registering = [one for one in self._registering if not one.told]
+            self._registering = [one for one in self._registering if not one.finished]
 
     def _registered(self, one: Registering, outcome: Registration | Refusal) -> None:
         if isinstance(outcome, Registration):

@@ -79,10 +79,10 @@ class Writer:
     unknown outcome is resolved before any later write of that member.
     """
 
-    def __init__(self, store: FencedStore, told: Callable[[MemberWritten], None]) -> None:
-        """``told`` receives the outcome of each write, and may add writes."""
+    def __init__(self, store: FencedStore, report: Callable[[MemberWritten], None]) -> None:
+        """``report`` receives the outcome of each write, and may add writes."""
         self._store = store
-        self._told = told
+        self._report = report
         self._writes: dict[MemberId, Write] = {}
 
     def add(self, write: Write) -> None:
@@ -168,7 +168,7 @@ class Writer:
     ) -> None:
         wanted = write.wanted
         del self._writes[wanted.member]
-        self._told(MemberWritten(wanted.member, wanted.number, refused, trouble, reason))
+        self._report(MemberWritten(wanted.member, wanted.number, refused, trouble, reason))
 
 
 def _at_fault(batch: Sequence[tuple[Write, Sequence[Op]]], index: int) -> Write:

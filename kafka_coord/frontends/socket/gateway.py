@@ -314,18 +314,18 @@ class Gateway:
 
     # --- what is said to consumers -----------------------------------------------------------------------------------
 
-    def _say(self, instruction: instructions.ToClient) -> None:
+    def _send_to_client(self, instruction: instructions.ToClient) -> None:
         """Sends a client what the machine's instruction says. If that fails, ends only that connection."""
         connection = self._connections.get(instruction.connection)
         if connection is None or connection.ended:
             return
         try:
-            self._say_to(connection, instruction)
+            self._send_on(connection, instruction)
         except (BadFrame, UnicodeError) as error:
             log.exception("could not send %s address=%s", type(instruction).__name__, connection.peer.address)
             self._hang_up(connection, Code.UNAVAILABLE, f"the message for this consumer cannot be sent: {error}")
 
-    def _say_to(self, connection: Connection, instruction: instructions.ToClient) -> None:
+    def _send_on(self, connection: Connection, instruction: instructions.ToClient) -> None:
         now = self._store.clock.monotonic()
         match instruction:
             case instructions.Probe():
@@ -367,11 +367,11 @@ class Gateway:
             epoch=self.term.scope.number if self.term is not None else 0,
         )
 
-    def _count(self, tell: instructions.ReportEvent) -> None:
+    def _count(self, report: instructions.ReportEvent) -> None:
         statistics = self.statistics
-        statistics.registered += tell.event is MemberEvent.REGISTERED
-        statistics.resumed += tell.event is MemberEvent.RESUMED
-        statistics.expired += tell.event is MemberEvent.EXPIRED
+        statistics.registered += report.event is MemberEvent.REGISTERED
+        statistics.resumed += report.event is MemberEvent.RESUMED
+        statistics.expired += report.event is MemberEvent.EXPIRED
 
     def _address(self, number: int | None) -> str:
         connection = self._connections.get(number or 0)
@@ -415,7 +415,7 @@ class Gateway:
                 self._store,
                 TermScope(leadership.fence, leadership.epoch),
                 self._wake,
-                self._say,
+                self._send_to_client,
                 self._count,
                 EventLog(self._address, "socket"),
                 offers_every_s=self._options.commit_interval_ms / 1000,

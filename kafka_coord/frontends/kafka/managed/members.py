@@ -112,7 +112,7 @@ Answer = HeartbeatAnswer | Committed
 class ConsumerGroupMember:
     """One member. ``id`` is ``None`` until the machine has admitted it.
 
-    ``assignment`` is what the client should own, ``sent`` what it was last told, ``owned`` what it last said it owns.
+    ``assignment`` is what the client should own, ``sent`` what it was last told, ``owned`` what it last claimed to own.
     ``command`` is the delivered command that it has not acknowledged, and ``told`` whether an answer has told the
     client what that asks for. ``waiting`` is the heartbeat that is answered at ``answer_at`` at the latest, and
     ``changing`` one whose subscription is being written. ``topics`` are not known of a member that registered in an
@@ -385,28 +385,28 @@ class ConsumerGroupMembers:
 
     # --- from the machine --------------------------------------------------------------------------------------------
 
-    def say(self, said: instructions.ToClient, topic_ids: Mapping[str, bytes] | None = None) -> None:
+    def receive(self, instruction: instructions.ToClient, topic_ids: Mapping[str, bytes] | None = None) -> None:
         """What the machine says to a client. Not its refusal to register, which is for :meth:`not_registered`.
         ``topic_ids`` are those in the member's ledger: a topic may have been made anew under its name since."""
-        member = self._by_connection.get(said.connection)
+        member = self._by_connection.get(instruction.connection)
         if member is None:
             return
-        match said:
+        match instruction:
             case instructions.Welcome():
-                member.id = said.member
+                member.id = instruction.member
                 if member.waiting is not None and member.waiting.epoch != JOIN:
                     self._take_up(member)
             case instructions.Resumed():
                 found = self._machine.members.get(member.key)
-                if found is None or found.id != said.member:
+                if found is None or found.id != instruction.member:
                     return  # the next instruction reports its end
-                member.id, member.has_acknowledged = said.member, True
+                member.id, member.has_acknowledged = instruction.member, True
                 self._assign(member, found.held, topic_ids or {})
                 self._take_up(member)
             case instructions.Deliver():
-                self._deliver(member, said.command_id, said.command, topic_ids or {})
+                self._deliver(member, instruction.command_id, instruction.command, topic_ids or {})
             case instructions.AnswerCommit():
-                self._answer_commit(member, said)
+                self._answer_commit(member, instruction)
             case instructions.Farewell():
                 beat, member.leaving = member.leaving, None
                 if beat is not None:
@@ -447,29 +447,29 @@ class ConsumerGroupMembers:
         topics = {tp.topic for tp in partitions}
         member.topic_ids |= {topic: topic_ids.get(topic) or self._identity(topic) for topic in topics}
 
-    def _answer_commit(self, member: ConsumerGroupMember, said: instructions.AnswerCommit) -> None:
-        if said.request is member.leaving and member.leaving is not None:
-            self._refuse(member.leaving, Error.COORDINATOR_NOT_AVAILABLE, said.message)
+    def _answer_commit(self, member: ConsumerGroupMember, instruction: instructions.AnswerCommit) -> None:
+        if instruction.request is member.leaving and member.leaving is not None:
+            self._refuse(member.leaving, Error.COORDINATOR_NOT_AVAILABLE, instruction.message)
             member.leaving = None
             return
-        if said.request is member.changing and member.changing is not None:
-            self._subscribed(member, member.changing, said)
+        if instruction.request is member.changing and member.changing is not None:
+            self._subscribed(member, member.changing, instruction)
             return
-        member.commits.discard(said.request)
+        member.commits.discard(instruction.request)
         errors = {
             instructions.Refused.NOT_HELD: Error.STALE_MEMBER_EPOCH,
             instructions.Refused.FAILED: Error.COORDINATOR_NOT_AVAILABLE,
         }
-        error = Error.NONE if said.refused is None else errors[said.refused]
-        self._answers.append(Committed(said.request, error, said.topics))
+        error = Error.NONE if instruction.refused is None else errors[instruction.refused]
+        self._answers.append(Committed(instruction.request, error, instruction.topics))
 
-    def _subscribed(self, member: ConsumerGroupMember, beat: Heartbeat, said: instructions.AnswerCommit) -> None:
+    def _subscribed(self, member: ConsumerGroupMember, beat: Heartbeat, instruction: instructions.AnswerCommit) -> None:
         member.changing = None
-        if said.refused is None:
+        if instruction.refused is None:
             self._go_on(member, beat)
         else:
             member.topics = UNCHANGED  # unknown, so the client's next attempt is one
-            self._refuse(beat, Error.COORDINATOR_NOT_AVAILABLE, said.message)
+            self._refuse(beat, Error.COORDINATOR_NOT_AVAILABLE, instruction.message)
 
     # --- answers -----------------------------------------------------------------------------------------------------
 

@@ -76,9 +76,11 @@ class Served:
         self.partition, self.due, self.woken = partition, 0.0, True
         self.has_begun = False
         self._store, self._groups, self._topic_ids = store, groups, topic_ids
-        self._said: deque[instructions.ToClient] = deque()
+        self._to_clients: deque[instructions.ToClient] = deque()
         event_log = EventLog(lambda _connection: "-", scope.kind)
-        self.term = Term(store, scope, partial(self._wake, wake), self._said.append, lambda _told: None, event_log)
+        self.term = Term(
+            store, scope, partial(self._wake, wake), self._to_clients.append, lambda _event: None, event_log
+        )
         self.members = ConsumerGroupMembers(self.term.machine, topic_ids.get, session_timeout_s=SESSION_TIMEOUT_S)
         self.committed = CommittedReader(store)
 
@@ -97,9 +99,9 @@ class Served:
         due = self.term.step(leads=True)
         self._topic_ids.learn(self.members.doubtful)
         self.members.doubtful.clear()
-        while self._said:
-            topic_ids = self._ids_told_by(self._said[0])
-            self._hear(self._said.popleft(), topic_ids)
+        while self._to_clients:
+            topic_ids = self._topic_ids_in(self._to_clients[0])
+            self._pass_to_members(self._to_clients.popleft(), topic_ids)
         if self.committed.step():
             return monotonic()
         machine = self.term.machine
@@ -107,27 +109,29 @@ class Served:
             due = max(due, monotonic() + _LONGEST_SLEEP_S)
         return min(due, self.members.due())
 
-    def _ids_told_by(self, said: instructions.ToClient) -> dict[str, bytes]:
+    def _topic_ids_in(self, instruction: instructions.ToClient) -> dict[str, bytes]:
         """The ids of the topics in this message to a client. Raises :class:`StoreError`."""
-        if isinstance(said, instructions.Deliver) and isinstance(said.command, StartFetcher):
-            topics = {tp.topic for tp in said.command.partitions}
-        elif isinstance(said, instructions.Resumed):
-            held = self.term.machine.members.get((said.member.group, said.member.consumer))
+        if isinstance(instruction, instructions.Deliver) and isinstance(instruction.command, StartFetcher):
+            topics = {tp.topic for tp in instruction.command.partitions}
+        elif isinstance(instruction, instructions.Resumed):
+            held = self.term.machine.members.get((instruction.member.group, instruction.member.consumer))
             topics = {tp.topic for tp in held.held} if held is not None else set()
         else:
             return {}
-        return self._topic_ids.of_ledger(said.member.group, said.member.consumer, topics)
+        return self._topic_ids.of_ledger(instruction.member.group, instruction.member.consumer, topics)
 
-    def _hear(self, said: instructions.ToClient, topic_ids: dict[str, bytes]) -> None:
-        if isinstance(said, instructions.RefuseRegistration):
-            reason = said.reason
+    def _pass_to_members(self, instruction: instructions.ToClient, topic_ids: dict[str, bytes]) -> None:
+        if isinstance(instruction, instructions.RefuseRegistration):
+            reason = instruction.reason
             code = reason.code if isinstance(reason, Refusal) else Code.UNAVAILABLE
             message = reason.message if isinstance(reason, Refusal) else str(reason)
-            self.members.not_registered(said.connection, _REFUSALS.get(code, Error.COORDINATOR_NOT_AVAILABLE), message)
+            self.members.not_registered(
+                instruction.connection, _REFUSALS.get(code, Error.COORDINATOR_NOT_AVAILABLE), message
+            )
             return
-        if isinstance(said, instructions.Welcome):
-            self._groups.add(said.member.group)
-        self.members.say(said, topic_ids)
+        if isinstance(instruction, instructions.Welcome):
+            self._groups.add(instruction.member.group)
+        self.members.receive(instruction, topic_ids)
 
 
 @dataclass(frozen=True, slots=True)

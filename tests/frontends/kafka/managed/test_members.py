@@ -57,7 +57,7 @@ class Play:
         while True:
             for one in (found := self.house.taken(object)):  # type: ignore[type-abstract]
                 if isinstance(one, get_args(instructions.ToClient)):
-                    self.members.say(one, self.topic_ids)
+                    self.members.receive(one, self.topic_ids)
                 elif isinstance(one, instructions.WriteRegistration):
                     wanted = one.wanted
                     member = MemberId(wanted.group, wanted.consumer, next(self._incarnations))
