@@ -74,7 +74,7 @@ class Served:
         fence = Check(layout.log_partition(partition), number)
         scope = TermScope(fence, number, PROTOCOL, lambda group: partition_of(group) == partition)
         self.partition, self.due, self.woken = partition, 0.0, True
-        self.has_begun = False
+        self.has_begun = self.knows_groups = False
         self._store, self._groups, self._topic_ids = store, groups, topic_ids
         self._to_clients: deque[instructions.ToClient] = deque()
         event_log = EventLog(lambda _connection: "-", scope.kind)
@@ -94,7 +94,7 @@ class Served:
         self.woken = False
         if not self.has_begun:
             self._groups.listed(self.term.begin())
-            self.has_begun = True
+            self.has_begun = self.knows_groups = True
         self.members.tick(monotonic())
         due = self.term.step(leads=True)
         self._topic_ids.learn(self.members.doubtful)
@@ -204,13 +204,13 @@ class ManagedTerms:
         return group in self._groups
 
     def knows(self, group: str) -> bool:
-        """Whether this instance has found the groups and members of earlier terms."""
+        """Whether this instance has found the groups of earlier terms."""
         served = self._served.get(partition_of(group))
-        return served is not None and served.has_begun
+        return served is not None and served.knows_groups
 
     def knows_partitions(self) -> int:
         """The number of partitions of the groups log for which it knows that."""
-        return sum(served.has_begun for served in list(self._served.values()))
+        return sum(served.knows_groups for served in list(self._served.values()))
 
     def heard_of(self, group: str) -> list[ConsumerGroupMember]:
         """The members that this instance serves and that have sent something."""
@@ -377,7 +377,9 @@ class ManagedTerms:
         except Exception:
             log.exception("cannot serve managed groups partition=%d; starting over", served.partition)
             self._begin(served.partition, served.term.scope.number)
-            self._served[served.partition].due, self._served[served.partition].woken = now + _REFUSED_AGAIN_S, False
+            anew = self._served[served.partition]
+            anew.due, anew.woken = now + _REFUSED_AGAIN_S, False
+            anew.knows_groups = served.knows_groups  # client-assigned groups need no more, and go on
 
     def _pass_on(self, served: Served) -> bool:
         """Passes the results of the step on. Returns whether there is input for the next."""
