@@ -186,12 +186,11 @@ class InvariantChecker:
     def _fenced(self, transaction: Transaction) -> None:
         """A write is fenced by the epoch; that of a term of Kafka clients by the term, and it is of members only."""
         fence = transaction.ops[0] if transaction.ops else None
-        fenced = isinstance(fence, Check) and fence.version != ANY_VERSION
-        if fenced and fence.path == _TERM:
+        path = fence.path if isinstance(fence, Check) and fence.version != ANY_VERSION else ""
+        fenced = path == layout.COORDINATOR_EPOCH
+        if path == _TERM:
             self._check(self._process_of(transaction.session) is self._term_of, f"written after a term's end: {fence}")
             fenced = not any(_DECIDED.fullmatch(change.path) for change in transaction.changes)
-        elif fenced:
-            fenced = fence.path == layout.COORDINATOR_EPOCH
         if not fenced:
             self._break(f"unfenced write of a coordinator: {transaction.ops}")
 

@@ -79,7 +79,7 @@ def _writes_under_the_next_term() -> Patch:
 def _stopped_by_the_present_ids() -> Patch:
     def is_assigned(self: Any, member: Any, owned: Any) -> bool:
         stops = member.command[1].partitions if member.command is not None else ()
-        return owned.isdisjoint((self._identity(tp.topic), tp.partition) for tp in stops)
+        return bool(owned.isdisjoint((self._identity(tp.topic), tp.partition) for tp in stops))
 
     return ConsumerGroupMembers, "_is_assigned", is_assigned
 

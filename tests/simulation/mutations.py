@@ -315,7 +315,8 @@ MUTATIONS: dict[str, Callable[[], Patch | tuple[Patch, ...]]] = {
     "a leave without offsets": _leave_without_offsets,
     "settled, whatever has happened": _settled_whatever_has_happened,
     "zxids of after the read": _zxids_of_after_the_look,
-} | KAFKA_MUTATIONS
+    **KAFKA_MUTATIONS,
+}
 
 
 TELLING = {
