@@ -40,7 +40,7 @@ _DECIDED = re.compile(r"/consumers/groups/[^/]+/(owners/.*|assignment|settled|hi
 LONG_SILENCE_MS = 8_000
 """Shorter than any session timeout of Kafka clients."""
 LONGEST_WRITE_MS = 10_000
-"""An instance that has decided on an expiry may write it so much later."""
+"""An instance may write an expiry this much later than it decided on it."""
 _TERM = layout.log_partition(partition_of(GROUP))
 
 
@@ -100,8 +100,8 @@ class InvariantChecker:
         self.expired: set[tuple[str, str, int | None]] = set()
         """Group, consumer and incarnation of the members that a gateway expired."""
         self._heard: dict[str, tuple[int, int]] = {}
-        """By member id: since when the present term has heard of a Kafka client without long silences, and when it last
-        has."""
+        """By member id: since when the present term has heard from a Kafka client without long silences, and when it
+        last did."""
         self.from_the_end: set[str] = set()
         """Groups that read a partition without a stored offset from its end: where it starts is fixed as soon as an
         offset is stored."""
@@ -184,7 +184,8 @@ class InvariantChecker:
                 self._expired(name, change, transaction)
 
     def _fenced(self, transaction: Transaction) -> None:
-        """A write is fenced by the epoch; that of a term of Kafka clients by the term, and it is of members only."""
+        """A coordinator fences its writes by the epoch. A term of Kafka clients fences them by its term, and writes
+        only for members."""
         fence = transaction.ops[0] if transaction.ops else None
         path = fence.path if isinstance(fence, Check) and fence.version != ANY_VERSION else ""
         fenced = path == layout.COORDINATOR_EPOCH
@@ -302,7 +303,7 @@ class InvariantChecker:
             if witness is not None and witness.incarnation == live:
                 is_gone = not stops and self._of_earlier_topic(
                     self.ledgers.get(group, {}).get(consumer, Ledger(consumer, 0)), PartitionSet.of([partition])
-                )  # a Kafka client finds no topic of that id
+                )  # a Kafka client finds no topic with that id
                 self._check(
                     witness.holds(partition) != stops or is_gone,
                     f"{change.path} was acknowledged without effect on {partition}",
@@ -417,7 +418,7 @@ class InvariantChecker:
             self._heard[member_id] = (now_ms if now_ms - last > LONG_SILENCE_MS else since), now_ms
 
     def _expired(self, consumer: str, change: Change, transaction: Transaction) -> None:
-        """Nobody ends the membership of a Kafka client that is heard of."""
+        """No instance may end the membership of a Kafka client that it hears from."""
         witness = self._named(consumer)
         if change.before is None or witness is None or witness.closing or change.before.data in GARBAGE:
             return

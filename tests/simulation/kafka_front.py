@@ -30,7 +30,7 @@ PARTITION = partition_of(GROUP)
 
 
 class Ask(Protocol):
-    """A client's request: asks the terms for the client ``caller``. ``broker_id`` is the instance's."""
+    """A client's request: passes it to the terms for the client ``caller``. ``broker_id`` is the instance's."""
 
     def __call__(self, terms: ManagedTerms, caller: Any, broker_id: int, /) -> Coroutine[Any, Any, Any]: ...
 
@@ -43,7 +43,7 @@ class NotCoordinator:
 
 
 class SimulatedTerms(ManagedTerms):
-    """Run by an actor in place of a thread. ``failed`` receives exceptions that only a defect can raise, and ``heard``
+    """An actor runs it instead of a thread. ``failed`` receives exceptions that only a defect can raise, and ``heard``
     the member id of each heartbeat."""
 
     def __init__(
@@ -101,7 +101,7 @@ class SimulatedTerms(ManagedTerms):
 
 
 class _Loop:
-    """What futures ask of an event loop."""
+    """The part of an event loop that futures need."""
 
     def __init__(self) -> None:
         self.has_news = False
@@ -120,7 +120,7 @@ class _Loop:
 @dataclass(eq=False, slots=True)
 class _Peer:
     """A connection as the listener sees it (:class:`~kafka_coord.frontends.kafka.calls.Caller`). Its requests are
-    answered one at a time: ``running`` is the one under way, and ``awaited`` what it waits for."""
+    answered one at a time: ``running`` is the present one, and ``awaited`` is what it waits for."""
 
     wire: Wire
     requests: deque[tuple[int, Ask]] = field(default_factory=deque)
@@ -135,7 +135,7 @@ class _Peer:
 
 
 class SimulatedListener:
-    """Takes requests in, lets the terms answer them, and sends the answers in the order of the requests."""
+    """Takes requests, lets the terms answer them, and sends the answers in the order of the requests."""
 
     def __init__(self, store: Store, broker_id: int, terms: Callable[[Callable[[int, str], None]], SimulatedTerms]):
         """``terms`` makes the terms, given what is to be told of a lost one."""
@@ -204,7 +204,7 @@ class SimulatedListener:
         return await ask(self.terms, peer, self._broker_id) if self.serves else NotCoordinator()
 
     def break_all(self) -> tuple[Wire, ...]:
-        """The process is gone."""
+        """Ends the process."""
         wires = tuple(peer.wire for peer in self._peers)
         self._peers = []
         return wires

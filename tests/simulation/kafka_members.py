@@ -29,11 +29,11 @@ Id = tuple[bytes, int]
 AUTO_COMMIT_S = 1.0
 _AGAIN_S = 0.3
 _TIMEOUT_S = 2.0
-"""Of all requests but heartbeats."""
+"""The timeout of all requests except heartbeats."""
 _SHORTEST_TIMEOUT_S = 1.0
-"""Of librdkafka's heartbeats, whatever interval it was told."""
+"""The timeout of librdkafka's heartbeats, whatever interval it was told."""
 _LONG_TIMEOUT_S = 10.0
-"""Of the Java client's heartbeats."""
+"""The timeout of the Java client's heartbeats."""
 
 _FENCED = frozenset({Error.FENCED_MEMBER_EPOCH, Error.UNKNOWN_MEMBER_ID})
 _MOVED = frozenset({Error.NOT_COORDINATOR, Error.COORDINATOR_NOT_AVAILABLE, Error.COORDINATOR_LOAD_IN_PROGRESS})
@@ -41,7 +41,7 @@ _MOVED = frozenset({Error.NOT_COORDINATOR, Error.COORDINATOR_NOT_AVAILABLE, Erro
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who the client is. ``instance_id`` is empty for a member that is not static."""
+    """The identity of the client. ``instance_id`` is empty for a member that is not static."""
 
     member_id: str
     instance_id: str
@@ -56,20 +56,20 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a client needs of the cluster around it."""
+    """The part of the cluster that a client needs."""
 
     dial: Callable[[], Wire | None]
     """Connects to the coordinator; ``None`` if nobody answers."""
     topic: Callable[[bytes], tuple[str, int] | None]
-    """The name of a topic, and which one of that name it is (its czxid), if it exists."""
+    """The topic's name, and its identity (the czxid of its znode), if it exists."""
     registration: Callable[[int, Topics], bytes]
-    """The value of a new registration for these topics, made by the instance of a broker."""
+    """The value of a new registration for these topics, as the instance of a broker writes it."""
     incarnation: Callable[[Iterable[bytes]], int | None]
     """The incarnation that is registered with one of these values."""
     lost: Callable[[Iterable[TopicPartition]], None]
-    """It has lost partitions, and their records may come again."""
+    """It has lost partitions, and their records may be read again."""
     leaves: Callable[[Mapping[TopicPartition, int]], None]
-    """It leaves now. Of each partition that it holds: up to where its application has come back."""
+    """It leaves now. For each partition that it holds: the offset up to which its application has come back."""
     occurs: Callable[[str], None]
     says: Callable[[str], None]
     """For the history's story."""
@@ -88,7 +88,7 @@ class _Sent:
 
 
 class KafkaMember:
-    """See above. ``run`` is an actor's body. The rest is what the cluster asks of everyone who takes part."""
+    """``run`` is an actor's body. The other methods are those that the cluster calls on every consumer."""
 
     def __init__(
         self, identity: Identity, fetchers: SimulatedFetchers, scheduler: Scheduler, around: Surroundings
@@ -100,7 +100,7 @@ class KafkaMember:
         self.epoch = JOIN
         self.owned: dict[Id, TopicPartition] = {}
         self.told: dict[TopicPartition, int] = {}
-        """Which topic of its name a partition is of."""
+        """The identity of the topic to which a partition belongs."""
         self.done = False
         self.closing_by: float | None = None
         self._acks_between = scheduler.rng.random() < 0.5
@@ -121,13 +121,13 @@ class KafkaMember:
         self._leaving = False
         self._first_epoch = JOIN
         self._stale: tuple[int, Offsets] = (JOIN, {})
-        """An epoch and offsets of before it was fenced, that the application has not committed yet."""
+        """The epoch and the offsets from before it was fenced, which the application has not committed yet."""
         self._awake = True
 
     # --- what the cluster asks ---------------------------------------------------------------------------------------
 
     def may_hand_out(self) -> bool:
-        """A Kafka client reads on until it hears that it is no member."""
+        """A Kafka client reads on until it learns that it is not a member any more."""
         return self.epoch != JOIN and not self.done
 
     def close(self, timeout_s: float) -> None:
@@ -136,7 +136,7 @@ class KafkaMember:
             self.wake()
 
     def subscribe(self, topics: Topics) -> None:
-        """It subscribes to other topics from now on, as the same member."""
+        """Changes its subscription to these topics, as the same member."""
         self.topics, self._topics_due = topics, True
         self.wake()
 
@@ -191,7 +191,7 @@ class KafkaMember:
         return self.wire
 
     def _disconnected(self) -> None:
-        """What was asked has no answer. The next heartbeat says everything."""
+        """The request will get no answer. The next heartbeat repeats all fields."""
         if self.wire is not None:
             self.wire.hang_up()
         self.wire = None
@@ -327,7 +327,7 @@ class KafkaMember:
         self._try_again()
 
     def _lose(self) -> None:
-        """It is no member any more, and joins again."""
+        """Its membership has ended, and it joins again."""
         self._round += 1
         if self._scheduler.rng.random() < 0.5:
             read = {tp: one.consumed for tp, one in self._fetchers.holdings.items() if one.consumed >= 0}
@@ -356,12 +356,12 @@ class KafkaMember:
         if wanted and self.closing_by is None:
             self._fetch(wanted)
         elif len(self._target) > len(self.owned) + len(wanted) and not wanted:
-            pass  # of topics that it does not know yet, or any more: it asks for metadata again
+            pass  # topics that it does not know yet, or any more: it asks for metadata again
         else:
             self._target = None
 
     def _revoked(self) -> bool:
-        """Gives up what it must, once the application is done with it and its offsets are stored."""
+        """Gives up the partitions that it must, once the application is done with them and their offsets are stored."""
         partitions = [self.owned[one] for one in sorted(self._revoking)]
         if self._fetchers.in_hand(partitions):
             return False

@@ -124,4 +124,4 @@ KAFKA_TELLING = dict.fromkeys(KAFKA_MUTATIONS, KAFKA_FAULTS) | {
     "a Kafka client's stop judged by the present topic ids": frozenset({MOVE, "topic"}),
     "a Kafka client told the present topic ids": frozenset({MOVE, "topic"}),
 }
-"""Faults to play these defects under."""
+"""The faults to run these defects with."""
