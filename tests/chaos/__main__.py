@@ -31,7 +31,9 @@ def chaos() -> None:
 @click.option(
     "--per-s", type=click.FloatRange(1.0), default=400.0, show_default=True, help="Records produced a second."
 )
-@click.option("--spark", is_flag=True, help="A Spark query too, in a group with a plain consumer: half a core more.")
+@click.option(
+    "--spark", is_flag=True, help="Also run a Spark query, in a group with a plain consumer: half a core more."
+)
 @click.option(
     "--clients",
     type=click.Choice(["library", "kafka"]),

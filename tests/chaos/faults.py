@@ -162,7 +162,7 @@ class Faults:
             case Kind.JOIN:
                 self._join(actor, lasts_s)
             case other:
-                raise ValueError(f"{other} cannot be done to a process")
+                raise ValueError(f"{other} cannot be injected into a process")
 
     def kill(self, actor: Actor, then_s: float = 0.0) -> Event:
         """``kill -9``; started again ``then_s`` seconds later."""

@@ -362,7 +362,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--consumers", type=int, default=5_000)
     parser.add_argument("--seconds", type=float, default=15.0)
-    parser.add_argument("--share", type=float, default=1.0, help="of the usual number of attackers")
+    parser.add_argument("--share", type=float, default=1.0, help="The share of the usual number of attackers.")
     chosen = parser.parse_args(arguments)
     authority = trustme.CA()
     with tempfile.TemporaryDirectory() as made, _zookeeper(Path(made)) as zookeeper:

@@ -231,17 +231,19 @@ class Hunt:
 
 @click.command()
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True)
-@click.option("--seed", default=0, show_default=True, help="Of everything that is drawn: the same inputs again.")
-@click.option("--jobs", type=click.IntRange(1), help="How many processes.  [default: one for each core]")
+@click.option("--seed", default=0, show_default=True, help="The same seed gives the same inputs.")
+@click.option("--jobs", type=click.IntRange(1), help="The number of processes.  [default: one for each core]")
 @click.option("--target", "chosen", multiple=True, help="Only this decoder; repeatable.  [default: all]")
-@click.option("--case", "number", type=click.IntRange(0), help="Try one case of --target and --seed alone.")
-@click.option("--replay", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Try a saved input alone.")
+@click.option("--case", "number", type=click.IntRange(0), help="Try only this case of --target and --seed.")
+@click.option(
+    "--replay", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Try only this saved input."
+)
 @click.option(
     "--failures",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("fuzz-failures"),
     show_default=True,
-    help="Where inputs are saved that were not taken as promised.",
+    help="The directory for inputs that revealed a fault.",
 )
 @click.option("--hangs-after", default=_HANGS_AFTER_S, hidden=True)
 @click.option("--max-memory-mb", default=MAX_MEMORY_BYTES >> 20, hidden=True)

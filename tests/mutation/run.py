@@ -176,13 +176,13 @@ def summary(outcomes: Iterable[Tried]) -> Iterator[str]:
 
 
 @click.command()
-@click.option("--count", default=300, show_default=True, help="How many changes are tried.")
-@click.option("--seed", default=0, show_default=True, help="Which ones.")
-@click.option("--jobs", default=1, show_default=True, help="How many at a time.")
-@click.option("--only", default="", help="Only changes in paths that begin so: kafka_coord/coordinator/plan.")
+@click.option("--count", default=300, show_default=True, help="The number of changes to try.")
+@click.option("--seed", default=0, show_default=True, help="The same seed gives the same changes.")
+@click.option("--jobs", default=1, show_default=True, help="The number of trials at a time.")
+@click.option("--only", default="", help="Only changes in paths with this prefix: kafka_coord/coordinator/plan.")
 @click.option("--results", type=click.Path(path_type=Path, dir_okay=False), default=ROOT / "var" / "mutation.jsonl")
-@click.option("--minutes", type=float, help="End after so long; the same command goes on where this one ended.")
-@click.option("--report", is_flag=True, help="Try nothing: print the summary of the results there are.")
+@click.option("--minutes", type=float, help="End after this time; the same command continues the run.")
+@click.option("--report", is_flag=True, help="Only print the summary of the existing results.")
 def main(count: int, seed: int, jobs: int, only: str, results: Path, minutes: float | None, report: bool) -> None:
     """Changes the code at random places, one at a time, and counts which changes the tests notice."""
     now = commit()

@@ -126,7 +126,7 @@ def run_worker(program: str, consume: Consuming, arguments: Sequence[str] | None
     """Runs the process. The exit code is 0 after a clean leave, else the error's."""
     parser = member_arguments(program, __doc__)
     parser.add_argument("--journal", required=True, type=Path)
-    parser.add_argument("--records-per-s", type=float, default=0.0, help="0: as fast as it goes")
+    parser.add_argument("--records-per-s", type=float, default=0.0, help="0: as fast as possible")
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     stopping = stopping_event()
