@@ -245,7 +245,7 @@ class KafkaMember:
             self._commit_due, self._is_urgent = self._now + AUTO_COMMIT_S, False
             epoch, offsets = self._stale
             self._stale = JOIN, {}
-            if offsets:
+            if offsets and epoch < self._first_epoch:  # otherwise nobody else has had its partitions since
                 self._commit(offsets, epoch, self._committed_late)
             else:
                 self._commit(self._fetchers.uncommitted(), self.epoch, self._committed)
@@ -449,7 +449,7 @@ class KafkaMember:
     def _committed_late(self, sent: _Sent, answer: Any) -> None:
         self._committing = None
         self._around.occurs(f"commit of an earlier epoch answered {answer.error.name}")
-        if answer.error is Error.NONE and sent.epoch < self._first_epoch:
+        if answer.error is Error.NONE:
             raise ProtocolBroken(
                 f"{self.identity.consumer} committed with epoch {sent.epoch} of before it joined again"
             )
