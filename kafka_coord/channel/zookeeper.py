@@ -23,6 +23,7 @@ from kafka_coord.channel.operations import (
 )
 from kafka_coord.errors import (
     BadVersion,
+    Fenced,
     MalformedValue,
     MembershipLost,
     MultiFailed,
@@ -308,6 +309,8 @@ class ConsumerChannel:
     def _write(self, request: tuple[Op, ...]) -> None:
         try:
             self._store.multi(request)
+        except Fenced:  # this says nothing about the member
+            raise
         except MultiFailed as failure:
             if failure.index < FENCE_LENGTH and isinstance(failure.cause, (NoNode, BadVersion)):
                 raise MembershipLost(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kafka_coord.channel.messages import Code, Register
 from kafka_coord.channel.operations import Registration
+from kafka_coord.channel.zookeeper import ConsumerChannel
+from kafka_coord.errors import Fenced
 from kafka_coord.frontends.members.event_log import EventLog
 from kafka_coord.frontends.members.fenced_store import FencedStore
 from kafka_coord.frontends.members.machine.stimuli import RegistrationOptions, RegistrationWanted
@@ -57,3 +61,13 @@ def test_no_resume_key_takes_over_a_member_of_another_protocol(world: World) -> 
     refused = registered(world, "a", "c1", None)
     assert isinstance(refused, Refusal)
     assert refused.code == Code.DUPLICATE_CONSUMER
+
+
+def test_an_instance_that_has_lost_its_term_does_not_take_a_member_for_gone(world: World) -> None:
+    world.store.create(FENCE, b"")
+    found = registered(world, "a", "k1", "consumer")
+    assert isinstance(found, Registration)
+    channel = ConsumerChannel(FencedStore(world.store, Check(FENCE, 0)), "a", "k1")
+    world.store.set(FENCE, b"")
+    with pytest.raises(Fenced):
+        channel.change_subscription(found, Subscription.to(["fares"]))
