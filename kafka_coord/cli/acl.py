@@ -178,7 +178,7 @@ def identity(user: str | None) -> None:
     if user is None:
         digest = current_settings().zookeeper.digest
         if digest is None:
-            raise SettingsError("zookeeper.digest is not set: set it (user:password), or give a USER")
+            raise SettingsError("zookeeper.digest is not set: set it to user:password, or pass USER")
         user, _, password = digest.reveal().partition(":")
     else:
         if not user or ":" in user or not user.isprintable():

@@ -316,9 +316,9 @@ class KafkaFetchers:
             self._brokers_down = True
             log.warning("lost all brokers: %s", error.str())
         elif error.fatal() or error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
-            log.error("heard from librdkafka error=%s: %s", error.name(), error.str())
+            log.error("librdkafka reported error=%s: %s", error.name(), error.str())
         else:
-            log.info("heard from librdkafka error=%s: %s", error.name(), error.str())
+            log.info("librdkafka reported error=%s: %s", error.name(), error.str())
 
     def close(self) -> None:
         for fetcher in self.streams:

@@ -78,7 +78,8 @@ def membership(
     mode: str = "incremental",
     rejoin_grace_ms: int = 0,
 ) -> Membership:
-    """``white_list`` and ``black_list`` are the earlier names of ``include`` and ``exclude``.
+    """Checks the arguments and builds the membership. ``white_list`` and ``black_list`` are the earlier names of
+    ``include`` and ``exclude``.
 
     Raises :class:`SettingsError` naming the argument at fault.
     """

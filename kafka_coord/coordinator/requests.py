@@ -106,7 +106,7 @@ class PendingRequests:
             self._put([name], read_each(self._store, [GetData(error.path)]))
 
     def of_group(self, group: str) -> tuple[Request, ...]:
-        """The group's unanswered requests, in the order of their arrival."""
+        """The group's unanswered requests except resignations, in the order of their arrival."""
         with self._lock:
             return tuple(
                 r

@@ -28,7 +28,8 @@ _WRITTEN = _VERSION.pack(OFFSET_VALUE)
 
 
 class CommittedOffset(NamedTuple):
-    """``leader_epoch`` is -1 if the client gave none. A tuple, because there are very many."""
+    """A group's committed offset of one partition. ``leader_epoch`` is -1 if the client sent none. A named tuple saves
+    memory: a partition of the groups log may have a million."""
 
     offset: int
     leader_epoch: int = -1

@@ -91,7 +91,8 @@ class _Append:
 
 @dataclass(slots=True)
 class TermFigures:
-    """The work of a term so far. ``append_s`` is the sum over its appends; ``load_s`` is the time until it served."""
+    """The work of a term so far. ``append_s`` is the time of all its appends; ``load_s`` is the time from the start of
+    its claim until it could serve."""
 
     appends: int = 0
     records: int = 0

@@ -167,7 +167,7 @@ class SessionState(Enum):
 
 
 class Session(Protocol):
-    """Facts about the session. All are safe to read from any thread and cost nothing."""
+    """A read-only view of the session. It is thread-safe and needs no round trip."""
 
     @property
     def state(self) -> SessionState: ...

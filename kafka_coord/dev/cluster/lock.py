@@ -29,10 +29,11 @@ class DirectoryLock:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            owner = os.read(descriptor, 32).decode("ascii", errors="replace").strip() or "another process"
+            pid = os.read(descriptor, 32).decode("ascii", errors="replace").strip()
+            owner = f"process {pid}" if pid else "another process"
             os.close(descriptor)
             raise DevClusterError(
-                f"the cluster in {self._file.parent} is in use by process {owner}: end it, or use another directory"
+                f"the cluster in {self._file.parent} is in use by {owner}: stop it, or use another directory"
             ) from None
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()}\n".encode("ascii"))

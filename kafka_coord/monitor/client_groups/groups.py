@@ -182,7 +182,7 @@ def read_client_group(instances: Instances, group: str) -> ClientGroup:
         offsets = await ask("OffsetFetch", _FETCH_OFFSETS, wanted)
         for code in (described.error_code, offsets.error_code):
             if unless_moving(code):
-                raise BrokerError(f"its coordinator does not show group {group!r}: {named(code)}")
+                raise BrokerError(f"cannot read group {group!r} from its coordinator: {named(code)}")
         return described, offsets
 
     broker_id, (described, offsets) = instances.ask_coordinator(group, read)
