@@ -336,7 +336,7 @@ class ConsumerChannel:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """The stored offset of each partition; ``None`` for one without. Raises :class:`MalformedValue`. Thread-safe."""
+        """Each stored offset; ``None`` for a partition without one. Raises :class:`MalformedValue`. Thread-safe."""
         wanted = list(partitions)
         paths = [layout.offset(self.group, tp.topic, tp.partition) for tp in wanted]
         found = self._store.read_many([GetData(path) for path in paths])
