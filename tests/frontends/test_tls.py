@@ -216,7 +216,7 @@ def test_a_handshake_waits_for_a_place_and_then_is_made(
     world: World, instance: Instances, authority, served, monkeypatch
 ):
     monkeypatch.setattr(handshakes, "MAX_HANDSHAKES", 1)
-    monkeypatch.setattr(handshakes, "HANDSHAKE_S", 1.0)
+    monkeypatch.setattr(handshakes, "HANDSHAKE_S", 3.0)
     one = instance(tls=served(False)).start_elected()
     host, port = one.server.address.split(":")
     with socket.create_connection((host, int(port))):
