@@ -19,8 +19,10 @@ class Handshakes:
         self._places = asyncio.Semaphore(MAX_HANDSHAKES)
 
     async def secure(self, raw: asyncio.Transport, protocol: asyncio.Protocol) -> asyncio.Transport | None:
-        """The transport that ``protocol`` uses from now on; ``None`` if the connection was closed meanwhile. ``raw`` is
-        a transport whose reading is paused. Raises :class:`OSError` if the handshake fails."""
+        """The transport that ``protocol`` uses from now on; ``None`` if the connection was closed meanwhile. Start this
+        as a task in ``connection_made`` of ``raw``. Raises :class:`OSError` if the handshake fails."""
+        # Pausing in connection_made is too early for Python 3.11.2: its transport starts to read right after that call.
+        raw.pause_reading()
         async with self._places:
             return await asyncio.get_running_loop().start_tls(
                 raw, protocol, self._tls, server_side=True, ssl_handshake_timeout=HANDSHAKE_S

@@ -133,7 +133,6 @@ class ClientConnection(asyncio.Protocol):
             self._open(transport)
         else:
             self._raw = transport
-            transport.pause_reading()
             self._task = asyncio.create_task(self._secure(transport, self._listener.handshakes))
         self._frame_since = self._still_since = asyncio.get_running_loop().time()
         with suppress(OSError):  # reading detects a vanished peer

@@ -130,7 +130,6 @@ class GatewayServer:
         if self._handshakes is None:
             peer.open(transport)
             return
-        transport.pause_reading()
         securing = self._loop.create_task(self._secure(peer, transport, self._handshakes))
         self._securing.add(securing)
         securing.add_done_callback(self._securing.discard)
