@@ -51,12 +51,10 @@ class GroupViews:
 
     async def _managed(self, errors: dict[str, Error]) -> dict[str, views.GroupView]:
         """The managed groups among those without an error."""
-        found: dict[str, views.GroupView] = {}
-        for group_id, error in errors.items():
-            managed = self._kinds.managed(group_id) if error is Error.NONE else None
-            if managed is not None:
-                found |= await managed.administration.views([group_id])
-        return found
+        owners = {one: self._kinds.managed(one) for one, error in errors.items() if error is Error.NONE}
+        names = [group_id for group_id, owner in owners.items() if owner is not None]
+        owner = owners[names[0]] if names else None
+        return {} if owner is None else await owner.administration.views(names)
 
     async def handle_list_groups(self, call: Call) -> Any:
         loading = Error.COORDINATOR_LOAD_IN_PROGRESS if self._manager.loading else Error.NONE

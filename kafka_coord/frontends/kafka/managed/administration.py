@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -44,17 +44,20 @@ class Administration:
     async def states(self, groups: Sequence[str]) -> dict[str, State]:
         """The groups that exist and can be read."""
         found: dict[str, State] = {}
-        for at in range(0, len(groups), _AT_ONCE):
+        for part in _parts(groups):
             try:
-                seen = await asyncio.to_thread(read_groups, self._store, groups[at : at + _AT_ONCE])
+                seen = await asyncio.to_thread(read_groups, self._store, part)
             except StoreError as error:
                 log.warning("cannot read managed groups: %s", error)
                 break
             found |= {group: state_of(one) for group, one in seen.items() if isinstance(one, Observation)}
         return found
 
-    async def views(self, groups: Iterable[str]) -> dict[str, GroupView]:
-        return await asyncio.to_thread(self._views, list(groups))
+    async def views(self, groups: Sequence[str]) -> dict[str, GroupView]:
+        found: dict[str, GroupView] = {}
+        for part in _parts(groups):
+            found |= await asyncio.to_thread(self._views, part)
+        return found
 
     def _views(self, groups: Sequence[str]) -> dict[str, GroupView]:
         ids = TopicIds(self._store)
@@ -139,3 +142,7 @@ class Administration:
             with suppress(StoreError):
                 await asyncio.to_thread(store.delete, path)
         return None
+
+
+def _parts(groups: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (groups[at : at + _AT_ONCE] for at in range(0, len(groups), _AT_ONCE))
