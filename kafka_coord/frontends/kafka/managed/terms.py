@@ -17,7 +17,7 @@ from typing import Any
 
 from kafka_coord.channel.messages import Code
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.errors import Fenced, MalformedValue, NoNode, StoreError, StoreUnavailable
+from kafka_coord.errors import Fenced, MalformedValue, StoreError, StoreUnavailable
 from kafka_coord.frontends.kafka.calls import Caller
 from kafka_coord.frontends.kafka.managed.members import (
     Commit,
@@ -407,12 +407,16 @@ class ManagedTerms:
 
     def _stored(self, group: str) -> list[TopicPartition]:
         """The partitions with a stored offset."""
-        found = []
-        with suppress(NoNode):
-            for topic in self._store.children(layout.offsets(group)):
-                numbers = self._store.children(layout.topic_offsets(group, topic))
-                found += [TopicPartition(topic, int(number)) for number in numbers if number.isdigit()]
-        return found
+        (listing,) = self._store.children_many([layout.offsets(group)])
+        topics = listing.names if listing is not None else ()
+        listings = self._store.children_many([layout.topic_offsets(group, topic) for topic in topics]) if topics else ()
+        return [
+            TopicPartition(topic, int(number))
+            for topic, numbers in zip(topics, listings, strict=True)
+            if numbers is not None
+            for number in numbers.names
+            if number.isdigit()
+        ]
 
     def _fetched(self, token: asyncio.Future[Any], found: Found | StoreError | MalformedValue) -> None:
         if isinstance(found, (StoreError, MalformedValue)):
