@@ -115,13 +115,12 @@ class Gateway:
         term = self.term
         if term is None:
             return ()
-        now = term.machine.clock.at(self._store.clock.monotonic())
+        now = self._store.clock.monotonic()
         found = []
         for member in list(term.machine.members.values()):
             connection = self._connections.get(member.connection or 0)
-            heard_at = member.deadline - member.options.session_timeout_s
             address = connection.peer.address if connection is not None else None
-            found.append(Presence(*member.key, address, max(0, round((now - heard_at) * 1000))))
+            found.append(Presence(*member.key, address, term.machine.heard_ms_ago(member, now)))
         return tuple(found)
 
     # --- connections -------------------------------------------------------------------------------------------------

@@ -223,12 +223,11 @@ class ManagedTerms:
         for served in list(self._served.values()):
             machine = served.term.machine
             for member in list(machine.members.values()):
-                heard_at = member.deadline - member.options.session_timeout_s
-                heard_ms_ago = max(0, round((machine.clock.at(now) - heard_at) * 1000))
                 one = served.members.members.get(member.key)
                 is_held = one is not None and one.waiting is not None
                 held_ms = max(0, round((now - one.pace.began) * 1000)) if one is not None and is_held else None
-                found.append(Presence(*member.key, heard_ms_ago, one.epoch if one is not None else None, held_ms))
+                epoch = one.epoch if one is not None else None
+                found.append(Presence(*member.key, machine.heard_ms_ago(member, now), epoch, held_ms))
         return found
 
     def made(self, group: str) -> None:

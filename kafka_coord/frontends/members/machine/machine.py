@@ -99,6 +99,12 @@ class MembershipMachine:
         at = min(self._writes.offers_due, *(timer.next_at() for timer in timers))
         return self.clock.monotonic(at)
 
+    def heard_ms_ago(self, member: MemberState, now: float) -> int:
+        """The time since the member last sent something, or since this term began, whichever was later. ``now`` is
+        monotonic seconds."""
+        heard_at = member.deadline - member.options.session_timeout_s
+        return max(0, round((self.clock.at(now) - heard_at) * 1000))
+
     def story(self, group: str, consumer: str) -> list[str]:
         """The recent stimuli and instructions of a consumer, oldest first. The machine keeps only the newest of all
         members."""
