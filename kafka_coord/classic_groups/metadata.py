@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+CONSUMER = "consumer"
+"""The protocol type of groups of consumers; in ListGroups also the type of KIP-848 groups."""
+
 
 class GroupState(StrEnum):
     """The names are those in the answers to DescribeGroups and ListGroups."""

@@ -220,14 +220,20 @@ def _names(partitions: Offsets | Sequence[TopicPartition]) -> str:
     return " ".join(str(partition) for partition in partitions)
 
 
-def night_of_clients(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
-    """One partition, read by two stock clients one after the other; the first is killed with a commit under way."""
+def _evening_of_clients(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
+    """One partition, half read by a stock client."""
     night = Night(directory, monkeypatch)
     night.run = replace(night.run, clients="kafka")
     night.opened(1, "c1.11")
     night.produced(2, T0, 0, 100)
     night.started(2, "c1.11", {T0: None}, asked=1.9)
     night.handed(4, "c1.11", T0, 0, 50)
+    return night
+
+
+def night_of_clients(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
+    """One partition, read by two stock clients one after the other; the first is killed with a commit under way."""
+    night = _evening_of_clients(directory, monkeypatch)
     night.committing(4.1, "c1.11", {T0: 50})
     night.appended(4.15, T0, 50)
     night.committed(4.2, "c1.11", {T0: 50})
@@ -253,12 +259,7 @@ def night_of_clients(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
 
 def night_of_automatic_commits(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
     """One partition, read by one stock client that commits automatically. The test writes its commits."""
-    night = Night(directory, monkeypatch)
-    night.run = replace(night.run, clients="kafka")
-    night.opened(1, "c1.11")
-    night.produced(2, T0, 0, 100)
-    night.started(2, "c1.11", {T0: None}, asked=1.9)
-    night.handed(4, "c1.11", T0, 0, 50)
+    night = _evening_of_clients(directory, monkeypatch)
     night.event(5, Kind.BASELINE)
     night.handed(9, "c1.11", T0, 50, 100)
     night.event(20, Kind.QUIET)

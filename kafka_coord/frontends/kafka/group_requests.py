@@ -30,7 +30,7 @@ from kafka_coord.classic_groups.events import (
 )
 from kafka_coord.classic_groups.held_heartbeats import longest_hold_s
 from kafka_coord.classic_groups.machine import Group
-from kafka_coord.classic_groups.metadata import GroupState, Protocol
+from kafka_coord.classic_groups.metadata import CONSUMER, GroupState, Protocol
 from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.kafka import answers
 from kafka_coord.frontends.kafka.access import Operation
@@ -53,7 +53,6 @@ from kafka_coord.wire.messages import message
 log = logging.getLogger(__name__)
 
 MAX_OFFSET_METADATA_CHARS = 4096
-CONSUMER = "consumer"
 _GROUP, _TRANSACTION = 0, 1
 """The kinds of keys in FindCoordinator."""
 _FIND_COORDINATOR = 1

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from kafka_coord.classic_groups.errors import Error
+from kafka_coord.classic_groups.metadata import CONSUMER
 from kafka_coord.frontends.kafka import answers
 from kafka_coord.frontends.kafka.access import Operation
 from kafka_coord.frontends.kafka.calls import Call
@@ -70,10 +71,10 @@ class GroupViews:
     async def _listed_managed(self, call: Call, names: list[str]) -> list[answers.Listed]:
         """Reads states only if the answer includes them."""
         types = {kind.lower() for kind in call.request.types_filter}
-        owner = self._kinds.managed(names[0]) if names and (not types or views.CONSUMER in types) else None
+        owner = self._kinds.managed(names[0]) if names and (not types or CONSUMER in types) else None
         if owner is None:
             return []
         states: dict[str, views.State] = {}
         if call.version >= _WITH_STATES:
             states = await owner.administration.states(names)
-        return [answers.Listed(name, views.CONSUMER, states.get(name, ""), views.CONSUMER) for name in names]
+        return [answers.Listed(name, CONSUMER, states.get(name, ""), CONSUMER) for name in names]

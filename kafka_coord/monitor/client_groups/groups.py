@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kafka_coord.classic_groups.metadata import CONSUMER
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import BrokerError, NotFound
 from kafka_coord.grouplog.manager import partition_of
@@ -19,8 +20,6 @@ from kafka_coord.monitor.offsets import OffsetRow, lag_of
 from kafka_coord.wire.consumer_protocol import assignment, subscription
 from kafka_coord.wire.messages import message
 
-CONSUMER = "consumer"
-"""The protocol type of consumers. Only their metadata can be decoded here."""
 CLASSIC = "classic"
 """The type of client-assigned groups in ListGroups."""
 _LIST, _DESCRIBE, _FETCH_OFFSETS, _FETCH_OF_SEVERAL = 5, 5, 7, 8
@@ -244,7 +243,7 @@ def _of_type(protocol_type: str) -> str:
 
 
 def _group(described: Any, broker_id: int, committed: Mapping[TopicPartition, int]) -> ClientGroup:
-    is_consumer = described.protocol_type == CONSUMER
+    is_consumer = described.protocol_type == CONSUMER  # only consumers' metadata can be decoded
     members = tuple(_member(one, described.protocol_data, is_consumer=is_consumer) for one in described.members)
     return ClientGroup(
         described.group_id,

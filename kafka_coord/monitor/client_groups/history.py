@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kafka_coord.classic_groups.metadata import GroupMetadata, MemberMetadata
+from kafka_coord.classic_groups.metadata import CONSUMER, GroupMetadata, MemberMetadata
 from kafka_coord.grouplog.records import Claim, GroupEntry
 from kafka_coord.model import NO_PARTITIONS, PartitionSet
 from kafka_coord.model.operations import Cause, Decision
-from kafka_coord.monitor.client_groups.groups import CONSUMER, owned_by
+from kafka_coord.monitor.client_groups.groups import owned_by
 from kafka_coord.monitor.client_groups.log import LogEntry
 from kafka_coord.wire.consumer_protocol import subscribed_topics
 

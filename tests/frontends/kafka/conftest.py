@@ -56,7 +56,12 @@ class Front:
         self.listeners.pop(broker_id).close()
 
     def serves_every_group(self) -> bool:
-        return sum(listener.managed.knows_partitions() for listener in self.listeners.values()) == PARTITIONS
+        return sum(map(known_partitions, self.listeners.values())) == PARTITIONS
+
+
+def known_partitions(listener: KafkaListener) -> int:
+    """The number of partitions of the groups log in which it has found the groups of earlier terms."""
+    return sum(served.knows_groups for served in list(listener.managed._served.values()))
 
 
 @pytest.fixture(scope="package")
@@ -121,7 +126,7 @@ def serving_beside(
         at, behind = f"127.0.0.1:{broker.instance_port}", f"127.0.0.1:{broker.listener_port}"
         listener = KafkaListener(at, behind, store, broker.broker_id, group_limits=LIMITS, **options)
         try:
-            eventually(lambda: listener.managed.knows_partitions() == PARTITIONS, within_s=60)
+            eventually(lambda: known_partitions(listener) == PARTITIONS, within_s=60)
             with published(store, {broker.broker_id: listener}):
                 yield listener
         finally:

@@ -17,7 +17,7 @@ from kafka_coord.errors import MalformedValue, NoNode, StoreError
 from kafka_coord.frontends.kafka.managed.adopting import begin_adoption
 from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
 from kafka_coord.frontends.kafka.managed.topic_ids import TopicIds
-from kafka_coord.frontends.kafka.managed.views import GroupView, Served, State, read_groups, state_of, topics_of
+from kafka_coord.frontends.kafka.managed.views import GroupView, KnownMember, State, read_groups, state_of, topics_of
 from kafka_coord.model import Observation, PartitionSet, Request, RequestType, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
@@ -74,7 +74,7 @@ class Administration:
             log.warning("cannot read group=%s: %s", group, seen)
             return GroupView(group, Error.COORDINATOR_NOT_AVAILABLE)
         heard_of = self._terms.heard_of(group)
-        served = {one.key[1]: Served(one.member_id, one.epoch, one.is_static) for one in heard_of}
+        served = {one.key[1]: KnownMember(one.member_id, one.epoch, one.is_static) for one in heard_of}
         return GroupView(group, Error.NONE, seen, served, ids)
 
     # --- changes -----------------------------------------------------------------------------------------------------

@@ -113,12 +113,11 @@ class ManagedGroups:
 
     async def commit(self, request: Any, offsets: Offsets) -> tuple[Error, dict[tuple[str, int], Error]]:
         """Commits for a member or for a tool. Returns an error for all partitions, and errors of single ones."""
-        if request.generation_id_or_member_epoch < 0 and not request.member_id:
-            told = {TopicPartition(*where): one.offset for where, one in offsets.items()}
-            return await self.administration.set_offsets(request.group_id, told), {}
-        key = request.group_id, consumer_name(request.group_instance_id or request.member_id)
         values = {TopicPartition(*where): one.offset for where, one in offsets.items()}
         epoch = request.generation_id_or_member_epoch
+        if epoch < 0 and not request.member_id:
+            return await self.administration.set_offsets(request.group_id, values), {}
+        key = request.group_id, consumer_name(request.group_instance_id or request.member_id)
         found = await self._terms.commit(
             request.group_id, lambda token: Commit(token, key, request.member_id, epoch, values)
         )

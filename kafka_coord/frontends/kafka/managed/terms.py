@@ -208,10 +208,6 @@ class ManagedTerms:
         served = self._served.get(partition_of(group))
         return served is not None and served.knows_groups
 
-    def knows_partitions(self) -> int:
-        """The number of partitions of the groups log for which it knows that."""
-        return sum(served.knows_groups for served in list(self._served.values()))
-
     def heard_of(self, group: str) -> list[ConsumerGroupMember]:
         """The members that this instance serves and that have sent something."""
         served = self._served.get(partition_of(group))

@@ -7,17 +7,17 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from kafka_coord.classic_groups.errors import Error
+from kafka_coord.classic_groups.metadata import CONSUMER
 from kafka_coord.coordinator.memory import GroupMemory
 from kafka_coord.coordinator.observe import GroupQuery, Snapshot, observe
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.errors import StoreError
+from kafka_coord.frontends.kafka.managed.terms import PROTOCOL
 from kafka_coord.frontends.kafka.managed.topic_ids import TopicIds
 from kafka_coord.model import NO_PARTITIONS, Observation, PartitionSet
 from kafka_coord.wire.messages import message
 from kafka_coord.zk.store import Store
 
-CONSUMER = "consumer"
-"""The type of these groups in ListGroups, and their protocol type."""
 _IS_KIP_848, _IS_OTHER = 1, -1
 """Types of members in ConsumerGroupDescribe."""
 
@@ -32,7 +32,7 @@ class State(StrEnum):
     DEAD = "Dead"
 
 
-class Served(NamedTuple):
+class KnownMember(NamedTuple):
     """What the instance knows about a member that it serves."""
 
     member_id: str
@@ -47,7 +47,7 @@ class GroupView(NamedTuple):
     group: str
     error: Error
     seen: Observation | None = None
-    served: Mapping[str, Served] = {}
+    served: Mapping[str, KnownMember] = {}
     ids: TopicIds | None = None
 
     @property
@@ -71,8 +71,7 @@ def state_of(seen: Observation) -> State:
         return State.EMPTY
     if target is None or not seen.members.keys() <= target.members.keys():
         return State.ASSIGNING
-    owned = {consumer: ledger.owned for consumer, ledger in seen.ledgers.items()}
-    is_reached = all(owned.get(one, NO_PARTITIONS) == target.members[one] for one in seen.members)
+    is_reached = all(_owned(seen, one) == target.members[one] for one in seen.members)
     is_waiting = any(channel.commands for channel in seen.channels.values())
     return State.STABLE if is_reached and not is_waiting else State.RECONCILING
 
@@ -92,21 +91,20 @@ def described(view: GroupView) -> Any:
         error = view.error or Error.GROUP_ID_NOT_FOUND
         words = f"Group {view.group} not found." if error is Error.GROUP_ID_NOT_FOUND else None
         return one(error_code=error, error_message=words, group_id=view.group, group_state=State.DEAD)
-    target = seen.assignment
+    target, generation = seen.assignment, _generation(seen)
     return one(
         group_id=view.group,
         group_state=view.state,
-        group_epoch=target.generation if target is not None else 0,
-        assignment_epoch=target.generation if target is not None else 0,
+        group_epoch=generation,
+        assignment_epoch=generation,
         assignor_name=target.assignor if target is not None else "",
         members=tuple(_member(form, view, seen, view.ids, consumer) for consumer in sorted(seen.members)),
     )
 
 
 def _member(form: Any, view: GroupView, seen: Observation, ids: TopicIds, consumer: str) -> Any:
-    member, target = seen.members[consumer], seen.assignment
-    generation = target.generation if target is not None else 0
-    known = view.served.get(consumer, Served(consumer, generation))
+    member = seen.members[consumer]
+    known = view.served.get(consumer, KnownMember(consumer, _generation(seen)))
     owned, wanted = _owned(seen, consumer), _wanted(seen, consumer)
     return form.struct("Member")(
         member_id=known.member_id,
@@ -119,8 +117,12 @@ def _member(form: Any, view: GroupView, seen: Observation, ids: TopicIds, consum
         subscribed_topic_regex=member.subscription.pattern or None,
         assignment=_assignment(form, ids, owned),
         target_assignment=_assignment(form, ids, wanted),
-        member_type=_IS_KIP_848 if member.protocol == CONSUMER else _IS_OTHER,
+        member_type=_IS_KIP_848 if member.protocol == PROTOCOL else _IS_OTHER,
     )
+
+
+def _generation(seen: Observation) -> int:
+    return seen.assignment.generation if seen.assignment is not None else 0
 
 
 def _owned(seen: Observation, consumer: str) -> PartitionSet:
@@ -160,7 +162,7 @@ def described_as_classic(view: GroupView) -> Any:
 
 def _classic_member(form: Any, view: GroupView, seen: Observation, consumer: str) -> Any:
     member = seen.members[consumer]
-    known = view.served.get(consumer, Served(consumer, 0))
+    known = view.served.get(consumer, KnownMember(consumer, 0))
     assignment = message("ConsumerProtocolAssignment")
     of_topic = assignment.struct("TopicPartition")
     owned = tuple(
