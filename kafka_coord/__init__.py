@@ -1,8 +1,8 @@
 """A consumer coordinator for Kafka clusters that keep their metadata in ZooKeeper.
 
-What users import is here: :class:`Consumer`, :class:`Record`, :class:`Stream`, :class:`TopicPartition`, and the errors
-of :mod:`kafka_coord.errors`. Each is loaded when it is first asked for, so that importing one package of this project
-does not import them all (an operator's ``serve`` needs no librdkafka).
+Users import from here: :class:`Consumer`, :class:`AsyncConsumer`, :class:`Record`, :class:`Stream`,
+:class:`Subscription`, :class:`TopicPartition`, and the errors of :mod:`kafka_coord.errors`. Each is imported on first
+use, so that ``kafka-coord serve``, for example, does not load librdkafka.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kafka_coord.version import __version__
 
 if TYPE_CHECKING:
+    from kafka_coord.consumer.async_consumer import AsyncConsumer
     from kafka_coord.consumer.consumer import Consumer
     from kafka_coord.consumer.counters import ConsumerStats
     from kafka_coord.consumer.record import Record
@@ -32,9 +33,11 @@ if TYPE_CHECKING:
         StoreError,
         StoreUnavailable,
     )
+    from kafka_coord.model.member import Subscription
     from kafka_coord.model.partitions import TopicPartition
 
 __all__ = [
+    "AsyncConsumer",
     "BrokerError",
     "Consumer",
     "ConsumerClosed",
@@ -52,15 +55,18 @@ __all__ = [
     "StoreError",
     "StoreUnavailable",
     "Stream",
+    "Subscription",
     "TopicPartition",
     "__version__",
 ]
 
 _HOME = {
+    "AsyncConsumer": "kafka_coord.consumer.async_consumer",
     "Consumer": "kafka_coord.consumer.consumer",
     "ConsumerStats": "kafka_coord.consumer.counters",
     "Record": "kafka_coord.consumer.record",
     "Stream": "kafka_coord.consumer.stream",
+    "Subscription": "kafka_coord.model.member",
     "TopicPartition": "kafka_coord.model.partitions",
 }
 

@@ -1,9 +1,9 @@
-"""Every exception this project raises on purpose, and the exit code the CLI gives it.
+"""The exceptions of this project, and the exit codes of the CLI.
 
 ::
 
     KafkaCoordError                       1
-    ├── SettingsError                     2   a flag, variable or file holds a value that cannot be used
+    ├── SettingsError                     2   a flag, variable or file holds an invalid value
     │   ├── InvalidName                   2   a group, consumer or topic name outside Kafka's legal set
     │   └── InvalidPattern                2   a regular expression the linear-time engine refuses
     ├── MalformedValue                    3   a znode, command or file cannot be decoded
@@ -18,7 +18,7 @@
     │   └── MultiFailed                   4   one operation of a multi failed, so none took effect
     │       └── Fenced                    4   the coordinator epoch moved on: this instance is deposed
     ├── BrokerError                       5   no broker could be used
-    ├── RequestRefused                    6   the present state forbids the request; nothing was changed
+    ├── RequestRefused                    6   the current state forbids the request; nothing was changed
     ├── NotFound                          7   no such group, consumer, topic or coordinator
     ├── Timeout                           8   the awaited event did not happen in time
     ├── DevClusterError                   9   the local ZooKeeper or Kafka could not be started
@@ -26,7 +26,7 @@
     └── ConsumerError                    11
         ├── ConsumerClosed               11   used after close
         ├── ConsumerIdInUse              11   another live consumer holds this name
-        ├── MembershipLost               11   the registration is gone: nothing may be committed any more
+        ├── MembershipLost               11   the registration is gone: no more commits are allowed
         └── NoOffset                     11   nothing stored or out of range, and auto_offset_reset is "error"
 """
 
@@ -36,13 +36,13 @@ _MAX_REASON_CHARS = 1_000
 
 
 class KafkaCoordError(Exception):
-    """Base of all errors here. ``exit_code`` is what the CLI exits with."""
+    """Base of all errors of this project. ``exit_code`` is the CLI's exit code."""
 
     exit_code = 1
 
 
 class SettingsError(KafkaCoordError, ValueError):
-    """A setting cannot be used; the message names it, its value, and what would do."""
+    """A setting is invalid; the message names it, its value and the allowed values."""
 
     exit_code = 2
 
@@ -58,8 +58,8 @@ class InvalidPattern(SettingsError):
 class MalformedValue(KafkaCoordError, ValueError):
     """A value that cannot be decoded.
 
-    ``where`` is its znode path or file, ``reason`` what is wrong, and ``field`` the field at fault ("" for none in
-    particular). A long ``reason`` is cut, so that whoever wrote the value cannot fill our logs.
+    ``where`` is its znode path or file, and ``field`` is the field at fault ("" if none). A long ``reason`` is cut, so
+    that a huge value cannot fill the logs.
     """
 
     exit_code = 3
@@ -73,11 +73,11 @@ class MalformedValue(KafkaCoordError, ValueError):
 
 
 class UnknownVersion(MalformedValue):
-    """A well-formed value whose ``version`` this release does not know: left alone and reported."""
+    """A well-formed value with a ``version`` that this release does not support. It is reported and left alone."""
 
 
 class StoreError(KafkaCoordError):
-    """ZooKeeper refused an operation, or could not be asked. ``path`` is the znode it was about."""
+    """ZooKeeper refused an operation, or could not be asked. ``path`` is the znode of the operation."""
 
     exit_code = 4
 
@@ -91,7 +91,8 @@ class StoreUnavailable(StoreError):
 
 
 class SessionLost(StoreUnavailable):
-    """The session has ended (or never was): its ephemerals and watches are gone. A write may have taken effect."""
+    """The session has ended, or there never was one: its ephemerals and watches are gone. A write may have taken
+    effect."""
 
 
 class NoNode(StoreError):
@@ -99,7 +100,7 @@ class NoNode(StoreError):
 
 
 class NodeExists(StoreError):
-    """The znode exists already."""
+    """The znode already exists."""
 
 
 class NotEmpty(StoreError):
@@ -115,11 +116,11 @@ class NoAuth(StoreError):
 
 
 class RequestTooLarge(StoreError):
-    """The request would pass ZooKeeper's ``jute.maxbuffer`` (1 MB by default)."""
+    """The request would exceed ZooKeeper's ``jute.maxbuffer`` (1 MB by default)."""
 
 
 class MultiFailed(StoreError):
-    """A multi failed as a whole. ``index`` is the first operation that failed and ``cause`` how."""
+    """A multi failed as a whole. ``index`` is the first operation that failed, and ``cause`` is its error."""
 
     def __init__(self, message: str, path: str, index: int, cause: StoreError) -> None:
         super().__init__(message, path)
@@ -128,7 +129,7 @@ class MultiFailed(StoreError):
 
 
 class Fenced(MultiFailed):
-    """The check of the coordinator epoch failed: another instance was elected, this one may write nothing."""
+    """The check of the coordinator epoch failed: another instance was elected, so this one may no longer write."""
 
 
 class BrokerError(KafkaCoordError):
@@ -138,7 +139,7 @@ class BrokerError(KafkaCoordError):
 
 
 class RequestRefused(KafkaCoordError):
-    """What was asked is not allowed in the present state; nothing was changed."""
+    """The current state does not allow the request; nothing was changed."""
 
     exit_code = 6
 
@@ -162,13 +163,13 @@ class DevClusterError(KafkaCoordError):
 
 
 class VerificationFailed(KafkaCoordError):
-    """A verification found records lost, doubled where they must not be, or counts that differ."""
+    """A verification found lost records, repeated records that were not allowed, or wrong counts."""
 
     exit_code = 10
 
 
 class ConsumerError(KafkaCoordError):
-    """Base of what :class:`kafka_coord.Consumer` raises."""
+    """Base of the errors that :class:`kafka_coord.Consumer` raises."""
 
     exit_code = 11
 
@@ -182,7 +183,7 @@ class ConsumerIdInUse(ConsumerError):
 
 
 class MembershipLost(ConsumerError):
-    """The consumer's registration is gone: it can commit nothing any more."""
+    """The consumer's registration is gone: it can no longer commit."""
 
 
 class NoOffset(ConsumerError):

@@ -1,9 +1,8 @@
-"""All settings, their sources and their allowed values. A flag beats a ``KAFKA_COORD_*`` variable, and a variable beats
-the TOML file.
+"""All settings and their allowed values. A flag overrides a ``KAFKA_COORD_*`` variable, which overrides the TOML file.
 
 ::
 
-    [zookeeper]                         KAFKA_COORD_ZOOKEEPER_HOSTS, or for short KAFKA_COORD_ZOOKEEPER
+    [zookeeper]                         KAFKA_COORD_ZOOKEEPER_HOSTS, or KAFKA_COORD_ZOOKEEPER
     hosts = "zk1:2181,zk2:2181/kafka"
     session_timeout_ms = 10000
 
@@ -11,10 +10,10 @@ the TOML file.
     broker_id = 1
 
     [kafka]                             KAFKA_COORD_KAFKA_SECURITY_PROTOCOL
-    security.protocol = "SASL_SSL"      any property of librdkafka, passed on as it is
+    security.protocol = "SASL_SSL"      any property of librdkafka, passed on unchanged
 
-Loading checks everything, so that a mistake is reported at the start, in one sentence. Secrets are :class:`Secret`:
-they never appear in a message, a log line or a ``repr``.
+Loading checks every setting, so that mistakes are reported at the start. Secrets are :class:`Secret`: they never appear
+in a message, a log line or a ``repr``.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ import dataclasses
 import difflib
 import os
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,10 +33,9 @@ VARIABLE_PREFIX = "KAFKA_COORD_"
 DEFAULT_HOSTS = "localhost:2181"
 DEFAULT_SESSION_TIMEOUT_MS = 10_000
 DEFAULT_SOCKET_SESSION_TIMEOUT_MS = 45_000
-"""The default session timeout of a consumer without ZooKeeper, in ms; Kafka's consumers have the same since 3.0
-(KIP-735). It covers three delays after an instance's crash, so that no consumer has to stop: the instance's own session
-timeout, the ping interval before it, and the reconnection of thousands of consumers.
-"""
+"""The default session timeout of a consumer without ZooKeeper, in ms, as for Kafka's own consumers since 3.0 (KIP-735).
+No consumer has to stop when an instance crashes, because the timeout covers the instance's session timeout, the ping
+interval before it, and the reconnection of thousands of consumers."""
 
 _MAX_FILE_BYTES = 1_000_000
 _MAX_FILE_DEPTH = 16
@@ -48,13 +45,13 @@ _SHORT_VARIABLES = {"zookeeper.hosts": "KAFKA_COORD_ZOOKEEPER"}
 _OTHER_VARIABLES = frozenset(
     f"{VARIABLE_PREFIX}{name}" for name in ("CONFIG", "OUTPUT", "DEBUG", "SERVE_SESSION_TIMEOUT_MS")
 )
-"""Variables of commands whose names begin like a section but are no settings of it."""
+"""Variables that commands read. They are not settings, although they resemble misspelt ones."""
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\])")
 _SECRET_PROPERTY = re.compile(r"password|secret|token|\.key$|\.pem$|sasl\.jaas", re.IGNORECASE)
 
 
 class Secret:
-    """A value that is never shown. :meth:`reveal` gives it to the one place that needs it."""
+    """A value that is never shown. :meth:`reveal` returns it."""
 
     __slots__ = ("_value",)
 
@@ -148,6 +145,9 @@ def _readable_file(value: Any) -> Path:
         raise ValueError(str(error)) from None
 
 
+_PEM_FILE = _allowed("a readable PEM file", _readable_file)
+
+
 def host_and_port(written: str) -> tuple[str, int]:
     """``"host:9092"`` or ``"[::1]:9092"`` → host and port; raises ValueError with the reason."""
     match = _HOST.match(written)
@@ -160,6 +160,23 @@ def host_and_port(written: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def is_address(host: str) -> bool:
+    """Whether ``host`` is an IP address."""
+    import ipaddress  # imported here, because few processes need it
+
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_local(address: str) -> bool:
+    """Whether only this machine can reach a listener at ``address``."""
+    host, _ = host_and_port(address)
+    return host in {"localhost", "::1"} or (host.startswith("127.") and is_address(host))
+
+
 def _address(value: Any) -> str:
     host_and_port(_text(value))
     return str(value).strip()
@@ -169,8 +186,16 @@ def _addresses(value: Any) -> str:
     return ",".join(_address(part) for part in _text(value).split(","))
 
 
+def _hosts(value: Any) -> str:
+    names = [part.strip().lower() for part in _text(value).split(",")]
+    for name in names:
+        if not _HOST.fullmatch(name):
+            raise ValueError(f"{name[:100]!r} is not a host name; leave out the port")
+    return ",".join(names)
+
+
 def _tuning(low: int, high: int) -> Any:
-    """A duration in ms. The code that uses it has the default."""
+    """A duration in ms; the code that uses it sets the default."""
     return field(default=None, metadata=_allowed(_DURATION.format(low, high), _between(low, high)))
 
 
@@ -195,9 +220,9 @@ class ZooKeeperSettings:
         default=10_000, metadata=_allowed(_DURATION.format(100, 3_600_000), _between(100, 3_600_000))
     )
     tls: bool = field(default=False, metadata=_allowed("true or false", _boolean))
-    tls_ca_file: Path | None = field(default=None, metadata=_allowed("a readable PEM file", _readable_file))
-    tls_cert_file: Path | None = field(default=None, metadata=_allowed("a readable PEM file", _readable_file))
-    tls_key_file: Path | None = field(default=None, metadata=_allowed("a readable PEM file", _readable_file))
+    tls_ca_file: Path | None = field(default=None, metadata=_PEM_FILE)
+    tls_cert_file: Path | None = field(default=None, metadata=_PEM_FILE)
+    tls_key_file: Path | None = field(default=None, metadata=_PEM_FILE)
     tls_key_password: Secret | None = field(default=None, metadata=_allowed("the password of the key file", _secret))
     tls_verify: bool = field(default=True, metadata=_allowed("true or false", _boolean))
     digest: Secret | None = field(
@@ -234,7 +259,7 @@ class ZooKeeperSettings:
             )
         if self.acl != "open" and self.identities is not None:
             raise SettingsError(
-                f"zookeeper.acl is {self.acl!r} and zookeeper.identities is set as well: leave one of them out"
+                f"zookeeper.acl is {self.acl!r} but zookeeper.identities is set too: leave one of them out"
             )
         if self.acl != "open" and self.digest is None and self.sasl_mechanism is None and self.tls_cert_file is None:
             raise SettingsError(
@@ -244,6 +269,7 @@ class ZooKeeperSettings:
             )
 
 
+_OF_LISTEN_HTTP = ("http_cert_file", "http_operators")
 _OF_LISTEN_CHANNEL = (
     "advertise_channel",
     "channel_users_file",
@@ -257,7 +283,8 @@ _OF_LISTEN_CHANNEL = (
 class ServeSettings:
     """One instance beside a broker. Listen addresses are ``host:port``; they are published to others.
 
-    Durations left ``None`` are the coordinator's own (:class:`kafka_coord.coordinator.options.CoordinatorOptions`).
+    Durations left ``None`` have the coordinator's defaults
+    (:class:`kafka_coord.coordinator.options.CoordinatorOptions`).
     """
 
     broker_id: int | None = field(
@@ -265,20 +292,32 @@ class ServeSettings:
         metadata=_allowed("the broker.id of the broker it runs beside, 0 to 2147483647", _between(0, 2**31 - 1)),
     )
     listen_http: str | None = field(default=None, metadata=_allowed("host:port", _address))
+    http_dashboard: bool = field(default=True, metadata=_allowed("true or false", _boolean))
+    http_host_names: str | None = field(default=None, metadata=_allowed("host names, separated by commas", _hosts))
+    http_operators: Path | None = field(
+        default=None, metadata=_allowed("a readable TOML file of who may act in the dashboard", _readable_file)
+    )
+    http_cert_file: Path | None = field(default=None, metadata=_PEM_FILE)
+    http_key_file: Path | None = field(default=None, metadata=_PEM_FILE)
+    http_client_ca_file: Path | None = field(default=None, metadata=_PEM_FILE)
+    lag_metrics_groups: int = field(default=0, metadata=_allowed("0 to 10000 groups; 0 is off", _between(0, 10_000)))
+    lag_metrics_interval_ms: int = field(
+        default=30_000, metadata=_allowed(_DURATION.format(100, 3_600_000), _between(100, 3_600_000))
+    )
     listen_channel: str | None = field(default=None, metadata=_allowed("host:port", _address))
     advertise_channel: str | None = field(default=None, metadata=_allowed("host:port", _address))
     channel_users_file: Path | None = field(
         default=None, metadata=_allowed("a readable TOML file of who may be a member of which group", _readable_file)
     )
-    channel_cert_file: Path | None = field(default=None, metadata=_allowed("a readable PEM file", _readable_file))
-    channel_key_file: Path | None = field(default=None, metadata=_allowed("a readable PEM file", _readable_file))
-    channel_client_ca_file: Path | None = field(default=None, metadata=_allowed("a readable PEM file", _readable_file))
+    channel_cert_file: Path | None = field(default=None, metadata=_PEM_FILE)
+    channel_key_file: Path | None = field(default=None, metadata=_PEM_FILE)
+    channel_client_ca_file: Path | None = field(default=None, metadata=_PEM_FILE)
     listen_kafka: str | None = field(default=None, metadata=_allowed("host:port", _address))
     broker_listener: str | None = field(default=None, metadata=_allowed("host:port", _address))
     kafka_rewrite: bool = field(default=False, metadata=_allowed("true or false", _boolean))
     kafka_hold_heartbeats: bool = field(default=True, metadata=_allowed("true or false", _boolean))
-    kafka_certificate: Path | None = field(default=None, metadata=_allowed("a readable PEM file", _readable_file))
-    kafka_key: Path | None = field(default=None, metadata=_allowed("a readable PEM file", _readable_file))
+    kafka_certificate: Path | None = field(default=None, metadata=_PEM_FILE)
+    kafka_key: Path | None = field(default=None, metadata=_PEM_FILE)
     kafka_max_connections: int = field(default=10_000, metadata=_allowed("1 to 1000000", _between(1, 1_000_000)))
     kafka_max_connections_per_ip: int | None = field(
         default=None, metadata=_allowed("1 to 1000000", _between(1, 1_000_000))
@@ -295,9 +334,17 @@ class ServeSettings:
     kafka_initial_rebalance_delay_ms: int = field(
         default=3_000, metadata=_allowed(_DURATION.format(0, 600_000), _between(0, 600_000))
     )
+    kafka_consumer_session_timeout_ms: int = field(
+        default=45_000, metadata=_allowed(_DURATION.format(1_000, 1_800_000), _between(1_000, 1_800_000))
+    )
+    managed_groups: str | None = field(
+        default=None, metadata=_allowed("a regular expression (RE2) of names; a comma means or", _text)
+    )
     log_level: str = field(
         default="INFO", metadata=_allowed("DEBUG, INFO, WARNING or ERROR", _one_of("DEBUG", "INFO", "WARNING", "ERROR"))
     )
+    trace_rebalances: bool = field(default=False, metadata=_allowed("true or false", _boolean))
+    log_format: str = field(default="text", metadata=_allowed("text or json", _one_of("text", "json")))
     look_interval_ms: int | None = _tuning(100, 3_600_000)
     settled_after_ms: int | None = _tuning(0, 3_600_000)
     whole_look_interval_ms: int | None = _tuning(1_000, 24 * 3_600_000)
@@ -305,13 +352,30 @@ class ServeSettings:
     retry_backoff_max_ms: int | None = _tuning(1, 3_600_000)
     channel_retirement_ms: int | None = _tuning(60_000, 7 * 86_400_000)
 
+    @property
+    def host_names(self) -> list[str]:
+        """The names in ``http_host_names``."""
+        return (self.http_host_names or "").split(",")
+
     def __post_init__(self) -> None:
-        for name in _OF_LISTEN_CHANNEL:
-            if getattr(self, name) is not None and self.listen_channel is None:
-                raise SettingsError(f"serve.{name} is set, but serve.listen_channel is not: nothing listens")
-        if self.channel_cert_file is None and (self.channel_key_file or self.channel_client_ca_file):
-            raise SettingsError("serve.channel_key_file and channel_client_ca_file need serve.channel_cert_file")
-        for name in ("kafka_certificate", "kafka_rewrite"):
+        if self.lag_metrics_groups and self.listen_http is None:
+            raise SettingsError("serve.lag_metrics_groups is set, but serve.listen_http is not: nothing serves metrics")
+        for listener, names in (("listen_channel", _OF_LISTEN_CHANNEL), ("listen_http", _OF_LISTEN_HTTP)):
+            for name in names:
+                if getattr(self, name) is not None and getattr(self, listener) is None:
+                    raise SettingsError(f"serve.{name} is set, but serve.{listener} is not: nothing listens")
+        for of in ("channel", "http"):
+            files = (getattr(self, f"{of}_{name}_file") for name in ("key", "client_ca"))
+            if getattr(self, f"{of}_cert_file") is None and any(files):
+                raise SettingsError(f"serve.{of}_key_file and {of}_client_ca_file need serve.{of}_cert_file")
+        if self.http_operators is not None and not self.http_dashboard:
+            raise SettingsError("serve.http_operators is set, but serve.http_dashboard is false: nothing lets them act")
+        if self.http_operators is not None and self.http_cert_file is None and not _is_local(str(self.listen_http)):
+            raise SettingsError(
+                f"serve.http_operators needs serve.http_cert_file: others could read what operators send to "
+                f"{self.listen_http}. Without TLS, listen on 127.0.0.1"
+            )
+        for name in ("kafka_certificate", "kafka_rewrite", "managed_groups"):
             if getattr(self, name) and self.listen_kafka is None:
                 raise SettingsError(f"serve.{name} is set, but serve.listen_kafka is not: nothing listens")
         if self.kafka_key is not None and self.kafka_certificate is None:
@@ -329,9 +393,15 @@ class KafkaSettings:
 
     properties: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def shown(self) -> dict[str, str]:
+        """The properties without the secrets."""
+        return {
+            key: str(Secret(value)) if _SECRET_PROPERTY.search(key) else value for key, value in self.properties.items()
+        }
+
     def __repr__(self) -> str:
-        shown = {key: "…" if _SECRET_PROPERTY.search(key) else value for key, value in self.properties.items()}
-        return f"KafkaSettings(properties={shown})"
+        return f"KafkaSettings(properties={self.shown})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,9 +417,9 @@ class SocketSettings:
     )
     secret: Secret | None = field(default=None, metadata=_allowed("the secret it is known by", _secret))
     tls: bool = field(default=False, metadata=_allowed("true or false", _boolean))
-    tls_ca_file: Path | None = field(default=None, metadata=_allowed("a readable PEM file", _readable_file))
-    tls_cert_file: Path | None = field(default=None, metadata=_allowed("a readable PEM file", _readable_file))
-    tls_key_file: Path | None = field(default=None, metadata=_allowed("a readable PEM file", _readable_file))
+    tls_ca_file: Path | None = field(default=None, metadata=_PEM_FILE)
+    tls_cert_file: Path | None = field(default=None, metadata=_PEM_FILE)
+    tls_key_file: Path | None = field(default=None, metadata=_PEM_FILE)
 
     def __post_init__(self) -> None:
         if not self.tls and (self.tls_ca_file or self.tls_cert_file or self.tls_key_file):
@@ -392,8 +462,8 @@ def load_settings(
 ) -> Settings:
     """Loads and checks all settings. ``flags`` maps keys (``"zookeeper.hosts"``) to values; ``None`` means not given.
     ``file`` is the TOML file (default: the one that ``KAFKA_COORD_CONFIG`` names, if any); ``kafka_properties`` are
-    flags for the ``kafka`` section. ``called`` is the word for a flag in messages. Raises :class:`SettingsError`, which
-    names the key, its value, its source and the allowed values.
+    flags for the ``kafka`` section. ``called`` is the template for a flag's name in messages. Raises
+    :class:`SettingsError`, which names the key, its value, its source and the allowed values.
     """
     environ = os.environ if environ is None else environ
     file = file or environ.get("KAFKA_COORD_CONFIG")
@@ -412,12 +482,12 @@ def load_settings(
 
 
 def variable_of(key: str) -> str:
-    """``"zookeeper.session_timeout_ms"`` → ``"KAFKA_COORD_ZOOKEEPER_SESSION_TIMEOUT_MS"`` (the short one if any)."""
+    """``"zookeeper.session_timeout_ms"`` → ``"KAFKA_COORD_ZOOKEEPER_SESSION_TIMEOUT_MS"``, or its shorter name."""
     return _SHORT_VARIABLES.get(key) or VARIABLE_PREFIX + key.replace(".", "_").upper()
 
 
 def keys() -> dict[str, str]:
-    """Every key with its allowed values in a few words, except the passthrough of ``kafka``."""
+    """Maps every key to its allowed values, except the keys of ``kafka``, which are librdkafka's."""
     return {
         f"{section}.{one.name}": str(one.metadata["what"])
         for section, settings in _SECTIONS.items()
@@ -442,7 +512,7 @@ def _section(settings: type[_Section], section: str, found: Mapping[str, _Found]
             shown = "the value given" if secret else f"{str(given.value)[:120]!r}"
             reason = "" if "invalid literal" in str(error) or secret else f" ({error})"
             raise SettingsError(
-                f"{key}: {shown} from {given.origin} cannot be used{reason}; it is {one.metadata['what']}"
+                f"{key}: {shown} from {given.origin} is invalid{reason}: it must be {one.metadata['what']}"
             ) from None
     return settings(**checked)
 
@@ -457,8 +527,10 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def parse_toml(raw: bytes, what: str) -> dict[str, Any]:
-    """The tables of a TOML file; ``what`` is its name in messages. Raises :class:`SettingsError`, also for a file
-    longer or deeper than any of ours: ``tomllib`` takes time quadratic in the depth of a dotted key."""
+    """Parses a TOML file; ``what`` is its name in messages. Raises :class:`SettingsError`, also for a file that is too
+    long or too deep: ``tomllib`` takes time quadratic in the depth of a dotted key."""
+    import tomllib  # imported here, because few consumers and commands read a file
+
     if len(raw) > _MAX_FILE_BYTES:
         raise SettingsError(f"{what} is longer than {_MAX_FILE_BYTES} bytes")
     deep = f"{what} nests tables deeper than {_MAX_FILE_DEPTH}: no setting does"
@@ -466,7 +538,7 @@ def parse_toml(raw: bytes, what: str) -> dict[str, Any]:
         raise SettingsError(deep)
     try:
         tables = tomllib.loads(raw.decode())
-    except (ValueError, RecursionError) as error:  # numbers, dates and text that cannot be are ValueErrors
+    except (ValueError, RecursionError) as error:  # impossible numbers, dates and text raise ValueError
         raise SettingsError(f"{what} is not TOML: {str(error)[:200]}") from None
     if _nests_deeper(tables, _MAX_FILE_DEPTH):
         raise SettingsError(deep)
@@ -474,7 +546,8 @@ def parse_toml(raw: bytes, what: str) -> dict[str, Any]:
 
 
 def _nests_deeper(tables: Mapping[str, Any], most: int) -> bool:
-    """Checks without recursion: dotted keys nest deeper than recursion can follow."""
+    """Whether the tables nest deeper than ``most``. Not recursive, because dotted keys may exceed Python's recursion
+    limit."""
     level: list[Any] = [tables]
     for _ in range(most):
         level = [
@@ -542,7 +615,8 @@ def _from_flags(flags: Mapping[str, Any], called: str) -> dict[str, _Found]:
 
 
 def _kafka_from_file(table: Any, file: str, above: str = "") -> dict[str, _Found]:
-    """TOML reads ``security.protocol = …`` as a table in a table; librdkafka's name is the path to it."""
+    """Joins the keys of nested tables to librdkafka's names, because TOML reads ``security.protocol = …`` as a nested
+    table."""
     found: dict[str, _Found] = {}
     for name, value in table.items():
         key = f"{above}{name}"
@@ -567,5 +641,5 @@ def _kafka_from_variables(environ: Mapping[str, str]) -> dict[str, _Found]:
 
 def _unknown(name: str, known: list[str], where: str) -> SettingsError:
     near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known[:20])}"
+    hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(known[:20])}"
     return SettingsError(f"{name} in {where} is not a setting; {hint}")

@@ -141,6 +141,19 @@ check_java() {
     die "no Java $NEEDED_JAVA: as root, run: apt-get install default-jre-headless (or set JAVA_HOME to a Java $NEEDED_JAVA or newer)"
 }
 
+# Prometheus's own checker, without Prometheus itself as a service. Without it, the tests that need it are skipped.
+ensure_promtool() {
+    local there=$STATE/prometheus
+    if ! command -v promtool >/dev/null && [ ! -x "$there/usr/bin/promtool" ] && can_apt; then
+        mkdir -p "$there"
+        (cd "$there" && progress 'apt-get download prometheus' apt-get -q -o Acquire::Retries=3 download prometheus) &&
+            dpkg -x "$there"/prometheus_*.deb "$there" || say 'there is no promtool: the tests of alert rules are skipped'
+        rm -f "$there"/prometheus_*.deb
+    fi
+    if [ -x "$there/usr/bin/promtool" ]; then PATH=$there/usr/bin:$PATH; fi
+    if command -v promtool >/dev/null; then export KAFKA_COORD_REQUIRE_PROMTOOL=1; fi # a skipped test is a failure
+}
+
 # The digest of everything an environment is made from. If it is unchanged, there is nothing to do.
 fingerprint() {
     { cat "$ROOT/setup.cfg" "$ROOT/pyproject.toml" "$ROOT/kafka_coord/dev/setup.py" && "$PYTHON" --version; } | sha256sum | cut -d ' ' -f 1

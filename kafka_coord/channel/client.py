@@ -1,8 +1,8 @@
-"""The socket under a :class:`~kafka_coord.channel.link.SocketLink`: finds the coordinator, connects, reads, repeats.
+"""The socket under a :class:`~kafka_coord.channel.link.SocketLink`: finds the coordinator, connects, reads, reconnects.
 
-It follows the consumer of the original design. :meth:`SocketClient.on_startup` asks the known hosts in turn for the
-coordinator. :meth:`SocketClient.read_until_lost` blocks on the coordinator's connection. After the connection is lost,
-:meth:`SocketClient.on_lost_connection` lets go of everything, and the loop starts again.
+It follows the original design. :meth:`SocketClient.on_startup` asks the known hosts in turn for the coordinator.
+:meth:`SocketClient.read_until_lost` reads from the coordinator's connection until it ends. Then
+:meth:`SocketClient.on_lost_connection` releases everything, and the loop starts again.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from kafka_coord.zk.store import SessionState
 log = logging.getLogger(__name__)
 
 SEND_S = 5.0
-"""How long the other end may take to accept data."""
+"""The time limit for sending data, in seconds."""
 LASTED_S = 1.0
-"""A connection that ends sooner counts as a failed attempt: the client does not retry that coordinator at once."""
+"""A connection that ends sooner is a failed attempt, and the client does not retry that coordinator immediately."""
 _READ_BYTES = 1 << 16
 _AT_ONCE = MetadataQuestion()
 
@@ -51,8 +51,8 @@ def ask_cluster_metadata(
     timeout_s: float = CONNECT_S,
     opened: Callable[[socket.socket], None] = lambda _connection: None,
 ) -> ClusterMetadata:
-    """Returns the metadata from the instance at ``host:port``, within ``timeout_s`` in all. ``opened`` receives the
-    connection, so that its owner can shut it down to stop the wait.
+    """Returns the cluster metadata of the instance at ``address`` (``host:port``). The whole exchange may take
+    ``timeout_s``. ``opened`` receives the connection, so that another thread can shut it down and end the wait.
 
     Raises ``OSError``, :class:`BadFrame` and :class:`MalformedValue`.
     """
@@ -87,12 +87,12 @@ def _connect(address: str, tls: ssl.SSLContext | None, timeout_s: float) -> sock
 
 def _shut_down(connection: socket.socket) -> None:
     with suppress(OSError):
-        socket.socket.shutdown(connection, socket.SHUT_RDWR)  # with TLS, too, shuts down the TCP socket below it
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)  # even with TLS, shuts down the TCP socket itself
 
 
 class _Line:
-    """A connection that one thread reads and others write. A TLS connection does not support two threads at a time
-    (CPython's issue 124984), so a thread waits outside the lock and only then takes its turn."""
+    """A connection that one thread reads from and others write to. A TLS connection does not support two threads at a
+    time (CPython's issue 124984), so threads wait for the socket outside the lock, and read or write inside it."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -100,8 +100,8 @@ class _Line:
         self._turn = threading.Lock()
 
     def receive(self, within_s: float) -> bytes:
-        """Returns received bytes, ``b""`` at the end. Raises ``OSError``, or :class:`TimeoutError` if nothing
-        arrives."""
+        """Returns received bytes, or ``b""`` once the connection has ended. Raises ``OSError``, or
+        :class:`TimeoutError` if nothing arrives within ``within_s``."""
         until = time.monotonic() + within_s
         while True:
             awaited = select.POLLIN
@@ -115,7 +115,7 @@ class _Line:
             self._await(awaited, until)
 
     def send(self, data: bytes) -> None:
-        """Sends all data. Raises ``OSError``, or :class:`TimeoutError` if the other end accepts nothing."""
+        """Sends all data. Raises ``OSError``, or :class:`TimeoutError` after :data:`SEND_S`."""
         until, left = time.monotonic() + SEND_S, memoryview(data)
         with self._turn:
             while left:
@@ -130,7 +130,7 @@ class _Line:
                 self._await(awaited, until)
 
     def shut_down(self) -> None:
-        """Shuts the connection down; both ends then see its end."""
+        """Shuts the connection down, so that both ends see it end."""
         _shut_down(self._connection)
 
     def _await(self, event: int, until: float) -> None:
@@ -178,7 +178,7 @@ class SocketClient:
         if self._thread.ident is not None and threading.current_thread() is not self._thread:
             self._thread.join(timeout_s)
 
-    # --- the published algorithm -------------------------------------------------------------------------------------
+    # --- the original design's algorithm -----------------------------------------------------------------------------
 
     def _run(self) -> None:
         while not self._closed.is_set():
@@ -186,14 +186,14 @@ class SocketClient:
                 found = self.on_startup()
                 if found is not None:
                     self._serve(*found)
-            except Exception as error:  # a defect, which must not stop the consumer
+            except Exception as error:  # a bug must not stop the consumer
                 log.exception("the socket channel failed consumer=%s", self._link.consumer)
                 self.on_lost_connection(repr(error))
                 self._closed.wait(LONGEST_PAUSE_S)
 
     def on_startup(self) -> tuple[socket.socket, Coordinator] | None:
-        """Asks the known hosts in turn for the coordinator and connects to it. Returns ``None`` if a whole round found
-        none."""
+        """Asks the known hosts in turn for the coordinator and connects to it. Returns ``None`` after a whole round
+        without success."""
         while not self._closed.is_set():
             step = self._search.next(self._lease_left_s())
             if isinstance(step, Pause):
@@ -226,8 +226,8 @@ class SocketClient:
         self._search.ended(coordinator, why, silent=silent, lasted=lasted)
 
     def read_until_lost(self, connection: socket.socket) -> tuple[str, bool]:
-        """The blocking read loop. Returns why it ended, and whether the coordinator was silent for too long: half the
-        session timeout, or, for the answer to ``resume``, a share of the remaining lease."""
+        """Reads until the connection ends. Returns why, and whether the coordinator was silent for too long: for half
+        the session timeout or, before the answer to ``resume``, for a share of the remaining lease."""
         decoder = Decoder()
         silence_s = self._link.timeout_ms / 1000 * SILENCE * random.uniform(1.0, 1.1)  # noqa: S311  not all at once
         resume_by = time.monotonic() + longest_wait(silence_s, self._lease_left_s())
@@ -254,11 +254,11 @@ class SocketClient:
         return self._link.lease_deadline() - self._link.clock.monotonic()
 
     def on_lost_connection(self, why: str, *, lasted: bool = True) -> None:
-        """Tells the connector, which closes the fetchers and clears their queues. Then the client starts over."""
+        """Reports the loss to the connector, which closes the fetchers and clears their queues."""
         if not self._closed.is_set():
             level = logging.WARNING if lasted else logging.DEBUG
             log.log(level, "lost the connection to the coordinator consumer=%s reason=%r", self._link.consumer, why)
-        self._link.lost(why)
+        self._link.lost()
 
     # --- sockets -----------------------------------------------------------------------------------------------------
 
@@ -280,5 +280,5 @@ class SocketClient:
 
     def _say(self, problem: str) -> None:
         if problem and problem != self._last_problem:
-            log.warning("found no coordinator consumer=%s: %s; trying again", self._link.consumer, problem)
+            log.warning("found no coordinator consumer=%s: %s; retrying", self._link.consumer, problem)
         self._last_problem = problem

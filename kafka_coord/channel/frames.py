@@ -1,4 +1,4 @@
-"""Frames of the socket channel (docs/socket-protocol.md): four bytes of length, then one JSON object. No I/O here."""
+"""Frames of the socket channel (docs/socket-protocol.md): a four-byte length, then one JSON object. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Frame = dict[str, Any]
 
 
 class Fault(StrEnum):
-    """The codes of errors that end a connection because of a bad frame."""
+    """Error codes for bad frames. Every bad frame ends the connection."""
 
     MALFORMED_FRAME = "malformed-frame"
     FRAME_TOO_LARGE = "frame-too-large"
@@ -32,8 +32,8 @@ class Fault(StrEnum):
 
 
 class BadFrame(KafkaCoordError):
-    """The received data is not a legal frame. ``id`` is the frame's id if it could be read, otherwise 0. ``more`` are
-    further fields of the error reply."""
+    """The received data is not a legal frame. ``id`` is the frame's id if it could be read, otherwise 0. ``more`` holds
+    further fields for the error reply."""
 
     def __init__(self, fault: Fault, message: str, id: int = 0, **more: object) -> None:  # noqa: A002  the field's name
         super().__init__(message)
@@ -43,7 +43,7 @@ class BadFrame(KafkaCoordError):
 
 
 def encode(frame: Mapping[str, Any]) -> bytes:
-    """Encodes a frame to send, and adds ``v``. Raises :class:`BadFrame` if it is too large."""
+    """Encodes a frame to send and adds ``v``. Raises :class:`BadFrame` if it is too large."""
     body = dump({"v": VERSION, **frame})
     if len(body) > MAX_FRAME_BYTES:
         raise BadFrame(Fault.FRAME_TOO_LARGE, f"{len(body)} bytes, more than the {MAX_FRAME_BYTES} of a frame")
@@ -58,16 +58,16 @@ class Decoder:
 
     @property
     def pending(self) -> int:
-        """The number of waiting bytes, of whole and partial frames."""
+        """The number of buffered bytes, in whole and partial frames."""
         return len(self._buffer)
 
     def add(self, data: bytes) -> None:
-        """Keeps the bytes for :meth:`take`."""
+        """Buffers the bytes for :meth:`take`."""
         self._buffer += data
 
     def size(self) -> int:
-        """The size of the next frame in bytes; 0 if it is not whole yet. Raises :class:`BadFrame` for a frame that is
-        too large, even before it is whole."""
+        """The size of the next frame in bytes; 0 until all of it has arrived. Raises :class:`BadFrame` as soon as the
+        length shows that the frame is too large."""
         if len(self._buffer) < _LENGTH.size:
             return 0
         (length,) = _LENGTH.unpack_from(self._buffer)
@@ -77,25 +77,26 @@ class Decoder:
         return whole if len(self._buffer) >= whole else 0
 
     def take(self) -> Frame:
-        """The next frame, which must be whole. Raises :class:`BadFrame`."""
+        """Returns the next frame, all of which must have arrived. Raises :class:`BadFrame`."""
         size = self.size()
         body = bytes(self._buffer[_LENGTH.size : size])
         del self._buffer[:size]
         return decode(body)
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Yields all whole frames. Raises :class:`BadFrame` after the frames that precede the bad one."""
+        """Adds the bytes and yields every whole frame. Raises :class:`BadFrame` after the frames that precede the bad
+        one."""
         self.add(data)
         while self.size():
             yield self.take()
 
 
 def _no_number(constant: str) -> None:
-    raise ValueError(f"{constant} is no number in JSON")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 def decode(body: bytes) -> Frame:
-    """Decodes one frame without its length. Raises :class:`BadFrame`."""
+    """Decodes the body of one frame. Raises :class:`BadFrame`."""
     try:
         frame = json.loads(body.decode(), parse_constant=_no_number)
         if b"\\u" in body:
@@ -103,12 +104,12 @@ def decode(body: bytes) -> Frame:
     except (ValueError, RecursionError) as error:
         raise BadFrame(Fault.MALFORMED_FRAME, f"not JSON ({error})") from None
     if not isinstance(frame, dict):
-        raise BadFrame(Fault.MALFORMED_FRAME, f"a JSON {type(frame).__name__} where an object belongs")
+        raise BadFrame(Fault.MALFORMED_FRAME, f"a JSON {type(frame).__name__} instead of an object")
     found = frame.get("id")
     known = found if isinstance(found, int) and not isinstance(found, bool) and 0 <= found <= MAX_ID else None
     version = frame.get("v")
     if version != VERSION or type(version) is not int:  # 1.0 and true equal 1, but are not legal versions
-        message = f"version {shown(version)}; this end speaks {VERSION}"
+        message = f"version {shown(version)}; this end supports {VERSION}"
         raise BadFrame(Fault.UNSUPPORTED_VERSION, message, known or 0, versions=[VERSION])
     if known is None:
         raise BadFrame(Fault.MALFORMED_FRAME, f"field 'id' is {shown(found)}, not a number up to 2^53 - 1")

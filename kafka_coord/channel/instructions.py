@@ -1,4 +1,4 @@
-"""The instructions of :class:`~kafka_coord.channel.membership.Membership` to its shell."""
+"""What :class:`~kafka_coord.channel.membership.Membership` tells the code around it to do."""
 
 from __future__ import annotations
 

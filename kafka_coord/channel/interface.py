@@ -1,4 +1,4 @@
-"""The interface between a connector and its consumer's transport, ZooKeeper or a socket."""
+"""The interface between a connector and its consumer's transport: ZooKeeper or a socket."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SessionHandle(Protocol):
     def session(self) -> Session: ...
 
     def on_session(self, listener: SessionListener) -> Callable[[], None]:
-        """As :meth:`kafka_coord.zk.store.Store.on_session`."""
+        """Like :meth:`kafka_coord.zk.store.Store.on_session`."""
 
 
 class MemberChannel(Protocol):

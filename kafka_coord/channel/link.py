@@ -1,9 +1,9 @@
 """The consumer's end of the socket channel: a connector's session and channel over one connection.
 
-The shell around :class:`~kafka_coord.channel.membership.Membership`: a lock, a clock, and the waiting threads. The
-owner of the socket (:mod:`kafka_coord.channel.client`) calls :meth:`SocketLink.connected`, :meth:`SocketLink.received`
-and :meth:`SocketLink.lost`. The connector calls the rest, as it calls the channel over ZooKeeper. A method that needs
-an answer waits for up to ``patience_s`` and then raises :class:`StoreUnavailable`; the next call continues the wait.
+It adds a lock, a clock and waiting threads to :class:`~kafka_coord.channel.membership.Membership`. The owner of the
+socket (:mod:`kafka_coord.channel.client`) calls :meth:`SocketLink.connected`, :meth:`SocketLink.received` and
+:meth:`SocketLink.lost`; the connector calls the rest, like the channel over ZooKeeper. A method that needs an answer
+waits for up to ``patience_s`` and then raises :class:`StoreUnavailable`; the next call continues the wait.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Result = TypeVar("Result")
 
 
 class SocketLink:
-    """One consumer's link to its coordinator. Thread-safe. It calls ``wake``, on any thread, when there is news.
+    """One consumer's link to its coordinator. Thread-safe. Calls ``wake``, on any thread, when something has changed.
 
-    ``resume_key`` and ``auto_commit`` are as for :class:`~kafka_coord.channel.membership.Membership`.
+    :class:`~kafka_coord.channel.membership.Membership` explains ``resume_key`` and ``auto_commit``.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class SocketLink:
         self._send: Callable[[Frame], None] | None = None
         self._hang_up: Callable[[], None] = lambda: None
 
-    # --- the session, as the connector sees it -----------------------------------------------------------------------
+    # --- the connector's session -------------------------------------------------------------------------------------
 
     @property
     def consumer(self) -> str:
@@ -84,7 +84,7 @@ class SocketLink:
 
     @property
     def session_id(self) -> int:
-        """A number for each registration, and for each connection without one."""
+        """A number that changes with each registration, and with each connection without a registration."""
         return self._membership.session_id
 
     @property
@@ -92,7 +92,7 @@ class SocketLink:
         return self._membership.suspended_since
 
     def lease_deadline(self) -> float:
-        """As :meth:`kafka_coord.channel.membership.Membership.lease_deadline`."""
+        """Like :meth:`kafka_coord.channel.membership.Membership.lease_deadline`."""
         return self._membership.lease_deadline()
 
     def on_session(self, listener: SessionListener) -> Callable[[], None]:
@@ -102,30 +102,28 @@ class SocketLink:
     # --- the connection ----------------------------------------------------------------------------------------------
 
     def connected(self, send: Callable[[Frame], None], hang_up: Callable[[], None]) -> None:
-        """Takes over a connection to the coordinator. ``send`` may raise ``OSError``; ``hang_up`` ends the
+        """Starts to use a connection to the coordinator. ``send`` may raise ``OSError``; ``hang_up`` ends the
         connection."""
         with self._news:
             self._send, self._hang_up = send, hang_up
             self._now(lambda: self._membership.connected(self.clock.monotonic()))
 
     def received(self, frame: Frame) -> None:
-        """Takes in a frame. Raises :class:`BadFrame` if it is not allowed now; the caller then closes the
-        connection."""
+        """Handles a frame. Raises :class:`BadFrame` if it is not allowed now; the caller then closes the connection."""
         self._now(lambda: self._membership.received(frame, self.clock.monotonic()))
 
-    def lost(self, why: str) -> None:
-        """Notes that the connection ended."""
-        self._now(lambda: self._membership.lost(why, self.clock.monotonic()))
+    def lost(self) -> None:
+        self._now(lambda: self._membership.lost(self.clock.monotonic()))
 
     def ask_metadata(self) -> None:
         """Asks the coordinator for the cluster metadata, if it is connected; ``on_metadata`` receives the answer."""
         self._now(self._membership.ask_metadata)
 
     def close(self) -> None:
-        """Ends the membership with the consumer; no more connections follow."""
+        """Ends the membership because the consumer is stopping. Do not connect again."""
         self._now(self._membership.close)
 
-    # --- carrying out ------------------------------------------------------------------------------------------------
+    # --- instructions ------------------------------------------------------------------------------------------------
 
     def _now(self, what: Callable[[], Result]) -> Result:
         """Calls the membership and carries out the resulting instructions."""
@@ -175,10 +173,10 @@ class SocketLink:
             self._membership.send_failed(str(error))
             self._hang_up()
 
-    # --- the channel, as the connector sees it -----------------------------------------------------------------------
+    # --- the connector's channel -------------------------------------------------------------------------------------
 
     def register(self, value: bytes) -> Registration | Holder:
-        """As :meth:`kafka_coord.channel.zookeeper.ConsumerChannel.register`."""
+        """Like :meth:`kafka_coord.channel.zookeeper.ConsumerChannel.register`."""
         member = Member.from_json(fields.load(value, "registration"), self.consumer, 0, "registration")
         try:
             return self._wait_for_answer(lambda: self._membership.register(member, self.clock.monotonic()))
@@ -186,21 +184,21 @@ class SocketLink:
             return Holder(error.incarnation, 0, None)
 
     def abandon(self, registration: Registration) -> None:
-        """Closes the connection of that incarnation. The next connection registers again."""
+        """Closes the connection of this incarnation. The next connection registers again."""
         self._now(lambda: self._membership.abandon(registration))
 
     def was_evicted(self, registration: Registration) -> bool:
-        """Whether the coordinator said that it is no longer a member."""
+        """Whether the coordinator said that this incarnation is no longer a member."""
         return self._membership.was_evicted(registration)
 
     def is_registered(self, registration: Registration, watcher: Watcher | None = None) -> bool:
-        """Whether it is registered, as far as this end knows."""
+        """Whether this incarnation is still registered, as far as the consumer knows."""
         with self._news:
             self._watch(watcher)
             return self._membership.registration == registration
 
     def outstanding(self, watcher: Watcher | None = None) -> tuple[tuple[CommandId, ...], tuple[str, ...]]:
-        """The commands that arrived and are not finished, in order."""
+        """Returns the commands that have arrived and are not finished, in order."""
         with self._news:
             self._watch(watcher)
             return self._membership.outstanding(), ()
@@ -219,32 +217,32 @@ class SocketLink:
             return self._membership.command(command)
 
     def drop(self, command: CommandId) -> None:
-        """Refuses a command for another incarnation; a coordinator sends none."""
+        """Refuses a command for another incarnation, which a coordinator never sends."""
         self._now(lambda: self._membership.drop(command))
 
     def acknowledge(self, registration: Registration, command: CommandId, offsets: Offsets) -> frozenset[str]:
-        """Answers the command, and returns once the coordinator has stored that."""
+        """Answers the command and returns once the coordinator has stored the answer."""
         self._wait_for_answer(lambda: self._membership.acknowledge(registration, command, offsets))
         return frozenset()
 
     def commit(self, registration: Registration, offsets: Offsets) -> frozenset[str]:
-        """Commits offsets, as over ZooKeeper."""
+        """Like :meth:`kafka_coord.channel.zookeeper.ConsumerChannel.commit`."""
         return self._wait_for_answer(lambda: self._membership.commit(registration, offsets))
 
     def leave(self, registration: Registration, offsets: Offsets, also: Iterable[Op] = ()) -> frozenset[str]:
-        """Leaves, as over ZooKeeper. ``also`` is the eviction that a consumer with a kept place writes to give it up.
-        Here the request tells the coordinator, which writes it."""
+        """Like :meth:`kafka_coord.channel.zookeeper.ConsumerChannel.leave`, but the coordinator writes ``also``: the
+        eviction with which a consumer gives up its place."""
         for_good = bool(tuple(also))
         return self._wait_for_answer(lambda: self._membership.leave(registration, offsets, for_good=for_good))
 
     def auto_commit(self, registration: Registration, offsets: Offsets) -> Offsets:
-        """Adds offsets to the next ping's answer. Returns the offsets that were stored since the last call."""
+        """Adds offsets to the answer to the next ping. Returns the offsets that were stored since the last call."""
         return self._now(lambda: self._membership.auto_commit(registration, offsets))
 
     def started_at(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Does nothing: the coordinator knows the offsets it sent."""
+        """Does nothing, because the coordinator knows the offsets it sent."""
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Reads the stored offsets; ``None`` if there is none."""
+        """Returns the stored offsets; ``None`` for a partition without one."""
         wanted = list(partitions)
         return self._wait_for_answer(lambda: self._membership.committed(wanted))

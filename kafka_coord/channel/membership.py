@@ -1,11 +1,11 @@
 """A consumer's membership over the socket channel (docs/socket-protocol.md), as a pure state machine.
 
-Its methods take in events: a connection, a frame, a request of the connector. Time is an argument. Its results are
-instructions (:meth:`Membership.instructions`), in order. It has no I/O, lock, thread or clock:
-:mod:`kafka_coord.channel.link` is the shell that has them.
+Its methods handle events: a connection, a frame, a request of the connector. Time is an argument. The results are
+instructions (:meth:`Membership.instructions`), in order. :mod:`kafka_coord.channel.link` adds I/O, lock, threads and
+clock.
 
-A request that needs an answer raises :class:`NotYet` until the answer is there. Repeat the same call as often as you
-like: it continues where it was, and sends nothing twice.
+A request that needs an answer raises :class:`NotYet` until the answer has arrived. The caller repeats the call, which
+never sends the request twice.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from kafka_coord.zk.store import SessionState
 log = logging.getLogger(__name__)
 
 SAFETY = 0.1
-"""A share of the session timeout: the safety margin for clocks and scheduling."""
+"""The safety margin for clocks and scheduling, as a fraction of the session timeout."""
 _LONGEST_RETRY_S = 60.0
 _RETRIABLE = frozenset({Code.SLOW_DOWN, Code.UNAVAILABLE, Code.NOT_COORDINATOR, Code.SHUTTING_DOWN})
 """Refusals after which the consumer may repeat the request, here or at another instance."""
@@ -68,8 +68,9 @@ class NameTaken(StoreError):
 
 @dataclass(slots=True)
 class _OpenCommand:
-    """A command that arrived. ``request`` is its frame's id on the current connection, or 0 if it has not arrived on
-    that one yet. ``answer`` are the offsets in its answer; ``stored``: the coordinator has stored them."""
+    """A command that has arrived. ``request`` is the id of its frame on the current connection, or 0 if it has not
+    arrived on this connection yet. ``answer`` holds the offsets in the answer, and ``stored`` tells whether the
+    coordinator has stored them."""
 
     command: Command
     request: int
@@ -79,7 +80,7 @@ class _OpenCommand:
 
 @dataclass(slots=True)
 class _Request:
-    """An outstanding request: its subject, and the answer once it is there."""
+    """An outstanding request: what it is about, and its answer once it has arrived."""
 
     about: object
     answer: Frame | None = None
@@ -92,8 +93,8 @@ class _Request:
 
 @dataclass(slots=True)
 class _Registered:
-    """The state that outlives a connection: a registration and its open commands. ``offered`` are offsets for the next
-    ping's answer; ``confirmed`` are those that a later ping has confirmed."""
+    """The state that outlives a connection: a registration and its open commands. ``offered`` holds the offsets for the
+    answer to the next ping, and ``confirmed`` the offsets that a later ping has confirmed."""
 
     registration: Registration
     timeout_s: float
@@ -109,8 +110,8 @@ class _Registered:
 @dataclass(slots=True)
 class _Connected:
     """The state that ends with a connection. ``introduced`` is when the consumer asked to register or to resume.
-    ``not_before`` is the earliest time to register, as told by the coordinator. ``pings`` holds the time and content of
-    each ping's answer. ``lost`` is the reason why the connection is no longer usable."""
+    ``not_before`` is the earliest time at which the coordinator accepts a registration. ``pings`` holds the time and
+    content of each ping's answer. ``lost`` is the reason why the connection is no longer usable."""
 
     number: int
     rpc: Rpc = field(default_factory=Rpc)
@@ -122,9 +123,8 @@ class _Connected:
 
 
 class Membership:
-    """``resume_key`` is a random word that identifies the consumer's registration when it comes back. With
-    ``auto_commit``, the answers to pings carry the offsets passed to :meth:`auto_commit`. Times are in monotonic
-    seconds."""
+    """``resume_key`` is a random word that identifies the consumer's registration when it returns. With
+    ``auto_commit``, answers to pings carry the offsets passed to :meth:`auto_commit`. Times are monotonic seconds."""
 
     def __init__(
         self, group: str, consumer: str, now: float, *, resume_key: str, auto_commit: bool, secret: str | None = None
@@ -148,19 +148,19 @@ class Membership:
         found, self._instructions = self._instructions, []
         return found
 
-    # --- what is known -----------------------------------------------------------------------------------------------
+    # --- state -------------------------------------------------------------------------------------------------------
 
     @property
     def session_id(self) -> int:
-        """A number for each registration, and for each connection without one."""
+        """A number that changes with each registration, and with each connection without a registration."""
         registered, connected = self._registered, self._connected
         if registered is not None:
             return registered.registration.session_id
         return connected.number if connected is not None else 0
 
     def lease_deadline(self) -> float:
-        """The time until which the coordinator certainly keeps this consumer: its session timeout, counted from when it
-        sent the newest answer that a ping has confirmed. It holds with or without a connection."""
+        """The time until which the coordinator certainly keeps this consumer, with or without a connection: one session
+        timeout after it sent the newest answer that a ping has confirmed."""
         registered = self._registered
         return registered.lease_deadline() if registered is not None else 0.0
 
@@ -169,13 +169,13 @@ class Membership:
         return self._registered.registration if self._registered is not None else None
 
     def was_evicted(self, registration: Registration) -> bool:
-        """Whether the coordinator said that it is no longer a member."""
+        """Whether the coordinator said that this incarnation is no longer a member."""
         return self._evicted == registration
 
     # --- the connection ----------------------------------------------------------------------------------------------
 
     def connected(self, now: float) -> None:
-        """Takes over a connection to the coordinator. A membership that certainly lives resumes; otherwise the
+        """Starts to use a connection to the coordinator. A membership that is certainly alive resumes; otherwise the
         connector registers again."""
         connected = self._connected = _Connected(self._next_number())
         self._uncollected.clear()
@@ -188,17 +188,16 @@ class Membership:
         self._change(SessionState.CONNECTED)
 
     def send_failed(self, why: str) -> None:
-        """Notes that a frame could not be sent, and sends nothing more on this connection."""
+        """Handles a failed send: nothing more is sent on this connection."""
         if self._connected is not None:
             self._connected.lost = self._connected.lost or f"cannot send: {why}"
 
-    def lost(self, why: str, now: float) -> None:
+    def lost(self, now: float) -> None:
         """Notes that the connection ended. The membership lives on until its lease ends."""
         connected, self._connected = self._connected, None
         if connected is None:
             return
-        connected.lost = connected.lost or why
-        # The coordinator may have answered and closed before the caller looked.
+        # the coordinator may have answered and closed before the caller looked
         self._uncollected = {message: one for message, (_, one) in connected.requests.items() if one.is_answered}
         registered = self._registered
         if registered is None:
@@ -212,7 +211,7 @@ class Membership:
         self._change(SessionState.SUSPENDED)
 
     def close(self) -> None:
-        """Ends the membership with the consumer; no more connections follow."""
+        """Ends the membership because the consumer is stopping. Do not connect again."""
         if self._connected is not None:
             self._do(HangUp())
         self._connected = self._registered = None
@@ -233,8 +232,8 @@ class Membership:
         self._ask(connected, MessageType.RESUME, registered, wanted.to_json())
 
     def _resumed(self, connected: _Connected, registered: _Registered, outstanding: frozenset[str]) -> None:
-        """Takes in the resume reply. The coordinator sends the ``outstanding`` commands again; the acknowledgements of
-        all others are stored."""
+        """Handles the reply to resume. The coordinator sends the ``outstanding`` commands again; the acknowledgements
+        of all others are stored."""
         if registered is not self._registered:
             self._do(HangUp())
             return
@@ -270,11 +269,10 @@ class Membership:
     def _do(self, *instructions: Instruction) -> None:
         self._instructions += instructions
 
-    # --- what the coordinator says -----------------------------------------------------------------------------------
+    # --- frames of the coordinator -----------------------------------------------------------------------------------
 
     def received(self, frame: Frame, now: float) -> None:
-        """Takes in a frame. Raises :class:`BadFrame` if it is not allowed now; the caller then closes the
-        connection."""
+        """Handles a frame. Raises :class:`BadFrame` if it is not allowed now; the caller then closes the connection."""
         connected = self._connected
         if connected is None:
             return
@@ -292,7 +290,7 @@ class Membership:
     def _asked(self, connected: _Connected, asked: Asked, now: float) -> None:
         registered = self._registered
         if registered is None:
-            return  # given up just now: the connection is about to end
+            return  # just given up; the connection is about to end
         if asked.type == MessageType.PING:
             self.handle_ping_request(connected, registered, asked, now)
         elif asked.type in (MessageType.STOP_FETCHER, MessageType.START_FETCHER):
@@ -301,7 +299,7 @@ class Membership:
             raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"a coordinator may not send {asked.type[:60]!r}", asked.id)
 
     def handle_ping_request(self, connected: _Connected, registered: _Registered, asked: Asked, now: float) -> None:
-        """Notes what the ping confirms, and answers with the offsets consumed since."""
+        """Notes what the ping confirms, and answers it with the offsets consumed since the last ping."""
         ping = Ping.from_json(asked.frame)
         for number in [number for number in connected.pings if number <= ping.heard]:
             sent, offsets = connected.pings.pop(number)
@@ -318,8 +316,8 @@ class Membership:
             self._do(WakeWaiters())
 
     def _handle_command(self, connected: _Connected, registered: _Registered, asked: Asked) -> None:
-        """Takes in a stop-fetcher or start-fetcher, which the connector carries out in its turn. Repeats the earlier
-        answer to a command that was carried out before."""
+        """Keeps a stop-fetcher or start-fetcher for the connector to carry out. If the command was already answered,
+        answers it again."""
         name, command = read_command(asked.frame)
         command_id = parse_command_id(name)
         if command_id is None:
@@ -333,7 +331,7 @@ class Membership:
             self._do(ChannelChanged(), WakeWaiters())
 
     def _answer(self, connected: _Connected, command: _OpenCommand) -> None:
-        """Answers the command now, or once it arrives on this connection."""
+        """Answers the command if it has arrived on this connection; otherwise its arrival triggers the answer."""
         if command.request:
             offsets = write_offsets(command.answer or {})
             self._do(Send(connected.rpc.answer(command.request, {"offsets": offsets})))
@@ -368,7 +366,7 @@ class Membership:
             if refused.code == Code.SLOW_DOWN:
                 connected.not_before = now + _retry_s(refused.frame)
         if refused.type == MessageType.RESUME and refused.code not in _RETRIABLE:
-            log.info("cannot resume consumer=%s: %s", self.consumer, refused.message)
+            log.info("cannot resume; registering again consumer=%s: %s", self.consumer, refused.message)
             self._end_membership(now)
         elif refused.code == Code.MEMBERSHIP_LOST:
             connected.lost = refused.message
@@ -378,7 +376,7 @@ class Membership:
             connected.lost = f"{refused.code}: {refused.message}"
         self._do(WakeWaiters())
 
-    # --- asking ------------------------------------------------------------------------------------------------------
+    # --- requests ----------------------------------------------------------------------------------------------------
 
     def _here(self, registration: Registration | None = None) -> _Connected:
         if registration is not None:
@@ -393,7 +391,7 @@ class Membership:
     def _of(self, registration: Registration) -> _Registered:
         registered = self._registered
         if registered is None or registered.registration != registration:
-            raise MembershipLost(f"consumer {self.consumer!r} is no longer registered as the incarnation that did this")
+            raise MembershipLost(f"consumer {self.consumer!r} is no longer registered as this incarnation")
         return registered
 
     def _ask(self, connected: _Connected, message: MessageType, about: object, wanted: Mapping[str, Any]) -> None:
@@ -408,8 +406,9 @@ class Membership:
         wanted: Mapping[str, Any],
         registration: Registration | None = None,
     ) -> Frame:
-        """Returns the answer once it is there; a refusal raises its exception. Only one request of a kind is
-        outstanding at a time, so an earlier one about something else must be answered first."""
+        """Returns the coordinator's answer. Raises :class:`NotYet` until it arrives, and the matching exception if the
+        coordinator refuses. Only one request of each type may be outstanding, so an earlier one about something else
+        must be answered first."""
         kept = self._uncollected.pop(message, None)
         if kept is not None and kept.about == about:
             return _result(kept)
@@ -423,26 +422,26 @@ class Membership:
         del connected.requests[message]
         return _result(request)
 
-    # --- what the connector asks -------------------------------------------------------------------------------------
+    # --- called by the connector -------------------------------------------------------------------------------------
 
     def register(self, member: Member, now: float) -> Registration:
-        """Raises :class:`NameTaken`."""
+        """Registers the consumer. Raises :class:`NameTaken`."""
         connected = self._connected
         if connected is not None:
             if self.registration is not None and self.state is SessionState.CONNECTED:
                 connected.requests.pop(MessageType.REGISTER, None)
                 return self.registration
             if now < connected.not_before:
-                raise StoreUnavailable("the coordinator is registering other consumers first")
+                raise StoreUnavailable("the coordinator is still registering other consumers")
             _, request = connected.requests.get(MessageType.REGISTER, (0, None))
             if request is None or request.is_answered:
                 connected.introduced = now
         wanted = Register(self.group, member, self._auto_commit, self._resume_key, self._secret)
         self._answer_to(MessageType.REGISTER, member, wanted.to_json())
-        raise StoreUnavailable("the registration is lost already")
+        raise StoreUnavailable("the registration is already lost")
 
     def abandon(self, registration: Registration) -> None:
-        """Closes the connection of that incarnation. The next connection registers again."""
+        """Closes the connection of this incarnation. The next connection registers again."""
         if self.registration != registration:
             return
         self._registered = None
@@ -451,7 +450,7 @@ class Membership:
             self._do(HangUp())
 
     def outstanding(self) -> tuple[CommandId, ...]:
-        """The commands that arrived and are not finished, in order."""
+        """Returns the commands that have arrived and are not finished, in order."""
         self._here()
         return tuple(sorted(self._registered.commands)) if self._registered is not None else ()
 
@@ -460,7 +459,7 @@ class Membership:
         return found.command if found is not None else None
 
     def drop(self, command: CommandId) -> None:
-        """Refuses a command for another incarnation; a coordinator sends none."""
+        """Refuses a command for another incarnation, which a coordinator never sends."""
         connected = self._here()
         found = self._registered.commands.pop(command, None) if self._registered is not None else None
         if found is not None and found.request:
@@ -468,7 +467,7 @@ class Membership:
             self._do(Send(connected.rpc.refuse(found.request, Code.WRONG_INCARNATION, message)))
 
     def acknowledge(self, registration: Registration, command: CommandId, offsets: Offsets) -> None:
-        """Answers the command; returns once the coordinator has stored that."""
+        """Answers the command; returns once the coordinator has stored the answer."""
         registered = self._of(registration)
         found = registered.commands.get(command)
         if found is None:
@@ -483,15 +482,14 @@ class Membership:
         if not found.stored:
             raise NotYet("the coordinator has not answered yet")
         if not isinstance(found.command, StopFetcher):
-            # It was answered before, but more records were consumed since: the caller's newer offsets must be stored.
+            # it was answered before, but more records were consumed since: the caller's newer offsets must be stored
             newer = {tp: offset for tp, offset in offsets.items() if found.answer.get(tp) != offset}
             if newer:
                 self._settle(registration, MessageType.COMMIT, newer)
         del registered.commands[command]
 
     def _forget_offers(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drops offered offsets of these partitions, which another request has settled: a ping's answer would repeat
-        older ones."""
+        """Drops the offered offsets of these partitions, because another request has settled newer ones."""
         if self._registered is None:
             return
         known = [self._registered.offered, self._registered.confirmed]
@@ -525,14 +523,14 @@ class Membership:
         return read_refused(answer, message)
 
     def auto_commit(self, registration: Registration, offsets: Offsets) -> Offsets:
-        """Adds offsets to the next ping's answer. Returns the offsets that were stored since the last call."""
+        """Adds offsets to the answer to the next ping. Returns the offsets that were stored since the last call."""
         registered = self._of(registration)
         registered.offered |= offsets
         confirmed, registered.confirmed = registered.confirmed, {}
         return confirmed
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Returns the stored offsets; ``None`` if there is none."""
+        """Returns the stored offsets; ``None`` for a partition without one."""
         wanted = dict.fromkeys(partitions, 0)
         asked = {"offsets": write_offsets(wanted)}
         found = self._answer_to(MessageType.COMMITTED, wanted, asked).get("offsets", {})
@@ -545,8 +543,8 @@ class Membership:
 
 
 def _await_starts(registered: _Registered, offsets: Offsets) -> None:
-    """Raises :class:`NotYet` until the coordinator has sent again, after a resume, each start of these partitions whose
-    acknowledgement was not stored. Until it has heard the answer, it takes no offsets of them."""
+    """Raises :class:`NotYet` until the coordinator, after a resume, has again sent each unacknowledged start of these
+    partitions. Until a start is acknowledged, the coordinator accepts no offsets of its partitions."""
     for command in registered.commands.values():
         start = command.command
         is_unheard = command.answer is not None and not command.stored and not command.request
@@ -555,7 +553,7 @@ def _await_starts(registered: _Registered, offsets: Offsets) -> None:
 
 
 def _retry_s(frame: Frame) -> float:
-    """The delay after which a busy coordinator wants the request again, in seconds."""
+    """How many seconds to wait before repeating a request that a busy coordinator refused."""
     retry_ms = frame.get("retry_ms")
     return min(retry_ms / 1000, _LONGEST_RETRY_S) if isinstance(retry_ms, int) and retry_ms > 0 else 0.0
 
@@ -567,7 +565,7 @@ def _result(request: _Request) -> Frame:
 
 
 def _error(refused: Refused) -> KafkaCoordError:
-    """Returns the caller's exception for a refusal."""
+    """Converts a refusal to the exception that the caller receives."""
     if refused.code == Code.DUPLICATE_CONSUMER:
         incarnation = refused.frame.get("incarnation")
         return NameTaken(refused.message, incarnation if isinstance(incarnation, int) else 0)
@@ -575,4 +573,4 @@ def _error(refused: Refused) -> KafkaCoordError:
         return StoreUnavailable(refused.message)
     if refused.code == Code.MEMBERSHIP_LOST:
         return MembershipLost(refused.message)
-    return NoAuth(f"the coordinator refused it ({refused.code}): {refused.message}")
+    return NoAuth(f"the coordinator refused the request ({refused.code}): {refused.message}")

@@ -1,7 +1,7 @@
 """The messages of the socket channel (docs/socket-protocol.md): their names, codes and values, read strictly.
 
-A function that reads a frame raises :class:`MalformedValue`, which names the message and the field at fault. A function
-that writes returns the fields of a frame without ``v``, ``id`` and ``type``.
+Functions that read a frame raise :class:`MalformedValue`, which names the message and the field at fault. Functions
+that write return the fields of a frame without ``v``, ``id`` and ``type``.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from kafka_coord.model.names import RULE, is_legal
 from kafka_coord.model.partitions import MAX_PARTITION
 
 WAIT_MS = 2_000
-"""How long consumers let an instance hold its reply until it knows of another coordinator."""
+"""How long a consumer lets an instance hold its reply while there is no other coordinator, in ms."""
 MAX_TEXT_CHARS = 1_000
-"""The longest secret, client name or reason."""
+"""The maximum length of a secret, client name or reason."""
 
 
 class MessageType(StrEnum):
-    """The types of requests. The coordinator sends the last three; consumers send the others."""
+    """Request types. The coordinator sends the last three; consumers send the others."""
 
     CLUSTER_METADATA = "cluster-metadata"
     REGISTER = "register"
@@ -76,7 +76,7 @@ def write_offsets(offsets: Mapping[TopicPartition, int | None]) -> dict[str, dic
 
 
 def read_offsets(frame: fields.Json, where: str) -> dict[TopicPartition, int]:
-    """The field ``offsets``. It may be missing, except in the requests of :data:`_NEEDS_OFFSETS`."""
+    """Reads the field ``offsets``, which may be missing except in the requests of :data:`_NEEDS_OFFSETS`."""
     found = {}
     for topic, partitions in fields.mapping(frame, "offsets", where, None if where in _NEEDS_OFFSETS else {}).items():
         for partition, offset in _partitions(topic, partitions, where):
@@ -104,7 +104,7 @@ def _partitions(topic: str, partitions: Any, where: str) -> list[tuple[int, Any]
 
 @dataclass(frozen=True, slots=True)
 class Coordinator:
-    """The elected instance. ``endpoint`` is its ``host:port``, or ``None`` if it takes no consumers."""
+    """The elected instance. ``endpoint`` is its ``host:port``, or ``None`` if it accepts no consumers."""
 
     instance: int
     epoch: int
@@ -116,17 +116,16 @@ class Coordinator:
 
 @dataclass(frozen=True, slots=True)
 class MetadataQuestion:
-    """A consumer's question for the metadata. The instance may hold its reply for up to ``wait_ms``, until there is a
-    coordinator that takes consumers and whose epoch is not ``not_epoch`` (the one the consumer lost or could not
-    reach)."""
+    """A consumer's request for the metadata. The instance may hold its reply for up to ``wait_ms``, until there is a
+    coordinator that accepts consumers and whose epoch is not ``not_epoch``, the epoch of the coordinator that the
+    consumer lost or could not reach."""
 
     wait_ms: int = 0
     not_epoch: int | None = None
 
     @classmethod
     def waiting(cls, missed: Coordinator | None) -> MetadataQuestion:
-        """Asks to wait for a coordinator other than ``missed``, so that consumers learn of it at once without
-        polling."""
+        """Asks to wait for a coordinator other than ``missed``, so that the consumer need not poll."""
         return cls(WAIT_MS, missed.epoch if missed is not None else None)
 
     def to_json(self) -> dict[str, Any]:
@@ -142,15 +141,15 @@ class MetadataQuestion:
         )
 
     def wants(self, coordinator: Coordinator | None) -> bool:
-        """Whether this is a coordinator that the question waits for."""
+        """Whether the question waits for this coordinator."""
         return coordinator is not None and coordinator.endpoint is not None and coordinator.epoch != self.not_epoch
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
-    """The reply of every instance. ``brokers`` maps Kafka's broker ids to the addresses in their registrations,
-    ``protocols`` maps listener names to their protocols, ``instances`` are the addresses of the instances, and
-    ``coordinator`` is ``None`` while there is none."""
+    """An instance's reply. ``brokers`` maps Kafka's broker ids to the addresses in their registrations, ``protocols``
+    maps listener names to their protocols, ``instances`` are the addresses of the instances, and ``coordinator`` is
+    ``None`` while there is none."""
 
     instance: int
     brokers: Mapping[int, Sequence[str]]
@@ -185,7 +184,7 @@ class ClusterMetadata:
 
 
 def read_coordinator(frame: fields.Json, where: str) -> Coordinator | None:
-    """The field ``coordinator`` of a cluster-metadata reply or a ``not-coordinator`` refusal."""
+    """Reads the field ``coordinator`` of a cluster-metadata reply or a ``not-coordinator`` refusal."""
     if "coordinator" in frame and frame["coordinator"] is None:
         return None
     found = fields.mapping(frame, "coordinator", where)
@@ -215,10 +214,10 @@ def _texts(frame: fields.Json, name: str, where: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A request for a registration. ``member`` is what goes into the znode; the name "" asks the coordinator to make
-    one. ``resume_key`` is a random word that the consumer chose when it started: a registration with the same key is
-    its own, and it may take that over. ``secret`` proves the consumer's identity where users are configured.
-    ``auto_commit`` means that the offsets in its ping replies are committed."""
+    """A request to register. ``member`` is the value of the znode; the name "" asks the coordinator to choose one.
+    ``resume_key`` is a random word that the consumer chose when it started: it may take over a registration with the
+    same key. ``secret`` authenticates the consumer if users are configured. With ``auto_commit``, the offsets in its
+    ping replies are committed."""
 
     group: str
     member: Member
@@ -239,7 +238,7 @@ class Register:
 
     @classmethod
     def from_json(cls, frame: fields.Json) -> Register:
-        """Does not check whether the names are legal: illegal names have a code of their own."""
+        """Does not check whether names are legal, because illegal names have their own error code."""
         where = MessageType.REGISTER
         auto_commit = frame.get("auto_commit", True)
         if not isinstance(auto_commit, bool):
@@ -323,12 +322,12 @@ class Resume:
 
 
 def read_outstanding(frame: fields.Json) -> frozenset[str]:
-    """The reply to resume: the names of the commands whose acknowledgement the coordinator still waits for."""
+    """Reads the reply to resume: the names of the commands that the coordinator still waits for."""
     return frozenset(_texts(frame, "outstanding", MessageType.RESUME))
 
 
 def read_refused(frame: fields.Json, where: str) -> frozenset[str]:
-    """The reply to commit and leave: the topics that no longer exist."""
+    """Reads the reply to a commit or leave: the topics that no longer exist."""
     return frozenset(_texts(frame, "refused", where))
 
 
@@ -355,13 +354,13 @@ class Ping:
 
 
 def write_command(name: str, command: Command) -> dict[str, Any]:
-    """The command as in its znode, with the znode's name."""
+    """Writes the fields of the command's znode, and the znode's name."""
     written = command.to_json()
     del written["version"], written["type"]
     return {"command": name, **written}
 
 
 def read_command(frame: fields.Json) -> tuple[str, Command]:
-    """The command's name and the command."""
+    """Reads a command and its name."""
     where = fields.text(frame, "type", "command")
     return fields.text(frame, "command", where), command_from_json(frame, where)

@@ -1,6 +1,6 @@
-"""The multis that register, acknowledge, commit and leave in ZooKeeper (docs/protocol.md), as values without I/O.
+"""The multis that register, acknowledge, commit and leave in ZooKeeper (docs/protocol.md), as values. Pure.
 
-Consumers build their requests here, and so do gateways, which act for consumers without ZooKeeper. So one place knows
+Both consumers and gateways, which act for consumers without ZooKeeper, build their requests here. So one place knows
 which check fences which write.
 """
 
@@ -25,10 +25,10 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.store import Check, Create, Delete, Op, SetData
 
 MAX_REQUEST_BYTES = 512 * 1024
-"""The largest multi. Sizes are estimated, so it is half of ZooKeeper's default ``jute.maxbuffer``."""
+"""The largest multi: half of ZooKeeper's default ``jute.maxbuffer``, because sizes are estimated."""
 
 _OP_OVERHEAD_BYTES = 120
-"""More than the header, the lengths, the flags and the chroot of one operation usually take on the wire."""
+"""The most bytes that an operation takes in addition to its path, data and ACL: header, lengths, flags, chroot."""
 
 Offsets = Mapping[TopicPartition, int]
 """Maps each partition to the offset of the next record to read."""
@@ -53,7 +53,7 @@ class Registration:
         return layout.registration(self.group, self.consumer)
 
     def fence(self) -> tuple[Check, Check]:
-        """The checks that begin every commit, acknowledgement and leave: index 0 and 1 of a failed multi."""
+        """The checks that begin every commit, acknowledgement and leave; they are operations 0 and 1 of a multi."""
         return Check(self.path), Check(layout.channel(self.group, self.consumer), self.token)
 
 
@@ -73,7 +73,7 @@ def register_ops(
 
 
 def offset_op(group: str, partition: TopicPartition, offset: int, *, exists: bool) -> SetData | Create:
-    """Writes one offset as a decimal number, as in 0.8. ``exists``: whether the partition's znode exists."""
+    """Writes one offset as a decimal number, as in 0.8. ``exists`` tells whether the partition's znode exists."""
     path = layout.offset(group, partition.topic, partition.partition)
     data = str(offset).encode()
     return SetData(path, data) if exists else Create(path, data)
@@ -81,7 +81,7 @@ def offset_op(group: str, partition: TopicPartition, offset: int, *, exists: boo
 
 def chunks(ops: Iterable[Op], last: Iterable[Op], fence: tuple[Op, ...], acl: int = 64) -> Iterator[tuple[Op, ...]]:
     """Splits ``ops`` into as few requests as possible. Each begins with ``fence``, and the last one ends with ``last``.
-    ``acl`` is how many bytes the ACL of a create takes."""
+    ``acl`` is the size in bytes of the ACL of a create."""
     closing = tuple(last)
     room = MAX_REQUEST_BYTES - sum(_size(op, acl) for op in (*fence, *closing))
     chunk: list[Op] = []
@@ -101,12 +101,12 @@ def _size(op: Op, acl: int) -> int:
 
 
 def acknowledge_op(registration: Registration, command: CommandId) -> Delete:
-    """Deletes a command, which acknowledges it."""
+    """Acknowledges a command by deleting it."""
     return Delete(layout.command(registration.group, registration.consumer, command.name))
 
 
 def eviction_op(group: str, consumer: str, now_ms: int) -> Create:
-    """The request with which a consumer that has a rejoin grace gives up its place. Written when it leaves."""
+    """The request with which a leaving consumer gives up the place that its rejoin grace would keep."""
     request = Request(
         type=RequestType.EVICT,
         group=group,
@@ -119,7 +119,7 @@ def eviction_op(group: str, consumer: str, now_ms: int) -> Create:
 
 
 def look_op(group: str, consumer: str, now_ms: int) -> Create:
-    """The request to look at the group, because a registration has changed. Nothing else tells the coordinator."""
+    """Asks the coordinator to look at the group, because a changed registration causes no event."""
     reason = "it has changed its subscription"
     request = Request(type=RequestType.LOOK, group=group, reason=reason, by=consumer, timestamp_ms=now_ms)
     return Create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True)
@@ -143,8 +143,8 @@ def encode_command(command: Command) -> bytes:
 
 
 def decode_command(data: bytes, path: str) -> Command:
-    """Reads a command strictly; raises :class:`MalformedValue`, which names ``path``. The name and the value must have
-    the same type."""
+    """Reads a command strictly; its name and value must have the same type. Raises :class:`MalformedValue`, which names
+    ``path``."""
     command = command_from_json(fields.load(data, path), path)
     named = parse_command_id(path.rpartition("/")[2])
     if named is not None and named.type is not command.type:
@@ -161,8 +161,7 @@ def decode_offset(data: bytes, path: str) -> int:
 
 
 def in_order(names: Iterable[str]) -> tuple[tuple[CommandId, ...], tuple[str, ...]]:
-    """Returns the commands among a channel's children, in the order to carry them out, and the names that are not
-    commands."""
+    """Splits the names of a channel's children into commands, in the order to carry them out, and all other names."""
     commands: list[CommandId] = []
     strays: list[str] = []
     for name in names:

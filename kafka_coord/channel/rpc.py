@@ -1,7 +1,7 @@
-"""One end of a socket-channel connection: matches replies to requests, and checks what may come next. No I/O.
+"""One end of a socket-channel connection: matches replies to requests, and checks that each frame is allowed. Pure.
 
-Both ends work alike (docs/socket-protocol.md): each numbers its own requests from 1 without gaps, and answers each of
-the other's requests exactly once. Any violation ends the connection.
+Each end numbers its requests from 1 without gaps, and answers each of the other's requests exactly once
+(docs/socket-protocol.md). Any violation ends the connection.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kafka_coord.model.json_fields import shown
 ANSWER = "answer"
 ERROR = "error"
 MAX_UNANSWERED = 64
-"""The most requests of one side that may wait for an answer."""
+"""The maximum number of unanswered requests in each direction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The other end answered a request of this end; ``type`` is the request's."""
+    """The other end answered a request of this end. ``type`` is the type of the request."""
 
     id: int
     type: str
@@ -39,7 +39,8 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The other end answered with an error. ``type`` is the request's, or "" if the error is about the connection."""
+    """The other end answered with an error. ``type`` is the request's type, or "" if the error is about the
+    connection."""
 
     id: int
     type: str
@@ -52,7 +53,7 @@ Event = Asked | Answered | Refused
 
 
 class Rpc:
-    """The unanswered requests of both sides."""
+    """Tracks the unanswered requests of both ends."""
 
     def __init__(self) -> None:
         self._last_id = 0
@@ -62,7 +63,7 @@ class Rpc:
 
     @property
     def waiting(self) -> int:
-        """The number of unanswered requests of this end."""
+        """The number of this end's unanswered requests."""
         return len(self._waiting)
 
     def ask(self, request: str, fields: Mapping[str, Any] | None = None) -> tuple[int, Frame]:
@@ -72,7 +73,7 @@ class Rpc:
         return self._last_id, {"id": self._last_id, "type": request, **(fields or {})}
 
     def answer(self, request_id: int, fields: Mapping[str, Any] | None = None) -> Frame:
-        """Returns the frame that answers a request of the other end, and completes that request."""
+        """Returns the frame that answers the other end's request, which is then complete."""
         self._owed.discard(request_id)
         return {"id": request_id, "type": ANSWER, **(fields or {})}
 
@@ -82,7 +83,7 @@ class Rpc:
         return {"id": request_id, "type": ERROR, "code": code, "message": message, **(fields or {})}
 
     def take(self, frame: Frame) -> Event:
-        """Takes in a frame and returns its meaning. Raises :class:`BadFrame` if the frame is not allowed now."""
+        """Returns the meaning of a received frame. Raises :class:`BadFrame` if the frame is not allowed now."""
         number, kind = frame["id"], frame["type"]
         if kind not in (ANSWER, ERROR):
             return self._asked(number, kind, frame)

@@ -1,8 +1,8 @@
-"""The search for the coordinator: which host to ask next, what to ask, and how long to wait. Pure, without a clock.
+"""Searches for the coordinator: which host to ask next, what to ask, and how long to wait. Pure.
 
-The owner of the sockets calls :meth:`CoordinatorSearch.next`, does what that says, and reports the result. It
-passes ``lease_left_s``, the seconds for which the membership certainly still lives. While there are any, no single
-wait lasts longer than a quarter of them: one host that does not answer must not use up the whole lease.
+The owner of the sockets calls :meth:`CoordinatorSearch.next`, does what it says, and reports the result. It passes
+``lease_left_s``, the seconds for which the membership is certainly still alive. No single wait takes more than a
+quarter of that time, because one silent host must not use up the whole lease.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ from kafka_coord.channel.messages import WAIT_MS, ClusterMetadata, Coordinator, 
 from kafka_coord.errors import SettingsError
 
 CONNECT_S = 3.0
-"""The time limit to connect to one host, and again for its answer."""
+"""The time limit for connecting to a host and getting its answer, in seconds."""
 SILENCE = 0.5
-"""After this share of the session timeout without any data, a connection counts as lost. The specification allows the
-whole timeout. But then the lease would end before the consumer finds another coordinator, and the membership with
-it."""
+"""The fraction of the session timeout after which a silent connection counts as lost. The specification allows the
+whole timeout, but then the lease, and so the membership, would end before the consumer finds another coordinator."""
 SHARE_OF_LEASE = 0.25
-"""The longest single wait, as a share of the remaining lease."""
+"""The longest single wait, as a fraction of the remaining lease."""
 LEAST_LEASE_S = 0.1
-"""A shorter lease cannot be saved."""
+"""A membership with less of its lease left than this, in seconds, cannot be saved."""
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 HURRIED_PAUSE_S = 0.4
-"""The longest pause while some of the lease remains."""
+"""The longest pause while some of the lease remains, in seconds."""
 MAX_HOSTS = 1_000
 
 
@@ -39,18 +38,18 @@ def addresses(bootstrap: str) -> tuple[str, ...]:
         if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
             raise SettingsError(f"bootstrap address {address[:80]!r} is not host:port")
     if not found:
-        raise SettingsError("bootstrap is empty: give host:port of at least one broker host where kafka-coord listens")
+        raise SettingsError("bootstrap is empty: give host:port of at least one broker host with kafka-coord")
     return found
 
 
 def longest_wait(limit_s: float, lease_left_s: float) -> float:
-    """Returns ``limit_s``, or less if some of the lease remains."""
+    """Returns ``limit_s``, or a share of the lease if some of it remains and the share is shorter."""
     return min(limit_s, lease_left_s * SHARE_OF_LEASE) if lease_left_s >= LEAST_LEASE_S else limit_s
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask ``host`` for the cluster's metadata; connecting and its answer may take ``within_s`` together."""
+    """Ask ``host`` for the cluster's metadata. Connecting and the answer may take ``within_s`` together."""
 
     host: str
     question: MetadataQuestion
@@ -68,15 +67,15 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait before the next round of hosts: a whole round has failed, for the reason ``problem``."""
+    """Wait before the next round of hosts, because a whole round has failed; ``problem`` says why."""
 
     seconds: float
     problem: str
 
 
 class CoordinatorSearch:
-    """The hosts a consumer knows, and their answers. ``uniform`` is :func:`random.uniform` or a simulation's: consumers
-    that lost the same coordinator must not all return at the same moment."""
+    """The hosts a consumer knows, and their answers. ``uniform`` is :func:`random.uniform`, or a simulation's
+    substitute. It spreads out the return of consumers that lost the same coordinator."""
 
     def __init__(self, bootstrap: Iterable[str], uniform: Callable[[float, float], float]) -> None:
         self._hosts = sorted(bootstrap, key=lambda _host: uniform(0.0, 1.0))
@@ -112,12 +111,11 @@ class CoordinatorSearch:
         return pause_s * self._uniform(0.8, 1.0)
 
     def take_answer(self, host: str, metadata: ClusterMetadata) -> None:
-        """Takes in a host's answer."""
         self._learn(metadata.instances)
         coordinator = metadata.coordinator
-        self._wait_for_another_than(coordinator)  # in case this one cannot be reached
+        self._wait_for_another_than(coordinator)  # in case this coordinator cannot be reached
         if coordinator is None or coordinator.endpoint is None:
-            self._problem = f"{host} knows no coordinator that takes consumers"
+            self._problem = f"{host} knows of no coordinator that accepts consumers"
         else:
             self._found = coordinator
 
@@ -126,12 +124,12 @@ class CoordinatorSearch:
         self._problem = f"{host}: {problem}"
 
     def connected(self) -> None:
-        """Notes that the coordinator is connected."""
         self._waits, self._not_epoch = False, None
 
     def ended(self, coordinator: Coordinator, why: str, *, silent: bool, lasted: bool) -> None:
-        """Notes that the connection ended. ``silent``: nothing arrived on it for too long. ``lasted``: it was more than
-        a failed attempt. The search asks the other hosts for another coordinator at once, and a silent one last."""
+        """Handles the end of the connection. ``silent`` means that nothing arrived for too long, ``lasted`` that the
+        connection was more than a failed attempt. The search then asks the other hosts immediately, and a silent one
+        last."""
         if silent:
             self._wait_for_another_than(coordinator)
             if coordinator.endpoint in self._hosts:
@@ -140,7 +138,7 @@ class CoordinatorSearch:
         if lasted:
             self._pause_s = FIRST_PAUSE_S
         else:
-            self._problem = f"the coordinator closes the connection at once: {why}"
+            self._problem = f"the coordinator closes the connection immediately: {why}"
         self._left_in_round = len(self._hosts) if lasted or silent else 0
 
     def _learn(self, hosts: Iterable[str]) -> None:

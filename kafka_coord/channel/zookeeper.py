@@ -1,6 +1,6 @@
 """The consumer's end of the ZooKeeper channel: register, read commands, acknowledge, commit, leave.
 
-It has no thread and decides nothing: every method makes one or a few calls of the store, on the caller's thread.
+It has no thread: every method makes one or a few calls to the store, on the caller's thread.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from kafka_coord.zk.store import Check, Delete, GetData, Node, Op, SetData, Stat
 log = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
-"""How often to rebuild a request because the tree changed meanwhile. Each attempt reads the tree again."""
+"""How many times to rebuild a request because the tree has changed. Each attempt reads the tree again."""
 
 
 def ensure_group(store: Store, group: str) -> None:
@@ -78,22 +78,25 @@ class ConsumerChannel:
     def register(self, value: bytes) -> Registration | Holder:
         """Registers as a new incarnation, or returns the name's holder.
 
-        After :class:`~kafka_coord.errors.StoreUnavailable`, call it again with the same ``value``. It then reads from
-        the tree whether the lost request took effect: the value, the session and the token must all match. It also
-        raises that error while the session is not known to live. A registration made then would be abandoned at once,
-        and each one would make the coordinator rebalance the group.
+        After :class:`~kafka_coord.errors.StoreUnavailable`, call it again with the same ``value``. It then finds out
+        whether the lost request took effect: the value, the session and the token must all match. It also raises that
+        error while the session may have ended: the registration would soon be abandoned, but the coordinator would
+        already have rebalanced the group.
         """
         if self._store.session.lease_deadline() <= self._store.clock.monotonic():
             raise StoreUnavailable("ZooKeeper has not answered for so long that the session may have ended")
         for attempt in range(_ATTEMPTS):
-            if attempt > 0:  # most groups have been there before
+            if attempt > 0:  # most groups exist already
                 ensure_group(self._store, self.group)
             node, channel = self._registered()
             found = self._existing(value, node, channel)
             if found is not None:
                 return found
             try:
-                self._store.multi(register_ops(self.group, self.consumer, value, has_channel=channel is not None))
+                ops = register_ops(self.group, self.consumer, value, has_channel=channel is not None)
+                if node is not None:  # its own abandoned incarnation, which still blocks the name
+                    ops = (Delete(self._registration_path), *ops)
+                self._store.multi(ops)
             except MultiFailed as failure:
                 if isinstance(failure.cause, NoAuth):
                     raise failure.cause from failure
@@ -106,7 +109,7 @@ class ConsumerChannel:
         return found
 
     def _registered(self) -> tuple[Node | None, Node | None]:
-        """The registration under this name, and its channel."""
+        """Reads the registration under this consumer's name, and the channel."""
         node, channel = self._store.read_many([GetData(self._registration_path), GetData(self._path)])
         return node if isinstance(node, Node) else None, channel if isinstance(channel, Node) else None
 
@@ -117,21 +120,13 @@ class ConsumerChannel:
         if stat.ephemeral_owner != self._store.session.session_id:
             return Holder(stat.czxid, stat.ephemeral_owner, self._member(node))
         if stat.czxid in self._abandoned:
-            self._delete_own()
             return None
         if node.data != value:  # another consumer of this very session
             return Holder(stat.czxid, stat.ephemeral_owner, self._member(node))
         if channel is None or channel.stat.mzxid != stat.czxid:
-            # Somebody else has written to the channel since, so the token is unknown. Start over.
-            self._delete_own()
+            # somebody else has written to the channel since, so the token is unknown: start over
             return None
         return Registration(self.group, self.consumer, stat.czxid, channel.stat.version, stat.ephemeral_owner)
-
-    def _delete_own(self) -> None:
-        try:
-            self._store.delete(self._registration_path)
-        except NoNode:
-            return
 
     def _member(self, node: Node) -> Member | None:
         try:
@@ -146,7 +141,7 @@ class ConsumerChannel:
         self._stored.clear()
 
     def was_evicted(self, registration: Registration) -> bool:
-        """Always returns false: over ZooKeeper, only :meth:`is_registered` can tell."""
+        """Returns false; over ZooKeeper, only :meth:`is_registered` can tell."""
         del registration
         return False
 
@@ -161,9 +156,9 @@ class ConsumerChannel:
         """Returns the commands in the order to carry them out, and the names of children that are not commands.
 
         ``watcher`` is notified of later changes. If the server supports it, an event names the path of each new command
-        (``CREATED``). Any other event means: list again. Commands that this consumer deletes itself may cause no event.
+        (``CREATED``). After any other event, list again. Commands that this consumer deletes may cause no event.
 
-        Raises :class:`MembershipLost` if the channel itself is gone: its version was the token, which is then invalid.
+        Raises :class:`MembershipLost` if the channel itself is gone, because its version was the token.
         """
         once = watcher if watcher is not None and not self._follows(watcher) else None
         try:
@@ -176,7 +171,7 @@ class ConsumerChannel:
     def _follows(self, watcher: Watcher) -> bool:
         self._watcher = watcher
         if not self._followed:
-            self._followed = True  # before the call: its end may be reported before its answer comes
+            self._followed = True  # set before the call, because its end may be reported before its answer
             possible = False
             try:
                 possible = self._store.follow(self._path, self._told)
@@ -187,20 +182,20 @@ class ConsumerChannel:
 
     def _told(self, event: WatchEvent) -> None:
         watcher = self._watcher
-        if event.path == self._path:  # the connection broke, or the channel is gone, or is there again
+        if event.path == self._path:  # the connection broke, or the channel was deleted or recreated
             self._followed = False
             event = WatchEvent(WatchType.CHILD, self._path)
         if watcher is not None and event.type is not WatchType.DELETED:
             watcher(event)
 
     def unwatch(self) -> None:
-        """Stops telling the watcher of :meth:`outstanding`."""
+        """Stops notifying the watcher of :meth:`outstanding`."""
         self._watcher = None
         self._followed = False
         self._store.unfollow(self._path, self._told)
 
     def read(self, command: CommandId) -> Command | None:
-        """The command, or ``None`` if it is gone. Raises :class:`MalformedValue`."""
+        """Returns the command, or ``None`` if it is gone. Raises :class:`MalformedValue`."""
         path = layout.command(self.group, self.consumer, command.name)
         try:
             return decode_command(self._store.get(path).data, path)
@@ -214,17 +209,17 @@ class ConsumerChannel:
         except NoNode:
             return
 
-    # --- what the token fences -------------------------------------------------------------------------------------
+    # --- fenced by the token -----------------------------------------------------------------------------------------
 
     def commit(self, registration: Registration, offsets: Offsets) -> frozenset[str]:
         """Writes offsets. Returns the topics whose offsets cannot be written because the topic was deleted.
 
-        Raises :class:`MembershipLost`. After ``StoreUnavailable`` the same call may be repeated.
+        Raises :class:`MembershipLost`. After ``StoreUnavailable``, repeat the same call.
         """
         return self._write_offsets(registration, offsets, ()) if offsets else frozenset()
 
     def auto_commit(self, registration: Registration, offsets: Offsets) -> Offsets:
-        """Writes offsets that nobody waits for. Returns those that are stored by now."""
+        """Commits offsets for an automatic commit. Returns the offsets that are now stored."""
         self.commit(registration, offsets)
         return offsets
 
@@ -233,17 +228,17 @@ class ConsumerChannel:
         try:
             return self._write_offsets(registration, offsets, (acknowledge_op(registration, command),))
         except NoNode:
-            # An earlier attempt whose reply was lost has deleted it, or somebody else has.
+            # an earlier attempt whose reply was lost has deleted it, or somebody else has
             if command.type is CommandType.STOP_FETCHER:
-                # The partitions are released, and their next owner may have committed further. The earlier attempt
-                # wrote these offsets; a second write could only move the next owner's offsets back.
+                # the partitions are released, and their next owner may have committed; the earlier attempt wrote these
+                # offsets, so a second write could only move the next owner's offsets back
                 return frozenset()
             return self.commit(registration, offsets)
 
     def leave(self, registration: Registration, offsets: Offsets, also: Iterable[Op] = ()) -> frozenset[str]:
-        """Writes the last offsets and deletes the registration in one multi, so that the partitions move at once.
+        """Writes the last offsets and deletes the registration in one multi, so that the partitions move immediately.
 
-        ``also`` is written in the same multi, unless these credentials may not write it.
+        ``also`` is part of the same multi, unless the consumer's credentials do not allow it.
         """
         also = tuple(also)
         last = Delete(registration.path)
@@ -256,14 +251,19 @@ class ConsumerChannel:
                 cause = failure.cause if isinstance(failure, MultiFailed) else failure
                 if not isinstance(cause, NoAuth) or cause.path not in {op.path for op in also}:
                     raise
-                log.warning("left, but could not give up the place consumer=%s reason=%s", self.consumer, cause)
+                log.warning(
+                    "left; its partitions stay reserved for rejoin_grace_ms, because only operators may give up the"
+                    " place consumer=%s reason=%s",
+                    self.consumer,
+                    cause,
+                )
         return self._write_offsets(registration, offsets, (last,))
 
     def change_subscription(
         self, registration: Registration, subscription: Subscription, also: Iterable[Op] = ()
     ) -> None:
-        """Writes another subscription into the registration, and ``also`` in the same multi. Writes nothing if it is
-        there already. Raises :class:`MembershipLost`."""
+        """Writes a new subscription into the registration, and ``also`` in the same multi. Writes nothing if the
+        subscription is unchanged. Raises :class:`MembershipLost`."""
         node, _ = self._registered()
         if node is None or node.stat.czxid != registration.incarnation:
             raise MembershipLost(f"consumer {self.consumer!r} is no longer registered in group {self.group!r}")
@@ -277,7 +277,7 @@ class ConsumerChannel:
         self._write((*registration.fence(), SetData(registration.path, value, node.stat.version), *also))
 
     def started_at(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Notes the offsets that a start-fetcher named, which are stored already."""
+        """Notes the offsets in a start-fetcher, which are already stored."""
         self._stored.update(tp for tp, offset in offsets.items() if offset >= 0)
 
     def _write_offsets(self, registration: Registration, offsets: Offsets, last: tuple[Op, ...]) -> frozenset[str]:
@@ -288,7 +288,7 @@ class ConsumerChannel:
             try:
                 *first, final = chunks(writes, last, registration.fence(), self._store.acl_bytes)
                 for request in first:
-                    # These writes are allowed only while the znode exists that the last request deletes.
+                    # the last request deletes a znode; the others must fail if it is already gone
                     self._write((*request, *(Check(op.path) for op in last if isinstance(op, Delete))))
                 self._write(final)
             except MultiFailed as failure:
@@ -300,7 +300,7 @@ class ConsumerChannel:
                 break
         if missing:
             log.warning(
-                "dropped offsets group=%s topics=%s: they were removed from ZooKeeper, as for a deleted topic",
+                "could not commit group=%s topics=%s: their znodes below offsets were removed, as for a deleted topic",
                 self.group,
                 ",".join(sorted(missing)),
             )
@@ -309,20 +309,20 @@ class ConsumerChannel:
     def _write(self, request: tuple[Op, ...]) -> None:
         try:
             self._store.multi(request)
-        except Fenced:  # this says nothing about the member
+        except Fenced:  # unrelated to the member
             raise
         except MultiFailed as failure:
             if failure.index < FENCE_LENGTH and isinstance(failure.cause, (NoNode, BadVersion)):
                 raise MembershipLost(
-                    f"consumer {self.consumer!r} is no longer registered in group {self.group!r} as the incarnation"
-                    " this was done under: another one may hold its partitions, so nothing was written"
+                    f"consumer {self.consumer!r} is no longer registered in group {self.group!r} as this incarnation:"
+                    " others may hold its partitions, so nothing was written"
                 ) from failure
             if isinstance(request[failure.index], (Check, Delete)) and isinstance(failure.cause, NoNode):
                 raise failure.cause from failure
             raise
 
     def _look_again(self, offsets: Offsets, failure: MultiFailed) -> frozenset[str]:
-        """After a failed multi: notes which offset znodes exist. Returns the topics whose offsets are gone."""
+        """After a failed multi, checks again which offset znodes exist. Returns the topics whose offsets are gone."""
         if not isinstance(failure.cause, (NoNode, NodeExists)):
             raise failure
         partitions = list(offsets)
@@ -336,7 +336,8 @@ class ConsumerChannel:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Each stored offset; ``None`` for a partition without one. Raises :class:`MalformedValue`. Thread-safe."""
+        """Returns the stored offsets; ``None`` for a partition without one. Raises :class:`MalformedValue`.
+        Thread-safe."""
         wanted = list(partitions)
         paths = [layout.offset(self.group, tp.topic, tp.partition) for tp in wanted]
         found = self._store.read_many([GetData(path) for path in paths])

@@ -1,4 +1,4 @@
 """Client-assigned groups: Kafka's classic group protocol as a pure state machine.
 
-The package does no I/O and has no clock: events and the time go in, instructions come out.
+It does no I/O and has no clock: events and the time go in, instructions come out.
 """

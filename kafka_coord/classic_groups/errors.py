@@ -1,4 +1,4 @@
-"""The Kafka error codes that a group coordinator returns."""
+"""The Kafka error codes that a group coordinator returns, and the names of the codes that brokers return."""
 
 from __future__ import annotations
 
@@ -38,3 +38,35 @@ class Error(IntEnum):
     UNSUPPORTED_ASSIGNOR = 112
     STALE_MEMBER_EPOCH = 113
     INVALID_REGULAR_EXPRESSION = 128
+
+
+CODES = {int(error): error.name for error in Error}
+"""The names of a group coordinator's errors, by code."""
+_NAMES = CODES | {
+    1: "OFFSET_OUT_OF_RANGE",
+    5: "LEADER_NOT_AVAILABLE",
+    6: "NOT_LEADER_OR_FOLLOWER",
+    7: "REQUEST_TIMED_OUT",
+    10: "MESSAGE_TOO_LARGE",
+    19: "NOT_ENOUGH_REPLICAS",
+    20: "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+    31: "CLUSTER_AUTHORIZATION_FAILED",
+    33: "UNSUPPORTED_SASL_MECHANISM",
+    34: "ILLEGAL_SASL_STATE",
+    37: "INVALID_PARTITIONS",
+    38: "INVALID_REPLICATION_FACTOR",
+    40: "INVALID_CONFIG",
+    41: "NOT_CONTROLLER",
+    44: "POLICY_VIOLATION",
+    45: "OUT_OF_ORDER_SEQUENCE_NUMBER",
+    47: "INVALID_PRODUCER_EPOCH",
+    56: "KAFKA_STORAGE_ERROR",
+    58: "SASL_AUTHENTICATION_FAILED",
+    89: "THROTTLING_QUOTA_EXCEEDED",
+}
+"""Error names by code: these errors, and the broker errors that an operator may see."""
+
+
+def named(code: int) -> str:
+    """Returns Kafka's name of an error code, or the code if it is unknown."""
+    return _NAMES.get(code, f"error {code}")

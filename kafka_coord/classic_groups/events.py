@@ -14,9 +14,9 @@ NO_GENERATION = -1
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A JoinGroup. ``token`` identifies the request in the answer. ``fresh_id`` is the id for a member that has none;
-    the caller makes it, because the machine uses no randomness. ``must_know_id``: a member without an id gets one and
-    must join again with it (KIP-394). ``can_skip_assignment``: KIP-814."""
+    """A JoinGroup. ``token`` identifies the request in the answer. ``fresh_id`` is an id for a member without one, made
+    by the caller because the machine uses no randomness. With ``must_know_id``, a member without an id gets one and
+    must join again with it (KIP-394). For ``can_skip_assignment`` see KIP-814."""
 
     token: object
     member_id: str
@@ -34,7 +34,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """A SyncGroup. ``assignments`` are the leader's decision, by member id. Protocol type and name are ``None`` before
+    """A SyncGroup. ``assignments`` are the leader's decisions, by member id. Protocol type and name are ``None`` before
     version 5."""
 
     token: object
@@ -48,27 +48,28 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """``longest_hold_s`` is how long the client can wait for the answer while there is no news for it; 0 if it must not
-    wait."""
+    """A Heartbeat. ``software`` is the client's name in ApiVersions, or empty if its heartbeats are not held."""
 
     token: object
     member_id: str
     instance_id: str | None
     generation_id: int
-    longest_hold_s: float = 0.0
+    software: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A held heartbeat must be answered: its limit is over, or its client has sent something else."""
+    """A held heartbeat must be answered: its limit has passed, or its client has sent something else
+    (``by_client``)."""
 
     token: object
     member_id: str
+    by_client: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """A LeaveGroup of one or more members: (member id, instance id) each."""
+    """A LeaveGroup of one or more members, each as (member id, instance id)."""
 
     token: object
     leaving: tuple[tuple[str, str | None], ...]
@@ -96,7 +97,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLost:
-    """A connection was lost. Its held requests need no answer any more, and must not delay others."""
+    """A connection was lost. Its held requests need no answer and must not delay others."""
 
     tokens: frozenset[object]
 
@@ -106,7 +107,7 @@ Event = Join | Sync | Heartbeat | Released | Leave | Commit | Stored | Connectio
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The answer to a :class:`Join`. ``members``: (member id, instance id, metadata), for the leader only."""
+    """The answer to a :class:`Join`. ``members`` are (member id, instance id, metadata), for the leader only."""
 
     token: object
     error: Error
@@ -138,7 +139,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A :class:`Heartbeat` is not answered yet. If it is still unanswered after ``limit_s``, send :class:`Released`."""
+    """A :class:`Heartbeat` is held. If it is still unanswered after ``limit_s``, send :class:`Released`."""
 
     token: object
     member_id: str
@@ -157,7 +158,7 @@ class Left:
 @dataclass(frozen=True, slots=True)
 class Store:
     """Write the group to the log, with these assignments by member id; :class:`Stored` reports the outcome. ``because``
-    is what waits for it: the leader's sync, a static member that came back, or nothing."""
+    is the event that waits for the outcome: the leader's sync, the return of a static member, or none."""
 
     generation_id: int
     assignments: Mapping[str, bytes]
@@ -168,8 +169,7 @@ class Store:
 @dataclass(frozen=True, slots=True)
 class StaticReturn:
     """A static member that joined under a new id, with the state to restore if the change cannot be stored. Before
-    version 9 of JoinGroup, the answer names the leader from before the join, so that the member does not assign
-    again."""
+    version 9 of JoinGroup, the answer names the earlier leader, so that the member does not assign again."""
 
     join: Join
     old_id: str

@@ -14,16 +14,16 @@
      └─────────┘                                 Join with news, Leave, expiry              │ Stable │
                                                                                             └────────┘
 
-- *Empty*: no members; offsets may be there. Commits of consumers that assign themselves.
-- *PreparingRebalance*: joins are held until everybody has joined, or the largest rebalance timeout is over: who has not
-  joined by then is removed, but for static members. The first rebalance of an empty group also waits for
-  ``group.initial.rebalance.delay.ms``, again while more come. Heartbeats are told REBALANCE_IN_PROGRESS.
+- *Empty*: no members; there may be offsets. Consumers that assign their own partitions may commit.
+- *PreparingRebalance*: joins are held until every member has joined or the largest rebalance timeout has passed; then
+  members that have not joined are removed, unless they are static. The first rebalance of an empty group also waits for
+  ``group.initial.rebalance.delay.ms``, again for each newcomer. Heartbeats are answered with REBALANCE_IN_PROGRESS.
 - *CompletingRebalance*: the leader computes the assignment; the others' syncs are held until it is in the log.
-- *Stable*: syncs are answered at once. Heartbeats of members that have synced are held where their clients can wait:
-  until a rebalance begins, the member is removed or replaced, or the group ends; or else until :class:`Released`.
+- *Stable*: syncs are answered immediately. Heartbeats of members that have synced are held, if their clients can wait,
+  until a rebalance begins, the member is removed or replaced, the group ends, or :class:`Released` arrives.
 
-One :class:`Group` is stepped by one thread: :meth:`Group.handle` for what comes, :meth:`Group.tick` when
-:attr:`Group.due` is reached. ``now`` is monotonic seconds.
+One thread steps a :class:`Group`: it calls :meth:`Group.handle` with events, and :meth:`Group.tick` at
+:attr:`Group.due`. ``now`` is monotonic seconds.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ from kafka_coord.classic_groups.events import (
     Sync,
     Synced,
 )
-from kafka_coord.classic_groups.held_heartbeats import hold_limit_s
+from kafka_coord.classic_groups.held_heartbeats import LateBeats
 from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, MemberMetadata
 
 NEW_MEMBER_JOIN_TIMEOUT_S = 300.0
-"""A new member whose first join is held is removed after this many seconds: its client has certainly gone."""
+"""Seconds after which a new member is removed while its first join is held, because its client has surely gone."""
 
 EMPTY, PREPARING, COMPLETING = GroupState.EMPTY, GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE
 STABLE, DEAD = GroupState.STABLE, GroupState.DEAD
@@ -65,12 +65,14 @@ STABLE, DEAD = GroupState.STABLE, GroupState.DEAD
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
-    """The broker settings of the same names."""
+    """The limits, named like the broker's settings."""
 
     min_session_timeout_s: float = 6.0
     max_session_timeout_s: float = 1800.0
     max_size: int = 1 << 31
     initial_rebalance_delay_s: float = 3.0
+    consumer_session_timeout_s: float = 45.0
+    """The session timeout of KIP-848 members, whose clients send none."""
 
 
 class Group:
@@ -81,12 +83,13 @@ class Group:
         self._limits = limits
         self._out: list[Instruction] = []
         self._join_by = math.inf
-        """The time at which the rebalance completes, whoever has joined."""
+        """The time at which the rebalance completes, even if members are missing."""
         self._sync_by = math.inf
         self._initial_left_s = 0.0
-        """The rest of the rebalance timeout, by which more members may prolong an empty group's first rebalance."""
+        """The rest of the rebalance timeout, by which newcomers may still prolong an empty group's first rebalance."""
         self._prolonged = False
         self._initial = False
+        self._late = LateBeats()
 
     @property
     def due(self) -> float:
@@ -98,7 +101,7 @@ class Group:
         return min(self._join_by, self._sync_by, *expiries, *group.pending.values(), math.inf)
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        """Handles an event. Returns instructions in order."""
+        """Handles an event and returns instructions, in order."""
         match event:
             case Join():
                 self._join(event, now)
@@ -121,7 +124,7 @@ class Group:
         return self._taken()
 
     def tick(self, now: float) -> list[Instruction]:
-        """Handles everything that is due: silent members, and joins and syncs that have waited too long."""
+        """Handles what is due: silent members, and joins and syncs that have waited too long."""
         group = self.metadata
         for member_id in [pending for pending, at in group.pending.items() if at <= now]:
             del group.pending[member_id]
@@ -136,7 +139,7 @@ class Group:
         return self._taken()
 
     def end(self, error: Error) -> list[Instruction]:
-        """Ends the group here, because it moves or is deleted, and tells all waiting members."""
+        """Ends the group here, because it moved or was deleted, and answers all held requests."""
         for member in self.metadata.members.values():
             self._answer_waiting(member, error)
         self.metadata.state = DEAD
@@ -218,7 +221,7 @@ class Group:
         elif (group.state is COMPLETING and unchanged) or (
             group.state is STABLE and unchanged and group.leader_id != join.member_id
         ):
-            # The answer to its join was lost, or its subscription has not changed: repeat the current state.
+            # the answer to its join was lost, or its subscription has not changed: repeat the current state
             with_members = group.state is COMPLETING and group.leader_id == join.member_id
             self._out.append(self._joined(member, join.token, with_members=with_members))
         else:
@@ -231,9 +234,10 @@ class Group:
         member.protocols = join.protocols
         member.rebalance_timeout_s, member.session_timeout_s = join.rebalance_timeout_s, join.session_timeout_s
         member.join_token = join.token
+        member.beats.joined()
 
     def _static_return(self, join: Join, now: float) -> None:
-        """A static member is back in a new process: it keeps its place and assignment under a new member id."""
+        """Handles a static member that is back in a new process. It keeps its assignment under a new member id."""
         group = self.metadata
         instance_id = join.instance_id or ""
         old_id, old_leader = group.static_members[instance_id], group.leader_id
@@ -314,7 +318,7 @@ class Group:
         for member in [m for m in group.members.values() if m.join_token is None and m.instance_id is None]:
             group.remove(member.member_id)
         joined = [member for member in group.members.values() if member.join_token is not None]
-        if group.members and not joined:  # only static members, and all are away: wait for them once more
+        if group.members and not joined:  # only static members, none of which has joined: wait for them again
             self._join_by = now + group.rebalance_timeout_s
             return
         if joined and group.members[group.leader_id or ""].join_token is None:
@@ -334,7 +338,7 @@ class Group:
             self._heard_from(member, now)
 
     def _sync_expired(self, now: float) -> None:
-        """Removes members that joined but never synced, so that they do not delay rebalances any longer."""
+        """Removes members that joined but never synced, so that they no longer delay rebalances."""
         group = self.metadata
         self._sync_by = math.inf
         if group.state not in {COMPLETING, STABLE} or not group.unsynced:
@@ -401,7 +405,7 @@ class Group:
             self._static_return_stored(store.because, stored.error, now)
             return
         if not store.by_leader or group.state is not COMPLETING or group.generation_id != store.generation_id:
-            return  # another rebalance has begun since
+            return  # another rebalance has begun
         if stored.error is not Error.NONE:
             for member in group.members.values():
                 member.assignment = b""
@@ -421,8 +425,8 @@ class Group:
                 self._heard_from(member, now)
 
     def _static_return_stored(self, back: StaticReturn, error: Error, now: float) -> None:
-        """The join was held until now. If a rebalance has begun meanwhile, the join takes part in it. If that rebalance
-        is over, it has answered the join already."""
+        """Answers the join, which was held until now. If a rebalance has begun since, the join takes part in it; if
+        that rebalance is over, the join has been answered."""
         group, join = self.metadata, back.join
         member = group.members.get(back.new_id)
         if member is None or member.join_token != join.token:
@@ -447,11 +451,11 @@ class Group:
         group = self.metadata
         error = self._check_current(beat.member_id, beat.instance_id, beat.generation_id)
         if error is not Error.NONE:
-            self._answer(beat.token, error)
+            self._answer(beat.token, Error.NONE if self._is_late(beat, now) else error)
             return
         member = group.members[beat.member_id]
         self._answer_beat(member, Error.NONE)  # answers an earlier request on another connection
-        limit_s = hold_limit_s(beat.longest_hold_s, member.session_timeout_s, now - member.quiet_since)
+        limit_s = member.beats.arrived(now, beat.software, member.session_timeout_s)
         self._heard_from(member, now)
         if group.state is PREPARING:
             self._answer(beat.token, Error.REBALANCE_IN_PROGRESS)
@@ -464,8 +468,16 @@ class Group:
     def _released(self, released: Released, now: float) -> None:
         member = self.metadata.members.get(released.member_id)
         if member is not None and member.beat_token == released.token:
-            member.quiet_since = now
-            self._answer_beat(member, Error.NONE)
+            error = member.beats.interrupted(now) if released.by_client else Error.NONE
+            member.beats.quiet_since = now
+            self._answer_beat(member, error)
+
+    def _is_late(self, beat: Heartbeat, now: float) -> bool:
+        """Whether the client may have repeated this heartbeat before it joined or left."""
+        member = self.metadata.members.get(beat.member_id)
+        if member is None:
+            return self._late.may_come(beat.member_id, now)
+        return beat.generation_id < self.metadata.generation_id and now < member.beats.again_until
 
     def _commit(self, commit: Commit, now: float) -> Error:
         group = self.metadata
@@ -508,11 +520,12 @@ class Group:
         member = group.members.get(member_id)
         if member is None:
             return Error.UNKNOWN_MEMBER_ID
+        self._late.left(member_id, member.beats.again_until, now)
         self._remove(member, now)
         return Error.NONE
 
     def _remove(self, member: MemberMetadata, now: float) -> None:
-        """Removes a member that left or fell silent. The others get its partitions."""
+        """Removes a member that left or fell silent, so that the others get its partitions."""
         self._answer_waiting(member, Error.UNKNOWN_MEMBER_ID, NO_MEMBER)
         self.metadata.remove(member.member_id)
         if self.metadata.state in {STABLE, COMPLETING}:
@@ -520,14 +533,14 @@ class Group:
         self._complete_join_if_all_joined(now)
 
     def _gone(self, gone: ConnectionLost) -> None:
-        """Forgets the requests of a lost connection. As in Kafka, this alone removes no member."""
+        """Forgets the requests of a lost connection. As in Kafka, this alone does not remove a member."""
         for member in self.metadata.members.values():
             if member.sync_token in gone.tokens:
                 member.sync_token = None
             if member.beat_token in gone.tokens:
                 member.beat_token = None
 
-    # --- what they share ---------------------------------------------------------------------------------------------
+    # --- shared ------------------------------------------------------------------------------------------------------
 
     def _check_member(self, member_id: str, instance_id: str | None) -> Error:
         group = self.metadata
@@ -548,13 +561,13 @@ class Group:
         return error
 
     def _may_expire(self, member: MemberMetadata) -> bool:
-        """Whether silence may remove the member. A member does not count as silent while its request is held here,
-        except for a new member, whose client may have gone for good."""
+        """Whether silence may remove the member. A member whose request is held does not count as silent,
+        unless it is new: its client may have gone for good."""
         return member.is_new or not member.waits
 
     def _heard_from(self, member: MemberMetadata, now: float) -> None:
         member.expires_at = now + member.session_timeout_s
-        member.quiet_since = now
+        member.beats.quiet_since = now
 
     def _answer(self, token: object, error: Error) -> None:
         self._out.append(Answered(token, error))

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from kafka_coord.classic_groups.held_heartbeats import Beats
+
 CONSUMER = "consumer"
-"""The protocol type of groups of consumers; in ListGroups also the type of KIP-848 groups."""
+"""The protocol type of consumer groups; in ListGroups, also the type of KIP-848 groups."""
 
 
 class GroupState(StrEnum):
-    """The names are those in the answers to DescribeGroups and ListGroups."""
+    """The states, named as in DescribeGroups and ListGroups."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -32,9 +33,8 @@ class Protocol:
 
 @dataclass(slots=True)
 class MemberMetadata:
-    """One member. ``join_token``, ``sync_token`` and ``beat_token`` identify its requests that wait for an answer. At
-    ``expires_at``, the member is removed unless it has sent something. ``quiet_since`` is when it last sent something,
-    or when its held heartbeat was answered (monotonic seconds). ``is_new``: its first join is not answered yet."""
+    """One member. ``join_token``, ``sync_token`` and ``beat_token`` identify its held requests. The member is removed
+    at ``expires_at`` unless it sends something first. ``is_new`` tells whether its first join is still unanswered."""
 
     member_id: str
     instance_id: str | None
@@ -48,27 +48,27 @@ class MemberMetadata:
     sync_token: object = None
     beat_token: object = None
     expires_at: float = 0.0
-    quiet_since: float = -math.inf
+    beats: Beats = field(default_factory=Beats)
     is_new: bool = True
 
     def metadata(self, protocol: str | None) -> bytes:
         return next((offered.metadata for offered in self.protocols if offered.name == protocol), b"")
 
     def vote(self, candidates: frozenset[str]) -> str:
-        """Its first protocol that all members support."""
+        """Returns the member's first protocol that all members support."""
         return next(offered.name for offered in self.protocols if offered.name in candidates)
 
     @property
     def waits(self) -> bool:
-        """Whether its join or sync is held here: then it does not count as silent. A heartbeat is held for less than
-        its session timeout."""
+        """Whether the member's join or sync is held, so that the member does not count as silent. Heartbeats are held
+        for less than the session timeout."""
         return self.join_token is not None or self.sync_token is not None
 
 
 @dataclass(slots=True)
 class GroupMetadata:
-    """One group. ``pending`` maps each member id that was given out, but has not joined yet, to the time at which it is
-    forgotten. ``unsynced`` are members that have not synced since the last join."""
+    """One group. ``pending`` maps each member id that was given out but has not joined to the time at which it expires.
+    ``unsynced`` are members that have not synced since the last join."""
 
     group_id: str
     state: GroupState = GroupState.EMPTY
@@ -103,7 +103,7 @@ class GroupMetadata:
             self.leader_id = next(iter(self.members), None)
 
     def replace_static(self, instance_id: str, new_id: str) -> MemberMetadata:
-        """Gives the static member of that instance another member id, in the same place."""
+        """Gives the static member with that instance id a new member id."""
         old_id = self.static_members[instance_id]
         self.static_members[instance_id] = new_id
         self.members = {(new_id if key == old_id else key): member for key, member in self.members.items()}
@@ -117,7 +117,7 @@ class GroupMetadata:
 
     @property
     def rebalance_timeout_s(self) -> float:
-        """The largest rebalance timeout of its members."""
+        """The largest rebalance timeout of any member."""
         return max((member.rebalance_timeout_s for member in self.members.values()), default=0.0)
 
     @property
@@ -130,14 +130,14 @@ class GroupMetadata:
         return frozenset(name for name, count in offered.items() if count == len(self.members))
 
     def select_protocol(self) -> str:
-        """The common protocol with the most votes; in a tie, the one that got a vote first."""
+        """Returns the common protocol with the most votes; in a tie, the one that got a vote first."""
         candidates = self.candidates()
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return votes.most_common(1)[0][0]
 
     def supports(self, protocol_type: str, protocols: Sequence[Protocol]) -> bool:
-        """Whether a member with these protocols could join: it has the group's type, and a protocol that all others
-        support."""
+        """Whether a member with these protocols could join: the type is the group's, and all other members support one
+        of the protocols."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         offered = {protocol.name for protocol in protocols}

@@ -1,4 +1,4 @@
-"""``kafka-coord acl``: ZooKeeper ACLs, planned, checked and applied."""
+"""``kafka-coord acl``: plans, checks and applies ZooKeeper ACLs."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def check(output: Format) -> None:
 
 
 @acl.command("apply")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @connection_options
 def apply_command(yes: bool) -> None:
     """Set every ACL that deviates from the plan, and create the znodes that consumers need but may not create.

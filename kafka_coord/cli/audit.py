@@ -1,4 +1,4 @@
-"""``kafka-coord audit``."""
+"""``kafka-coord audit``: audits ZooKeeper's transaction log, or the groups log."""
 
 from __future__ import annotations
 

@@ -7,13 +7,13 @@ from typing import Any
 import click
 
 from kafka_coord.cli.connection import connection_options, open_store
-from kafka_coord.cli.documents import command_document
 from kafka_coord.cli.groups.show import report_unreadable
 from kafka_coord.cli.options import CONSUMER, GROUP, group_argument, output_option
 from kafka_coord.cli.output import Column, Format, Section, duration, show
 from kafka_coord.errors import NotFound
 from kafka_coord.monitor.channel import Waiting, read_waiting
 from kafka_coord.monitor.cluster import read_cluster
+from kafka_coord.monitor.documents import command_document
 from kafka_coord.monitor.groups import snapshot_of
 from kafka_coord.monitor.snapshot import read_groups
 
@@ -42,7 +42,7 @@ _SHOW = (
 def channel() -> None:
     """List the commands that consumers have not acknowledged yet.
 
-    An old command means that its consumer hangs or is slow with a record. LIVE is `no` if the command is for an
+    An old command means that its consumer hangs or is slow to process a record. LIVE is `no` if the command is for an
     incarnation that is gone; such a command will be dropped.
 
     \b
@@ -52,7 +52,7 @@ def channel() -> None:
 
 
 @channel.command("list")
-@click.option("--group", type=GROUP, default=None, help="Only this group.")
+@click.option("--group", type=GROUP, default=None, help="Show only this group.")
 @output_option
 @connection_options
 def list_command(group: str | None, output: Format) -> None:
@@ -73,7 +73,7 @@ def list_command(group: str | None, output: Format) -> None:
 
 @channel.command("show")
 @group_argument
-@click.option("--consumer", type=CONSUMER, default=None, help="Only this consumer.")
+@click.option("--consumer", type=CONSUMER, default=None, help="Show only this consumer.")
 @output_option
 @connection_options
 def show_command(group: str, consumer: str | None, output: Format) -> None:

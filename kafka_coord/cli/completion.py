@@ -1,4 +1,4 @@
-"""``kafka-coord completion``."""
+"""``kafka-coord completion``: prints the completion script of a shell."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kafka_coord.errors import SettingsError
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the completion script of a shell.
+    """Print the completion script for a shell.
 
     \b
     bash:  kafka-coord completion bash > ~/.local/share/bash-completion/completions/kafka-coord

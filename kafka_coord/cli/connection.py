@@ -1,4 +1,4 @@
-"""Reads the settings of a command, and opens its ZooKeeper session."""
+"""Reads a command's settings and opens its ZooKeeper session."""
 
 from __future__ import annotations
 
@@ -91,18 +91,10 @@ def _property(written: str) -> tuple[str, str]:
 
 @contextmanager
 def open_store(settings: Settings | None = None) -> Iterator[Store]:
-    """A ZooKeeper session for the length of one command."""
-    from kafka_coord.zk import connect
-
+    """Opens a ZooKeeper session for the duration of one command."""
     settings = settings or current_settings()
-    zookeeper = settings.zookeeper
     try:
-        store = connect(
-            zookeeper.hosts,
-            session_timeout_ms=zookeeper.session_timeout_ms,
-            options=zookeeper_options(zookeeper),
-            connect_timeout_s=zookeeper.connect_timeout_ms / 1000,
-        )
+        store = connected(settings.zookeeper)
     except SettingsError as error:
         origin = settings.origin.get("zookeeper.hosts")
         raise SettingsError(f"{error} (from {origin})" if origin else str(error)) from error
@@ -112,11 +104,23 @@ def open_store(settings: Settings | None = None) -> Iterator[Store]:
         store.close()
 
 
+def connected(zookeeper: ZooKeeperSettings) -> Store:
+    """Opens a ZooKeeper session, which the caller closes. Raises :class:`StoreUnavailable`, :class:`SettingsError`."""
+    from kafka_coord.zk import connect
+
+    return connect(
+        zookeeper.hosts,
+        session_timeout_ms=zookeeper.session_timeout_ms,
+        options=zookeeper_options(zookeeper),
+        connect_timeout_s=zookeeper.connect_timeout_ms / 1000,
+    )
+
+
 def zookeeper_options(settings: ZooKeeperSettings) -> ZkOptions:
     """Converts the settings for TLS, credentials and ACLs to the options of :mod:`kafka_coord.zk`."""
-    from kafka_coord.zk import configured  # imported only when a command needs it, so that '--help' is quick
+    from kafka_coord.zk import options_from_settings  # imported only when needed, so that '--help' is quick
 
-    return configured.zookeeper_options(settings)
+    return options_from_settings.zookeeper_options(settings)
 
 
 def given_config() -> Path | None:

@@ -15,10 +15,11 @@ import click
 
 from kafka_coord.cli.connection import connection_options, current_settings, zookeeper_options
 from kafka_coord.cli.options import CONSUMER, GROUP, TOPIC
-from kafka_coord.cli.output import iso_time, note
+from kafka_coord.cli.output import note
 from kafka_coord.cli.stopping import Stopping, stopping_at_signals
 from kafka_coord.errors import SettingsError
 from kafka_coord.model import TopicPartition
+from kafka_coord.monitor.documents import iso_time
 
 if TYPE_CHECKING:
     from kafka_coord.consumer.consumer import Consumer
@@ -48,14 +49,14 @@ _RATE_EVERY_S = 1.0
 @click.option(
     "--consumer-id", type=CONSUMER, default=None, help="The consumer's name in the group. [default: generated]"
 )
-@click.option("--from-beginning", is_flag=True, help="Start at the first record where the group has no offset.")
+@click.option("--from-beginning", is_flag=True, help="Where the group has no offset, start at the first record.")
 @click.option("--max-messages", type=click.IntRange(1), metavar="N", help="Stop after N records.")
 @click.option(
     "--idle-exit",
     "idle_s",
     type=click.FloatRange(0.1),
     metavar="SECONDS",
-    help="Stop after this time without a record while a member of the group.",
+    help="Stop when no record has arrived for this long; only time as a member counts.",
 )
 @click.option(
     "--formatter",
@@ -70,7 +71,7 @@ _RATE_EVERY_S = 1.0
     type=click.IntRange(0),
     default=0,
     metavar="MS",
-    help="How long the consumer's partitions are kept for it after it vanishes.",
+    help="How long the coordinator keeps this consumer's partitions after it vanishes.",
 )
 @click.option(
     "--capacity",
@@ -82,7 +83,7 @@ _RATE_EVERY_S = 1.0
 @click.option(
     "--bootstrap",
     metavar="HOST:PORT,…",
-    help="Take part over a socket, without ZooKeeper: broker hosts where kafka-coord serve --listen-channel listens.",
+    help="Join over a socket instead of ZooKeeper: the addresses of instances with --listen-channel.",
 )
 @connection_options
 def consume(
@@ -188,9 +189,9 @@ class _Printing:
         while not stopping.asked() and (self.max_messages is None or self.count < self.max_messages):
             left = _BATCH if self.max_messages is None else min(_BATCH, self.max_messages - self.count)
             batch = consumer.consume(left, _WAIT_S)
-            self.printed.clear()  # the next request for records has settled them
+            self.printed.clear()  # consume() has counted them as consumed
             now = time.monotonic()
-            if batch or not consumer.registered:  # it joins, or has lost ZooKeeper: not idle
+            if batch or not consumer.registered:  # it is joining, or has lost ZooKeeper: it is not idle
                 last_record = now
             elif self.idle_s is not None and now - last_record >= self.idle_s:
                 return
@@ -207,7 +208,7 @@ class _Printing:
                 last_rate, counted = now, self.count
 
     def commit(self, consumer: Consumer) -> None:
-        """The printed part of the last batch, without partitions that have since moved to another owner."""
+        """Commits the printed part of the last batch, except partitions that have moved since."""
         held = consumer.assignment() if self.printed else frozenset()
         offsets: dict[TopicPartition | tuple[str, int], int] = {tp: o for tp, o in self.printed.items() if tp in held}
         if offsets:
@@ -237,6 +238,8 @@ def make_formatter(written: str) -> Formatter:
     try:
         for literal, name, spec, conversion in string.Formatter().parse(template):
             if name is not None and (name not in _FIELDS or spec or conversion):
+                if name in _FIELDS:
+                    raise SettingsError(f"--formatter: {{{name}}} takes no format specification and no conversion")
                 raise SettingsError(
                     f"--formatter: {{{name}}} is not one of {', '.join(f'{{{one}}}' for one in _FIELDS)}"
                 )

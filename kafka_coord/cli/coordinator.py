@@ -3,22 +3,47 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import click
 
+from kafka_coord.cli import candidates
+from kafka_coord.cli.candidates import offering
 from kafka_coord.cli.connection import connection_options, open_store
-from kafka_coord.cli.documents import pause_document
 from kafka_coord.cli.groups.show import nobody_decides, report_unreadable
 from kafka_coord.cli.options import output_option, who
-from kafka_coord.cli.output import Column, Format, Section, cell, duration, iso_time, number, show
+from kafka_coord.cli.output import ACTIONS, Column, Format, Section, duration, number, paused_by, show
 from kafka_coord.cli.requests import asked, asking_options, reason_option, show_answers
+from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import NotFound
-from kafka_coord.model import Request, RequestType
+from kafka_coord.model import CoordinatorInfo, Request, RequestType
 from kafka_coord.monitor.cluster import Cluster, read_cluster
-from kafka_coord.monitor.requests import QueuedRequest, read_requests, withdraw
+from kafka_coord.monitor.documents import (
+    action_document,
+    election_document,
+    request_document,
+    status_document,
+)
+from kafka_coord.monitor.history import read_cluster_history
+from kafka_coord.monitor.requests import await_successor, read_requests, withdraw
 
-_INSTANCES = (number("broker_id", "BROKER"), Column("elected"), Column("broker_up"), Column("endpoints"))
+_INSTANCES = (
+    number("broker_id", "BROKER"),
+    Column("elected"),
+    Column("broker_up"),
+    Column("host"),
+    number("pid"),
+    Column("release"),
+    number("up"),
+    Column("endpoints"),
+)
+_ELECTIONS = (
+    number("epoch"),
+    number("broker_id", "BROKER"),
+    Column("host"),
+    Column("elected"),
+    Column("ended"),
+    Column("why"),
+)
 _REQUESTS = (
     Column("request"),
     Column("type"),
@@ -42,6 +67,7 @@ def coordinator() -> None:
     \b
     kafka-coord coordinator status
     kafka-coord coordinator resign --reason "host goes down"
+    kafka-coord coordinator history
     kafka-coord coordinator requests
     """
 
@@ -57,8 +83,10 @@ def status(output: Format) -> None:
     """
     with open_store() as store:
         cluster = read_cluster(store)
-    document = _status_document(cluster)
-    show(output, document, [Section("instances", _INSTANCES, document["instances"])], summary=[_sentence(cluster)])
+    document = status_document(cluster)
+    now_ms = round(time.time() * 1000)
+    rows = [row | {"up": _up(cluster.instances[row["broker_id"]], now_ms)} for row in document["instances"]]
+    show(output, document, [Section("instances", _INSTANCES, rows)], summary=[_sentence(cluster)])
     report_unreadable(tuple(one for one in cluster.unreadable if one.path.startswith("/consumers/coord")))
     if cluster.undecided:
         raise NotFound(nobody_decides(cluster))
@@ -66,18 +94,57 @@ def status(output: Format) -> None:
         raise NotFound(_UNKNOWN)
 
 
-@coordinator.command()
+@coordinator.command(short_help="Make the elected coordinator step down.")
+@click.option(
+    "--to",
+    "successor",
+    type=click.IntRange(0),
+    metavar="BROKER",
+    shell_complete=offering(candidates.running_instances),
+    help="The instance to elect next.",
+)
 @reason_option
 @asking_options
-def resign(reason: str, timeout_s: float, output: Format) -> None:
-    """Make the elected coordinator step down, so that another instance is elected at once.
+def resign(successor: int | None, reason: str, timeout_s: float, output: Format) -> None:
+    """Make the elected coordinator step down, so that another instance is elected immediately.
+
+    With --to, the other instances do not stand for 3 s, and the command waits for the outcome. Refused if the named
+    instance is not running.
 
     \b
     kafka-coord coordinator resign --reason "host goes down at noon"
+    kafka-coord coordinator resign --to 2
+    """
+    change = "" if successor is None else f"to broker {successor}"
+    request = Request(RequestType.RESIGN, reason=reason, by=who(), change=change, successor=successor)
+    with open_store() as store:
+        answer = asked(store, request, timeout_s)
+        if successor is not None:
+            answer["message"] = await_successor(store, successor, timeout_s)
+    show_answers(output, [answer])
+
+
+@coordinator.command(short_help="Show past elections, and what operators did.")
+@click.option(
+    "--last", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="Show the last N of each."
+)
+@output_option
+@connection_options
+def history(last: int, output: Format) -> None:
+    """Show past elections: who was elected, when, and why the term ended. Oldest first.
+
+    Also show what operators did that no group's history records: resignations, pauses of all groups, removals of
+    groups, and actions on client-assigned groups.
+
+    \b
+    kafka-coord coordinator history
     """
     with open_store() as store:
-        answer = asked(store, Request(RequestType.RESIGN, reason=reason, by=who()), timeout_s)
-    show_answers(output, [answer])
+        found = read_cluster_history(store)
+    elections = [election_document(one) for one in found.elections[-last:]]
+    actions = [action_document(one) for one in found.actions[-last:]]
+    sections = [Section("elections", _ELECTIONS, elections), Section("actions", ACTIONS, actions)]
+    show(output, {"elections": elections, "actions": actions}, sections)
 
 
 @coordinator.command()
@@ -93,14 +160,18 @@ def requests(answered_too: bool, output: Format) -> None:
     with open_store() as store:
         queued, unreadable = read_requests(store)
         now_ms = round(store.clock.time() * 1000)
-    documents = [_request_document(one, now_ms) for one in queued if answered_too or not one.request.answered]
+    documents = [
+        request_document(one) | {"age_ms": max(0, now_ms - one.since_ms)}
+        for one in queued
+        if answered_too or not one.request.answered
+    ]
     rows = [document | {"age": duration(document["age_ms"])} for document in documents]
     show(output, documents, [Section("requests", _REQUESTS, rows)])
     report_unreadable(unreadable)
 
 
 @coordinator.command("withdraw")
-@click.argument("request")
+@click.argument("request", shell_complete=offering(candidates.requests))
 @connection_options
 def withdraw_command(request: str) -> None:
     """Withdraw an unanswered request; `requests` shows its id.
@@ -120,52 +191,16 @@ def withdraw_command(request: str) -> None:
 def _sentence(cluster: Cluster) -> str:
     found = cluster.coordinator
     if cluster.undecided:
-        return f"NOBODY DECIDES ANYTHING; {len(cluster.instances)} instances run"
+        running = len(cluster.instances)
+        return f"NOBODY DECIDES ANYTHING; {counted(running, 'instance')} {'runs' if running == 1 else 'run'}"
     if found is None:
         return _UNKNOWN
     since = duration(max(0, round(time.time() * 1000) - (cluster.since_ms or 0)))
     sentence = f"broker {found.broker_id} coordinates, epoch {found.epoch}, for {since}; groups: {len(cluster.groups)}"
     if cluster.pause:
-        sentence += f"; ALL GROUPS ARE PAUSED by {cell(cluster.pause.by)}: {cell(cluster.pause.reason)}"
+        sentence += f"; ALL GROUPS ARE PAUSED {paused_by(cluster.pause)}"
     return sentence
 
 
-def _status_document(cluster: Cluster) -> dict[str, Any]:
-    elected = cluster.coordinator
-    instances = [
-        {
-            "broker_id": broker_id,
-            "elected": elected is not None and elected.broker_id == broker_id,
-            "broker_up": broker_id in cluster.brokers,
-            "endpoints": dict(info.endpoints),
-        }
-        for broker_id, info in cluster.instances.items()
-    ]
-    return {
-        "coordinator": elected.broker_id if elected else None,
-        "epoch": elected.epoch if elected else None,
-        "since": iso_time(cluster.since_ms),
-        "endpoints": dict(elected.endpoints) if elected else {},
-        "instances": instances,
-        "brokers": list(cluster.brokers),
-        "groups": len(cluster.groups),
-        "topics": len(cluster.topics),
-        "paused": pause_document(cluster.pause) if cluster.pause else None,
-        "undecided": cluster.undecided or None,
-    }
-
-
-def _request_document(one: QueuedRequest, now_ms: int) -> dict[str, Any]:
-    request = one.request
-    return {
-        "request": request.request_id,
-        "type": str(request.type),
-        "group": request.group or None,
-        "consumer": request.consumer or None,
-        "by": request.by or None,
-        "since": iso_time(one.since_ms),
-        "age_ms": max(0, now_ms - one.since_ms),
-        "result": request.result or None,
-        "message": request.message or None,
-        "reason": request.reason or None,
-    }
+def _up(info: CoordinatorInfo, now_ms: int) -> str | None:
+    return duration(max(0, now_ms - info.process.started_ms)) if info.process else None

@@ -1,14 +1,18 @@
-"""``kafka-coord doctor``."""
+"""``kafka-coord doctor``: checks the installation."""
 
 from __future__ import annotations
 
 import click
 
 from kafka_coord.cli.connection import connection_options, current_settings, open_store
+from kafka_coord.cli.lag import note_left_out
 from kafka_coord.cli.options import output_option
 from kafka_coord.cli.output import Column, Format, Section, show
+from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import VerificationFailed
-from kafka_coord.monitor.doctor import Severity, examine
+from kafka_coord.monitor.doctor import LagSight, Severity, examine
+from kafka_coord.monitor.documents import finding_document
+from kafka_coord.monitor.lag import BrokerLog
 
 _COLUMNS = (Column("severity"), Column("check"), Column("what"), Column("todo", "WHAT TO DO"))
 
@@ -25,8 +29,8 @@ def doctor(strict: bool, everything: bool, output: Format) -> None:
 
     Checks ZooKeeper's versions, limits, ACLs and clock; registered and reachable brokers; the coordinator and the
     instances that could replace it; the listeners and the groups log for Kafka clients; groups in two coordinators;
-    stale registrations, ledgers and channels; unanswered commands and requests; forgotten pauses; unreadable znodes.
-    Changes nothing.
+    stale registrations, ledgers and channels; unanswered commands and requests; pauses; unreadable znodes; consumers
+    that do not move; offsets that operators set within a day. Changes nothing.
 
     \b
     kafka-coord doctor --all
@@ -34,7 +38,7 @@ def doctor(strict: bool, everything: bool, output: Format) -> None:
     """
     settings = current_settings()
     zookeeper = settings.zookeeper
-    with open_store(settings) as store:
+    with open_store(settings) as store, BrokerLog(store, settings.kafka.properties, note_left_out) as log:
         findings = list(
             examine(
                 store,
@@ -42,12 +46,10 @@ def doctor(strict: bool, everything: bool, output: Format) -> None:
                 session_timeout_ms=zookeeper.session_timeout_ms,
                 tls=zookeeper.tls,
                 kafka=settings.kafka.properties,
+                lag=LagSight(log.known_ends),
             )
         )
-    documents = [
-        {"severity": str(one.severity), "check": one.check, "what": one.what, "todo": one.todo or None}
-        for one in findings
-    ]
+    documents = [finding_document(one) for one in findings]
     shown = [
         document
         for document, one in zip(documents, findings, strict=True)
@@ -58,4 +60,6 @@ def doctor(strict: bool, everything: bool, output: Format) -> None:
     counts = {severity: sum(one.severity is severity for one in findings) for severity in Severity}
     bad = counts[Severity.ERROR] + (counts[Severity.WARNING] if strict else 0)
     if bad:
-        raise VerificationFailed(f"{counts[Severity.ERROR]} errors, {counts[Severity.WARNING]} warnings")
+        raise VerificationFailed(
+            f"{counted(counts[Severity.ERROR], 'error')}, {counted(counts[Severity.WARNING], 'warning')}"
+        )

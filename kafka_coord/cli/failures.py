@@ -12,7 +12,8 @@ from typing import Any
 import click
 
 from kafka_coord.cli.output import clean, note
-from kafka_coord.errors import KafkaCoordError
+from kafka_coord.cli.start import missing
+from kafka_coord.errors import KafkaCoordError, SettingsError
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -22,11 +23,11 @@ EXIT_CODES = """\
 Exit codes:
   0    done
   1    unexpected: a bug (set KAFKA_COORD_DEBUG=1 for the traceback)
-  2    a flag, variable, file or name cannot be used
+  2    a flag, variable, file or name is invalid
   3    a znode or file cannot be decoded
   4    ZooKeeper refused, or could not be reached
   5    no Kafka broker could be used
-  6    refused in the present state; nothing was changed
+  6    refused in the current state; of several groups, only the named ones
   7    no such group, consumer, topic or coordinator
   8    timed out while waiting; the request stays queued
   9    the local cluster of 'dev' or 'demo' could not be started
@@ -37,11 +38,11 @@ Exit codes:
 
 
 class _ReaderGone(Exception):
-    """The exit code if the reader of the output is gone."""
+    """The reader of the output has closed the pipe."""
 
 
 class FailingCleanly(click.Group):
-    """A group whose ``main`` turns every failure into a line and an exit code."""
+    """A click group whose ``main`` turns every failure into one line and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -76,6 +77,9 @@ class FailingCleanly(click.Group):
             _fail(str(error) or type(error).__name__, error)
             sys.exit(error.exit_code)
         except Exception as error:  # noqa: BLE001 - the last resort: whatever it is, one line and how to see more
+            if (wanting := missing(error)) is not None:
+                _fail(wanting, error)
+                sys.exit(SettingsError.exit_code)
             _fail(
                 f"unexpected {type(error).__name__}: {error} (a bug; set KAFKA_COORD_DEBUG=1 for the traceback)", error
             )
@@ -97,5 +101,5 @@ def _give_up_output() -> None:
 
 
 def terminate_as_interrupt() -> None:
-    """Makes SIGTERM end a command as Ctrl-C does, so that it leaves its group cleanly."""
+    """Makes SIGTERM end a command like Ctrl-C, so that it leaves its group cleanly."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""Commands that are imported when they are called, so that ``--help`` and completion answer at once."""
+"""Imports each command only when it is called, so that ``--help`` and completion are quick."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any
 import click
 
 from kafka_coord.cli.failures import FailingCleanly
+from kafka_coord.cli.start import install
 
 
 class LazyCommands(click.Group):
-    """A group whose further commands are named as ``{"groups": ("module:attribute", "short help")}``.
+    """A group that imports the commands in ``lazy`` when they are called: ``{"groups": ("module:attribute", "help")}``.
 
-    A command whose module does not exist in this installation is left out of the listing.
+    It does not list commands whose module is not installed.
     """
 
     def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]] | None = None, **kwargs: Any) -> None:
@@ -29,7 +30,7 @@ class LazyCommands(click.Group):
         if cmd_name not in self.lazy:
             return super().get_command(ctx, cmd_name)
         if not self._there(cmd_name):
-            raise click.UsageError(f"{cmd_name} needs a package that is not installed: pip install 'kafka-coord[dev]'")
+            raise click.UsageError(f"{cmd_name} needs a package that is not installed: {install('dev')}")
         module, _, attribute = self.lazy[cmd_name][0].partition(":")
         command = getattr(importlib.import_module(module), attribute)
         if not isinstance(command, click.Command):
@@ -63,7 +64,7 @@ class LazyCommands(click.Group):
 
 
 def is_installed(module: str) -> bool:
-    """Whether this installation has the module; it is not loaded."""
+    """Whether the module is installed. Does not import it."""
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # its package does not exist
@@ -71,4 +72,4 @@ def is_installed(module: str) -> bool:
 
 
 class RootCommand(LazyCommands, FailingCleanly):
-    """The program itself."""
+    """The command ``kafka-coord`` itself."""

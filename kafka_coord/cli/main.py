@@ -1,4 +1,4 @@
-"""``kafka-coord``: the program's name, its commands, and nothing else."""
+"""``kafka-coord``: the program and its list of commands."""
 
 from __future__ import annotations
 
@@ -37,11 +37,13 @@ _COMMANDS = {
         "kafka_coord.cli.pipeline:pipeline",
         "Run Spark queries as members of a group, and read their results.",
     ),
-    "bench": ("kafka_coord.dev.commands.bench:bench", "Measure the speed on this machine, beside other clients."),
+    "bench": ("kafka_coord.dev.commands.bench:bench", "Measure speed on this machine, compared with other clients."),
     "coordinator": ("kafka_coord.cli.coordinator:coordinator", "Show the coordinator, or make it step down."),
     "groups": ("kafka_coord.cli.groups:groups", "List, describe and operate consumer groups."),
     "channel": ("kafka_coord.cli.channel:channel", "List commands that consumers have not acknowledged."),
     "watch": ("kafka_coord.cli.watch:watch", "Watch groups, owners, lag and commands live."),
+    "dashboard": ("kafka_coord.cli.dashboard:dashboard", "Serve the live dashboard as a web page."),
+    "settings": ("kafka_coord.cli.settings:settings", "Show the settings of this host, and where each comes from."),
     "acl": ("kafka_coord.cli.acl:acl", "Plan, check and set ZooKeeper ACLs."),
     "doctor": ("kafka_coord.cli.doctor:doctor", "Check the installation and suggest remedies."),
     "audit": ("kafka_coord.cli.audit:audit", "Prove from ZooKeeper's log that no partition had two owners."),
@@ -67,7 +69,6 @@ def cli() -> None:
 
 
 def main() -> None:
-    """The console script."""
     cli()
 
 

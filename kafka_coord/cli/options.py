@@ -8,7 +8,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
+from kafka_coord.cli import candidates
+from kafka_coord.cli.candidates import Names, offering
 from kafka_coord.cli.output import Format
 from kafka_coord.model.names import legal
 
@@ -24,17 +27,20 @@ else:
 class LegalName(_NameType):
     """A legal Kafka name. Refuses any other name, with the rule, before the command contacts a server."""
 
-    def __init__(self, kind: str) -> None:
-        self.name = kind
+    def __init__(self, kind: str, names: Names) -> None:
+        self.name, self._names = kind, names
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         del param, ctx
         return legal(self.name, value)
 
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in offering(self._names)(ctx, param, incomplete)]
 
-GROUP = LegalName("group")
-CONSUMER = LegalName("consumer")
-TOPIC = LegalName("topic")
+
+GROUP = LegalName("group", candidates.managed_groups)
+CONSUMER = LegalName("consumer", candidates.members)
+TOPIC = LegalName("topic", candidates.topics)
 
 group_argument = click.argument("group", type=GROUP)
 """``GROUP``, the name of a group."""

@@ -7,15 +7,18 @@ import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from kafka_coord.monitor.documents import iso_time
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+    from kafka_coord.model import Pause
 
 Row = Mapping[str, Any]
 
@@ -29,7 +32,7 @@ class Format(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """``key`` is the name in json, yaml and tsv; ``title`` the table's heading (by default the key in capitals)."""
+    """``key`` is the name in json, yaml and tsv; ``title`` is the heading in tables (default: the key in capitals)."""
 
     key: str
     title: str = ""
@@ -42,7 +45,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Rows under one heading. ``empty`` is shown to people if there are none."""
+    """Rows under one heading. ``empty`` is what people see if there are no rows."""
 
     name: str
     columns: Sequence[Column]
@@ -58,8 +61,8 @@ def number(key: str, title: str = "") -> Column:
 def show(output: Format, document: Any, sections: Sequence[Section], *, summary: Sequence[str] = ()) -> None:
     """Prints to standard output.
 
-    json and yaml print ``document``; table and tsv print its ``sections``; ``summary`` holds lines above the tables,
-    for people only.
+    json and yaml print ``document``; table and tsv print ``sections``. Tables also have the lines of ``summary`` above
+    them.
     """
     if output is Format.JSON:
         click.echo(json.dumps(document, indent=2, ensure_ascii=False))
@@ -84,7 +87,7 @@ def show(output: Format, document: Any, sections: Sequence[Section], *, summary:
 
 
 def tsv_lines(sections: Sequence[Section]) -> Iterable[str]:
-    """Prints a heading and one line per row. With several sections, ``# name`` is above each, and a blank line
+    """Yields a heading and one line per row. With several sections, ``# name`` is above each, and a blank line
     between."""
     for at, section in enumerate(sections):
         if at:
@@ -97,7 +100,7 @@ def tsv_lines(sections: Sequence[Section]) -> Iterable[str]:
 
 
 def plain_lines(sections: Sequence[Section], summary: Sequence[str] = ()) -> Iterable[str]:
-    """Prints aligned columns without colour, borders or truncation, for pipes."""
+    """Yields aligned columns for pipes, without colour, borders or truncation."""
     yield from (clean(line) for line in summary)
     for at, section in enumerate(sections):
         if at or summary:
@@ -117,7 +120,6 @@ def plain_lines(sections: Sequence[Section], summary: Sequence[str] = ()) -> Ite
 
 
 def rich_table(section: Section) -> Table:
-    """Prints the table for a terminal."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -136,7 +138,6 @@ def rich_table(section: Section) -> Table:
 
 
 def terminal() -> Console:
-    """A console on standard output."""
     from rich.console import Console
 
     return Console(highlight=False, soft_wrap=False)
@@ -161,7 +162,7 @@ def _styled(column: Column) -> bool:
 
 
 def cell(value: Any) -> str:
-    """Formats a value for a table or tsv; ``-`` for none."""
+    """Formats a value for a table or tsv; ``-`` if there is none."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
@@ -186,14 +187,17 @@ def _escaped(character: str) -> str:
     return f"\\u{{{ord(character):x}}}" if unicodedata.category(character) != "Zs" else " "
 
 
-def iso_time(ms: int | None) -> str | None:
-    """Milliseconds since 1970 as ``2026-01-31T12:00:00.123Z``; ``None`` for none, 0 or a time outside the calendar."""
-    if not ms:
-        return None
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    except (ValueError, OverflowError, OSError):
-        return None
+ACTIONS = (Column("at"), Column("by"), Column("action"), Column("reason"), Column("change"))
+"""The columns of an operator's action (:func:`~kafka_coord.monitor.documents.action_document`)."""
+
+
+def paused_by(pause: Pause) -> str:
+    """``by alice@host since 2026-…: moving disks``, without the parts that the pause does not record."""
+    if not (pause.by or pause.since_ms or pause.reason):  # an unreadable pause has these values
+        return "(by whom cannot be read)"
+    since = f" since {iso_time(pause.since_ms)}" if pause.since_ms else ""
+    why = f": {cell(pause.reason)}" if pause.reason else ""
+    return f"by {cell(pause.by) if pause.by else 'unknown'}{since}{why}"
 
 
 def duration(ms: int | None) -> str | None:

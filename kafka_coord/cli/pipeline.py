@@ -68,8 +68,8 @@ _JOB_COLUMNS = (Column("job"), Column("kind"), Column("reads"), Column("gives"))
 def pipeline() -> None:
     """Spark jobs: queries that are members of a group like any consumer, and their results.
 
-    They need Java 17 and the extra: pip install 'kafka-coord[spark]'. Several applications, and plain consumers beside
-    them, share a group's partitions. The output has each record once, even if some of them are killed.
+    They need Java 17 and the extras: pip install 'kafka-coord[cli,spark]'. Several applications, and plain consumers
+    beside them, share a group's partitions. The output has each record once, even if some of them are killed.
 
     \b
     kafka-coord load --flights --topic flights --partitions 12
@@ -107,7 +107,7 @@ def spark_options(command: F) -> F:
             "--log",
             type=click.Path(dir_okay=False, path_type=Path),
             metavar="FILE",
-            help="File for everything Spark prints. [default: in the output directory]",
+            help="The file for Spark's output. [default: in the output directory]",
         ),
         click.option(
             "--conf",
@@ -217,7 +217,7 @@ def show_history(output: Format, report: HistoryReport) -> None:
     metavar="DIR",
     help="Where to write the archive. [default: here]",
 )
-@click.option("--environment", is_flag=True, help="Pack a whole Python environment, requirements included.")
+@click.option("--environment", is_flag=True, help="Pack a whole Python environment, including all requirements.")
 def package(directory: Path, environment: bool) -> None:
     """Pack kafka-coord for the machines of a cluster, and print how to pass it to Spark (docs/spark-cluster.md).
 
@@ -236,7 +236,7 @@ def package(directory: Path, environment: bool) -> None:
         note("           and unpack it into ./environment where the driver runs")
     else:
         made = write_zip(directory)
-        note("ship it:   --conf spark.submit.pyFiles=FILE; install kafka-coord[spark] in the driver's Python")
+        note("ship it:   --conf spark.submit.pyFiles=FILE; install kafka-coord[cli,spark] in the driver's Python")
     click.echo(made)
 
 

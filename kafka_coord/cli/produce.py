@@ -95,10 +95,6 @@ def _failed(error: KafkaError, topic: str, handed: int) -> BrokerError | NotFoun
     message = f"cannot write record {handed} or one before it to {topic}: {error.str()}"
     if error.code() in _UNKNOWN:
         return NotFound(f"{message}; create the topic first")
-    if error.code() in {
-        KafkaError.MSG_SIZE_TOO_LARGE,
-        KafkaError.INVALID_RECORD,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    }:
+    if error.code() in _REFUSALS:
         return RequestRefused(message)
     return BrokerError(message)

@@ -1,4 +1,4 @@
-"""Shared by all commands that send the coordinator a request: options, sending, printing the answer."""
+"""Sends requests to the coordinator and prints the answers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from kafka_coord.cli.options import output_option, timeout_option
 from kafka_coord.cli.output import Column, Format, Section, note, show
 from kafka_coord.errors import RequestRefused
 from kafka_coord.model import Request
+from kafka_coord.monitor.documents import answer_document
 from kafka_coord.monitor.requests import ask
 from kafka_coord.zk.store import Store
 
@@ -22,7 +23,7 @@ ANSWER_TIMEOUT_S = 30.0
 
 
 def asking_options(command: F) -> F:
-    """The options ``--timeout`` and ``--output``, and those of the connection."""
+    """The options ``--timeout`` and ``--output``, and the connection options."""
     for option in (
         connection_options,
         output_option,
@@ -33,25 +34,13 @@ def asking_options(command: F) -> F:
 
 
 reason_option = click.option(
-    "--reason", default="", metavar="TEXT", help="The reason; it is kept with the request and in the group's history."
+    "--reason", default="", metavar="TEXT", help="The reason, for the log and the group's history."
 )
 
 
 def asked(store: Store, request: Request, timeout_s: float) -> dict[str, Any]:
     """Sends the request, waits, and returns the answer as a row."""
-    answered = ask(store, request, timeout_s, note)
-    return {
-        "request": answered.request_id,
-        "type": str(answered.type),
-        "group": answered.group or None,
-        "result": answered.result,
-        "message": answered.message,
-    }
-
-
-def done(kind: str, group: str, message: str) -> dict[str, Any]:
-    """The row for an answer that came directly from a group's coordinator, without a request in ZooKeeper."""
-    return {"request": None, "type": kind, "group": group, "result": "done", "message": message}
+    return answer_document(ask(store, request, timeout_s, note))
 
 
 def show_answers(output: Format, answers: list[dict[str, Any]]) -> None:

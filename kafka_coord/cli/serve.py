@@ -7,17 +7,21 @@ import logging
 import os
 import signal
 import socket
-import ssl
 import threading
-from pathlib import Path
+import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
-from kafka_coord.cli.connection import connection_options, current_settings, zookeeper_options
+from kafka_coord.cli.connection import connected, connection_options, current_settings, open_store
+from kafka_coord.cli.settings import listed
 from kafka_coord.cli.stopping import stopping_at_signals
 from kafka_coord.errors import SettingsError, StoreUnavailable
+from kafka_coord.model import Process
+from kafka_coord.model.pattern import topic_pattern
 from kafka_coord.settings import ServeSettings, Settings
+from kafka_coord.version import __version__
 
 if TYPE_CHECKING:
     from kafka_coord.coordinator.options import CoordinatorOptions
@@ -25,7 +29,11 @@ if TYPE_CHECKING:
     from kafka_coord.frontends.kafka.listener import KafkaListener
     from kafka_coord.frontends.socket.leadership_view import ServiceLeadership
     from kafka_coord.frontends.socket.server import GatewayServer
+    from kafka_coord.monitor.dashboard.site import Site
+    from kafka_coord.monitor.lag_metrics import LagSampler
+    from kafka_coord.monitor.lag_rings import LagRings
     from kafka_coord.monitor.metrics import MetricsServer
+    from kafka_coord.monitor.tracing import Tracing
     from kafka_coord.zk.store import Store
 
 log = logging.getLogger("kafka_coord.serve")
@@ -33,14 +41,39 @@ log = logging.getLogger("kafka_coord.serve")
 _LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
 _RETRY_S = 1.0
 _POLL_S = 0.1
-"""Seconds between checks whether the service has ended by itself. A signal to stop wakes it at once."""
+"""Seconds between checks whether the service has ended on its own. A signal to stop ends the wait immediately."""
 _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bound here, recognised
 
 
 @click.command()
 @click.option("--broker-id", metavar="ID", help="The broker.id of the broker beside this instance.")
 @click.option(
-    "--listen-http", metavar="HOST:PORT", help="Serve /metrics (Prometheus) and /health at this address. [default: off]"
+    "--listen-http",
+    metavar="HOST:PORT",
+    help="Serve /metrics (Prometheus), /health and /dashboard/ at this address. [default: off]",
+)
+@click.option(
+    "--http-dashboard/--no-http-dashboard",
+    default=None,
+    help="With --listen-http: whether it serves the dashboard, which shows groups, hosts and offsets. [default: on]",
+)
+@click.option(
+    "--http-host-names",
+    metavar="NAMES",
+    help="Names by which browsers may address --listen-http, besides this host's own; separated by commas.",
+)
+@click.option(
+    "--http-operators",
+    metavar="FILE",
+    help="TOML file with the operators who may act in the dashboard: pause, resume, rebalance, evict, reset. Needs "
+    "--http-cert-file, unless --listen-http is on 127.0.0.1. [default: it only reads]",
+)
+@click.option("--http-cert-file", metavar="FILE", help="PEM certificate: turn on TLS for HTTP. [default: off]")
+@click.option("--http-key-file", metavar="FILE", help="The certificate's PEM key. [default: in the certificate's file]")
+@click.option(
+    "--http-client-ca-file",
+    metavar="FILE",
+    help="PEM certificates of the authority that signs operators' certificates. [default: none]",
 )
 @click.option(
     "--listen-channel", metavar="HOST:PORT", help="Serve consumers without ZooKeeper at this address. [default: off]"
@@ -62,7 +95,7 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
 @click.option(
     "--channel-users-file",
     metavar="FILE",
-    help="TOML file with the users who may join each group. [default: everybody may join every group]",
+    help="TOML file that says which users may join which groups. [default: everybody may join every group]",
 )
 @click.option(
     "--listen-kafka",
@@ -79,24 +112,33 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
     is_flag=True,
     default=None,
     help="With --listen-kafka: replace the brokers' addresses in their answers with those of the instances. "
-    "All instances must be given this, or none.",
+    "Give it to all instances or none.",
 )
 @click.option(
     "--kafka-hold-heartbeats/--no-kafka-hold-heartbeats",
     default=None,
-    help="Whether Heartbeats of Kafka clients wait for something to say, so that a rebalance is pushed. [default: on]",
+    help="Whether to hold Heartbeats of Kafka clients until there is news, so they learn of a rebalance immediately."
+    " [default: on]",
+)
+@click.option(
+    "--managed-groups",
+    metavar="PATTERN",
+    help="With --listen-kafka: groups of classic clients that are managed from their first member on, as regular "
+    "expressions separated by commas. Give all instances the same. [default: none]",
 )
 @click.option(
     "--kafka-certificate", metavar="FILE", help="PEM certificate: turn on TLS for Kafka clients. [default: off]"
 )
 @click.option("--kafka-key", metavar="FILE", help="The certificate's PEM key. [default: in the certificate's file]")
 @click.option(
-    "--kafka-max-connections", metavar="COUNT", help="The most connections of Kafka clients. [default: 10000]"
+    "--kafka-max-connections",
+    metavar="COUNT",
+    help="The maximum number of Kafka client connections. [default: 10000]",
 )
 @click.option(
     "--kafka-max-connections-per-ip",
     metavar="COUNT",
-    help="The most connections from one address. [default: three quarters of all]",
+    help="The maximum number of connections from one address. [default: three quarters of all]",
 )
 @click.option(
     "--kafka-max-request-bytes",
@@ -121,128 +163,153 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
     "[default: 3000]",
 )
 @click.option(
+    "--kafka-consumer-session-timeout-ms",
+    metavar="MS",
+    help="How long a KIP-848 member may be silent, like the broker's group.consumer.session.timeout.ms. "
+    "[default: 45000]",
+)
+@click.option(
     "--session-timeout-ms",
     metavar="MS",
     help="How long until another instance replaces a dead one, in ms. [default: 10000]",
 )
 @click.option("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR. [default: INFO]")
+@click.option("--log-format", metavar="FORMAT", help="text, or json: one object per line. [default: text]")
 @click.option(
-    "--look-interval-ms", metavar="MS", help="How often to look at a group without an event. [default: 60000]"
+    "--trace-rebalances",
+    is_flag=True,
+    default=None,
+    help="Export rebalances as OpenTelemetry traces (see the OTEL_* variables). Needs the extra otel. [default: off]",
+)
+@click.option(
+    "--look-interval-ms", metavar="MS", help="How often to check a group that had no events, in ms. [default: 60000]"
 )
 @connection_options
-def serve(
-    broker_id: str | None,
-    listen_http: str | None,
-    listen_channel: str | None,
-    advertise_channel: str | None,
-    channel_cert_file: str | None,
-    channel_key_file: str | None,
-    channel_client_ca_file: str | None,
-    channel_users_file: str | None,
-    listen_kafka: str | None,
-    broker_listener: str | None,
-    kafka_rewrite: bool | None,
-    kafka_hold_heartbeats: bool | None,
-    kafka_certificate: str | None,
-    kafka_key: str | None,
-    kafka_max_connections: str | None,
-    kafka_max_connections_per_ip: str | None,
-    kafka_max_request_bytes: str | None,
-    kafka_queued_max_bytes: str | None,
-    kafka_max_idle_ms: str | None,
-    kafka_initial_rebalance_delay_ms: str | None,
-    session_timeout_ms: str | None,
-    log_level: str | None,
-    look_interval_ms: str | None,
-) -> None:
+def serve(session_timeout_ms: str | None, **serve_options: str | bool | None) -> None:
     """Run one coordinator instance beside a broker, in the foreground, until SIGTERM or Ctrl-C.
 
     All instances stand for election in ZooKeeper; the elected one coordinates, the others wait. When told to stop,
-    it first resigns, so that another takes over at once. Under systemd (Type=notify) it reports ready once it is
+    it first resigns, so that another takes over immediately. Under systemd (Type=notify) it reports ready once it is
     registered in ZooKeeper.
+
+    SIGUSR1 sets the log level to DEBUG, and the next one sets it back.
 
     \b
     kafka-coord serve --broker-id 1 --zookeeper zk1:2181,zk2:2181/kafka
     kafka-coord serve --config /etc/kafka-coord.toml
     """
     settings = current_settings(
-        serve__broker_id=broker_id,
-        serve__listen_http=listen_http,
-        serve__listen_channel=listen_channel,
-        serve__advertise_channel=advertise_channel,
-        serve__channel_cert_file=channel_cert_file,
-        serve__channel_key_file=channel_key_file,
-        serve__channel_client_ca_file=channel_client_ca_file,
-        serve__channel_users_file=channel_users_file,
-        serve__listen_kafka=listen_kafka,
-        serve__broker_listener=broker_listener,
-        serve__kafka_rewrite=kafka_rewrite,
-        serve__kafka_hold_heartbeats=kafka_hold_heartbeats,
-        serve__kafka_certificate=kafka_certificate,
-        serve__kafka_key=kafka_key,
-        serve__kafka_max_connections=kafka_max_connections,
-        serve__kafka_max_connections_per_ip=kafka_max_connections_per_ip,
-        serve__kafka_max_request_bytes=kafka_max_request_bytes,
-        serve__kafka_queued_max_bytes=kafka_queued_max_bytes,
-        serve__kafka_max_idle_ms=kafka_max_idle_ms,
-        serve__kafka_initial_rebalance_delay_ms=kafka_initial_rebalance_delay_ms,
-        serve__log_level=log_level,
-        serve__look_interval_ms=look_interval_ms,
         zookeeper__session_timeout_ms=session_timeout_ms,
+        **{f"serve__{name}": value for name, value in serve_options.items()},
     )
     if settings.serve.broker_id is None:
         raise SettingsError(
             "serve.broker_id is not set: give --broker-id (or KAFKA_COORD_SERVE_BROKER_ID), "
             "the broker.id of the broker beside this instance"
         )
+    if settings.serve.managed_groups is not None:
+        topic_pattern(settings.serve.managed_groups)
     logging.basicConfig(level=settings.serve.log_level, format=_LOG_FORMAT, force=True)
-    if settings.serve.log_level != "DEBUG":
-        # They log a line or two for every attempt to connect; our own lines report the outcome.
-        logging.getLogger("kafka_coord.zk.kazoo").setLevel(logging.ERROR)
+    if settings.serve.log_format == "json":
+        from kafka_coord.monitor.json_log import JsonFormatter
+
+        logging.getLogger().handlers[0].setFormatter(JsonFormatter())
+    threading.excepthook = log_dead_thread
+    signal.signal(signal.SIGUSR1, partial(_toggle_debug, settings.serve.log_level))
+    changed = (f"{key}={value} ({origin})" for key, value, origin in listed(settings) if origin != "default")
+    log.info("settings: %s", ", ".join(changed))
     run_service(settings, settings.serve.broker_id)
 
 
 def run_service(settings: Settings, broker_id: int) -> None:
-    """Runs until told to stop, or until the service ends by itself; then raises the error that ended it."""
+    """Runs until told to stop. If the service ends on its own, raises the error that ended it."""
     from kafka_coord.coordinator.gc_tuning import collecting_rarely
     from kafka_coord.coordinator.service import CoordinatorService
     from kafka_coord.frontends.socket.leadership_view import ServiceLeadership
 
+    tracing = _tracing(settings.serve, broker_id)
     with stopping_at_signals(_say_stopping) as asked, collecting_rarely():
         stopping = asked.event
         store = _connect_patiently(settings, stopping)
         if store is None:
             return
-        try:
+        with contextlib.ExitStack() as parts:  # closed in reverse order: the service resigns first
+            parts.callback(store.close)
             leadership_view = ServiceLeadership()
             gateway = _gateway(settings.serve, broker_id, leadership_view, store)
             kafka = _kafka_listener(settings, broker_id, store)
             published = endpoints(settings.serve, gateway)
-            service = CoordinatorService(store, broker_id, published, options_of(settings.serve))
+            process = Process(socket.gethostname(), os.getpid(), __version__, round(time.time() * 1000))
+            service = CoordinatorService(
+                store,
+                broker_id,
+                published,
+                options_of(settings.serve),
+                process=process,
+                observer=tracing.observer(store.clock) if tracing is not None else None,
+            )
             leadership_view.service = service
-            metrics = _metrics(settings.serve, service, store, gateway, kafka)
+            lags, site = _lags_and_dashboard(settings, service)
+            metrics = _metrics(settings.serve, service, store, gateway, kafka, lags, site)
+            for part in (tracing, lags, metrics, site, kafka, gateway):
+                if part is not None:
+                    parts.callback(part.close)
+            parts.callback(service.stop)
+            parts.callback(notify_systemd, "STOPPING=1")
             service.start()
-            try:
-                ready = False
-                while not stopping.wait(_POLL_S) and not service.wait(0.0):
-                    if gateway is not None:
-                        gateway.raise_failure()
-                    if not ready and service.wait_registered(0.0):
-                        ready = True
-                        log.info("ready broker_id=%d zookeeper=%s", broker_id, settings.zookeeper.hosts)
-                        notify_systemd(f"READY=1\nSTATUS=registered as instance {broker_id}")
-            finally:
-                notify_systemd("STOPPING=1")
-                service.stop()
+            ready = False
+            while not stopping.wait(_POLL_S) and not service.wait(0.0):
                 if gateway is not None:
-                    gateway.close()
-                if kafka is not None:
-                    kafka.close()
-                if metrics is not None:
-                    metrics.close()
-        finally:
-            store.close()
-        log.info("stopped broker_id=%d", broker_id)
+                    gateway.raise_failure()
+                if not ready and service.wait_registered(0.0):
+                    ready = True
+                    log.info(
+                        "ready broker_id=%d zookeeper=%s",
+                        broker_id,
+                        settings.zookeeper.hosts,
+                        extra={"event": "ready"},
+                    )
+                    notify_systemd(f"READY=1\nSTATUS=registered as instance {broker_id}")
+        log.info("stopped broker_id=%d", broker_id, extra={"event": "stopped"})
+
+
+def _tracing(serve_settings: ServeSettings, broker_id: int) -> Tracing | None:
+    if not serve_settings.trace_rebalances:
+        return None
+    from kafka_coord.monitor.tracing import Tracing
+
+    return Tracing(broker_id)
+
+
+def log_dead_thread(died: threading.ExceptHookArgs) -> None:
+    """Logs the end of a thread, as :func:`threading.excepthook`. ``/health`` also fails if it was a listener's
+    thread."""
+    name = died.thread.name if died.thread is not None else "unknown"
+    error = (died.exc_type, died.exc_value or died.exc_type(), died.exc_traceback)
+    log.critical("the thread %s has ended (a bug): restart this instance", name, exc_info=error)
+
+
+def _lags_and_dashboard(settings: Settings, service: CoordinatorService) -> tuple[LagSampler | None, Site | None]:
+    """The two share their samples of the lag."""
+    from kafka_coord.monitor.lag_rings import LagRings
+
+    rings = LagRings()
+    return _lags(settings, service, rings), _dashboard(settings, rings)
+
+
+def _lags(settings: Settings, service: CoordinatorService, rings: LagRings) -> LagSampler | None:
+    if not settings.serve.lag_metrics_groups:
+        return None
+    from kafka_coord.monitor.lag_metrics import LagSampler
+
+    return LagSampler(
+        partial(connected, settings.zookeeper),
+        settings.kafka.properties,
+        lambda: service.leads,
+        most=settings.serve.lag_metrics_groups,
+        interval_s=settings.serve.lag_metrics_interval_ms / 1000,
+        rings=rings,
+    )
 
 
 def _metrics(
@@ -251,15 +318,50 @@ def _metrics(
     store: Store,
     gateway: GatewayServer | None,
     kafka: KafkaListener | None,
+    lags: LagSampler | None,
+    site: Site | None,
 ) -> MetricsServer | None:
     if serve_settings.listen_http is None:
         return None
+    from kafka_coord.frontends.tls import tls_context
     from kafka_coord.monitor.metrics import MetricsServer
 
-    of_sockets = gateway.gateway if gateway is not None else None
-    server = MetricsServer(serve_settings.listen_http, service, store, of_sockets, kafka)
-    log.info("serving /metrics and /health address=%s", serve_settings.listen_http)
+    server = MetricsServer(
+        serve_settings.listen_http,
+        service,
+        store,
+        gateway.gateway if gateway is not None else None,
+        kafka,
+        lags,
+        site,
+        tls=tls_context(
+            serve_settings.http_cert_file,
+            serve_settings.http_key_file,
+            serve_settings.http_client_ca_file,
+            optional=True,
+        ),
+        host_names=serve_settings.host_names,
+        threads=[thread for one in (gateway, kafka) if one is not None for thread in one.threads],
+    )
+    also = " and /dashboard/" if site is not None else ""
+    log.info("serving /metrics, /health%s address=%s", also, serve_settings.listen_http)
     return server
+
+
+def _dashboard(settings: Settings, rings: LagRings) -> Site | None:
+    if settings.serve.listen_http is None or not settings.serve.http_dashboard:
+        return None
+    from kafka_coord.cli.dashboard import live_documents
+    from kafka_coord.monitor.dashboard.site import Site
+
+    operating = None
+    if settings.serve.http_operators is not None:
+        from kafka_coord.monitor.dashboard.logins import Logins, OperatorsFile
+        from kafka_coord.monitor.dashboard.operating import Operating
+
+        logins = Logins(OperatorsFile(settings.serve.http_operators).current)
+        operating = Operating(logins, partial(open_store, settings), settings.kafka.properties)
+    return Site(live_documents(settings, rings), operating)
 
 
 def _gateway(
@@ -269,6 +371,7 @@ def _gateway(
         return None
     from kafka_coord.frontends.socket.access import Access
     from kafka_coord.frontends.socket.server import GatewayServer
+    from kafka_coord.frontends.tls import tls_context
 
     users = serve_settings.channel_users_file
     server = GatewayServer(
@@ -292,6 +395,7 @@ def _kafka_listener(settings: Settings, broker_id: int, store: Store) -> KafkaLi
     from kafka_coord.classic_groups.machine import GroupLimits
     from kafka_coord.frontends.kafka.limits import ClientLimits
     from kafka_coord.frontends.kafka.listener import KafkaListener
+    from kafka_coord.frontends.tls import tls_context
     from kafka_coord.grouplog.authentication import BrokerSecurity
 
     limits = ClientLimits(
@@ -301,7 +405,10 @@ def _kafka_listener(settings: Settings, broker_id: int, store: Store) -> KafkaLi
         max_kept_bytes=serve_settings.kafka_queued_max_bytes,
         idle_s=serve_settings.kafka_max_idle_ms / 1000,
     )
-    group_limits = GroupLimits(initial_rebalance_delay_s=serve_settings.kafka_initial_rebalance_delay_ms / 1000)
+    group_limits = GroupLimits(
+        initial_rebalance_delay_s=serve_settings.kafka_initial_rebalance_delay_ms / 1000,
+        consumer_session_timeout_s=serve_settings.kafka_consumer_session_timeout_ms / 1000,
+    )
     address, behind = serve_settings.listen_kafka, serve_settings.broker_listener
     security = BrokerSecurity.of(settings.kafka.properties)
     tls = tls_context(serve_settings.kafka_certificate, serve_settings.kafka_key)
@@ -316,49 +423,30 @@ def _kafka_listener(settings: Settings, broker_id: int, store: Store) -> KafkaLi
         rewrite=serve_settings.kafka_rewrite,
         group_limits=group_limits,
         holds=serve_settings.kafka_hold_heartbeats,
+        managed_groups=serve_settings.managed_groups,
     )
     log.info("serving Kafka clients address=%s", listener.address)
     return listener
 
 
-def tls_context(certificate: Path | None, key: Path | None, client_ca: Path | None = None) -> ssl.SSLContext | None:
-    """The TLS context for consumers. With a client CA, they must present a certificate it has signed."""
-    if certificate is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(certificate, key)
-        if client_ca is not None:
-            context.load_verify_locations(client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
-    except (OSError, ssl.SSLError) as error:
-        raise SettingsError(f"cannot use {certificate} and its key for TLS: {error}") from None
-    return context
-
-
 def _connect_patiently(settings: Settings, stopping: threading.Event) -> Store | None:
-    """Waits for ZooKeeper without a limit, because it may start last after a power cut. ``None``: stopped meanwhile."""
-    from kafka_coord.zk import connect
-
+    """Waits for ZooKeeper for as long as necessary, because ZooKeeper may be the last to start after a power cut.
+    Returns ``None`` if told to stop."""
     log.info("connecting zookeeper=%s", settings.zookeeper.hosts)
     while not stopping.is_set():
         try:
-            return connect(
-                settings.zookeeper.hosts,
-                session_timeout_ms=settings.zookeeper.session_timeout_ms,
-                connect_timeout_s=settings.zookeeper.connect_timeout_ms / 1000,
-                options=zookeeper_options(settings.zookeeper),
-            )
+            return connected(settings.zookeeper)
         except StoreUnavailable as error:
-            log.warning("waiting for ZooKeeper: %s", error)
+            log.warning("waiting for ZooKeeper: %s", error, extra={"event": "waiting_for_zookeeper"})
             stopping.wait(_RETRY_S)
     return None
 
 
 def endpoints(serve_settings: ServeSettings, gateway: GatewayServer | None = None) -> dict[str, str]:
-    """The addresses that the instance publishes: the host name if it listens on every address."""
+    """The addresses that the instance publishes. Instead of a wildcard address, it publishes the host name."""
     channel = serve_settings.advertise_channel or (gateway.address if gateway is not None else None)
-    listening = {"http": serve_settings.listen_http, "channel": channel, "kafka": serve_settings.listen_kafka}
+    http = "http" if serve_settings.http_cert_file is None else "https"
+    listening = {http: serve_settings.listen_http, "channel": channel, "kafka": serve_settings.listen_kafka}
     published = {}
     for name, address in listening.items():
         if address is not None:
@@ -368,7 +456,7 @@ def endpoints(serve_settings: ServeSettings, gateway: GatewayServer | None = Non
 
 
 def options_of(serve_settings: ServeSettings) -> CoordinatorOptions:
-    """The coordinator's options that are set; the others keep their defaults."""
+    """The coordinator's options. Options without a setting keep their defaults."""
     from kafka_coord.coordinator.options import CoordinatorOptions
 
     names = (
@@ -383,8 +471,16 @@ def options_of(serve_settings: ServeSettings) -> CoordinatorOptions:
     return CoordinatorOptions(**{name: value for name, value in given.items() if value is not None})
 
 
+def _toggle_debug(configured: str, *_: object) -> None:
+    """Handles SIGUSR1."""
+    usual = "INFO" if configured == "DEBUG" else configured
+    level = usual if logging.getLogger().level == logging.DEBUG else "DEBUG"
+    logging.getLogger().setLevel(level)
+    log.log(logging.getLevelName(level), "log level: %s, until the next SIGUSR1", level)
+
+
 def _say_stopping(received: signal.Signals) -> None:
-    log.info("stopping: received %s", received.name)
+    log.info("stopping: received %s", received.name, extra={"event": "stopping", "signal": received.name})
 
 
 def notify_systemd(state: str) -> None:

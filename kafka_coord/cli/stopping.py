@@ -1,4 +1,4 @@
-"""Ends a command at a signal: between two steps of its work, or at once at a second signal."""
+"""Ends a command at a signal: between two steps of its work, or immediately at a second signal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kafka_coord.cli.failures import INTERRUPTED
 
 
 class Stopping:
-    """``event`` is set by the first Ctrl-C or SIGTERM; ``number`` is that signal's number (0: none yet)."""
+    """``event`` is set by the first Ctrl-C or SIGTERM; ``number`` is the number of that signal (0: none yet)."""
 
     def __init__(self, on_first: Callable[[signal.Signals], None] | None) -> None:
         self.event = threading.Event()
@@ -33,7 +33,8 @@ class Stopping:
         self.number = number
         if self._on_first is not None:
             self._on_first(signal.Signals(number))
-        self.event.set()
+        # On another thread, because the interrupted thread may hold the event's lock.
+        threading.Thread(target=self.event.set, daemon=True).start()
 
 
 @contextmanager

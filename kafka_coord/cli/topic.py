@@ -1,4 +1,4 @@
-"""Makes sure that a topic exists, and creates it if it does not."""
+"""Creates a topic if it does not exist."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import BrokerError, RequestRefused, SettingsError, Timeout
 
 _TIMEOUT_S = 30.0
@@ -15,10 +16,11 @@ _BROKERS_OWN = -1
 def ensure_topic(
     bootstrap: str, properties: Mapping[str, str], topic: str, partitions: int | None, replication: int | None
 ) -> str:
-    """Creates the topic if it does not exist. Returns a sentence about the result.
+    """Creates the topic if it does not exist, waits until every partition has a leader, and returns a sentence about
+    the result.
 
-    Returns once every partition has a leader. Raises :class:`RequestRefused` if it exists with another number of
-    partitions than requested or if Kafka refuses it, :class:`BrokerError`, and :class:`Timeout`.
+    Raises :class:`RequestRefused` if the topic exists with another number of partitions than requested, or if Kafka
+    refuses to create it, :class:`BrokerError`, and :class:`Timeout`.
     """
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient, NewTopic
@@ -30,8 +32,10 @@ def ensure_topic(
     there = _led_partitions(admin, topic)
     if there:
         if partitions is not None and partitions != there:
-            raise RequestRefused(f"topic {topic} exists with {there} partitions, not {partitions}; nothing was changed")
-        return f"topic {topic} exists, with {there} partitions"
+            raise RequestRefused(
+                f"topic {topic} exists with {counted(there, 'partition')}, not {partitions}; nothing was changed"
+            )
+        return f"topic {topic} exists, with {counted(there, 'partition')}"
     wanted = NewTopic(topic, num_partitions=partitions or _BROKERS_OWN, replication_factor=replication or _BROKERS_OWN)
     try:
         admin.create_topics([wanted], operation_timeout=_TIMEOUT_S)[topic].result(_TIMEOUT_S + 5)
@@ -42,7 +46,7 @@ def ensure_topic(
         if time.monotonic() >= deadline:
             raise Timeout(f"topic {topic} was created, but not all of its partitions have a leader in {_TIMEOUT_S:g} s")
         time.sleep(0.1)
-    return f"topic {topic} created, with {made} partitions"
+    return f"topic {topic} created, with {counted(made, 'partition')}"
 
 
 def _led_partitions(admin: Any, topic: str) -> int:

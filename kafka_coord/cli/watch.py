@@ -12,9 +12,8 @@ from typing import Any
 import click
 
 from kafka_coord.cli.connection import connection_options, current_settings, open_store
-from kafka_coord.cli.documents import command_document, group_document
-from kafka_coord.cli.groups.kinds import AnyName, kind_of
-from kafka_coord.cli.lag import BrokerLog, end_offsets_reader
+from kafka_coord.cli.groups.kinds import AnyName
+from kafka_coord.cli.lag import note_left_out
 from kafka_coord.cli.options import output_option
 from kafka_coord.cli.output import (
     Column,
@@ -22,17 +21,20 @@ from kafka_coord.cli.output import (
     Section,
     clean,
     duration,
-    iso_time,
     number,
     plain_lines,
     rich_table,
     terminal,
     tsv_lines,
 )
+from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import StoreUnavailable
+from kafka_coord.model import GroupKind
 from kafka_coord.monitor.client_groups.asking import Instances
 from kafka_coord.monitor.client_groups.groups import read_client_group
-from kafka_coord.monitor.groups import EndOffsets, GroupKind
+from kafka_coord.monitor.documents import command_document, group_document, iso_time
+from kafka_coord.monitor.groups import EndOffsets, kind_of
+from kafka_coord.monitor.lag import BrokerLog
 from kafka_coord.monitor.operate import require_group
 from kafka_coord.monitor.overview import Overview, read_overview
 
@@ -81,14 +83,14 @@ def watch(groups: tuple[str, ...], interval: float, count: int | None, no_lag: b
     kafka-coord watch delays --count 1 -o json
     """
     settings = current_settings()
-    with open_store(settings) as store, BrokerLog(store, settings) as log:
+    with open_store(settings) as store, BrokerLog(store, settings.kafka.properties, note_left_out) as log:
         instances = Instances(store, settings.kafka.properties)
         for group in groups:
             if kind_of(store, group) is GroupKind.MANAGED:
                 require_group(store, group)
             else:
                 read_client_group(instances, group)
-        ends = None if no_lag else end_offsets_reader(log)
+        ends = None if no_lag else log.known_ends
         frames = _frames(instances, groups, ends, interval, count)
         if output is Format.TABLE and sys.stdout.isatty():
             _live(frames)
@@ -100,7 +102,7 @@ def watch(groups: tuple[str, ...], interval: float, count: int | None, no_lag: b
 def _frames(
     instances: Instances, groups: tuple[str, ...], ends: EndOffsets | None, interval: float, count: int | None
 ) -> Iterator[Overview | str]:
-    """The frames. While ZooKeeper does not answer, an error message takes the place of a frame."""
+    """Yields frames, or error messages while ZooKeeper does not answer."""
     for number_of_look in range(count) if count is not None else itertools.count():
         if number_of_look:
             time.sleep(interval)
@@ -155,7 +157,7 @@ def _sentence(frame: Overview) -> str:
     if frame.cluster.undecided:
         who = f"NOBODY DECIDES ANYTHING: {frame.cluster.undecided}"
     paused = "; ALL GROUPS ARE PAUSED" if frame.cluster.pause else ""
-    return f"{iso_time(round(time.time() * 1000))}  {who}; {len(frame.cluster.groups)} groups{paused}"
+    return f"{iso_time(round(time.time() * 1000))}  {who}; {counted(len(frame.cluster.groups), 'group')}{paused}"
 
 
 def _sections(frame: Overview, limit: int | None = None) -> list[Section]:

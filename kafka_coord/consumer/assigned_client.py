@@ -1,10 +1,9 @@
-"""A librdkafka client that fetches exactly the wanted partitions, and never makes a thread wait for a change.
+"""A librdkafka client that fetches exactly the wanted partitions; changing them never blocks a thread.
 
-confluent-kafka lets one thread at a time into a client, without fairness: a thread that polls in a loop keeps all
-others out for ever (``Handle_serialize_enter`` of 2.16; earlier releases let them in). So only the owner of the lock
-``_inside`` calls the client. A thread that wants a change marks it. If the lock is free, that thread makes the change
-at once; otherwise the owner makes it before it leaves. A call that waits for records lasts a few ms at most, so no
-change waits longer.
+confluent-kafka lets one thread at a time into a client, without fairness: a thread that polls in a loop locks all
+others out (``Handle_serialize_enter`` in 2.16; earlier releases let them in). So only the owner of the lock ``_inside``
+calls the client. A thread that wants a change sets a flag. If the lock is free, that thread makes the change itself;
+otherwise the owner makes it before it releases the lock. The owner waits for records for a few ms at most.
 """
 
 from __future__ import annotations
@@ -48,12 +47,12 @@ class AssignedClient:
     # --- changes: any thread, never waits ----------------------------------------------------------------------------
 
     def changed(self) -> None:
-        """Fetches the wanted partitions. Call it when other partitions or offsets are wanted."""
+        """Applies a change of the wanted partitions or offsets. Call it after every such change."""
         self._changed = True
         self._carry_out()
 
     def use(self, client: KafkaConsumer) -> None:
-        """Fetches with this client from now on, and closes the previous one."""
+        """Fetches with this client from now on and closes the previous one."""
         self._next = client
         self.changed()
 
@@ -80,7 +79,7 @@ class AssignedClient:
         """Passes the messages that arrive within ``timeout_s`` (a few ms at most) to ``sink``, with the serials of
         their partitions.
 
-        Returns false at once if there is no client or nothing to fetch.
+        Returns false immediately if there is no client or nothing to fetch.
         """
         try:
             with self._inside:
@@ -91,7 +90,7 @@ class AssignedClient:
                     return False
                 first = client.poll(min(timeout_s, _SLICE_S))
                 if first is not None:
-                    # With a timeout, consume() would wait for that many messages.
+                    # With a timeout, consume() would wait until it has ``limit`` messages.
                     sink([first, *client.consume(limit - 1, 0)] if limit > 1 else [first], self._assigned)
                 elif self._to_learn and time.monotonic() >= self._learn_at:
                     self._learn(client)

@@ -1,4 +1,4 @@
-"""Tells the fetchers about Kafka's brokers, on the connector's thread."""
+"""Keeps the fetchers connected to Kafka's brokers. Runs on the connector's thread."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _RETRY_S = 1.0
 
 
 class BrokerLookup:
-    """Uses the application's own ``bootstrap_servers`` if there are any, and looks up nothing else. ``connect``
-    receives them."""
+    """Looks up the brokers and passes their addresses to ``connect``. If the application sets ``bootstrap_servers``,
+    it passes these and looks up nothing."""
 
     def __init__(
         self, transport: Transport, bootstrap_servers: str | None, connect: Callable[[tuple[str, ...]], None]
@@ -27,11 +27,11 @@ class BrokerLookup:
 
     @property
     def problem(self) -> str:
-        """The reason why no broker can be used ("" if one can, or none is known yet)."""
+        """Why no broker can be used; "" if one can, or if no broker is known yet."""
         return self._brokers.problem if not self._brokers.addresses else ""
 
     def step(self, now: float) -> float:
-        """Looks the brokers up if it is time; returns the time for the next call."""
+        """Looks up the brokers if a look-up is due. Returns the time for the next call."""
         if self._given:
             self._connect(self._given)
             return float("inf")

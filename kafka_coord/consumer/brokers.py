@@ -18,7 +18,8 @@ def choose(brokers: tuple[Broker, ...], protocol: str, listener: str | None) -> 
     """Returns the addresses to connect to, and the problem if there are live brokers but none can be used (otherwise
     "").
 
-    Chooses each broker's first listener of that name, or without a name the first that speaks ``protocol``.
+    Chooses each broker's first listener with the name ``listener``, or, without a name, the first that speaks
+    ``protocol``.
     """
     addresses: list[str] = []
     for broker in brokers:
@@ -37,7 +38,8 @@ def choose(brokers: tuple[Broker, ...], protocol: str, listener: str | None) -> 
 
 
 class BrokerDirectory:
-    """Keeps the addresses of live brokers. :meth:`step` runs on its owner's thread; the watch only wakes it."""
+    """Keeps the addresses of live brokers. :meth:`step` runs on the owner's thread; the watch only wakes that
+    thread."""
 
     def __init__(
         self, store: Store, wake: Callable[[], None], *, protocol: str = "PLAINTEXT", listener: str | None = None
@@ -52,7 +54,7 @@ class BrokerDirectory:
         self.problem = ""
 
     def step(self) -> bool:
-        """Reads the brokers if they may have changed; returns whether they have. Raises ``StoreUnavailable``: call it
+        """Reads the brokers if they may have changed. Returns whether they have. After ``StoreUnavailable``, call it
         again later."""
         if not self._changed:
             return False

@@ -35,7 +35,7 @@ class _Current:
 
 
 class CommandLoop:
-    """The commands of one consumer. The connector steps it, on its own thread, while it is registered."""
+    """Carries out one consumer's commands. The connector's thread calls it while the consumer is registered."""
 
     def __init__(
         self,
@@ -70,6 +70,11 @@ class CommandLoop:
         self._current = None
         self._reported.clear()
         self._changed = True
+
+    @property
+    def busy(self) -> bool:
+        """Whether a command is being carried out."""
+        return self._current is not None
 
     def look_again(self) -> None:
         """Makes the next step list the channel."""
@@ -109,7 +114,7 @@ class CommandLoop:
         self.look_due = now + self._look_interval_s
         self._queue = deque(commands)
         if self._current is not None and self._current.command_id not in commands:
-            # Somebody deleted the command. The coordinator takes that for an acknowledgement, so finish it.
+            # Somebody deleted the command. The coordinator takes that for an acknowledgement, so finish the command.
             self._queue.appendleft(self._current.command_id)
         for name in strays:
             self._report(name, "is not a command's name; leaving it alone")
@@ -148,7 +153,11 @@ class CommandLoop:
             if command.incarnation < registration.incarnation:
                 self._channel.drop(command_id)
                 self._counters.dropped_commands += 1
-                log.info("dropped command=%s reason='for incarnation %d'", command_id.name, command.incarnation)
+                log.info(
+                    "dropped command=%s: it is for an earlier registration incarnation=%d",
+                    command_id.name,
+                    command.incarnation,
+                )
                 return True
             self._current = _Current(command_id, command)
         if isinstance(self._current.command, StopFetcher):
@@ -196,11 +205,16 @@ class CommandLoop:
             current.command.generation,
             len(current.command.partitions),
             len(offsets),
+            extra={
+                "event": "consumer_carried_out",
+                "consumer": registration.consumer,
+                "group": registration.group,
+            },
         )
 
 
 def tell(callback: PartitionCallback | None, partitions: frozenset[TopicPartition], name: str) -> None:
-    """Calls the application's own code. An exception is logged: it must not hold up a handover."""
+    """Calls the application's callback. Logs an exception that it raises, because that must not hold up a handover."""
     if callback is None:
         return
     try:

@@ -27,7 +27,7 @@ def consumed_offsets(fetchers: KafkaFetchers, reader: threading.Thread | None, l
 
 
 def asked_offsets(
-    fetchers: KafkaFetchers, offsets: Mapping[TopicPartition | tuple[str, int], int]
+    fetchers: KafkaFetchers, offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]
 ) -> dict[TopicPartition, int]:
     """Checks and notes the offsets that the application names, and returns them.
 

@@ -1,6 +1,6 @@
 """The consumer's side of the protocol (docs/protocol.md), as a state machine that one thread steps.
 
-The connector registers, carries out commands in order, commits, notices a lost membership, and starts again. It
+The connector registers, carries out commands in order, commits, and registers again after it lost its membership. It
 assigns nothing and never waits: :meth:`Connector.step` does what can be done now and returns when to call it again.
 Watches, session listeners and fetchers only set a flag and call ``wake``. So the same code runs on a real ZooKeeper and
 on a simulated one, where the caller sets the time.
@@ -50,7 +50,7 @@ class _CommitRequest:
 
 @dataclass(slots=True)
 class _Closing:
-    """A requested close. ``in_hand`` tells whether the application still works on records and will call again."""
+    """A requested close. ``in_hand``: whether the application still works on records and will call again."""
 
     deadline: float
     also: tuple[Op, ...]
@@ -110,6 +110,8 @@ class Connector:
         self._commit_due = 0.0
         self._commit_requests: deque[_CommitRequest] = deque()
         self._closing: _Closing | None = None
+        self._registering_again = False
+        self._told_revoked: frozenset[TopicPartition] = frozenset()
         self._left_with: Offsets = {}
         self.done = False
         self.failure: KafkaCoordError | None = None
@@ -127,8 +129,8 @@ class Connector:
         return self.hands_out_until() > self._store.clock.monotonic()
 
     def hands_out_until(self) -> float:
-        """The ``clock.monotonic()`` until which the registration certainly exists (0.0: not at all). It holds even
-        without further replies, like :meth:`~kafka_coord.zk.store.Session.lease_deadline`."""
+        """The time (``clock.monotonic()``) until which the registration certainly exists, even if no further reply
+        arrives; 0.0 if it may not exist. See :meth:`~kafka_coord.zk.store.Session.lease_deadline`."""
         registration = self._registration
         if registration is None:
             return 0.0
@@ -144,7 +146,7 @@ class Connector:
             self._refuse(future, offsets)
             return future
         self._commit_requests.append(_CommitRequest(registration, offsets, future))
-        if self.done:  # it ended just now
+        if self.done:  # the connector ended in the meantime
             self._refuse_commits()
         self._wake()
         return future
@@ -156,15 +158,20 @@ class Connector:
             raise self._lost_error()
         self._write(registration, offsets)
 
+    def register_again(self) -> None:
+        """Makes the member register again, because ``registration_value`` has changed."""
+        self._registering_again = True
+        self._wake()
+
     def close(self, timeout_s: float, also: Iterable[Op] = (), *, in_hand: Callable[[], bool] | None = None) -> None:
-        """Makes the member leave its group (docs/protocol.md, section 7); :attr:`done` tells when it has left.
+        """Makes the member leave its group (docs/protocol.md, section 7); :attr:`done` becomes true when it has left.
 
         The connector hands out nothing more and waits until the application is done with its records in hand, for
         ``timeout_s`` at most. Then one write stores the consumed offset of each held partition and deletes the
-        registration, together with ``also``. The next owner hands out the records still in hand again.
+        registration, together with ``also``. The next owner hands out again the records still in hand.
 
-        :meth:`step` calls ``in_hand``, which tells whether the application still works on records and will call again.
-        By default, all records that the fetchers count as in hand matter.
+        ``in_hand`` returns whether the application still works on records and will call again. By default, all records
+        in hand count.
         """
         if self._closing is None:
             deadline = self._store.clock.monotonic() + timeout_s
@@ -175,7 +182,7 @@ class Connector:
         return self._fetchers.in_hand(self._fetchers.held_partitions())
 
     def crashed(self, error: KafkaCoordError) -> None:
-        """Fails the pending commits after a defect ended the stepping thread, because nobody would complete them."""
+        """Fails the pending commits, which nobody would complete after the stepping thread has crashed."""
         self.failure = error
         self.done = True
         self._registration = None
@@ -225,6 +232,10 @@ class Connector:
             return now
         self._carry_out_commits()
         due = self._commands.step(registration, now)
+        if self._registering_again and not self._commands.busy:
+            if self._gave_up(registration):
+                return now
+            due = min(due, now + _RETRY_S)  # guards against a lost wake-up by the fetchers
         return min(due, self._auto_commit(registration, now), self._store.session.lease_deadline())
 
     # --- registration ------------------------------------------------------------------------------------------------
@@ -234,10 +245,11 @@ class Connector:
         if self._store.session.state is not SessionState.CONNECTED:
             return now + 1.0
         if self._evicted and self._fetchers.orphans_in_hand():
-            # The coordinator evicted it because the application was too slow, so it could not serve partitions now. As
-            # in Kafka after max.poll.interval.ms, it registers once the application calls again.
+            # The application was too slow, so the coordinator evicted the consumer. As in Kafka after
+            # max.poll.interval.ms, the consumer registers again once the application calls.
             return now + 1.0
         if self._value is None:
+            self._registering_again = False
             self._value = self._registration_value()
         found = self._channel.register(self._value)
         if isinstance(found, Holder):
@@ -250,15 +262,44 @@ class Connector:
         self._registration_changed = True  # sets the watch
         self._commands.look_again()
         self._commit_due = now + (self._auto_commit_interval_s or 0.0)
-        log.info("registered consumer=%s group=%s incarnation=%d", found.consumer, found.group, found.incarnation)
+        log.info(
+            "registered consumer=%s group=%s incarnation=%d",
+            found.consumer,
+            found.group,
+            found.incarnation,
+            extra={"event": "consumer_registered"},
+        )
         return now
 
+    def _gave_up(self, registration: Registration) -> bool:
+        """Releases all partitions and then the registration, once the application has finished its records in hand. The
+        next step registers again. Returns false while it waits."""
+        held = frozenset(self._fetchers.held_partitions())
+        self._fetchers.stop(held)
+        if self._fetchers.in_hand(held):
+            return False
+        unaware, self._told_revoked = held - self._told_revoked, held
+        if unaware:
+            tell(self._on_stop, unaware, "on_stop")
+        self._carry_out_commits()
+        self._channel.commit(registration, self._fetchers.uncommitted())
+        self._fetchers.release(held)
+        self._channel.abandon(registration)
+        self._commands.reset()
+        self._registration = None
+        self._told_revoked = frozenset()
+        return True
+
     def _wait_for_name(self, holder: Holder, now: float) -> float:
-        """Waits while this consumer's own earlier process may hold the name: the server ends its session later."""
+        """Waits while the name may be held by an earlier process of this consumer, whose session has not ended yet."""
         since = self._name_taken_since
         if since is None:
             since = self._name_taken_since = now
-            log.warning("waiting for the name consumer=%s incarnation=%d", self._channel.consumer, holder.incarnation)
+            log.warning(
+                "waiting for another session to release the name consumer=%s incarnation=%d",
+                self._channel.consumer,
+                holder.incarnation,
+            )
         timeout_ms = (holder.member.session_timeout_ms if holder.member else None) or self._store.session.timeout_ms
         until = since + 1.0 + max(timeout_ms, self._store.session.timeout_ms) * 1.2 / 1000
         if now >= until:
@@ -311,12 +352,13 @@ class Connector:
             registration.incarnation,
             len(lost),
             why,
+            extra={"event": "consumer_lost_membership", "group": registration.group},
         )
         tell(self._on_lost, lost, "on_lost")
 
     def _fail(self, error: KafkaCoordError) -> None:
         """Gives up. The application's next call raises ``error``."""
-        log.error("gave up consumer=%s: %s", self._channel.consumer, error)
+        log.error("gave up consumer=%s: %s", self._channel.consumer, error, extra={"event": "consumer_gave_up"})
         self._lose(str(error))
         self._finish(error)
 
@@ -326,7 +368,6 @@ class Connector:
         self._unlisten()
         self._channel.unwatch()
         self._refuse_commits()
-        self._wake()
 
     # --- commits -----------------------------------------------------------------------------------------------------
 
@@ -383,7 +424,8 @@ class Connector:
                 self._refuse(request.future, request.offsets)
 
     def _refuse(self, future: Future[None], offsets: Offsets) -> None:
-        """Fails a commit without a membership. Offsets that the leave has stored still count as committed."""
+        """Fails a commit that was requested without a membership. Offsets that the leave has stored still count as
+        committed."""
         if self.done and offsets and offsets.items() <= self._left_with.items():
             _complete(future)
         else:
@@ -410,7 +452,7 @@ class Connector:
         connected = self._store.session.state is SessionState.CONNECTED
         late = now >= closing.deadline
         if late and (closing.last_try or not connected):
-            log.warning("could not leave properly consumer=%s: ZooKeeper did not answer", self._channel.consumer)
+            log.warning("could not leave cleanly consumer=%s: ZooKeeper did not answer", self._channel.consumer)
             self._end_membership()
             return None
         if not connected:
@@ -437,7 +479,11 @@ class Connector:
             closing.unanswered = True
             raise
         self._left_with = offsets
-        log.info("left consumer=%s group=%s offsets=%d", registration.consumer, registration.group, len(offsets))
+        log.info(
+            "left consumer=%s group=%s offsets=%d",
+            *(registration.consumer, registration.group, len(offsets)),
+            extra={"event": "consumer_left"},
+        )
         self._end_membership()
 
     def _end_membership(self) -> None:
@@ -449,7 +495,7 @@ class Connector:
 
     def _on_session(self, state: SessionState) -> None:
         if state is not SessionState.CONNECTED:
-            # ZooKeeper's next leader restarts the timeout of every session, also of one whose process is dead.
+            # ZooKeeper's next leader restarts the timeout of every session, even of one whose process is dead.
             self._name_taken_since = None
         self._registration_changed = True
         self._commands.look_again()

@@ -1,4 +1,4 @@
-"""The thread that runs a connector. A consumer has one, and so has a Spark query."""
+"""The thread that runs the connector of a consumer or of a Spark query."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ log = logging.getLogger(__name__)
 class ConnectorThread:
     """Steps the connector when it is due or ``wakeup`` is set, until it has left, failed for good, or crashed.
 
-    After a crash, no thread would carry out the member's commands. So the member leaves its group, others get the
-    partitions, and :meth:`check` raises the reason. The thread calls ``meanwhile`` with the time after every step; it
-    returns when to call it again. The thread calls ``at_end`` once, however it ends.
+    After a crash, nobody would carry out the member's commands. So the member leaves its group, and :meth:`check`
+    raises the reason. After every step, the thread calls ``meanwhile`` with the current time; ``meanwhile`` returns
+    when it is due again. The thread calls ``at_end`` once, however it ends.
     """
 
     def __init__(
@@ -43,7 +43,6 @@ class ConnectorThread:
         self._thread = threading.Thread(target=self._run, name=f"kafka-coord-{consumer}", daemon=True)
 
     def start(self) -> None:
-        """Once."""
         self._thread.start()
 
     def check(self) -> None:
@@ -75,7 +74,7 @@ class ConnectorThread:
                 self._wakeup.wait(max(0.0, due - self._clock.monotonic()))
         except KafkaCoordError as error:
             crash = error
-        except Exception as error:  # a defect: tell the application, which would otherwise wait for ever
+        except Exception as error:  # a bug: tell the application, which would otherwise wait forever
             log.exception("crashed consumer=%s", self._consumer)
             crash = ConsumerError(f"the connector of consumer {self._consumer!r} crashed: {error!r}")
         finally:

@@ -20,13 +20,12 @@ class Counters:
     losses: int = 0
     """Number of times the membership was lost."""
     last_loss: str = ""
-    """The reason of the last loss."""
+    """The reason for the last loss."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStats:
-    """A consumer's counters since its creation. ``last_loss`` is the reason why it last lost its membership ("" if
-    never)."""
+    """A consumer's counters since its creation. ``last_loss`` says why it last lost its membership ("" if never)."""
 
     records: int
     registrations: int

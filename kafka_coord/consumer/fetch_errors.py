@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from kafka_coord.consumer.assigned_client import AssignedClient
 from kafka_coord.consumer.held_partition import HeldPartition
-from kafka_coord.consumer.reset import OffsetReset
+from kafka_coord.consumer.offset_reset import OffsetReset
 from kafka_coord.consumer.stream_partitions import StreamPartitions
 from kafka_coord.errors import BrokerError, NoOffset
 from kafka_coord.model import NO_OFFSET
@@ -36,7 +36,7 @@ class FetchErrors:
         self._reset = reset
 
     def handle(self, holding: HeldPartition, error: KafkaError) -> None:
-        """Recovers from an error. Raises :class:`BrokerError` if only an operator can end it."""
+        """Recovers from an error. Raises :class:`BrokerError` if only an operator can remove its cause."""
         code = error.code()
         if code == KafkaError._PARTITION_EOF:
             return
@@ -67,5 +67,9 @@ class FetchErrors:
             except KafkaException as failed:
                 log.warning("could not reset partition=%s: %s; trying again", holding.partition, failed)
                 offset = holding.position  # the next fetch fails in the same way and leads here again
-        log.warning("reset partition=%s to=%s reason=%r", holding.partition, self._reset.value, where)
+        log.warning(
+            "reset partition=%s to=%s reason=%r",
+            *(holding.partition, self._reset.value, where),
+            extra={"event": "consumer_reset_offset"},
+        )
         self._partitions.seek(holding, offset)

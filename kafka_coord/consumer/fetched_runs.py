@@ -37,11 +37,12 @@ class IteratedRun:
     """A run that is handed out message by message.
 
     Only ``next(rest)`` hands out a message; it takes no lock and records nothing. :meth:`account` finds out how many
-    messages were handed out. After :meth:`end`, no more are. Each of the three is one call into C, so none can run in
-    the middle of another. The caller of ``account`` and ``end`` holds the stream's lock.
+    messages were handed out. After :meth:`end`, no more are handed out. ``next``, ``account`` and ``end`` are one call
+    into C each, so none can run in the middle of another. The caller of ``account`` and ``end`` holds the stream's
+    lock.
 
-    A message becomes a record only when it is handed out. If all became records at once, Python's garbage collector
-    would look for cycles among them every time."""
+    A message becomes a record only when it is handed out. Creating all records at once would start Python's garbage
+    collector every time."""
 
     __slots__ = ("_accounted", "_messages", "holding", "rest")
 
@@ -96,7 +97,6 @@ class FetchedRuns:
         return bool(self._queue)
 
     def add(self, run: Run) -> None:
-        """Adds a fetched run."""
         self._queue.append(run)
 
     def take(self, limit: int) -> list[Message]:
@@ -146,7 +146,6 @@ class FetchedRuns:
 
     @property
     def records(self) -> int:
-        """The number of records handed out."""
         self.account()
         return self._records
 
@@ -185,8 +184,8 @@ class FetchedRuns:
         self.in_hand.clear()
 
     def forked(self) -> None:
-        """Marks this copy in a forked process, where nothing may be handed out. Only this method runs without the lock:
-        another thread may have held it at the fork."""
+        """Makes this copy, which belongs to a forked process, hand out nothing. Only this method runs without the lock,
+        because another thread may have held the lock at the fork."""
         iterated, self.iterated = self.iterated, None
         if iterated is not None:
             iterated.end()

@@ -21,8 +21,8 @@ from kafka_coord.consumer.assigned_client import AssignedClient, Key
 from kafka_coord.consumer.fetch_errors import FetchErrors
 from kafka_coord.consumer.fetched_runs import Run
 from kafka_coord.consumer.held_partition import HeldPartition
+from kafka_coord.consumer.offset_reset import OffsetReset
 from kafka_coord.consumer.record import Record
-from kafka_coord.consumer.reset import OffsetReset
 from kafka_coord.consumer.stream_partitions import StreamPartitions
 from kafka_coord.errors import ConsumerClosed, ConsumerError
 
@@ -38,16 +38,14 @@ DEFAULT_MAX_RECORDS = 500
 
 _BATCH = 320
 """How many messages to take from librdkafka at once, unless the application asks for more than
-``DEFAULT_MAX_RECORDS``. Each becomes a record. If the application drops each batch before the next, a batch stays below
-the 700 new objects after which Python looks for cycles of garbage."""
-
-_error, _topic, _partition = Message.error, Message.topic, Message.partition
-"""C calls these for each message of a batch, several times faster than any Python code could call them."""
+``DEFAULT_MAX_RECORDS``. Each becomes a record: together, they are fewer than the 700 new objects after which Python's
+garbage collector runs."""
 
 
 class Fetcher:
     """``hands_out_until`` returns the time (monotonic) until which this consumer is proven to be a member. ``check``
-    raises the errors that the application must see (closed, failed). ``wake`` wakes the connector.
+    raises the errors that the application must see (closed, failed). ``wake`` wakes the connector. ``record`` makes a
+    record from a message; ``message`` is the type of the messages.
     """
 
     def __init__(
@@ -58,6 +56,8 @@ class Fetcher:
         hands_out_until: Callable[[], float],
         check: Callable[[], None],
         wake: Callable[[], None],
+        record: Callable[[Message], Record[Any, Any]] = Record,
+        message: type[Any] = Message,
     ) -> None:
         self.number = number
         self.reader: threading.Thread | None = None
@@ -65,6 +65,9 @@ class Fetcher:
         self._hands_out_until = hands_out_until
         self._check = check
         self._wake = wake
+        self._record = record
+        # C calls these for each message of a batch, several times faster than any Python code could call them.
+        self._error, self._topic, self._partition = message.error, message.topic, message.partition
         self._changed = threading.Event()
         self.partitions = StreamPartitions(wake=wake, changed=self._fetch_what_is_live)
         self._lock = self.partitions.lock
@@ -77,15 +80,25 @@ class Fetcher:
         self._until = 0.0
         """The time (monotonic) until which the run being iterated over may be handed out."""
         self._taker: threading.Thread | None = None
+        self.stopped = False
 
     # --- what the application calls ----------------------------------------------------------------------------------
 
-    def take(self, limit: int, timeout_s: float) -> list[Record]:
+    def take(self, limit: int, timeout_s: float) -> list[Record[Any, Any]]:
         """Returns at least one record and at most ``limit``; none if none arrived within ``timeout_s``.
 
-        The call means that the application is done with all records handed out earlier.
+        All records handed out earlier count as consumed.
         """
-        return [*map(Record, self._take(limit, timeout_s, limit if limit > DEFAULT_MAX_RECORDS else _BATCH))]
+        return [*map(self._record, self._take(limit, timeout_s, limit if limit > DEFAULT_MAX_RECORDS else _BATCH))]
+
+    def take_fetched(self, limit: int) -> list[Record[Any, Any]]:
+        """Like :meth:`take`, but returns only what :meth:`fetch_ahead` has fetched."""
+        self._enter()
+        try:
+            self._check()
+            return [*map(self._record, self._hand_out(limit))]
+        finally:
+            self._taker = None
 
     def take_messages(self, limit: int, timeout_s: float) -> list[Message]:
         """Like :meth:`take`, but returns the messages themselves."""
@@ -99,7 +112,7 @@ class Fetcher:
             while True:
                 self._check()
                 messages = self._hand_out(limit)
-                if messages:
+                if messages or self.stopped:
                     return messages
                 remaining = deadline - time.monotonic()
                 self._fill(max(0.0, remaining), at_once)
@@ -109,7 +122,7 @@ class Fetcher:
         finally:
             self._taker = None
 
-    def take_one(self, timeout_s: float) -> Record | None:
+    def take_one(self, timeout_s: float) -> Record[Any, Any] | None:
         """Like :meth:`take`, for one record."""
         record = self.next_of_run()
         if record is not None:
@@ -121,25 +134,25 @@ class Fetcher:
                 self._check()
                 record = self._hand_out_one()
                 remaining = deadline - time.monotonic()
-                if record is not None or remaining <= 0:
+                if record is not None or remaining <= 0 or self.stopped:
                     return record
                 self._fill(remaining, _BATCH)
         finally:
             self._taker = None
 
-    def next_of_run(self) -> Record | None:
-        """Returns the next record of the run being iterated over, if checking the clock is enough to hand it out.
-        Returns ``None`` otherwise: call :meth:`take_one`. The application is done with the previous record."""
+    def next_of_run(self) -> Record[Any, Any] | None:
+        """Returns the next record of the run being iterated over, or ``None`` if more than the clock must be checked
+        before it is handed out: then call :meth:`take_one`. The previous record counts as consumed."""
         iterated = self._runs.iterated
         if iterated is None or self._failing or _monotonic() >= self._until:
             return None
         message = next(iterated.rest, None)
-        return None if message is None else Record(message)
+        return None if message is None else self._record(message)
 
-    def iterate(self, take_next: Callable[[], Record]) -> Iterator[Record]:
-        """Yields records as they arrive, until the consumer is closed. Contains :meth:`next_of_run` inline, because
-        every call costs time here, and calls ``take_next`` when the run has no record left."""
-        runs, failing = self._runs, self._failing
+    def iterate(self, take_next: Callable[[], Record[Any, Any]]) -> Iterator[Record[Any, Any]]:
+        """Yields records as they arrive, until the consumer is closed. Inlines :meth:`next_of_run`, because every call
+        costs time here. Calls ``take_next`` when the run has no record left."""
+        runs, failing, as_record = self._runs, self._failing, self._record
         while True:
             iterated = runs.iterated
             if iterated is not None:
@@ -148,7 +161,7 @@ class Fetcher:
                     message = next(rest, None)
                     if message is None:
                         break
-                    yield Record(message)
+                    yield as_record(message)
             try:
                 record = take_next()
             except ConsumerClosed:
@@ -157,13 +170,12 @@ class Fetcher:
 
     @property
     def records(self) -> int:
-        """The number of records handed out."""
         with self._lock:
             return self._runs.records
 
     def in_hand_of_others(self, closing: threading.Thread) -> bool:
-        """Whether a living thread other than ``closing`` has records in hand. If so, wakes the connector once it has
-        none."""
+        """Whether a living thread other than ``closing`` has records in hand. If so, wakes the connector once that
+        thread has finished them."""
         reader = self.reader
         if reader is None or reader is closing or not reader.is_alive():
             return False
@@ -190,17 +202,21 @@ class Fetcher:
         with self._lock:
             return self._runs.take(limit)
 
-    def _hand_out_one(self) -> Record | None:
+    def _hand_out_one(self) -> Record[Any, Any] | None:
         if not self._may_hand_out():
             return None
         until = self._hands_out_until()
         with self._lock:
             self._until = until
+            if self.stopped:  # a signal handler may have called stop() just now
+                self._until = 0.0
             message = self._runs.take_one()
-        return None if message is None else Record(message)
+        return None if message is None else self._record(message)
 
     def _may_hand_out(self) -> bool:
         """Whether records may be handed out now. Raises the failure of a partition that cannot continue."""
+        if self.stopped:
+            return False
         if self._failing:
             self.partitions.raise_failing()
         if not self._runs:
@@ -212,8 +228,19 @@ class Fetcher:
 
     # --- fetching ----------------------------------------------------------------------------------------------------
 
+    @property
+    def has_fetched(self) -> bool:
+        """Whether there may be something to hand out."""
+        return bool(self._runs)
+
+    def fetch_ahead(self, until: Callable[[], bool]) -> None:
+        """Waits until the fetcher has fetched something, the application must see an error, or ``until`` returns true.
+        Call it on a thread that takes no records. Raises :class:`BrokerError`."""
+        while not (self._runs or self._failing or self.stopped or until()):
+            self._fill(1.0, _BATCH)
+
     def _fill(self, timeout_s: float, at_once: int) -> None:
-        """Waits briefly for records and keeps those that arrive as runs."""
+        """Waits briefly for records, and keeps the ones that arrive, as runs."""
         self._changed.clear()
         if self._runs.queued or not self._live or not self._client.fetch(timeout_s, at_once, self._take_in):
             self._changed.wait(min(timeout_s, _IDLE_SLICE_S))
@@ -226,10 +253,10 @@ class Fetcher:
         If a partition is still held, its dropped records are fetched again, because its serial has changed.
         """
         with self._lock:
-            if any(map(_error, messages)):
+            if any(map(self._error, messages)):
                 messages = self._without_errors(messages, serials)
-            for topic, of_topic in groupby(messages, _topic):
-                for partition, found in groupby(of_topic, _partition):
+            for topic, of_topic in groupby(messages, self._topic):
+                for partition, found in groupby(of_topic, self._partition):
                     key = (topic, partition)
                     holding = self._live.get(key)
                     if holding is not None and serials.get(key) == holding.serial:
@@ -262,6 +289,11 @@ class Fetcher:
         self._client.use(client)
         self._changed.set()
 
+    def stop(self) -> None:
+        """Hands out nothing more. A signal handler may call this, so it takes no lock."""
+        self.stopped = True
+        self._until = 0.0
+
     def close(self) -> None:
         """Stops fetching and closes the client."""
         self.partitions.close()
@@ -269,5 +301,5 @@ class Fetcher:
         self._changed.set()
 
     def forked(self) -> None:
-        """Marks this copy in a forked process, where nothing may be handed out: see ``check``."""
+        """Makes this copy, which belongs to a forked process, hand out nothing; ``check`` raises the error."""
         self._runs.forked()

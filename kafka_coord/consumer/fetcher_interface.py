@@ -13,10 +13,11 @@ class Fetchers(Protocol):
     """The fetchers of one consumer. No method blocks; the connector's thread calls all of them."""
 
     def hold(self, starts: Mapping[TopicPartition, StartPoint]) -> None:
-        """Take partitions over without fetching them yet. Leave partitions that are held already unchanged."""
+        """Take partitions over without fetching them yet. Partitions that are already held stay unchanged."""
 
     def resolved(self) -> bool:
-        """Whether the start offset of every held partition is known. If not, find it out and wake the connector."""
+        """Whether the start offset of every held partition is known. If not, find out the missing ones and wake the
+        connector."""
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
         """Fetch these partitions and hand out their records."""
@@ -26,7 +27,7 @@ class Fetchers(Protocol):
 
     def in_hand(self, partitions: Iterable[TopicPartition]) -> bool:
         """Whether the application has records of these partitions in hand. If so, wake the connector once it has
-        not."""
+        finished them."""
 
     def held_partitions(self) -> Iterable[TopicPartition]:
         """All partitions held."""
@@ -48,5 +49,5 @@ class Fetchers(Protocol):
         """Release all partitions at once. Returns those that were held."""
 
     def orphans_in_hand(self) -> bool:
-        """Whether the application still works on records of a lost incarnation. If so, wake the connector when it no
-        longer does."""
+        """Whether the application still works on records of a lost incarnation. If so, wake the connector once it has
+        finished them."""

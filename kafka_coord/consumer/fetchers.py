@@ -1,8 +1,9 @@
-"""The fetchers of all streams of a consumer: carries out the connector's commands with librdkafka."""
+"""The fetchers of all streams of a consumer, which carry out the connector's commands with librdkafka."""
 
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -10,13 +11,15 @@ from concurrent.futures import Future
 from typing import Any
 
 from confluent_kafka import Consumer as KafkaConsumer
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, libversion
-from confluent_kafka import TopicPartition as Assigned
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import KafkaError, KafkaException, Message, libversion
+from confluent_kafka.admin import AdminClient
 
+from kafka_coord.consumer.confluent_names import suggestion
 from kafka_coord.consumer.fetcher import Fetcher
 from kafka_coord.consumer.held_partition import HeldPartition
-from kafka_coord.consumer.reset import OffsetReset
+from kafka_coord.consumer.log_offsets import LogOffsets
+from kafka_coord.consumer.offset_reset import OffsetReset
+from kafka_coord.consumer.record import Record
 from kafka_coord.consumer.stream_partitions import offsets_of
 from kafka_coord.errors import ConsumerError, NoOffset, SettingsError
 from kafka_coord.model import NO_OFFSET, StartPoint, TopicPartition
@@ -26,11 +29,11 @@ rdkafka_log = logging.getLogger("kafka_coord.librdkafka")
 
 GROUP_PREFIX = "kafka-coord."
 """librdkafka requires a ``group.id`` even when partitions are assigned by hand, and looks up that group's coordinator.
-Nobody joins the group or commits to it. The prefix tells it from a Kafka group of the same name."""
+Nobody joins the group or commits to it. The prefix distinguishes it from a Kafka group of the same name."""
 
 _LOCKS_UP = 0x020A0000
-"""From this version of librdkafka on, a client may lock up for good, together with all threads of the interpreter, when
-a broker leaves the cluster and comes back (its issue 5476; docs/adr/0011-librdkafka-before-2.10.md)."""
+"""In this and later versions of librdkafka, a client may deadlock, together with all threads of the interpreter, when a
+broker leaves the cluster and comes back (its issue 5476; docs/adr/0011-librdkafka-before-2.10.md)."""
 
 _END_RETRY_S = 0.2
 
@@ -77,11 +80,26 @@ def _client(settings: Mapping[str, Any]) -> KafkaConsumer:
     try:
         return KafkaConsumer(dict(settings), logger=rdkafka_log)
     except (KafkaException, ValueError, TypeError) as error:
-        raise SettingsError(f"librdkafka does not accept the kafka settings: {error}") from error
+        why = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+        unknown = re.fullmatch(r'No such configuration property: "(.*)"', why)
+        hint = suggestion(unknown[1]) if unknown else ""
+        raise SettingsError(f"librdkafka does not accept the kafka settings: {why}{hint}") from error
+
+
+class Clients:
+    """Makes librdkafka's clients. ``message`` is the type of their messages."""
+
+    message: type[Any] = Message
+
+    def consumer(self, settings: Mapping[str, Any]) -> KafkaConsumer:
+        return _client(settings)
+
+    def admin(self, settings: Mapping[str, Any]) -> AdminClient:
+        return AdminClient(dict(settings), logger=rdkafka_log)
 
 
 class KafkaFetchers:
-    """The fetchers of one consumer, one per stream. ``addresses`` are set once brokers are known."""
+    """The fetchers of one consumer, one per stream."""
 
     def __init__(
         self,
@@ -93,20 +111,30 @@ class KafkaFetchers:
         hands_out_until: Callable[[], float],
         check: Callable[[], None],
         wake: Callable[[], None],
+        record: Callable[[Any], Record[Any, Any]] = Record,
+        clients: Clients | None = None,
     ) -> None:
         self._settings = dict(settings)
+        self._clients = clients or Clients()
         self._reset = reset
         self._auto_commit = auto_commit
         self._wake = wake
-        self._lock = threading.Lock()
         self._brokers_down = False
         self._used: tuple[str, ...] = ()
-        self._admin: AdminClient | None = None
+        self.log_offsets = LogOffsets(uncommitted=settings.get("isolation.level") == "read_uncommitted")
         self._ends: dict[TopicPartition, Future[Any]] = {}
         self._ends_at = 0.0
         self._unresolved: set[TopicPartition] = set()
         self.streams = tuple(
-            Fetcher(number, reset=reset, hands_out_until=hands_out_until, check=check, wake=wake)
+            Fetcher(
+                number,
+                reset=reset,
+                hands_out_until=hands_out_until,
+                check=check,
+                wake=wake,
+                record=record,
+                message=self._clients.message,
+            )
             for number in range(streams)
         )
         self._stream_of: dict[TopicPartition, Fetcher] = {}
@@ -118,13 +146,13 @@ class KafkaFetchers:
                 name,
             )
 
-    # --- what the connector asks (kafka_coord.consumer.connector.Fetchers) -------------------------------------------
+    # --- the interface of the connector: see fetcher_interface -------------------------------------------------------
 
     def hold(self, starts: Mapping[TopicPartition, StartPoint]) -> None:
         by_stream: dict[Fetcher, list[HeldPartition]] = {}
         for partition, point in starts.items():
             if partition in self._stream_of:
-                continue  # held already: this start was carried out before, but its acknowledgement was lost
+                continue  # already held: this start was carried out before, but its acknowledgement was lost
             holding = HeldPartition(partition, point.offset)
             if point.offset == NO_OFFSET and self._reset is OffsetReset.LATEST:
                 self._unresolved.add(partition)
@@ -160,19 +188,11 @@ class KafkaFetchers:
             holding.position = holding.consumed = holding.asked = offset
 
     def _ask_ends(self, partitions: Iterable[TopicPartition]) -> None:
-        if self._admin is None:
+        if self.log_offsets.admin is None:
             return
         self._ends_at = time.monotonic() + _END_RETRY_S
-        isolation = IsolationLevel.READ_COMMITTED
-        if self._settings.get("isolation.level") == "read_uncommitted":
-            isolation = IsolationLevel.READ_UNCOMMITTED
-        asked = self._admin.list_offsets(
-            {Assigned(*partition): _latest() for partition in partitions},
-            isolation_level=isolation,
-            request_timeout=5.0,
-        )
-        for assigned, future in asked.items():
-            self._ends[TopicPartition(assigned.topic, assigned.partition)] = future
+        for partition, future in self.log_offsets.ask_ends(partitions).items():
+            self._ends[partition] = future
             future.add_done_callback(lambda _: self._wake())
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
@@ -208,8 +228,8 @@ class KafkaFetchers:
         return any(fetcher.partitions.in_hand(wanted) for fetcher, wanted in self._by_stream(partitions).items())
 
     def in_hand_of_others(self, closing: threading.Thread) -> bool:
-        """Whether any thread has records in hand and will call again. The closing thread does not count, because it is
-        busy closing the consumer, nor does a thread that has ended."""
+        """Whether any thread has records in hand and will call again. The closing thread and threads that have ended do
+        not count."""
         return any(fetcher.in_hand_of_others(closing) for fetcher in self.streams)
 
     def release(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -270,7 +290,7 @@ class KafkaFetchers:
         if target is OffsetReset.EARLIEST:
             offset = NO_OFFSET
         elif target is OffsetReset.LATEST:
-            offset = self._end_now(partition)
+            offset = self.log_offsets.ends([partition])[partition]
         elif isinstance(target, int) and target >= 0:
             offset = target
         else:
@@ -278,21 +298,12 @@ class KafkaFetchers:
         self._unresolved.discard(partition)
         fetcher.partitions.seek(holding, offset)
 
-    def _end_now(self, partition: TopicPartition) -> int:
-        if self._admin is None:
-            raise ConsumerError(f"cannot seek {partition} to its end: no broker is known yet")
-        asked = self._admin.list_offsets({Assigned(*partition): _latest()}, request_timeout=5.0)
-        try:
-            return int(next(iter(asked.values())).result().offset)
-        except KafkaException as error:
-            raise ConsumerError(f"cannot seek {partition} to its end: {error}") from error
-
     # --- clients -----------------------------------------------------------------------------------------------------
 
     def connect(self, addresses: tuple[str, ...]) -> None:
         """Starts fetching through these brokers. A later call matters only if none of the earlier brokers is left.
 
-        A librdkafka client learns the brokers of its cluster by itself, but its user cannot give it new ones. If all
+        A librdkafka client learns the brokers of its cluster on its own, but its user cannot give it new ones. If all
         the brokers it knows are gone and others have come, the client must be replaced.
         """
         if not addresses:
@@ -306,9 +317,9 @@ class KafkaFetchers:
         self._brokers_down = False
         only_clients = {name: value for name, value in settings.items() if name not in _CONSUMER_ONLY}
         # A topic recreated within the age of its metadata corrupts librdkafka's memory (ADR 11).
-        self._admin = AdminClient(only_clients | {"metadata.max.age.ms": 100}, logger=rdkafka_log)
+        self.log_offsets.admin = self._clients.admin(only_clients | {"metadata.max.age.ms": 100})
         for fetcher in self.streams:
-            fetcher.use(_client(settings | {"error_cb": self._on_error}))
+            fetcher.use(self._clients.consumer(settings | {"error_cb": self._on_error}))
         self._wake()
 
     def _on_error(self, error: KafkaError) -> None:
@@ -323,7 +334,7 @@ class KafkaFetchers:
     def close(self) -> None:
         for fetcher in self.streams:
             fetcher.close()
-        self._admin = None
+        self.log_offsets.admin = None
 
 
 _CONSUMER_ONLY = frozenset(
@@ -339,8 +350,3 @@ _CONSUMER_ONLY = frozenset(
         "isolation.level",
     }
 )
-
-
-def _latest() -> OffsetSpec:
-    spec: OffsetSpec = OffsetSpec.latest()
-    return spec

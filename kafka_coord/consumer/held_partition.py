@@ -43,23 +43,23 @@ class HeldPartition:
         self.position = self.consumed = self.asked = self.committed = offset
         self.may_go_back = False
         self.begun = False
-        """Whether its start-fetcher was carried out, so that it may be fetched."""
+        """Whether the start-fetcher was carried out, so that the partition may be fetched."""
         self.paused = False
         self.stopping = False
         self.failure: NoOffset | None = None
-        """The reason why it cannot be read until the application seeks; ``None`` if it can."""
+        """Why the partition cannot be read until the application seeks; ``None`` if it can be read."""
         self.serial = next(_serials)
-        """The serial of the present fetch. Records of another serial were fetched before a seek, a pause or a stop, and
+        """The serial of the current fetch. Records of another serial were fetched before a seek, a pause or a stop, and
         are dropped."""
 
     @property
     def wanted(self) -> bool:
-        """Whether it should be fetched now."""
+        """Whether to fetch the partition now."""
         return self.begun and not self.paused and not self.stopping and self.failure is None
 
     @property
     def fetch_from(self) -> int:
-        """The offset to start fetching from, as librdkafka writes it."""
+        """The offset to start fetching from, in librdkafka's notation."""
         return self.position if self.position >= 0 else int(OFFSET_BEGINNING)
 
     def renew(self) -> None:
@@ -81,8 +81,8 @@ class HeldPartition:
         return self.admit(self.consumed if auto_commit else self.asked)
 
     def admit(self, offset: int) -> int | None:
-        """Returns ``offset`` if it may be stored, otherwise ``None``: it must change the stored offset, and lower it
-        only if the application asked for that."""
+        """Returns ``offset`` if it may be stored, otherwise ``None``. It must differ from the stored offset, and may be
+        lower only if ``may_go_back`` is set."""
         if offset in (NO_OFFSET, self.committed) or (offset < self.committed and not self.may_go_back):
             return None
         return offset

@@ -1,4 +1,4 @@
-"""The open consumers of this process: they leave their groups when it exits, and hand out nothing after a fork."""
+"""The open consumers of this process. They leave their groups when it exits; their copies in a fork return nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Consumer(Protocol):
     @property
     def streams(self) -> Iterable[_Stream]: ...
 
-    def close(self, *, timeout_s: float) -> None: ...
+    def _leave(self, timeout_s: float) -> None: ...
 
 
 open_consumers: weakref.WeakSet[_Consumer] = weakref.WeakSet()
@@ -27,13 +27,13 @@ open_consumers: weakref.WeakSet[_Consumer] = weakref.WeakSet()
 
 @atexit.register
 def _leave_at_exit() -> None:
-    """Leaves the groups of consumers that the program did not close, so that they need not time out."""
+    """Makes consumers that the program did not close leave their groups: others then need not wait for a timeout."""
     for consumer in list(open_consumers):
-        consumer.close(timeout_s=_EXIT_S)
+        consumer._leave(_EXIT_S)
 
 
 def _forked() -> None:
-    """Disables the child's copies of its parent's consumers: none of them may hand out a record here."""
+    """Disables the child process's copies of the parent's consumers."""
     for consumer in list(open_consumers):
         for stream in consumer.streams:
             stream.forked()

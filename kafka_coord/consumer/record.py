@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    K = TypeVar("K", default=bytes)
+    V = TypeVar("V", default=bytes)
+else:
+    from typing import TypeVar
+
+    K = TypeVar("K")
+    V = TypeVar("V")
 
 _TIMESTAMP_TYPES = ("none", "create", "log_append")
 
 
-class Record:
+class Record(Generic[K, V]):
     """One record of one partition. Immutable; ``topic``, ``partition``, ``offset`` as in Kafka.
 
     It keeps librdkafka's message and reads each field from it on demand. When it copied all fields, this class was the
@@ -31,17 +44,27 @@ class Record:
 
     @property
     def offset(self) -> int:
-        """Its place in the partition."""
+        """The record's position in the partition."""
         return self._message.offset()  # type: ignore[no-any-return]
 
     @property
-    def key(self) -> bytes | None:
-        """The key, or ``None``."""
+    def key(self) -> K | None:
+        """The key, or ``None``. Raises what the consumer's ``key_deserializer`` raises."""
         return self._message.key()  # type: ignore[no-any-return]
 
     @property
-    def value(self) -> bytes | None:
-        """The value; ``None`` is a tombstone."""
+    def value(self) -> V | None:
+        """The value; ``None`` is a tombstone. Raises what the consumer's ``value_deserializer`` raises."""
+        return self._message.value()  # type: ignore[no-any-return]
+
+    @property
+    def raw_key(self) -> bytes | None:
+        """The key as in Kafka."""
+        return self._message.key()  # type: ignore[no-any-return]
+
+    @property
+    def raw_value(self) -> bytes | None:
+        """The value as in Kafka."""
         return self._message.value()  # type: ignore[no-any-return]
 
     @property
@@ -61,28 +84,93 @@ class Record:
         return tuple(self._message.headers() or ())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Lets a record be pickled, as when it is passed to another process, which gets a copy."""
-        asked = ("topic", "partition", "offset", "key", "value", "timestamp", "headers")
-        return Record, (_CopiedMessage({name: getattr(self._message, name)() for name in asked}),)
+        """Makes records picklable, for example to pass a copy to another process."""
+        return Record, (_copied(self._message),)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Record):
             return NotImplemented
-        return (self.topic, self.partition, self.offset, self.key, self.value) == (
+        return (self.topic, self.partition, self.offset, self.raw_key, self.raw_value) == (
             other.topic,
             other.partition,
             other.offset,
-            other.key,
-            other.value,
+            other.raw_key,
+            other.raw_value,
         )
 
     def __hash__(self) -> int:
         return hash((self.topic, self.partition, self.offset))
 
     def __repr__(self) -> str:
-        value = repr(self.value)
+        value = repr(self.raw_value)
         shown = value if len(value) <= 60 else value[:57] + "…"
-        return f"Record({self.topic}-{self.partition}@{self.offset} key={self.key!r} value={shown})"
+        return f"Record({self.topic}-{self.partition}@{self.offset} key={self.raw_key!r} value={shown})"
+
+
+@dataclass(frozen=True, slots=True)
+class Deserializers:
+    """The functions that make an application's objects from bytes; ``None`` leaves the bytes. A missing key or value
+    stays ``None``."""
+
+    key: Callable[[bytes], Any] | None = None
+    value: Callable[[bytes], Any] | None = None
+
+    def record(self) -> Callable[[Any], Record[Any, Any]]:
+        """Returns the function that makes a record from a message."""
+        if self.key is None and self.value is None:
+            return Record
+        return lambda message: _DeserializedRecord(self, message)
+
+
+class _DeserializedRecord(Record[K, V]):
+    """Calls each function once, when the application first reads the attribute. So a malformed record fails where the
+    application can handle it, and does not stop the consumer."""
+
+    __slots__ = ("_deserializers", "_key", "_value")
+
+    def __init__(self, deserializers: Deserializers, message: Any) -> None:
+        super().__init__(message)
+        self._deserializers = deserializers
+        self._key: Any = _UNREAD
+        self._value: Any = _UNREAD
+
+    @property
+    def key(self) -> K | None:
+        if self._key is _UNREAD:
+            self._key = self._read(self._deserializers.key, self.raw_key, "key")
+        return self._key  # type: ignore[no-any-return]
+
+    @property
+    def value(self) -> V | None:
+        if self._value is _UNREAD:
+            self._value = self._read(self._deserializers.value, self.raw_value, "value")
+        return self._value  # type: ignore[no-any-return]
+
+    def _read(self, deserialize: Callable[[bytes], Any] | None, data: bytes | None, what: str) -> Any:
+        if deserialize is None or data is None:
+            return data
+        try:
+            return deserialize(data)
+        except Exception as error:
+            error.add_note(f"This was the {what} of {self!r}.")
+            raise
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (_copied(self._message), self.key, self.value)
+
+
+_UNREAD = object()
+
+
+def _restored(message: _CopiedMessage, key: Any, value: Any) -> Record[Any, Any]:
+    record: _DeserializedRecord[Any, Any] = _DeserializedRecord(Deserializers(), message)
+    record._key, record._value = key, value
+    return record
+
+
+def _copied(message: Any) -> _CopiedMessage:
+    asked = ("topic", "partition", "offset", "key", "value", "timestamp", "headers")
+    return _CopiedMessage({name: getattr(message, name)() for name in asked})
 
 
 class _CopiedMessage:

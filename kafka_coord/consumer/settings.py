@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import secrets
@@ -10,10 +11,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from kafka_coord.channel.interface import SessionHandle
-from kafka_coord.consumer.reset import OffsetReset
+from kafka_coord.consumer.offset_reset import OffsetReset
 from kafka_coord.errors import SettingsError
 from kafka_coord.model import Member, Mode, Subscription, TopicPartition
 from kafka_coord.model import json_fields as fields
@@ -25,7 +27,7 @@ from kafka_coord.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A consumer's registration, except for the time and session in which it registers."""
+    """A consumer's registration, without its time and session."""
 
     group: str
     consumer: str
@@ -91,7 +93,7 @@ def membership(
     return Membership(
         group=group,
         consumer=legal("consumer", consumer_id) if consumer_id is not None else generated_id(group),
-        subscription=_subscription(topics, patterns, streams),
+        subscription=subscription(topics, patterns, streams),
         assignor=assignor,
         capacity=capacity,
         rack=rack,
@@ -100,9 +102,10 @@ def membership(
     )
 
 
-def _subscription(
+def subscription(
     topics: Iterable[str] | Mapping[str, int] | None, patterns: Mapping[str, str | None], streams: int
 ) -> Subscription:
+    """Checks the topics or the pattern. Raises :class:`SettingsError`."""
     given = [name for name, value in {"topics": topics, **patterns}.items() if value is not None]
     if len(given) != 1:
         raise SettingsError(f"give one of topics, include and exclude, not {' and '.join(given) or 'none'}")
@@ -111,12 +114,12 @@ def _subscription(
         return Subscription.matching(pattern, black_list=given[0] in {"exclude", "black_list"}, streams=streams)
     if isinstance(topics, str):
         raise SettingsError(f"topics={topics!r} is one string: give a list, topics=[{topics!r}]")
-    subscription = Subscription.to(topics or (), streams)
-    if not subscription.topics:
+    wanted = Subscription.to(topics or (), streams)
+    if not wanted.topics:
         raise SettingsError("topics is empty: name at least one, or give include=PATTERN")
-    for topic, count in subscription.topics.items():
+    for topic, count in wanted.topics.items():
         between(f"topics[{topic!r}]", count, 1, MAX_STREAMS)
-    return subscription
+    return wanted
 
 
 def stream_count(subscription: Subscription) -> int:
@@ -125,14 +128,14 @@ def stream_count(subscription: Subscription) -> int:
 
 
 def between(name: str, value: object, low: int, high: int) -> int:
-    """Returns ``value`` if it is a whole number in that range; otherwise raises :class:`SettingsError`."""
+    """Returns ``value`` if it is a whole number from ``low`` to ``high``; otherwise raises :class:`SettingsError`."""
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise SettingsError(f"{name} is {value!r}: use a whole number from {low} to {high}")
     return value
 
 
 def one_of(name: str, value: str, choices: type[StrEnum]) -> Any:
-    """Returns ``value`` as a member of an enumeration; raises :class:`SettingsError` if there is none."""
+    """Returns the member of ``choices`` with this value. Raises :class:`SettingsError` if there is none."""
     try:
         return choices(value)
     except ValueError:
@@ -163,7 +166,8 @@ def reading(
     return Reading(offset_reset(auto_offset_reset), interval_ms / 1000 or None, kafka, listener)
 
 
-PartitionCallback = Callable[[frozenset[TopicPartition]], None]
+PartitionCallback = Callable[[frozenset[TopicPartition]], Any]
+ApplicationCallback = PartitionCallback | Callable[[Any, frozenset[TopicPartition]], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +181,12 @@ class Callbacks:
 
 def callbacks(
     *,
-    on_start: PartitionCallback | None,
-    on_stop: PartitionCallback | None,
-    on_assign: PartitionCallback | None,
-    on_revoke: PartitionCallback | None,
-    on_lost: PartitionCallback | None,
+    on_start: ApplicationCallback | None,
+    on_stop: ApplicationCallback | None,
+    on_assign: ApplicationCallback | None,
+    on_revoke: ApplicationCallback | None,
+    on_lost: ApplicationCallback | None,
+    consumer: object,
 ) -> Callbacks:
     """Raises :class:`SettingsError` if a callback is given under both of its names."""
     for name, one, alias, other in (
@@ -190,11 +195,24 @@ def callbacks(
     ):
         if one is not None and other is not None:
             raise SettingsError(f"give {name} or {alias}, not both: they name the same callback")
-    return Callbacks(on_start or on_assign, on_stop or on_revoke, on_lost)
+    return Callbacks(
+        *(_bound(callback, consumer) for callback in (on_start or on_assign, on_stop or on_revoke, on_lost))
+    )
+
+
+def _bound(callback: Any, consumer: object) -> PartitionCallback | None:
+    """Gives the consumer to a callback with two parameters, which may run before the constructor has returned it."""
+    try:
+        found = inspect.signature(callback).parameters.values()
+    except (TypeError, ValueError):  # None, or a C function without a signature
+        return callback  # type: ignore[no-any-return]
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    required = [one for one in found if one.kind in positional and one.default is one.empty]
+    return partial(callback, consumer) if len(required) == 2 else callback
 
 
 def offset_reset(value: str) -> OffsetReset:
-    """Parses ``auto_offset_reset``. Also accepts Kafka's ``none``, and ``smallest`` and ``largest`` of 0.8."""
+    """Parses ``auto_offset_reset``. Also accepts Kafka's ``none``, and 0.8's ``smallest`` and ``largest``."""
     spelled = {"smallest": "earliest", "largest": "latest", "none": "error"}.get(str(value), value)
     reset: OffsetReset = one_of("auto_offset_reset", spelled, OffsetReset)
     return reset

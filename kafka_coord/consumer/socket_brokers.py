@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 class SocketBrokers:
     """The socket channel's counterpart of :class:`kafka_coord.consumer.brokers.BrokerDirectory`. Any thread may report
-    brokers with :meth:`learn`. ``ask`` sends the question to the coordinator, which answers later."""
+    brokers with :meth:`learn`. ``ask`` asks the coordinator for the brokers; the answer arrives later."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class SocketBrokers:
         self.problem = ""
 
     def learn(self, metadata: ClusterMetadata) -> None:
-        """Takes the brokers from a host's answer."""
+        """Takes over the brokers from a host's answer."""
         brokers = []
         for number, endpoints in metadata.brokers.items():
             written = {"endpoints": list(endpoints), "listener_security_protocol_map": dict(metadata.protocols)}
@@ -51,10 +51,10 @@ class SocketBrokers:
             self._wake()
 
     def step(self) -> bool:
-        """Whether something changed since the last step."""
+        """Whether the addresses or the problem have changed since the last step."""
         changed, self._changed = self._changed, False
         return changed
 
     def look_again(self) -> None:
-        """Asks the coordinator. Every new connection asks its host, too."""
+        """Asks the coordinator for the brokers. Every new connection asks its host too."""
         self._ask()

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Generic
 
 from confluent_kafka import Message
 
 from kafka_coord.consumer.fetcher import DEFAULT_MAX_RECORDS, Fetcher
-from kafka_coord.consumer.record import Record
+from kafka_coord.consumer.record import K, Record, V
 from kafka_coord.errors import ConsumerClosed
 from kafka_coord.model import TopicPartition
 
 
-class Stream:
-    """The records of the partitions this stream fetches. Iterating ends when the consumer is closed."""
+class Stream(Generic[K, V]):
+    """The records of the stream's partitions. Iteration ends when the consumer is closed or stopped."""
 
     def __init__(self, fetcher: Fetcher, check_process: Callable[[], None]) -> None:
         self._fetcher = fetcher
@@ -21,14 +22,13 @@ class Stream:
 
     @property
     def number(self) -> int:
-        """Its index among the consumer's streams."""
+        """The stream's index in the consumer."""
         return self._fetcher.number
 
-    def poll(self, timeout_s: float = 1.0) -> Record | None:
+    def poll(self, timeout_s: float = 1.0) -> Record[K, V] | None:
         """Returns the next record, or ``None`` if none arrived within ``timeout_s`` seconds.
 
-        The call means that the application is done with the previous record, which then counts as consumed. It raises
-        the errors that :class:`~kafka_coord.Consumer` lists.
+        The previous record then counts as consumed. Raises the errors that :class:`~kafka_coord.Consumer` lists.
         """
         record = self._fetcher.next_of_run()
         if record is not None:
@@ -36,17 +36,15 @@ class Stream:
         self._check_process()
         return self._fetcher.take_one(timeout_s)
 
-    def consume(self, max_records: int = DEFAULT_MAX_RECORDS, timeout_s: float = 1.0) -> list[Record]:
-        """Returns up to ``max_records`` records as soon as there is one; none if none arrived within ``timeout_s``
-        seconds.
-
-        The call means that the application is done with all previous records.
+    def consume(self, max_records: int = DEFAULT_MAX_RECORDS, timeout_s: float = 1.0) -> list[Record[K, V]]:
+        """Returns up to ``max_records`` records as soon as there is one, or an empty list after ``timeout_s`` seconds.
+        All previous records then count as consumed.
         """
         self._check_process()
         return self._fetcher.take(max_records, timeout_s)
 
     def consume_messages(self, max_messages: int = DEFAULT_MAX_RECORDS, timeout_s: float = 1.0) -> list[Message]:
-        """Like :meth:`consume`, but returns confluent-kafka's messages instead of records. None of them is an error."""
+        """Like :meth:`consume`, but returns confluent-kafka's messages. They are never errors."""
         self._check_process()
         return self._fetcher.take_messages(max_messages, timeout_s)
 
@@ -54,22 +52,24 @@ class Stream:
         """The partitions this stream fetches now."""
         return frozenset(holding.partition for holding in self._fetcher.partitions.holdings() if not holding.stopping)
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[Record[K, V]]:
         return self._fetcher.iterate(self._take)
 
     def forked(self) -> None:
-        """Marks this copy in a forked process: its next call raises an error that says so."""
+        """Makes this copy, which belongs to a forked process, hand out nothing. Its next call raises an error."""
         self._fetcher.forked()
 
-    def __next__(self) -> Record:
+    def __next__(self) -> Record[K, V]:
         try:
             return self._fetcher.next_of_run() or self._take()
         except ConsumerClosed:
             raise StopIteration from None
 
-    def _take(self) -> Record:
+    def _take(self) -> Record[K, V]:
         self._check_process()
         while True:
             record = self._fetcher.take_one(1.0)
             if record is not None:
                 return record
+            if self._fetcher.stopped:
+                raise ConsumerClosed("the consumer was stopped")

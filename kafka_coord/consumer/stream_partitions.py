@@ -1,4 +1,4 @@
-"""The partitions of one stream: which it holds, which it fetches, and its progress in each.
+"""The partitions of one stream: those it holds, those it fetches, and its progress in each.
 
 The application's thread and the connector's meet here, and neither waits for the other. One lock guards all state and
 is held for microseconds. ``changed`` tells the client to fetch other partitions or offsets.
@@ -67,7 +67,7 @@ class StreamPartitions:
             self._wake()
 
     def seek(self, holding: HeldPartition, offset: int) -> None:
-        """Continues from ``offset`` (``NO_OFFSET``: the beginning of the log)."""
+        """Continues the partition from ``offset`` (``NO_OFFSET``: the beginning of the log)."""
         with self.lock:
             if self._held.get(holding.partition) is not holding:
                 return
@@ -79,7 +79,7 @@ class StreamPartitions:
         self._changed()
 
     def pause(self, holding: HeldPartition, *, paused: bool) -> None:
-        """Pauses the partition, or continues it where it was."""
+        """Pauses the partition, or resumes it where it was paused."""
         with self.lock:
             if self._held.get(holding.partition) is not holding or holding.paused == paused:
                 return
@@ -88,7 +88,7 @@ class StreamPartitions:
         self._changed()
 
     def fail(self, holding: HeldPartition, failure: NoOffset) -> None:
-        """Marks a partition that cannot continue by itself: every call of the application raises ``failure`` until it
+        """Marks a partition that cannot continue: every call of the application raises ``failure`` until it
         seeks."""
         with self.lock:
             if self._held.get(holding.partition) is not holding or holding.stopping:
@@ -107,7 +107,7 @@ class StreamPartitions:
             raise failures[0].with_traceback(None)
 
     def _fetch_anew(self, holding: HeldPartition) -> None:
-        """Fetches again from its position and drops what was fetched so far. The caller holds the lock."""
+        """Drops the partition's fetched records and fetches again from its position. The caller holds the lock."""
         holding.renew()
         self.runs.drop({holding.partition})
         if holding.wanted:
@@ -116,7 +116,7 @@ class StreamPartitions:
             self.live.pop(holding.partition, None)
 
     def snapshot(self, *, with_in_hand: bool) -> dict[TopicPartition, int]:
-        """The offsets to store for everything consumed. ``with_in_hand``: records in hand count as consumed."""
+        """The offsets to store for everything consumed. With ``with_in_hand``, records in hand count as consumed."""
         with self.lock:
             self.runs.account()
             if with_in_hand:
@@ -169,8 +169,8 @@ class StreamPartitions:
             self.runs.drop(set(partitions))
 
     def in_hand(self, partitions: Iterable[TopicPartition] | None = None) -> bool:
-        """Whether the application has records of these (default: all) in hand; if so, the connector is woken when it
-        no longer has."""
+        """Whether the application has records of these partitions (default: all) in hand. If so, wakes the connector
+        once it has finished them."""
         with self.lock:
             self.runs.account()
             wanted = self._held if partitions is None else partitions
@@ -228,6 +228,5 @@ class StreamPartitions:
 
 
 def offsets_of(holdings: Iterable[HeldPartition], *, auto_commit: bool) -> dict[TopicPartition, int]:
-    """The offsets to commit for these partitions."""
     found = ((holding.partition, holding.to_commit(auto_commit=auto_commit)) for holding in holdings)
     return {partition: offset for partition, offset in found if offset is not None}

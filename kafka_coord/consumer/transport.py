@@ -23,7 +23,7 @@ from kafka_coord.zk.options import ZkOptions
 from kafka_coord.zk.store import Store
 
 ANSWER_S = 10.0
-"""How long one wait for a request to the coordinator lasts at most."""
+"""The longest wait for the coordinator's answer to one request."""
 
 
 class Brokers(Protocol):
@@ -97,7 +97,7 @@ class ZooKeeperTransport:
         )
 
     def start(self) -> None:
-        """Does nothing: the store is open already."""
+        """Does nothing: the store is already open."""
 
     def close(self) -> None:
         if self._own is not None:

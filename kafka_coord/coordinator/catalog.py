@@ -1,4 +1,4 @@
-"""All topics of Kafka, as the topic listeners last saw them."""
+"""All Kafka topics, as the topic listeners last saw them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kafka_coord.model import TopicInfo
 
 
 class TopicCatalog:
-    """The listeners' thread writes it. The handler reads immutable snapshots of it."""
+    """All Kafka topics. The listeners' thread writes them; the handler reads immutable snapshots."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -25,7 +25,7 @@ class TopicCatalog:
             return self._snapshot
 
     def put(self, topic: TopicInfo) -> TopicInfo | None:
-        """Stores a topic's present state; returns the previous one."""
+        """Stores a topic's current state; returns the previous one."""
         with self._lock:
             before = self._topics.get(topic.name)
             if before != topic:

@@ -1,4 +1,4 @@
-"""The consumer coordinator while it is elected: startup in the order of docs/design.md, and its state in memory."""
+"""The elected coordinator: its startup, in the order of docs/design.md, and its state in memory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from itertools import islice
 
 from kafka_coord.coordinator.assignors import Assignor
 from kafka_coord.coordinator.catalog import TopicCatalog
+from kafka_coord.coordinator.cluster_history import ClusterHistoryWriter
 from kafka_coord.coordinator.decision_writer import ActiveLeadership
 from kafka_coord.coordinator.execute import Executor
 from kafka_coord.coordinator.handler import RebalanceRequestHandler
@@ -23,13 +24,14 @@ from kafka_coord.coordinator.listeners import (
     TopicPartitionChangeListener,
 )
 from kafka_coord.coordinator.observe import decode_member
+from kafka_coord.coordinator.operator_requests import PendingRequests, answer_op
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.registry import GroupRegistry
-from kafka_coord.coordinator.requests import PendingRequests, answer_op
 from kafka_coord.coordinator.tolerant_reads import read_each
 from kafka_coord.errors import Fenced, MalformedValue, MultiFailed, NoAuth, StoreUnavailable
-from kafka_coord.model import Member, Request, Unreadable
+from kafka_coord.model import Action, Member, Process, Request, Unreadable
+from kafka_coord.model.cluster_history import Election
 from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import Leadership
@@ -58,9 +60,12 @@ class ConsumerCoordinator:
         wake: Callable[[], None],
         assignors: Mapping[str, Assignor],
         options: CoordinatorOptions,
+        broker_id: int | None = None,
+        process: Process | None = None,
     ) -> None:
         self._store = store
         self._options = options
+        self._wake = wake
         self.leadership = leadership
         self.registry = GroupRegistry()
         self.catalog = TopicCatalog()
@@ -84,6 +89,12 @@ class ConsumerCoordinator:
         self._partitions = TopicPartitionChangeListener(self.catalog, self.registry, self.queue, self._brokers.racks)
         self._asked = RequestListener(self.requests, self.queue)
         self._swept_ms = 0.0
+        self.history: ClusterHistoryWriter | None = None
+        """``None`` if this instance is not a separate process; then nothing is recorded."""
+        if broker_id is not None and process is not None:
+            own = Election(broker_id, process.host, leadership.epoch, int(store.clock.time() * 1000))
+            self.history = ClusterHistoryWriter(store, self._executor, own)
+            self.handler.on_removal = self.record
 
     @property
     def groups(self) -> frozenset[str]:
@@ -91,12 +102,11 @@ class ConsumerCoordinator:
         return self._groups.groups
 
     def coordinator_startup(self) -> None:
-        """Arms the listeners of topics and groups, enqueues every group, and reads the interests of each group. The
-        service starts the handler's thread afterwards.
+        """Arms the listeners of topics and groups, enqueues every group, and reads each group's interests. The service
+        starts the handler's thread afterwards.
 
         The read that lists a parent also arms its watch, so nothing is missed in between. Reads are combined wherever
-        possible, because every round trip of a startup delays the first decision. Raises :class:`StoreUnavailable`:
-        resign or try again.
+        possible, because every round trip delays the first decision. On :class:`StoreUnavailable`, resign or try again.
         """
         topics = TopicChangeListener(self._watches, self.registry, self.queue, self._partitions)
         self._watches.children(layout.BROKER_IDS, self._brokers.on_children)
@@ -106,7 +116,7 @@ class ConsumerCoordinator:
         self._watches.data(layout.PAUSED, PauseListener(self._groups, self.queue, self.handler.perhaps_paused).on_data)
         self._watches.step()
         if self._watches.is_refused(layout.GROUPS):
-            raise NoAuth("cannot list the groups: grant the coordinator's user the right to read", layout.GROUPS)
+            raise NoAuth("cannot list the groups: grant the coordinator's user READ", layout.GROUPS)
         if not self._watches.told_all():  # an unread topic would count as missing
             raise StoreUnavailable("could not read all topics and groups", layout.CONSUMERS)
         self._read_what_is_listed()
@@ -115,15 +125,25 @@ class ConsumerCoordinator:
             self.leadership.epoch,
             len(self.catalog.names()),
             len(self.groups),
+            extra={"event": "started"},
         )
 
+    def record(self, action: Action) -> None:
+        """Records an operator's action in the cluster's history. Safe on any thread."""
+        if self.history is not None:
+            self.history.add(action)
+            self._wake()
+
     def step(self) -> None:
-        """Re-arms watches that fired, runs their listeners, and removes old answers from time to time."""
+        """Re-arms watches that fired, runs their listeners, writes the history, and periodically removes old
+        answers."""
         self._watches.step()
+        if self.history is not None:
+            self.history.step()
         now_ms = self._store.clock.time() * 1000
         if now_ms - self._swept_ms > self._options.answers_kept_ms / 10:
             self._swept_ms = now_ms
-            self._store.ensure_prepared()  # the group has been removed since
+            self._store.ensure_prepared()  # somebody may have deleted these znodes since
             for unit in self.requests.stale_answers(int(now_ms) - self._options.answers_kept_ms):
                 self._remove_answer(unit)
 
@@ -133,17 +153,21 @@ class ConsumerCoordinator:
         except Fenced:
             raise
         except MultiFailed as error:
-            log.debug("left an old answer reason=%s", error)  # gone, or the ACL forbids it: try the others
+            log.debug("left an old answer reason=%s", error)  # the answer is gone, or its ACL forbids the deletion
 
-    def answer(self, request: Request, result: str, message: str) -> bool:
-        """Answers a request that concerns no group. Returns whether the request has this answer now, even if the reply
-        to an earlier attempt was lost; false if the request was withdrawn."""
+    def answer(self, request: Request, result: str, message: str, also: Sequence[Op] = ()) -> bool:
+        """Answers a request that concerns no group, and writes ``also`` in the same multi.
+
+        Returns whether the request now has this answer; an earlier attempt may have stored it and lost its reply.
+        """
         answer = replace(request, result=result, message=message)
         try:
-            self._executor.write([(answer_op(request, result, message),)])
+            self._executor.write([(answer_op(request, result, message), *also)])
         except Fenced:
             raise
         except MultiFailed as error:
+            if error.path != layout.request(request.request_id):
+                raise
             self.requests.refused(error)
             found = self.requests.get(request.request_id)
             return found is not None and (found.result, found.message) == (result, message)

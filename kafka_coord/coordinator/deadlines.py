@@ -1,4 +1,5 @@
-"""Everything that depends on elapsed time: grace, overdue commands, channel retirement, offsets retention.
+"""Decides which deadlines have passed: grace, overdue commands, channel retirement, offsets retention
+(``offsets_retention``).
 
 Pure: the caller passes the time (``now`` is monotonic seconds, ``wall_ms`` ms since 1970), and the timers remember when
 each thing was first seen. ``plan`` gets the answers and needs no clock.
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from kafka_coord.coordinator.offsets_retention import offsets_expire_at_ms
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.timers import GroupTimers
 from kafka_coord.model import Assignment, Channel, GroupSettings, Ledger, Member
@@ -32,9 +34,9 @@ class DeadlineInputs:
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """``in_grace``: consumers that are gone, with their place still kept. ``overdue``: consumers with a command
-    unacknowledged past the rebalance timeout. ``retired``: consumers gone for so long that their channel may be
-    removed. ``retention_passed``: the group has been empty for longer than the retention of its offsets."""
+    """The state of all deadlines. ``in_grace``: consumers that are gone, but keep their place. ``overdue``: consumers
+    with a command unacknowledged past the rebalance timeout. ``retired``: consumers gone for so long that their channel
+    may be removed. ``retention_passed``: the group has been empty for longer than the retention of its offsets."""
 
     in_grace: frozenset[str]
     overdue: frozenset[str]
@@ -45,19 +47,20 @@ class Deadlines:
 def deadlines(
     inputs: DeadlineInputs, timers: GroupTimers, options: CoordinatorOptions, now: float, wall_ms: float
 ) -> Deadlines:
-    """Computes all four. Afterwards ``timers.next_due`` is the moment at which the next answer changes."""
+    """Computes all deadlines. Afterwards ``timers.next_due`` is when the next deadline passes."""
     timers.begin()
+    expire_ms = offsets_expire_at_ms(inputs.registered, inputs.ledgers, inputs.target, inputs.settings)
     return Deadlines(
         in_grace=_in_grace(inputs, timers, now),
         overdue=_overdue(inputs, timers, now),
         retired=_retired(inputs, timers, options, now),
-        retention_passed=_retention_passed(inputs, timers, now, wall_ms),
+        retention_passed=expire_ms is not None and timers.passed(now, expire_ms - wall_ms, now),
     )
 
 
 def _in_grace(inputs: DeadlineInputs, timers: GroupTimers, now: float) -> frozenset[str]:
-    """A consumer that returned and left again between two passes keeps its first timer. No pass sees the
-    incarnation in between: the ledger still names the one before."""
+    """The consumers in grace. One that returns and leaves again between two passes keeps its first timer, because no
+    pass sees the incarnation in between."""
     places = {c: led.place for c, led in inputs.ledgers.items() if led.place is not None and c not in inputs.registered}
     timers.gone.update(places, now)
     return frozenset(
@@ -68,7 +71,7 @@ def _in_grace(inputs: DeadlineInputs, timers: GroupTimers, now: float) -> frozen
 def _overdue(inputs: DeadlineInputs, timers: GroupTimers, now: float) -> frozenset[str]:
     settings = inputs.settings or GroupSettings()
     outstanding = {
-        (c, inputs.members[c].incarnation, command.name): c
+        (c, inputs.members[c].incarnation, command.name): command.type
         for c, channel in inputs.channels.items()
         if c in inputs.members
         for command in channel.commands
@@ -77,14 +80,14 @@ def _overdue(inputs: DeadlineInputs, timers: GroupTimers, now: float) -> frozens
     for key in outstanding:  # wakes the handler to check whether a slow command can be read
         timers.passed(timers.commands.since(key), SLOW_COMMAND_MS, now)
     return frozenset(
-        c
-        for key, c in outstanding.items()
-        if timers.passed(timers.commands.since(key), settings.rebalance_timeout_for(inputs.members[c]), now)
+        key[0]
+        for key, kind in outstanding.items()
+        if timers.passed(timers.commands.since(key), settings.rebalance_timeout_for(inputs.members[key[0]], kind), now)
     )
 
 
 def slow_commands(timers: GroupTimers, now: float) -> list[tuple[str, str]]:
-    """(consumer, name) of the commands that were outstanding for :data:`SLOW_COMMAND_MS` at the last pass."""
+    """(consumer, name) of the commands that had been outstanding for :data:`SLOW_COMMAND_MS` at the last pass."""
     return [(consumer, name) for consumer, _, name in timers.commands.before(now - SLOW_COMMAND_MS / 1000)]
 
 
@@ -92,18 +95,3 @@ def _retired(inputs: DeadlineInputs, timers: GroupTimers, options: CoordinatorOp
     left = [c for c in inputs.channels if c not in inputs.registered and c not in inputs.ledgers]
     timers.retiring.update(left, now)
     return frozenset(c for c in left if timers.passed(timers.retiring.since(c), options.channel_retirement_ms, now))
-
-
-def _retention_passed(inputs: DeadlineInputs, timers: GroupTimers, now: float, wall_ms: float) -> bool:
-    """The group has been empty since the wall-clock time of its last target, which names nobody. This survives
-    coordinators.
-
-    A target that still names members does not count: a coordinator that forgot the last member and died before it
-    emptied the target leaves such a target behind, and it may be older than the retention.
-    """
-    if inputs.settings is None:  # unreadable settings may ask for a longer retention than the default
-        return False
-    if inputs.registered or inputs.ledgers or inputs.target is None or inputs.target.members:
-        return False
-    empty_since = now - (wall_ms - inputs.target.timestamp_ms) / 1000
-    return timers.passed(empty_since, inputs.settings.offsets_retention_ms, now)

@@ -1,4 +1,4 @@
-"""One decision about one group. Reads the committed offsets of the partitions it starts before it is final."""
+"""Decides about one group, and reads the committed offsets of the partitions that the decision starts."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from kafka_coord.coordinator.assignors import Assignor
-from kafka_coord.coordinator.offsets import StartOffsets, read_start_offsets
 from kafka_coord.coordinator.plan import plan
-from kafka_coord.coordinator.steps import Plan
+from kafka_coord.coordinator.start_offsets import StartOffsets, read_offsets_zxid, read_start_offsets
+from kafka_coord.coordinator.steps import AnswerRequest, Plan, RemoveGroup
 from kafka_coord.model import Observation
 from kafka_coord.zk.store import Store
 
@@ -28,15 +28,18 @@ class Decided:
 def decide(store: Store, observation: Observation, assignors: Mapping[str, Assignor]) -> Decided:
     """Plans, reads the offsets of the partitions the plan starts, and plans again while any offset is unreadable.
 
-    A plan is admissible only as a whole, because a release in one step makes a start in the next one possible. So
-    a plan is never shortened. Each turn adds at least one unreadable znode, and the partitions of that znode are not
-    started again, so the loop ends. Without an unreadable offset there is one turn.
+    A plan is valid only as a whole, because one step may release partitions that the next one starts. So a plan is made
+    again instead of being shortened. Each round finds at least one more unreadable znode and no longer starts its
+    partitions, so the loop ends.
 
-    Nobody holds the partitions that a plan starts, so their offsets do not change: a commit needs the registration, and
-    the release was seen before this read.
+    Nobody holds the partitions that a plan starts, so nobody commits their offsets after this read. Only this
+    coordinator changes the offsets of a group without members.
     """
     while True:
         decided = plan(observation, assignors)
+        if observation.offsets_zxid is None and _removes_unless_changed(decided):
+            observation = replace(observation, offsets_zxid=read_offsets_zxid(store, observation.group))
+            continue
         wanted = decided.started
         if not wanted:
             return Decided(decided, observation)
@@ -45,3 +48,9 @@ def decide(store: Store, observation: Observation, assignors: Mapping[str, Assig
             return Decided(decided, observation, start)
         found = dict.fromkeys(start.unreadable.values())
         observation = replace(observation, unreadable=(*observation.unreadable, *found))
+
+
+def _removes_unless_changed(decided: Plan) -> bool:
+    return any(isinstance(step, AnswerRequest) and step.request.unchanged_since for step in decided.steps) and any(
+        isinstance(step, RemoveGroup) for step in decided.steps
+    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from kafka_coord.coordinator.assignors import Assignor
 from kafka_coord.coordinator.decide import decide
-from kafka_coord.coordinator.execute import Executor, Prepared, Written
+from kafka_coord.coordinator.execute import Executor, Units, Written
 from kafka_coord.coordinator.history import DecisionLog
 from kafka_coord.coordinator.idle import IdleGroups
 from kafka_coord.coordinator.memory import GroupMemory
@@ -17,6 +17,7 @@ from kafka_coord.coordinator.pattern_budget import match_patterns
 from kafka_coord.coordinator.steps import Plan
 from kafka_coord.coordinator.tamper_repair import remember_ledgers, repairs
 from kafka_coord.errors import Fenced, StoreError, StoreUnavailable
+from kafka_coord.model import Decision
 from kafka_coord.zk.store import Store
 
 log = logging.getLogger(__name__)
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ActiveLeadership:
-    """The part of its leadership that the handler uses. It calls ``still`` before it decides or writes anything."""
+    """The handler's view of its leadership. The handler calls ``still`` before every decision and every write."""
 
     epoch: int
     executor: Executor
@@ -33,12 +34,14 @@ class ActiveLeadership:
 
 @dataclass(frozen=True, slots=True)
 class PreparedPlan:
-    """The write of one group, and the snapshot it was decided from."""
+    """The write for one group, and the snapshot behind it. ``decision`` is set if the plan makes one or finds one
+    settled."""
 
     memory: GroupMemory
     plan: Plan
     snapshot: Snapshot
-    prepared: Prepared
+    units: Units
+    decision: Decision | None = None
 
 
 class DecisionWriter:
@@ -52,8 +55,8 @@ class DecisionWriter:
         self._log = DecisionLog(store)
 
     def decide(self, memory: GroupMemory, snapshot: Snapshot) -> PreparedPlan | None:
-        """``None`` if the group must be looked at again first: a deletion by hand was repaired, or matching its
-        patterns takes longer than one pass may take."""
+        """Plans one group. Returns ``None`` if the group needs another pass first: a manual deletion was just repaired,
+        or not all of its patterns are matched yet."""
         repair = repairs(memory, snapshot)
         if repair:
             self._executor.write(repair)
@@ -63,31 +66,32 @@ class DecisionWriter:
         if snapshot.history is not None:
             self._log.remember(memory, snapshot.history)
         decided = decide(self._store, snapshot.observation, self._assignors)
-        after = self._log.observe(memory, decided.plan, snapshot.observation)
-        prepared = Prepared()
+        decision, after = self._log.observe(memory, decided.plan, snapshot.observation)
+        units: Units = ()
         if decided.plan.steps or after:
-            prepared = self._executor.prepare(decided, snapshot.missing, after)
-        return PreparedPlan(memory, decided.plan, replace(snapshot, observation=decided.observation), prepared)
+            units = self._executor.prepare(decided, snapshot.missing, after)
+        snapshot = replace(snapshot, observation=decided.observation)
+        return PreparedPlan(memory, decided.plan, snapshot, units, decision)
 
     def together(self, plans: Sequence[PreparedPlan]) -> Mapping[str, Written]:
-        """Writes the plans of several groups in one request, if they fit, so that no group waits for the writes of the
-        others. Returns the results by group; the others must be written alone. Raises :class:`Fenced`, and
-        :class:`StoreUnavailable` if everything may have been written."""
-        writing = [one for one in plans if one.prepared.units]
+        """Writes the plans of several groups in one request, so that no group waits for the others. Returns the results
+        by group; an empty result means that each plan must be written alone. Raises :class:`Fenced`, and
+        :class:`StoreUnavailable` if the outcome is unknown."""
+        writing = [one for one in plans if one.units]
         if len(writing) < 2:
             return {}
         try:
-            found = self._executor.write_together([one.prepared for one in writing])
+            found = self._executor.write_together([one.units for one in writing])
         except (Fenced, StoreUnavailable):
             raise
-        except Exception as error:  # noqa: BLE001  whosever trouble it is, it is met again when each is written
+        except Exception as error:  # noqa: BLE001  writing each plan alone will show whose error it is
             log.debug("writing groups=%d one by one reason=%r", len(writing), error)
             return {}
         return {one.memory.group: written for one, written in zip(writing, found or (), strict=False)}
 
     def alone(self, plan: PreparedPlan) -> Written:
-        """Raises like :meth:`Executor.write_prepared`."""
-        return self._executor.write_prepared(plan.prepared)
+        """Writes one plan. Raises like :meth:`Executor.write_prepared`."""
+        return self._executor.write_prepared(plan.units)
 
     def written(self, plan: PreparedPlan, written: Written) -> float | None:
         """Remembers the written values. Returns when (monotonic) to check again whether the group is at rest."""

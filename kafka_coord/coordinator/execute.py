@@ -1,4 +1,4 @@
-"""Executes plans: units in order, each a multi that begins with the check of the epoch."""
+"""Executes plans: writes units in order, each as a multi that first checks the epoch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kafka_coord.coordinator.tolerant_reads import tree_below
 from kafka_coord.coordinator.translate import Translation, in_parts
 from kafka_coord.errors import MultiFailed, NotEmpty
 from kafka_coord.zk import layout
-from kafka_coord.zk.epoch_fence import fits_one, write_fenced
+from kafka_coord.zk.fencing import fits_one, write_fenced
 from kafka_coord.zk.store import Check, Create, Delete, Op, Store
 
 log = logging.getLogger(__name__)
@@ -20,11 +20,8 @@ _LEAVES = {("ids", 2), ("owners", 2), ("channel", 3), ("offsets", 3)}
 """Kinds of znodes of a group that have no children, by name and depth."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A plan as units of operations, in the order in which they must be written."""
-
-    units: tuple[Sequence[Op], ...] = ()
+Units = tuple[Sequence[Op], ...]
+"""A plan as units of operations, in the order in which they must be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,34 +39,31 @@ class Executor:
         self._store = store
         self._fence = fence
 
-    def prepare(self, decided: Decided, missing: Collection[str] = (), after: Sequence[Op] = ()) -> Prepared:
-        """Turns the plan's steps, in order, and then ``after`` (the history) into units, and reads what they need.
+    def prepare(self, decided: Decided, missing: Collection[str] = (), after: Sequence[Op] = ()) -> Units:
+        """Turns the plan's steps, in order, and then ``after`` (the history) into units, and reads what the steps need.
         ``missing`` are the group's persistent parents that do not exist yet."""
-        units: list[Sequence[Op]] = list(Translation(self._store, decided, missing).units())
-        if after:
-            units.append(after)
-        return Prepared(tuple(units))
+        return (*Translation(self._store, decided, missing).units(), *([after] if after else []))
 
-    def write_prepared(self, prepared: Prepared) -> Written:
+    def write_prepared(self, units: Units) -> Written:
         """Writes one plan.
 
         Raises :class:`Fenced` once another instance has been elected, :class:`MultiFailed` if something changed since
-        the snapshot, and :class:`StoreUnavailable` if the outcome is unknown. After either of these two, read the group
-        again. The part that was written is consistent by itself.
+        the snapshot, and :class:`StoreUnavailable` if the outcome is unknown. After either of the last two, read the
+        group again. Whatever was written is consistent by itself.
         """
-        return _written(prepared, self.write(prepared.units))
+        return _written(units, self.write(units))
 
-    def write_together(self, prepared: Sequence[Prepared]) -> list[Written] | None:
+    def write_together(self, plans: Sequence[Units]) -> list[Written] | None:
         """Writes several plans in one request, all or none; returns ``None`` if they do not fit in one. Raises like
         :meth:`write_prepared`; then nothing was written, unless the outcome is unknown."""
-        units = [unit for one in prepared for unit in one.units]
+        units = [unit for one in plans for unit in one]
         if not fits_one(self._store, units):
             return None
         results = self.write(units)
         found = []
-        for one in prepared:
-            found.append(_written(one, results[: len(one.units)]))
-            results = results[len(one.units) :]
+        for one in plans:
+            found.append(_written(one, results[: len(one)]))
+            results = results[len(one) :]
         return found
 
     def clear_below_leaf(self, refused: MultiFailed) -> None:
@@ -78,7 +72,7 @@ class Executor:
         _, _, below = refused.path.removeprefix(f"{layout.GROUPS}/").partition("/")
         kind = below.split("/")
         if isinstance(refused.cause, NotEmpty) and (kind[0], len(kind)) in _LEAVES:
-            log.warning("removing foreign znodes below path=%s: kafka-coord keeps nothing there", refused.path)
+            log.warning("removing foreign znodes below path=%s: kafka-coord stores nothing there", refused.path)
             self.write(in_parts([Delete(found) for found in reversed(tree_below(self._store, refused.path))]))
 
     def write(self, units: Sequence[Sequence[Op]]) -> list[tuple[object, ...]]:
@@ -86,11 +80,11 @@ class Executor:
         return [tuple(results) for results in write_fenced(self._store, self._fence, units)] if units else []
 
 
-def _written(prepared: Prepared, results: Sequence[Sequence[object]]) -> Written:
+def _written(units: Units, results: Sequence[Sequence[object]]) -> Written:
     made = [
         result
-        for unit, unit_results in zip(prepared.units, results, strict=True)
+        for unit, unit_results in zip(units, results, strict=True)
         for op, result in zip(unit, unit_results, strict=True)
         if isinstance(op, Create) and op.sequence and isinstance(result, str)
     ]
-    return Written(len(prepared.units), tuple(made))
+    return Written(len(units), tuple(made))

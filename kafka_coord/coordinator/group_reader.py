@@ -1,4 +1,4 @@
-"""Takes groups from the queue and reads them: full snapshots of those that are due, a short check of idle ones."""
+"""Takes groups from the queue and reads them: a short check of idle groups, a full snapshot of the others."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from kafka_coord.coordinator.catalog import TopicCatalog
 from kafka_coord.coordinator.idle import IdleGroups
 from kafka_coord.coordinator.memory import GroupMemories, GroupMemory
 from kafka_coord.coordinator.observe import GroupQuery, Snapshot, observe
+from kafka_coord.coordinator.operator_requests import PendingRequests
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
-from kafka_coord.coordinator.requests import PendingRequests
 from kafka_coord.errors import StoreError
 from kafka_coord.zk.store import Store
 
 log = logging.getLogger(__name__)
 
 GROUPS_AT_ONCE = 16
-"""The most groups that are read together."""
+"""The maximum number of groups read together."""
 IDLE_CHECKS_AT_ONCE = 128
-"""The most idle groups that are checked together."""
+"""The maximum number of idle groups checked together."""
 
 SnapshotResult = Snapshot | Exception | None
 """The result of reading one group: ``None`` if the group does not exist, the error if it cannot be read."""
@@ -29,7 +29,7 @@ SnapshotResult = Snapshot | Exception | None
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Groups taken from the queue together. ``idle``: only check whether they still are at rest."""
+    """Groups taken from the queue together. If ``idle``, they are only checked for changes."""
 
     memories: tuple[GroupMemory, ...]
     idle: bool
@@ -59,12 +59,12 @@ class GroupReader:
         self._epoch = epoch
 
     def take(self, timeout_s: float) -> Batch | None:
-        """The groups that are due, or the first that comes due within ``timeout_s``; ``None`` if there is none."""
-        first = self._queue.take(timeout_s) if timeout_s > 0 else self._queue.take_now()
+        """Returns the groups that are due, waiting up to ``timeout_s`` for the first; ``None`` if there is none."""
+        first = self._queue.take(timeout_s)
         if first is None:
             return None
         idle = self._may_be_idle(first)
-        groups = {first: None}
+        groups = {first: self._queue.last_requested}
         most = IDLE_CHECKS_AT_ONCE if idle else GROUPS_AT_ONCE
         while len(groups) < most and (other := self._queue.take_now()) is not None:
             if other in groups:  # it was requested again after it was taken
@@ -76,11 +76,15 @@ class GroupReader:
                 else:
                     self._queue.request(other)
                 break
-            groups[other] = None
-        return Batch(tuple(self._memories.of(group) for group in groups), idle)
+            groups[other] = self._queue.last_requested
+        memories = tuple(self._memories.of(group) for group in groups)
+        now = self._store.clock.monotonic()
+        for memory, requested in zip(memories, groups.values(), strict=True):
+            memory.requested, memory.taken = requested, now
+        return Batch(memories, idle)
 
     def _may_be_idle(self, group: str) -> bool:
-        """Whether it is enough to check that the last group taken is still at rest."""
+        """Whether the group, which must be the last one taken, need only be checked for changes."""
         return (
             self._queue.last_was_calm
             and self._idle.is_idle(self._memories.of(group))
@@ -88,17 +92,17 @@ class GroupReader:
         )
 
     def still_idle(self, memories: Sequence[GroupMemory]) -> list[bool]:
-        """Whether these groups are still at rest. Raises :class:`StoreError`."""
+        """Whether each of these groups is still at rest. Raises :class:`StoreError`."""
         try:
             return self._idle.still_idle(memories)
         except StoreError:
             raise
         except Exception:
-            log.exception("cannot tell whether groups are at rest groups=%d: looking at each", len(memories))
+            log.exception("cannot tell whether groups are at rest groups=%d: reading each in full", len(memories))
             return [False] * len(memories)
 
     def snapshots(self, memories: Sequence[GroupMemory]) -> list[SnapshotResult]:
-        """Complete snapshots of these groups. If reading them together fails unexpectedly, reads each group alone."""
+        """Returns complete snapshots. If reading the groups together fails unexpectedly, reads each group alone."""
         try:
             return list(self._observe(memories))
         except StoreError as error:

@@ -1,11 +1,12 @@
-"""The rebalance request handler: takes groups, reads, decides, writes, and goes on to the next."""
+"""The rebalance request handler: takes groups from the queue, reads them, decides, and writes the decisions."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Protocol
 
 from kafka_coord.coordinator.assignors import Assignor
 from kafka_coord.coordinator.catalog import TopicCatalog
@@ -13,27 +14,41 @@ from kafka_coord.coordinator.decide import Decided
 from kafka_coord.coordinator.decision_writer import ActiveLeadership, DecisionWriter, PreparedPlan
 from kafka_coord.coordinator.execute import Written
 from kafka_coord.coordinator.group_reader import GroupReader, SnapshotResult
+from kafka_coord.coordinator.history import actions_of
 from kafka_coord.coordinator.idle import IdleGroups
 from kafka_coord.coordinator.memory import GroupMemories, GroupMemory, Outcome
+from kafka_coord.coordinator.operator_requests import PendingRequests
 from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
+from kafka_coord.coordinator.rebalances import Rebalances
 from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.reporting import StuckGroup, report_failure, report_pass, say_again_at, stuck
-from kafka_coord.coordinator.requests import PendingRequests
 from kafka_coord.coordinator.scheduling import Scheduler
-from kafka_coord.coordinator.steps import AnswerRequest, GroupState, Plan
+from kafka_coord.coordinator.steps import AnswerRequest, GroupState, Plan, SetTarget
 from kafka_coord.errors import Fenced, MultiFailed, StoreError, StoreUnavailable
-from kafka_coord.model import GroupSettings, Observation
+from kafka_coord.model import Action, GroupSettings, Observation
 from kafka_coord.zk.store import Store
 
 log = logging.getLogger(__name__)
 
 
+class RebalanceObserver(Protocol):
+    """Is told about each completed pass. It must neither block nor raise."""
+
+    def written(self, plan: PreparedPlan, written: Written) -> None:
+        """Called on the handler's thread when a pass is complete."""
+
+    def interrupted(self) -> None:
+        """Called when the leadership has ended; none of its passes continues."""
+
+
 class RebalanceRequestHandler:
     """Level-triggered passes over groups, under one leadership, on one thread (see :meth:`step`).
 
-    It never waits for a consumer: an acknowledgement is the deletion of a command znode, which a one-shot watch turns
-    into another event. :class:`GroupMemory` holds its memory of a group; nothing in it matters for safety.
+    The handler never waits for a consumer: an acknowledgement is the deletion of a command znode, which a one-shot
+    watch turns into another event. :class:`GroupMemory` holds what it remembers of a group; safety never depends on
+    that.
     """
 
     def __init__(
@@ -48,25 +63,29 @@ class RebalanceRequestHandler:
         options: CoordinatorOptions,
     ) -> None:
         self._clock = store.clock
+        self.on_removal: Callable[[Action], None] = lambda _: None
+        """Called when an operator removes a group, to record the removal outside the group's own history."""
+        self.observer: RebalanceObserver | None = None
         self._leadership = leadership
         self._queue = queue
         self._registry = registry
         self._catalog = catalog
         self._requests = requests
         self.memories = GroupMemories(registry)
-        """Filled at startup; owned by the handler from the first step on."""
+        """Filled at startup; the handler owns them from its first step."""
         self.idle = IdleGroups(store, catalog, options)
         self._reader = GroupReader(store, queue, requests, catalog, self.memories, self.idle, options, leadership.epoch)
         self._writer = DecisionWriter(store, leadership.executor, assignors, self.idle)
         self._scheduler = Scheduler(store, queue, options)
-        self._looking_at: frozenset[str] = frozenset()
+        self._handling: frozenset[str] = frozenset()
         self._stepped_at = self._clock.monotonic()
         self.deposed = False
         self.closed = False
         self.passes = 0
         self.failed_passes = 0
+        self.rebalances = Rebalances()
 
-    # --- questions from any thread --------------------------------------------------------------------------
+    # --- safe on any thread ------------------------------------------------------------------------------------------
 
     @property
     def outcomes(self) -> Mapping[str, Outcome]:
@@ -75,29 +94,29 @@ class RebalanceRequestHandler:
 
     @property
     def unreadable(self) -> int:
-        """How many znodes could not be decoded at the last pass and are left alone. Includes the offsets that keep
-        partitions from being started."""
+        """How many znodes the last passes could not decode, including offsets that keep a partition from being
+        started."""
         return sum(len(memory.unreadable) for memory in self.memories)
 
     def stuck_groups(self) -> list[StuckGroup]:
-        """Groups that have not reached their target for longer than a session, or that cannot be decided."""
+        """The groups that are stuck; see :class:`StuckGroup`."""
         now = self._clock.monotonic()
         return [found for memory in self.memories if (found := stuck(memory, now)) is not None]
 
     def perhaps_paused(self) -> set[str]:
-        """The groups last found paused, and those being looked at now."""
-        at = self._looking_at
-        return {group for group, outcome in self.outcomes.items() if outcome.state is GroupState.PAUSED} | at
+        """The groups last found paused, and the groups being handled now."""
+        handling = self._handling
+        return {group for group, outcome in self.outcomes.items() if outcome.state is GroupState.PAUSED} | handling
 
     def age_s(self) -> float:
         """Seconds since the last step ended."""
         return self._clock.monotonic() - self._stepped_at
 
-    # --- one step ----------------------------------------------------------------------------------------------------
+    # --- handler's thread --------------------------------------------------------------------------------------------
 
     def step(self, timeout_s: float = 0.0) -> bool:
-        """Handles a batch of groups that are due, or the first that comes due within ``timeout_s``: reads them together
-        and handles them in turn. Returns whether there were any. Decides nothing unless leading."""
+        """Handles a batch of due groups, waiting up to ``timeout_s`` for the first. Returns whether there were any.
+        Decides nothing unless this instance leads."""
         handled = self._step(timeout_s)
         self._stepped_at = self._clock.monotonic()
         return handled
@@ -108,14 +127,14 @@ class RebalanceRequestHandler:
         batch = self._reader.take(timeout_s)
         if batch is None:
             return False
-        self._looking_at = frozenset(memory.group for memory in batch.memories)
+        self._handling = frozenset(memory.group for memory in batch.memories)
         try:
             if batch.idle:
                 self._check_idle(batch.memories)
             else:
-                self._look_and_handle(batch.memories)
+                self._handle(batch.memories)
         finally:
-            self._looking_at = frozenset()
+            self._handling = frozenset()
         return True
 
     def _may_go_on(self) -> bool:
@@ -141,15 +160,15 @@ class RebalanceRequestHandler:
                 members = memory.at_rest.settled.members
                 state = GroupState.STABLE if members else GroupState.EMPTY
                 memory.outcome = Outcome(state, f"at rest, as recorded by an earlier coordinator: {members} members")
-            self._scheduler.now_and_then(memory)
+            self._scheduler.periodic(memory)
 
-    def _look_and_handle(self, memories: Sequence[GroupMemory]) -> None:
+    def _handle(self, memories: Sequence[GroupMemory]) -> None:
         plans: list[PreparedPlan] = []
         for memory, found in zip(memories, self._reader.snapshots(memories), strict=True):
             if not self._may_go_on():
                 self._queue.request(memory.group)
                 continue
-            with self._troubles_of(memory):
+            with self._isolated(memory):
                 plan = self._decide(memory, found)
                 if plan is None:
                     memory.failures = 0
@@ -158,7 +177,7 @@ class RebalanceRequestHandler:
         self._write(plans)
 
     def _decide(self, memory: GroupMemory, found: SnapshotResult) -> PreparedPlan | None:
-        """Decides; returns ``None`` if it cannot decide yet, or must not decide any more."""
+        """Plans a group and prepares the write; ``None`` if the group is gone or needs another pass first."""
         self.passes += 1
         if isinstance(found, Exception):
             raise found
@@ -168,7 +187,7 @@ class RebalanceRequestHandler:
         observation = found.observation
         new_interests = self._registry.update(memory.group, observation.members.values())
         if new_interests and observation.topics is not self._catalog.topics:
-            self._queue.request(memory.group)  # a topic's listener did not yet know that this group wants it
+            self._queue.request(memory.group)  # topics changed before their listener knew this group's interests
         plan = self._writer.decide(memory, found)
         if plan is None:
             self._queue.request(memory.group)
@@ -183,17 +202,17 @@ class RebalanceRequestHandler:
             self._depose(error)
         except StoreUnavailable as error:  # the write may have taken effect
             for one in plans:
-                if one.prepared.units:
+                if one.units:
                     one.memory.invalidate()
                     self._failed(one.memory, error)
-            plans = [one for one in plans if not one.prepared.units]
+            plans = [one for one in plans if not one.units]
         for one in plans:
             done = written.get(one.memory.group)
             if done is None and not self._may_go_on():
                 one.memory.invalidate()
                 self._queue.request(one.memory.group)
                 continue
-            with self._troubles_of(one.memory):
+            with self._isolated(one.memory):
                 self._finish(one, done or self._writer.alone(one))
                 one.memory.failures = 0
         if self._may_go_on():
@@ -206,10 +225,11 @@ class RebalanceRequestHandler:
         memory, observation = plan.memory, plan.snapshot.observation
         self._record_answers(plan.plan)
         report_pass(memory, plan.plan, observation, self._clock.monotonic())
+        if plan.decision is not None:
+            self.rebalances.count(plan.decision, is_new=any(isinstance(step, SetTarget) for step in plan.plan.steps))
         self._scheduler.written(plan, written, self._writer.written(plan, written))
-        self._say_again(memory)
-
-    def _say_again(self, memory: GroupMemory) -> None:
+        if self.observer is not None:
+            self.observer.written(plan, written)
         due = say_again_at(memory)
         if due is not None:
             self._queue.request_at(memory.group, due)
@@ -218,24 +238,26 @@ class RebalanceRequestHandler:
         for step in plan.steps:
             if isinstance(step, AnswerRequest):
                 self._requests.record_answer(replace(step.request, result=step.result, message=step.message))
+        for action in actions_of(plan, int(self._clock.time() * 1000)):
+            log.info("%s group=%s", action.sentence, plan.group, extra=action.logged)
+            if plan.state is GroupState.DEAD:
+                self.on_removal(replace(action, change=f"group {plan.group}"))
 
     def _gone(self, group: str) -> None:
         """Handles a group that no longer exists: requests about it are still answered."""
         requests = self._requests.of_group(group)
         if requests:
-            nothing = Observation(group, self._leadership.epoch, {}, {}, {}, None, {}, GroupSettings())
+            absent = Observation(group, self._leadership.epoch, {}, {}, {}, None, {}, GroupSettings())
             steps = tuple(AnswerRequest(r, "refused", f"there is no group {group}") for r in requests)
-            plan = Plan(group, GroupState.DEAD, f"refused {len(steps)} requests: no such group", steps)
+            plan = Plan(group, GroupState.DEAD, f"refused {counted(len(steps), 'request')}: no such group", steps)
             executor = self._leadership.executor
-            executor.write_prepared(executor.prepare(Decided(plan, nothing)))
+            executor.write_prepared(executor.prepare(Decided(plan, absent)))
             self._record_answers(plan)
             log.info("%s group=%s", plan.summary, group)
         self.memories.drop(group)
 
-    # --- trouble -----------------------------------------------------------------------------------------------------
-
     @contextmanager
-    def _troubles_of(self, memory: GroupMemory) -> Iterator[None]:
+    def _isolated(self, memory: GroupMemory) -> Iterator[None]:
         """Keeps a failure in one group from stopping the others."""
         try:
             yield
@@ -243,13 +265,15 @@ class RebalanceRequestHandler:
             self._depose(error)
         except Exception as error:
             if not isinstance(error, StoreError):
-                log.exception("cannot handle group=%s: looking again later", memory.group)
+                log.exception(
+                    "cannot handle group=%s (a bug): retrying later", memory.group, extra={"event": "group_failed"}
+                )
             memory.invalidate()
             if isinstance(error, MultiFailed):
-                self._clear_the_way(error)
+                self._remove_obstacle(error)
             self._failed(memory, error)
 
-    def _clear_the_way(self, refused: MultiFailed) -> None:
+    def _remove_obstacle(self, refused: MultiFailed) -> None:
         try:
             self._requests.refused(refused)
             self._leadership.executor.clear_below_leaf(refused)
@@ -265,5 +289,5 @@ class RebalanceRequestHandler:
             report_failure(memory, error, self._clock.monotonic())
 
     def _depose(self, error: Fenced) -> None:
-        log.warning("stopped deciding epoch=%d reason=%s", self._leadership.epoch, error)
+        log.warning("stopped deciding epoch=%d reason=%s", self._leadership.epoch, error, extra={"event": "deposed"})
         self.deposed = True

@@ -1,26 +1,34 @@
-"""A group's last decisions in ZooKeeper: generation, cause, moved partitions, and the duration of each step."""
+"""Records a group's last decisions (generation, causes, moved partitions, duration of each step) and operators' actions
+in ZooKeeper."""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from kafka_coord.coordinator.memory import EncodedDecision, GroupMemory, Progress, WrittenHistory
-from kafka_coord.coordinator.steps import AT_REST, GroupState, Plan, SetTarget, WriteLedgerAndCommands
+from kafka_coord.coordinator.plan.operator_requests import DONE
+from kafka_coord.coordinator.steps import AT_REST, AnswerRequest, GroupState, Plan, SetTarget, WriteLedgerAndCommands
 from kafka_coord.errors import MalformedValue, NoNode
 from kafka_coord.model import (
     NO_PARTITIONS,
+    Action,
+    Assignment,
     Decision,
     Observation,
     PartitionSet,
+    Request,
+    RequestType,
     StartFetcher,
     StopFetcher,
+    actions_from_json,
     history_from_json,
     history_to_json,
 )
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.action import encoded_actions, newest
 from kafka_coord.model.operations import MAX_HISTORY
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Clock, Create, Node, Op, SetData, Store
@@ -31,7 +39,7 @@ MAX_MOVES = 20
 MAX_MOVE_TEXT = 200
 MAX_HISTORY_BYTES = 200_000
 MAX_REMEMBERED = 32
-"""The most groups whose history stays encoded; each history takes up to ``MAX_HISTORY_BYTES``."""
+"""The maximum number of groups whose encoded history is cached; each takes up to ``MAX_HISTORY_BYTES``."""
 
 
 def describe(plan: Plan, observation: Observation, decided_at_ms: int) -> Decision | None:
@@ -52,75 +60,101 @@ def describe(plan: Plan, observation: Observation, decided_at_ms: int) -> Decisi
             moves[consumer] = {
                 name: str(found)[:MAX_MOVE_TEXT] for name, found in (("gained", gained), ("lost", lost)) if found
             }
-    return Decision(
-        generation=target.generation,
-        epoch=target.epoch,
-        reason=target.reason,
-        assignor=target.assignor,
+    return replace(
+        _decision_of(target),
         decided_at_ms=decided_at_ms,
-        members=len(target.members),
-        partitions=sum(map(len, target.members.values())),
         moved=moved,
         moves=dict(list(moves.items())[:MAX_MOVES]),
         causes=step.causes,
     )
 
 
+def _decision_of(target: Assignment) -> Decision:
+    """The part of a decision that the target itself records."""
+    count = sum(map(len, target.members.values()))
+    words = target.reason, target.assignor, target.timestamp_ms
+    return Decision(target.generation, target.epoch, *words, len(target.members), count, moved=0)
+
+
+def actions_of(plan: Plan, at_ms: int) -> tuple[Action, ...]:
+    """The operators' actions that this plan carries out, or records, in the order of their requests."""
+    steps = (step for step in plan.steps if isinstance(step, AnswerRequest) and step.result == DONE)
+    asked = sorted((step.request for step in steps), key=lambda request: request.request_id)
+    return tuple(action for request in asked if (action := action_of(request, at_ms)) is not None)
+
+
+def action_of(request: Request, at_ms: int) -> Action | None:
+    """The operator's action that a request asks for or records; ``None`` if there is none."""
+    kind = request.action if request.type is RequestType.LOOK else str(request.type)
+    return Action(kind, request.by, at_ms, request.reason, request.change or request.consumer) if kind else None
+
+
 _ENVELOPE = fields.dump(history_to_json(())).replace(b"[]", b"[%b]")
 """The znode's value without its decisions."""
+_WITH_ACTIONS = _ENVELOPE[:-1] + b',"actions":[%b]}'
 
 
 class DecisionLog:
-    """Follows each group's newest decision until it is settled. One thread.
+    """Follows each group's newest decision until it is settled. Use it on one thread.
 
-    The last histories written are kept encoded, with their versions, so that the next decision of the same group is
-    written without a read. If anybody else writes the znode, the next write fails; then the memory is invalidated and
-    the znode is read.
+    The histories written last stay cached in encoded form, with their versions, so that the next decision about the
+    same group is written without a read. If anybody else writes the znode, the next write fails; then the memory is
+    invalidated and the znode is read.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._clock: Clock = store.clock
         self._encoded: deque[GroupMemory] = deque()
-        """The groups whose history is kept, least recently written first."""
+        """The groups whose history is cached, least recently written first."""
 
-    def observe(self, memory: GroupMemory, plan: Plan, observation: Observation) -> tuple[Op, ...]:
-        """The history writes of this pass: one when a target is decided, one when it is settled."""
+    def observe(
+        self, memory: GroupMemory, plan: Plan, observation: Observation
+    ) -> tuple[Decision | None, tuple[Op, ...]]:
+        """Returns the decision that this pass makes or finds settled, if any, and the write that records it and
+        operators' actions."""
+        decision = self._follow(memory, plan, observation)
+        actions = actions_of(plan, int(self._clock.time() * 1000))
+        if plan.state is GroupState.DEAD or (decision is None and not actions):
+            return None, ()
+        return decision, self._write(memory, decision, actions, observation.assignment)
+
+    def _follow(self, memory: GroupMemory, plan: Plan, observation: Observation) -> Decision | None:
+        """The decision to write in this pass, if any."""
         now = self._clock.monotonic()
         decision = describe(plan, observation, int(self._clock.time() * 1000))
         if decision is not None:
             decision = self._count(decision, plan)
-            if plan.state in AT_REST:  # nothing has to move, so this write also settles it
+            if plan.state in AT_REST:  # nothing has to move, so this write also settles the decision
                 memory.progress = None
-                return self._write(memory, replace(decision, settled_ms=0))
+                return replace(decision, settled_ms=0)
             memory.progress = Progress(decision, now)
-            return self._write(memory, decision)
+            return decision
         if plan.state is GroupState.DEAD:
             memory.progress = None
-            return ()
+            return None
         if memory.progress is not None and memory.progress.settling:  # the settling write took effect
             memory.progress = None
         memory.progress = progress = memory.progress or self._resume(plan, observation, now)
         if progress is None:
-            return ()
+            return None
         elapsed_ms = round((now - progress.decided) * 1000)
         updated = self._count(progress.decision, plan)
         if updated.stopped_ms is None and updated.stopped and not any(x.stopping for x in observation.ledgers.values()):
             updated = replace(updated, stopped_ms=elapsed_ms)
         progress.decision = updated
         if plan.steps or plan.state not in AT_REST:
-            return ()
+            return None
         progress.settling = True
-        return self._write(memory, replace(updated, settled_ms=elapsed_ms))
+        return replace(updated, settled_ms=elapsed_ms)
 
     def remember(self, memory: GroupMemory, node: Node) -> None:
-        """Remembers the znode's value, which another read has returned."""
-        path = layout.history(memory.group)
+        """Remembers the value of a history znode that was read elsewhere."""
         try:
-            decisions = history_from_json(fields.load(node.data, path), path)
+            found = _decoded(node, layout.history(memory.group))
         except MalformedValue:
             return  # the next write reads the znode and reports it
-        self._keep(memory, WrittenHistory([EncodedDecision.of(one) for one in decisions], node.stat.version))
+        self._keep(memory, found)
 
     @staticmethod
     def _count(decision: Decision, plan: Plan) -> Decision:
@@ -133,41 +167,53 @@ class DecisionLog:
         return replace(decision, stopped=decision.stopped + stopped, started=decision.started + started)
 
     def _resume(self, plan: Plan, observation: Observation, now: float) -> Progress | None:
-        """Continues a decision that an earlier coordinator made and did not see settled. Its age comes from the wall
-        clock."""
+        """Continues an unsettled decision of an earlier coordinator. The decision's age comes from the wall clock."""
         target = observation.assignment
         if plan.state is not GroupState.REBALANCING or target is None or not target.timestamp_ms:
             return None
-        last = next((d for d in reversed(self._read(plan.group)[0]) if d.generation == target.generation), None)
+        last = next((d for d in reversed(self._decisions(plan.group)) if d.generation == target.generation), None)
         if last is None or last.settled_ms is not None:
             return None
         age_s = max(0.0, self._clock.time() - last.decided_at_ms / 1000)
         return Progress(last, now - age_s)
 
-    def _read(self, group: str) -> tuple[tuple[Decision, ...], int]:
-        """(the decisions, the znode's version or -1 if it does not exist)."""
+    def _decisions(self, group: str) -> tuple[Decision, ...]:
+        path = layout.history(group)
+        try:
+            return history_from_json(fields.load(self._store.get(path).data, path), path)
+        except (NoNode, MalformedValue):
+            return ()
+
+    def _read(self, group: str) -> WrittenHistory:
         path = layout.history(group)
         try:
             node = self._store.get(path)
         except NoNode:
-            return (), -1
+            return WrittenHistory((), (), -1)
         try:
-            return history_from_json(fields.load(node.data, path), path), node.stat.version
+            return _decoded(node, path)
         except MalformedValue as error:
             log.warning("replacing unreadable history group=%s reason=%s", group, error)
-            return (), node.stat.version
+            return WrittenHistory((), (), node.stat.version)
 
-    def _write(self, memory: GroupMemory, decision: Decision) -> tuple[Op, ...]:
-        known = memory.history
-        if known is None:
-            decisions, version = self._read(memory.group)
-            known = WrittenHistory([EncodedDecision.of(one) for one in decisions], version)
-        kept = [one for one in known.decisions if one.generation != decision.generation][1 - MAX_HISTORY :]
-        kept.append(EncodedDecision.of(decision))
+    def _write(
+        self, memory: GroupMemory, decision: Decision | None, actions: Sequence[Action], target: Assignment | None
+    ) -> tuple[Op, ...]:
+        """Records the generation of ``target`` even if the history was unreadable, so that generations continue from
+        there if the target is lost too."""
+        known = memory.history or self._read(memory.group)
+        kept = list(known.decisions)
+        if decision is None and target is not None and all(one.generation < target.generation for one in kept):
+            decision = _decision_of(target)
+        if decision is not None:
+            kept = [one for one in kept if one.generation != decision.generation][1 - MAX_HISTORY :]
+            kept.append(EncodedDecision.of(decision))
         while sum(len(one.data) for one in kept) > MAX_HISTORY_BYTES and len(kept) > 1:
             kept = kept[len(kept) // 2 :]
-        self._keep(memory, WrittenHistory(kept, known.version + 1))
-        data = _ENVELOPE % b",".join(one.data for one in kept)
+        done = newest([*known.actions, *encoded_actions(actions)])
+        self._keep(memory, WrittenHistory(kept, done, known.version + 1))
+        decisions = b",".join(one.data for one in kept)
+        data = _WITH_ACTIONS % (decisions, b",".join(done)) if done else _ENVELOPE % decisions
         path = layout.history(memory.group)
         return (Create(path, data),) if known.version < 0 else (SetData(path, data, known.version),)
 
@@ -177,3 +223,9 @@ class DecisionLog:
         self._encoded.append(memory)
         if len(self._encoded) > MAX_REMEMBERED:
             self._encoded.popleft().history = None
+
+
+def _decoded(node: Node, path: str) -> WrittenHistory:
+    value = fields.load(node.data, path)
+    decisions = [EncodedDecision.of(one) for one in history_from_json(value, path)]
+    return WrittenHistory(decisions, encoded_actions(actions_from_json(value, path)), node.stat.version)

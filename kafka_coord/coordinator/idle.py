@@ -1,4 +1,4 @@
-"""Groups at rest: the coordinator only checks whether they still are, and reads nothing else (ADR 12)."""
+"""Groups at rest: the coordinator reads only what shows whether anything has changed (ADR 12)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kafka_coord.coordinator.observe import Snapshot, unchanged
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.steps import Plan
 from kafka_coord.errors import Fenced, MalformedValue, MultiFailed
-from kafka_coord.model import Member, Settled, TopicInfo, Unreadable
+from kafka_coord.model import Settled, TopicInfo, Unreadable
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.partitions import ranges
 from kafka_coord.model.settled import interests
@@ -29,13 +29,13 @@ MAX_BYTES = 100_000
 
 
 def spread(group: str) -> float:
-    """A factor for intervals, from 0.75 to 1.25 and constant for each group, so that groups do not all come due at
-    once."""
+    """A factor for intervals, from 0.75 to 1.25 and constant per group, so that groups do not all come due at once."""
     return 0.75 + zlib.crc32(group.encode()) % 1000 / 2000
 
 
 def decode_settled(where: str, found: ReadResult | Unreadable) -> Settled | None:
-    """``None`` if there is no record, or it cannot be read; an unreadable record is replaced."""
+    """Decodes the record; ``None`` if there is none or it is unreadable. The next write replaces an unreadable
+    record."""
     if not isinstance(found, Node):
         return None
     try:
@@ -46,18 +46,17 @@ def decode_settled(where: str, found: ReadResult | Unreadable) -> Settled | None
 
 
 def settled_as_of(where: str, found: ReadResult | Unreadable, ids: ReadResult | Unreadable) -> Settled | None:
-    """The record, unless a member has registered or left since. ``ids`` is the parent of registrations."""
+    """Returns the record unless a member has registered or left since. ``ids`` is the parent of registrations."""
     settled = decode_settled(where, found) if isinstance(ids, Node) else None
     as_of = ids.stat.pzxid if isinstance(ids, Node) else 0
     return settled if settled is not None and settled.zxids.hold(as_of) else None
 
 
 class IdleGroups:
-    """The groups that this coordinator found at rest or read as such (``memory.at_rest``). Belongs to the handler's
-    thread; call :meth:`begin` before that starts.
+    """The groups that this coordinator found at rest, or that an earlier one recorded as such (``memory.at_rest``).
+    Belongs to the handler's thread; call :meth:`begin` before that thread starts.
 
-    A group counts as at rest only while its zxids and its topics are the same as when a complete pass found nothing to
-    do.
+    A group is at rest only while its zxids and topics are the same as when a complete pass found nothing to do.
     """
 
     def __init__(self, store: Store, catalog: TopicCatalog, options: CoordinatorOptions) -> None:
@@ -74,11 +73,11 @@ class IdleGroups:
         memory.at_rest = AtRest(settled, None, self._next_whole(memory.group))
 
     def is_idle(self, memory: GroupMemory) -> bool:
-        """Whether a check for changes is enough."""
+        """Whether the group need only be checked for changes."""
         return memory.at_rest is not None and self._store.clock.monotonic() < memory.at_rest.whole_at
 
     def still_idle(self, memories: Sequence[GroupMemory]) -> list[bool]:
-        """Which of these groups are still at rest. Raises :class:`StoreUnavailable`."""
+        """Whether each of these groups is still at rest. Raises :class:`StoreUnavailable`."""
         topics = self._catalog.topics  # taken before the read, so that an event reports every later change
         asked = [(memory.group, memory.at_rest) for memory in memories if memory.at_rest is not None]
         found = unchanged(self._store, [(group, at_rest.settled.zxids) for group, at_rest in asked])
@@ -87,8 +86,6 @@ class IdleGroups:
                 found[number] = self._digest(at_rest.settled, topics) == at_rest.settled.topics
                 at_rest.topics = topics
         return found
-
-    # --- coming to rest ----------------------------------------------------------------------------------------------
 
     def wants_zxids(self, memory: GroupMemory) -> bool:
         """Whether the group is at rest if the next pass also finds nothing to do."""
@@ -115,11 +112,11 @@ class IdleGroups:
         return None
 
     def unwritten(self, memory: GroupMemory, snapshot: Snapshot) -> Create | SetData | None:
-        """The write that records the group as at rest; ``None`` if it is recorded already or must not be."""
+        """The write that records the group as at rest; ``None`` if it is already recorded or must not be."""
         at_rest = memory.at_rest
         if at_rest is None or snapshot.zxids is None or memory.settled_written == at_rest.settled:
             return None
-        if any(_by_socket(member) for member in snapshot.observation.members.values()):
+        if any(member.gateway is not None for member in snapshot.observation.members.values()):
             return None
         data = fields.dump(at_rest.settled.to_json())
         if len(data) > MAX_BYTES:
@@ -143,9 +140,8 @@ class IdleGroups:
 
     def _write_one(self, executor: Executor, memory: GroupMemory, data: bytes) -> None:
         path = layout.settled(memory.group)
-        there = (
-            self._store.exists(path) is not None
-        )  # the record was deleted, or an earlier write took effect without a reply
+        # the record was deleted, or an earlier write took effect without a reply
+        there = self._store.exists(path) is not None
         try:
             executor.write([[SetData(path, data) if there else Create(path, data)]])
         except Fenced:
@@ -154,8 +150,6 @@ class IdleGroups:
             log.debug("could not record that a group is at rest group=%s reason=%s", memory.group, error)
         else:
             _took_effect(memory)
-
-    # --- topics ------------------------------------------------------------------------------------------------------
 
     def _digest(self, settled: Settled, topics: Mapping[str, TopicInfo]) -> str:
         """A digest of the topics on which the target depends: all topics if there are patterns."""
@@ -187,7 +181,3 @@ def topics_digest(topics: Mapping[str, TopicInfo], wanted: frozenset[str] | None
         told = f"{topic.identity} {ranges(topic.partitions)}" if topic is not None else "absent"
         hashed.update(f"{name} {told}\n".encode())
     return hashed.hexdigest()[:32]
-
-
-def _by_socket(member: Member) -> bool:
-    return member.gateway is not None

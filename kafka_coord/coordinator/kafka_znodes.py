@@ -1,4 +1,4 @@
-"""Decodes Kafka's own znodes of topics and brokers, in the formats of all versions up to 3.9. Read only."""
+"""Decodes Kafka's own topic and broker znodes, in the formats of all versions up to 3.9. Read only."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from kafka_coord.zk.store import Node
 
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _IDENTITY = re.compile(rf"({_TOPIC_ID.pattern} )?[0-9]{{1,19}}|[A-Za-z0-9_-]{{22}}")
-"""The format of :func:`_identity`, or Kafka's id alone. Any other word is not an identity. Offsets below another
-topic's identity are removed."""
+"""Matches a result of :func:`_identity`, or Kafka's id alone. Strict, because offsets below a different identity are
+removed."""
 
 
 def decode_topic(name: str, node: Node, broker_racks: Mapping[int, str]) -> TopicInfo:
-    """``/brokers/topics/<topic>``: ``{"version":3,"topic_id":"…","partitions":{"0":[1,2]}, …}``.
+    """Decodes ``/brokers/topics/<topic>``: ``{"version":3,"topic_id":"…","partitions":{"0":[1,2]}, …}``.
 
-    The partition list is in the *data* (KAFKA-1075). ``topic_id`` exists from Kafka 2.8 on.
-    Raises :class:`MalformedValue`.
+    The partition list is in the *data* (KAFKA-1075). Kafka 2.8 and later write ``topic_id``. Raises
+    :class:`MalformedValue`.
     """
     where = layout.broker_topic(name)
     if not is_legal(name):
@@ -54,12 +54,12 @@ def decode_topic(name: str, node: Node, broker_racks: Mapping[int, str]) -> Topi
 
 
 def _identity(topic_id: Any, node: Node) -> str:
-    """See :func:`kafka_coord.model.same_topic`."""
+    """The topic's identity; see :func:`kafka_coord.model.same_topic`."""
     if isinstance(topic_id, str) and _TOPIC_ID.fullmatch(topic_id):
         return f"{topic_id} {node.stat.czxid}"
     return str(node.stat.czxid)
 
 
 def is_identity(written: str) -> bool:
-    """Whether this has the format of a topic identity."""
+    """Whether ``written`` has the format of a topic identity."""
     return _IDENTITY.fullmatch(written) is not None

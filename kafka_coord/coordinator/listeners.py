@@ -1,4 +1,5 @@
-"""The listeners of the original design. Each one turns an event into set bits and does nothing else."""
+"""The listeners of the original design. They record what events change and set the bits of the groups concerned; they
+decide nothing."""
 
 from __future__ import annotations
 
@@ -8,9 +9,9 @@ from functools import partial
 
 from kafka_coord.coordinator.catalog import TopicCatalog
 from kafka_coord.coordinator.kafka_znodes import decode_topic
+from kafka_coord.coordinator.operator_requests import PendingRequests
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.registry import GroupRegistry
-from kafka_coord.coordinator.requests import PendingRequests
 from kafka_coord.coordinator.tolerant_reads import read_each, report
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import Request, Unreadable
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class IllegalNames:
-    """Reports children whose names are outside Kafka's legal set, once, in one line. They are left alone."""
+    """Warns once, in one line, about children with illegal names, and leaves them alone."""
 
     def __init__(self, kind: str, parent: str) -> None:
         self._kind = kind
@@ -41,8 +42,8 @@ class IllegalNames:
 
 
 class TopicPartitionChangeListener:
-    """``/brokers/topics/<topic>``: the partition list is in its *data* (KAFKA-1075). ``held`` are topics that arrived
-    before :meth:`begin`, when the racks of the brokers were not known yet; ``None`` afterwards."""
+    """Watches ``/brokers/topics/<topic>``, whose *data* is the partition list (KAFKA-1075). ``held`` are topics that
+    arrived before :meth:`begin`, when the racks of the brokers were not known yet; ``None`` afterwards."""
 
     def __init__(
         self, catalog: TopicCatalog, registry: GroupRegistry, queue: RebalanceRequestQueue, racks: Mapping[int, str]
@@ -67,7 +68,7 @@ class TopicPartitionChangeListener:
 
     def on_data(self, topic: str, node: Node | None) -> None:
         if node is None:
-            return  # the parent's listener removes it
+            return  # the parent's listener removes the topic
         if self.held is not None:
             self.held[topic] = node
             return
@@ -82,7 +83,7 @@ class TopicPartitionChangeListener:
 
 
 class TopicChangeListener:
-    """``/brokers/topics``: created and deleted topics."""
+    """Watches ``/brokers/topics`` for created and deleted topics."""
 
     def __init__(
         self,
@@ -111,8 +112,8 @@ class TopicChangeListener:
 
 
 class GroupMemberChangeListener:
-    """``/consumers/groups/<group>/ids``: members that register and leave. ``listed`` are the members found at startup;
-    ``None`` afterwards, because then the handler looks for itself.
+    """Watches ``/consumers/groups/<group>/ids`` for members that register or leave. ``listed`` are the members found at
+    startup; ``None`` afterwards, because then the handler lists them.
     """
 
     def __init__(self, queue: RebalanceRequestQueue) -> None:
@@ -126,7 +127,7 @@ class GroupMemberChangeListener:
 
 
 class GroupChangeListener:
-    """``/consumers/groups``: created and removed groups."""
+    """Watches ``/consumers/groups`` for created and removed groups."""
 
     def __init__(self, watches: Watches, queue: RebalanceRequestQueue, members: GroupMemberChangeListener) -> None:
         self._watches = watches
@@ -148,8 +149,8 @@ class GroupChangeListener:
 
 
 class SessionExpirationListener:
-    """Listens to this instance's own ZooKeeper session, not to the sessions of consumers: tells the service that its
-    state changed. The service checks the facts itself."""
+    """Wakes the service when this instance's own ZooKeeper session changes. It does not listen to consumers'
+    sessions."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -162,7 +163,8 @@ class SessionExpirationListener:
 
 
 class RequestListener:
-    """``/consumers/requests``: operators' requests. ``listed`` as in :class:`GroupMemberChangeListener`."""
+    """Watches ``/consumers/requests`` for operators' requests. ``listed`` are the requests found at startup; ``None``
+    afterwards."""
 
     def __init__(self, requests: PendingRequests, queue: RebalanceRequestQueue) -> None:
         self._requests = requests
@@ -172,23 +174,24 @@ class RequestListener:
     def begin(self, nodes: Sequence[ReadResult | Unreadable]) -> None:
         """Receives the nodes that startup read for the listed requests."""
         listed, self.listed = self.listed or (), None
-        self._look_at(self._requests.take(frozenset(listed), listed, nodes))
+        self._enqueue(self._requests.take(frozenset(listed), listed, nodes))
 
     def on_children(self, names: tuple[str, ...] | None) -> None:
         if self.listed is not None:
             self.listed = names or ()
         else:
-            self._look_at(self._requests.load(names or ()))
+            self._enqueue(self._requests.load(names or ()))
 
-    def _look_at(self, newcomers: Iterable[Request]) -> None:
-        for request in newcomers:
+    def _enqueue(self, requests: Iterable[Request]) -> None:
+        for request in requests:
             if request.group:
                 self._queue.request(request.group)
 
 
 class PauseListener:
-    """``/consumers/paused``: enqueues every group when the pause is set or lifted. If somebody set and lifted the pause
-    before this listener noticed, it enqueues only the groups that a pass may have found paused (``perhaps_paused``).
+    """Watches ``/consumers/paused``, and enqueues every group when the pause is set or lifted. If somebody set and
+    lifted the pause before this listener noticed, it enqueues only the groups that a pass may have found paused
+    (``perhaps_paused``).
     """
 
     def __init__(
@@ -202,20 +205,20 @@ class PauseListener:
     def on_data(self, node: Node | None) -> None:
         was_set, self._was_set = self._was_set, node is not None
         if was_set is None:
-            return  # the other branch enqueues every group
+            return  # at startup, the group listener enqueues every group
         for group in sorted(self._groups.groups if was_set or node is not None else self._perhaps_paused()):
             self._queue.request(group)
 
 
 def request_interested(topic: str, registry: GroupRegistry, queue: RebalanceRequestQueue) -> None:
     """Enqueues every group that subscribes to the topic, by name or by pattern."""
-    for group in sorted(registry.groups_to_look_at(topic)):
+    for group in sorted(registry.groups_for_topic(topic)):
         queue.request(group)
 
 
 class BrokerChangeListener:
-    """``/brokers/ids``: the racks of the brokers, for topics read from now on. Racks are only a preference, so known
-    topics stay unchanged. ``listed`` as in :class:`GroupMemberChangeListener`."""
+    """Watches ``/brokers/ids`` for the brokers' racks, which apply to topics that are read later. Racks are only a
+    preference, so known topics stay unchanged. ``listed`` are the brokers found at startup; ``None`` afterwards."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -27,10 +27,10 @@ class Outcome:
 
 
 class Decoded:
-    """The values that the last pass over one group decoded. The next pass decodes only what was written since.
+    """The values that the last pass over one group decoded. The next pass decodes only what has been written since.
 
     A znode's path and the zxid of its last write identify its value, version and incarnation. Values are frozen.
-    ``consumers`` are those seen then: the next pass reads their znodes before it knows who is still there.
+    ``consumers`` were seen in that pass; the next pass reads their znodes before it lists the current consumers.
     """
 
     __slots__ = ("_values", "consumers")
@@ -51,8 +51,8 @@ class Decoded:
 
 @dataclass(slots=True)
 class Progress:
-    """A decision that is not settled yet. ``decided`` is monotonic seconds. ``settling`` means that the write that
-    records it as settled was handed out."""
+    """A decision that is not settled yet. ``decided`` is monotonic seconds. ``settling`` means that the write recording
+    it as settled has been prepared."""
 
     decision: Decision
     decided: float
@@ -60,7 +60,7 @@ class Progress:
 
 
 class EncodedDecision(NamedTuple):
-    """A decision in its encoded form, so that the next write need not encode it again."""
+    """An encoded decision, kept so that the next write need not encode it again."""
 
     generation: int
     data: bytes
@@ -71,16 +71,17 @@ class EncodedDecision(NamedTuple):
 
 
 class WrittenHistory(NamedTuple):
-    """The contents of the history znode, and its version (-1: it does not exist)."""
+    """The contents of the history znode, and its version (-1: it does not exist). ``actions`` are encoded too."""
 
     decisions: Sequence[EncodedDecision]
+    actions: Sequence[bytes]
     version: int
 
 
 @dataclass(slots=True)
 class AtRest:
-    """A group found at rest. ``topics`` are those that ``settled`` was last compared with. The whole group is read
-    again by ``whole_at`` (monotonic)."""
+    """A group found at rest. ``topics`` are the topics last compared with ``settled``. By ``whole_at`` (monotonic), the
+    whole group must be read again."""
 
     settled: Settled
     topics: Mapping[str, TopicInfo] | None
@@ -88,7 +89,7 @@ class AtRest:
 
 
 class Matched(NamedTuple):
-    """A group's patterns that have been matched with all of these topics."""
+    """The patterns of a group that have been matched against all of ``topics``."""
 
     topics: Mapping[str, TopicInfo]
     patterns: frozenset[tuple[SubscriptionKind, str]]
@@ -96,7 +97,7 @@ class Matched(NamedTuple):
 
 @dataclass(slots=True)
 class Unsettled:
-    """A group that has not reached its target. Moments are monotonic; ``logged_at`` is when this was last logged.
+    """A group that has not reached its target. Times are monotonic; ``logged_at`` is when this was last logged.
     ``ownerless`` is how many partitions of its target nobody holds. ``undecided`` means that it has no readable target,
     or that a pass over it failed."""
 
@@ -109,7 +110,7 @@ class Unsettled:
 
 @dataclass(slots=True)
 class GroupMemory:
-    """The memory of one group. It belongs to the handler's thread; fields that other threads may read say so."""
+    """The memory of one group, for the handler's thread; fields that any thread may read are marked."""
 
     group: str
     outcome: Outcome | None = None
@@ -120,6 +121,10 @@ class GroupMemory:
     """Any thread may read it."""
     failures: int = 0
     """How many passes have failed in a row."""
+    requested: float | None = None
+    """When (monotonic) the event came that caused this pass; ``None`` if no event did."""
+    taken: float = 0.0
+    """When (monotonic) this pass began."""
 
     timers: GroupTimers = field(default_factory=GroupTimers)
     decoded: Decoded = field(default_factory=Decoded)
@@ -142,12 +147,12 @@ class GroupMemory:
     """Whether the ``settled`` znode exists, whatever its value."""
 
     def mark_active(self) -> None:
-        """Records that something happened to the group, so that all of it is read."""
+        """Records that something happened to the group, so the next pass reads all of it."""
         self.at_rest = None
         self.quiet_since = None
 
     def invalidate(self) -> None:
-        """Forgets the values of writes with an unknown outcome, which may or may not have taken effect."""
+        """Forgets values that may or may not have been written."""
         self.mark_active()
         self.history = None
         self.settled_written = None
@@ -156,7 +161,7 @@ class GroupMemory:
 
 
 class GroupMemories:
-    """The memories of all groups. Dropping one also drops its interests from the registry."""
+    """The memories of all groups. Dropping one also removes the group's interests from the registry."""
 
     def __init__(self, registry: GroupRegistry) -> None:
         self._registry = registry
@@ -175,5 +180,5 @@ class GroupMemories:
         self._registry.drop(group)
 
     def __iter__(self) -> Iterator[GroupMemory]:
-        """The present memories; safe on any thread."""
+        """The current memories; safe on any thread."""
         return iter(list(self._memories.values()))

@@ -40,11 +40,11 @@ _READS_WHOLE, _READS_EACH, _READS_ZXIDS = 7, 3, 3
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The result of reading a group: the observation for ``plan``, and what the executor needs besides it.
+    """The result of reading a group: the observation for ``plan``, and what else the executor needs.
 
-    ``missing`` are the group's persistent parents that do not exist yet and that a write must create. ``history`` is
-    the znode of its decisions, if the query asked for it and it can be read. ``zxids`` identify the state that was
-    seen, or an earlier one, if the query asked for them.
+    ``missing`` are the group's persistent parents that a write must create first. ``history`` is the znode of its
+    decisions, and ``zxids`` identify the state that was seen, or an earlier one. Both are set only if the query asked
+    for them.
     """
 
     observation: Observation
@@ -55,7 +55,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class GroupQuery:
-    """A group to read, with the values known already. ``with_history`` also reads the group's past decisions, to which
+    """A group to read, with the values already known. ``with_history`` also reads the group's past decisions, to which
     the next one is appended. ``with_zxids`` also reads the zxids of the group's state."""
 
     memory: GroupMemory
@@ -66,8 +66,8 @@ class GroupQuery:
 
 
 def unchanged(store: Store, at_rest: Sequence[tuple[str, Zxids]]) -> list[bool]:
-    """Whether these groups are still in the state in which they were found at rest, and no pause is set. Takes six
-    small reads for each group, whatever its size. Raises :class:`StoreUnavailable`."""
+    """Whether each group is still in the state in which it was found at rest, with no pause set. Takes six small reads
+    per group, whatever its size. Raises :class:`StoreUnavailable`."""
     reads: list[Read] = [GetData(layout.PAUSED)]
     for group, _ in at_rest:
         reads += (*_reads_of_zxids(group), GetData(layout.group(group)), GetData(layout.assignment(group)))
@@ -83,7 +83,7 @@ def unchanged(store: Store, at_rest: Sequence[tuple[str, Zxids]]) -> list[bool]:
 
 
 def _reads_of_zxids(group: str) -> list[Read]:
-    """Reads the znodes whose children matter, because a listing does not tell its zxid."""
+    """Reads of the znodes whose children matter, because listing the children does not return the zxid."""
     return [GetData(layout.ids(group)), GetData(layout.owners(group)), GetData(layout.channels(group))]
 
 
@@ -94,7 +94,7 @@ def _zxids(
     channel: ReadResult | Unreadable,
     assignment: ReadResult | Unreadable,
 ) -> Zxids | None:
-    """The zxids; ``None`` if the ACL of one of them forbids reading it."""
+    """The zxids; ``None`` if the ACL of any of these znodes forbids reading it."""
     if any(isinstance(found, Unreadable) for found in (group, ids, owners, channel, assignment)):
         return None
     return Zxids(
@@ -109,9 +109,9 @@ def _zxids(
 def observe(
     store: Store, queries: Sequence[GroupQuery], *, epoch: int, options: CoordinatorOptions
 ) -> list[Snapshot | StoreError | None]:
-    """Reads several groups with as many requests as for one group: a single request if each group has the same
-    consumers as at the last pass, otherwise two. Returns ``None`` for a group that does not exist, and the error for
-    one that cannot be read. Raises :class:`StoreUnavailable` if nothing could be read.
+    """Reads several groups together: in one request if each group has the same consumers as at the last pass, otherwise
+    in two. Returns ``None`` for a group that does not exist, and the error for one that cannot be read. Raises
+    :class:`StoreUnavailable` if nothing could be read.
 
     Malformed znodes are listed in ``observation.unreadable`` and otherwise treated as absent. The reads are not one
     snapshot of ZooKeeper and need not be. The coordinator alone writes ledgers, targets and commands. Whatever a
@@ -139,7 +139,7 @@ class _SnapshotReader:
 
     def __init__(self, store: Store, query: GroupQuery, epoch: int, options: CoordinatorOptions) -> None:
         self._store, self._query, self._epoch, self._options = store, query, epoch, options
-        self._reading = _Reading(store, query.memory.decoded)
+        self._reading = _Decoding(query.memory.decoded)
         self._problem: StoreError | None = None
         self._whole: Sequence[ReadResult | Unreadable] = ()
         self._names: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]] = ((), (), ())
@@ -147,13 +147,13 @@ class _SnapshotReader:
         self._listed: Sequence[ReadResult | Unreadable] = ()
         self._asked: Sequence[str] = ()
         self._each: dict[str, Sequence[ReadResult | Unreadable]] = {}
-        """By consumer: its registration, ledger and commands, all from the same request."""
+        """The registration, ledger and commands of each consumer, all from the same request."""
         self._slow: Sequence[str] = ()
         """The paths of the commands to read."""
         self.answers: Sequence[ReadResult | Unreadable] = ()
 
     def whole(self) -> list[Read]:
-        """The first reads: the group, and the consumers it had the last time."""
+        """The first reads: the group, and the consumers it had at the last pass."""
         group = self._query.memory.group
         self._asked = self._query.memory.decoded.consumers
         return [
@@ -170,7 +170,7 @@ class _SnapshotReader:
         ]
 
     def each(self) -> list[Read]:
-        """The next reads, from the results of :meth:`whole`: all other consumers."""
+        """The reads that follow from the results of :meth:`whole`: all other consumers."""
         count = _READS_ZXIDS if self._query.with_zxids else 0
         self._listed, answers = self.answers[:count], self.answers[count:]
         self._whole = answers[:_READS_WHOLE]
@@ -276,7 +276,7 @@ class _SnapshotReader:
             overdue=due.overdue,
             retired=due.retired,
             retention_passed=due.retention_passed,
-            generation_floor=_highest_decided(reading, group) if target is None else 0,
+            generation_floor=_highest_decided(self._store, group) if target is None else 0,
             unreadable=tuple(reading.unreadable),
         )
         parents = {layout.owners(group): owners, layout.channels(group): channels, layout.ids(group): ids}
@@ -292,10 +292,10 @@ class _SnapshotReader:
         return _zxids(self._whole[0], ids, owners, channel, self._whole[4])
 
 
-def _highest_decided(reading: _Reading, group: str) -> int:
+def _highest_decided(store: Store, group: str) -> int:
     """The highest generation in the history. If the stored target was lost, the next generation must be above it."""
     path = layout.history(group)
-    (node,) = reading.many([GetData(path)])
+    (node,) = read_each(store, [GetData(path)])
     if not isinstance(node, Node):
         return 0
     try:
@@ -304,17 +304,17 @@ def _highest_decided(reading: _Reading, group: str) -> int:
         return 0  # reported when it is replaced
 
 
-class _Reading:
-    """Reads and decodes, and collects what cannot be decoded."""
+class _Decoding:
+    """Decodes the results of reads, and collects those that cannot be decoded."""
 
-    def __init__(self, store: Store, decoded: Decoded) -> None:
-        self._store = store
+    def __init__(self, decoded: Decoded) -> None:
         self._decoded = decoded
         self.values: dict[str, tuple[int, object]] = {}
         self.unreadable: list[Unreadable] = []
 
     def listing(self, parent: str, found: ReadResult | Unreadable) -> tuple[str, ...] | None:
-        """Raises :class:`NoAuth`: nothing can be decided about the group without these children."""
+        """Returns the children. Raises :class:`NoAuth`: nothing can be decided about the group without these
+        children."""
         if isinstance(found, Unreadable):
             raise NoAuth(f"cannot list the children of {parent}: {found.reason}", parent)
         return found if isinstance(found, tuple) else None
@@ -327,13 +327,10 @@ class _Reading:
                 self.unreadable.append(Unreadable(f"{parent}/{name}", reason))
         return tuple(name for name in listing if is_legal(name))
 
-    def many(self, reads: Sequence[Read]) -> tuple[ReadResult | Unreadable, ...]:
-        return read_each(self._store, reads)
-
     def decode(
         self, where: str, found: ReadResult | Unreadable, decoder: Callable[[str, Node], T], empty: T | None = None
     ) -> T | None:
-        """``empty`` is the meaning of an existing znode without data. An undecodable znode counts as absent."""
+        """Decodes a znode; ``None`` if it does not exist. Returns ``empty`` if it has no data or cannot be decoded."""
         if isinstance(found, Unreadable):
             self.unreadable.append(found)
             return empty

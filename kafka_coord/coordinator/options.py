@@ -9,14 +9,14 @@ from dataclasses import dataclass
 class CoordinatorOptions:
     """Durations in ms.
 
-    ``look_interval_ms``: how often every group is looked at, even without an event. A group that has been at rest for
-    ``settled_after_ms`` (0: never) is recorded as such; from then on a pass only checks whether anything has changed.
-    ``whole_look_interval_ms``: how often everything about such a group is read, which also finds registrations and
-    ledgers edited by hand. ``retry_backoff_ms`` to ``retry_backoff_max_ms``: how long a group waits after ZooKeeper did
-    not answer. ``channel_retirement_ms``: how long the channel znode of a departed consumer is kept. It must be far
+    ``look_interval_ms``: the time between two passes over a group that has no events. A group that has been at rest for
+    ``settled_after_ms`` (0: never) is recorded as such; later passes only check whether anything has changed.
+    ``whole_look_interval_ms``: the time between two complete reads of such a group, which also find registrations and
+    ledgers edited by hand. ``retry_backoff_ms`` to ``retry_backoff_max_ms``: how long a group waits when ZooKeeper has
+    not answered. ``channel_retirement_ms``: how long the channel znode of a departed consumer is kept. It must be far
     longer than any session timeout, because the channel fences a frozen consumer of that name (ADR 3).
-    ``answers_kept_ms``: how long the answer to an operator's request is kept if nobody fetches it.
-    ``resign_pause_ms``: how long an instance that was told to resign stays out of the election.
+    ``answers_kept_ms``: how long the answer to an operator's request is kept if nobody fetches it. ``resign_pause_ms``:
+    how long an instance that was told to resign stays out of the election.
     """
 
     look_interval_ms: int = 60_000

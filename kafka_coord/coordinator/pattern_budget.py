@@ -1,4 +1,4 @@
-"""Matches a group's patterns with all topics in small portions, so that other groups need not wait."""
+"""Matches a group's patterns against all topics in small batches, so that other groups need not wait."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ BUDGET_S = 0.1
 
 
 def match_patterns(memory: GroupMemory, observation: Observation, clock: Clock) -> bool:
-    """Returns whether every pattern of the group is matched. If not, call it again after other groups had their turn.
+    """Returns whether every pattern of the group is matched. If not, call it again after other groups have had their
+    turn.
 
     ``plan`` asks each pattern about each topic, and every answer is cached (``model.pattern``). The first, slow
     matching happens here, within a budget, before the group is planned.
@@ -48,7 +49,7 @@ def _log_once(memory: GroupMemory, patterns: int, topics: int) -> None:
     if not memory.matching_was_logged:
         memory.matching_was_logged = True
         log.info(
-            "matching slow patterns with %d topics, other groups going first group=%s patterns=%d",
+            "matching slow patterns against %d topics; other groups go first group=%s patterns=%d",
             topics,
             memory.group,
             patterns,

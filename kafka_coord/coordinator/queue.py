@@ -13,12 +13,11 @@ CALM_EVERY = 8
 
 
 class RebalanceRequestQueue:
-    """``groups_being_rebalanced`` and ``rebalance_request_queue`` of the original design, and the timers that go with
-    them.
+    """The original design's ``groups_being_rebalanced`` and ``rebalance_request_queue``, plus timers.
 
     An event sets a group's bit and, if it was clear, enqueues the group. More events while the bit is set cost nothing.
     The handler takes a group, **clears the bit, then reads**. An event during the pass enqueues the group again, so no
-    event is lost; and a busy group goes to the end of the queue, so none starves.
+    event is lost. A busy group goes to the end of the queue, so none starves.
 
     A *calm* group is due because time has passed, or because an election found it at rest. Groups with an event go
     first, except that every :data:`CALM_EVERY`-th group taken is a calm one. Thread-safe; only :meth:`take` blocks.
@@ -27,7 +26,7 @@ class RebalanceRequestQueue:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._changed = threading.Condition()
-        self._groups_being_rebalanced: set[str] = set()
+        self.groups_being_rebalanced: set[str] = set()
         self._rebalance_request_queue: deque[str] = deque()
         self._calm: dict[str, None] = {}
         self._happened: set[str] = set()
@@ -35,6 +34,10 @@ class RebalanceRequestQueue:
         self._taken = 0
         self.last_was_calm = False
         """Whether the last group taken was calm. Only the thread that takes groups may read it."""
+        self.last_requested: float | None = None
+        """When (monotonic) the event came that enqueued the last group taken. Only the thread that takes groups may
+        read it."""
+        self._requested: dict[str, float] = {}
         self._timers: list[tuple[float, str]] = []
         self._due: dict[str, float] = {}
         self._closed = False
@@ -42,23 +45,24 @@ class RebalanceRequestQueue:
     def request(self, group: str) -> None:
         """Sets the group's bit and enqueues it if the bit was clear."""
         with self._changed:
-            if self._closed or (group in self._groups_being_rebalanced and group not in self._calm):
+            if self._closed or (group in self.groups_being_rebalanced and group not in self._calm):
                 return
             self._calm.pop(group, None)
             self._happened.discard(group)
-            self._groups_being_rebalanced.add(group)
+            self.groups_being_rebalanced.add(group)
             self._rebalance_request_queue.append(group)
+            self._requested[group] = self._clock.monotonic()
             self._changed.notify()
 
     def put_back(self, group: str) -> None:
-        """Enqueues the calm group that was taken last again, behind the other calm ones."""
+        """Enqueues a calm group again, behind the other calm ones."""
         with self._changed:
-            if not self._closed and group not in self._groups_being_rebalanced:
-                self._groups_being_rebalanced.add(group)
+            if not self._closed and group not in self.groups_being_rebalanced:
+                self.groups_being_rebalanced.add(group)
                 self._calm[group] = None
 
     def calm(self, groups: Set[str]) -> None:
-        """Makes these groups calm: those that are enqueued go behind all others."""
+        """Makes these groups calm: the ones already enqueued go behind all others."""
         with self._changed:
             enqueued, self._rebalance_request_queue = self._rebalance_request_queue, deque()
             for group in enqueued:
@@ -68,8 +72,8 @@ class RebalanceRequestQueue:
                     self._rebalance_request_queue.append(group)
 
     def request_at(self, group: str, due: float, *, event: bool = False) -> None:
-        """Requests the group at ``clock.monotonic() == due``, unless an earlier moment is set. ``event``: because of an
-        event, not because time has passed."""
+        """Requests the group at ``clock.monotonic() == due``, unless an earlier moment is set. ``event`` means that an
+        event is the reason, so that the group will not be calm."""
         with self._changed:
             if event and not self._closed:
                 self._happened.add(group)
@@ -97,32 +101,17 @@ class RebalanceRequestQueue:
                 self._changed.wait(max(0.0, until - now))
 
     def next_due(self) -> float | None:
-        """The moment (monotonic) at which :meth:`take_now` will return a group; ``None``: not before an event."""
+        """When (monotonic) the next group is due; ``None`` if none is due before an event."""
         with self._changed:
             if self._rebalance_request_queue or self._calm:
                 return self._clock.monotonic()
             return self._timers[0][0] if self._timers else None
 
-    def is_requested(self, group: str) -> bool:
-        """The group's bit."""
-        with self._changed:
-            return group in self._groups_being_rebalanced
-
     def __len__(self) -> int:
         return len(self._rebalance_request_queue) + len(self._calm)  # reads two lengths, which needs no lock
 
-    def clear(self) -> None:
-        """Forgets everything: the session has ended, or the coordinator was deposed."""
-        with self._changed:
-            self._groups_being_rebalanced.clear()
-            self._rebalance_request_queue.clear()
-            self._calm.clear()
-            self._happened.clear()
-            self._timers.clear()
-            self._due.clear()
-
     def close(self) -> None:
-        """Wakes the waiting thread; from now on nothing is taken or enqueued."""
+        """Wakes the waiting thread; after that, nothing is taken or enqueued."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -138,12 +127,12 @@ class RebalanceRequestQueue:
             del self._due[group]
             if group in self._happened:
                 self._happened.discard(group)
-                if group not in self._groups_being_rebalanced or group in self._calm:
+                if group not in self.groups_being_rebalanced or group in self._calm:
                     self._calm.pop(group, None)
-                    self._groups_being_rebalanced.add(group)
+                    self.groups_being_rebalanced.add(group)
                     self._rebalance_request_queue.append(group)
-            elif group not in self._groups_being_rebalanced:
-                self._groups_being_rebalanced.add(group)
+            elif group not in self.groups_being_rebalanced:
+                self.groups_being_rebalanced.add(group)
                 self._calm[group] = None
         if not self._rebalance_request_queue and not self._calm:
             return None
@@ -154,6 +143,7 @@ class RebalanceRequestQueue:
             del self._calm[group]
         else:
             group = self._rebalance_request_queue.popleft()
-        self._groups_being_rebalanced.discard(group)
+        self.groups_being_rebalanced.discard(group)
         self.last_was_calm = calm
+        self.last_requested = self._requested.pop(group, None)
         return group

@@ -9,7 +9,7 @@ from kafka_coord.model import Member, Subscription
 
 
 class GroupRegistry:
-    """``consumer_groups_per_topic`` and ``groups_with_wildcard_topics``. Thread-safe."""
+    """Holds ``consumer_groups_per_topic`` and ``groups_with_wildcard_topics``. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -19,11 +19,11 @@ class GroupRegistry:
         self._patterns: dict[str, tuple[Subscription, ...]] = {}
 
     def update(self, group: str, members: Iterable[Member]) -> bool:
-        """Replaces the group's subscriptions by those of its members; returns whether they changed."""
+        """Replaces the group's subscriptions with those of its members; returns whether they changed."""
         return self.put(group, {id(m.subscription): m.subscription for m in members}.values())
 
     def put(self, group: str, subscriptions: Collection[Subscription]) -> bool:
-        """Like :meth:`update`, from the subscriptions themselves."""
+        """Like :meth:`update`, but takes the subscriptions themselves."""
         topics = frozenset(t for s in subscriptions if not s.is_wildcard for t in s.topics)
         wildcards = {(s.kind, s.pattern): s for s in subscriptions if s.is_wildcard}
         with self._lock:
@@ -46,15 +46,8 @@ class GroupRegistry:
             self._wildcards_of(group, ())
 
     def groups_for_topic(self, topic: str) -> frozenset[str]:
-        """The groups that subscribe to this topic, by name or by pattern."""
-        with self._lock:
-            by_name = frozenset(self.consumer_groups_per_topic.get(topic, ()))
-            patterns = [(g, self._patterns[g]) for g in self.groups_with_wildcard_topics - by_name]
-        return by_name | {group for group, wanted in patterns if any(s.wants(topic) for s in wanted)}
-
-    def groups_to_look_at(self, topic: str) -> frozenset[str]:
-        """Like :meth:`groups_for_topic`, without matching any pattern: includes groups whose patterns have not been
-        matched with this topic yet. A slow pattern must not block a listener; the pass matches it."""
+        """The groups that subscribe to this topic, by name or by pattern. Includes groups whose patterns have not been
+        matched against it yet: a slow pattern must not block a listener, so the group's next pass matches it."""
         with self._lock:
             by_name = frozenset(self.consumer_groups_per_topic.get(topic, ()))
             patterns = [(g, self._patterns[g]) for g in self.groups_with_wildcard_topics - by_name]

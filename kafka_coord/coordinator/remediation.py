@@ -10,12 +10,12 @@ _BELOW_A_GROUP = {
     "owners": "the partitions that {name} holds are unknown: kafka-coord groups evict {group} {name}",
     "ids": "{name} gets no partitions: repair or stop that consumer, or: kafka-coord groups evict {group} {name}",
     "offsets": "its partition is not started until the offset is set again: kafka-coord groups reset-offsets {group}"
-    " --topic {name}:{partition} --to-offset N --execute; or, to begin as auto.offset.reset says: kafka-coord groups"
+    " --topic {name}:{partition} --to-offset N --execute; or, to start where auto.offset.reset says: kafka-coord groups"
     " delete-offsets {group} --topic {name}:{partition} --yes",
     "paused": "until it is removed the group counts as paused: kafka-coord groups resume {group}",
     "history": "the next decision replaces it: kafka-coord groups rebalance {group}",
     "settled": "the coordinator reads the whole group instead: zkCli.sh delete /consumers/groups/{group}/settled",
-    "channel": "its consumer carries out neither it nor later ones; evict it: kafka-coord groups evict {group} {name}",
+    "channel": "its consumer carries out no more commands; evict it: kafka-coord groups evict {group} {name}",
 }
 _LISTED = ("ids", "owners", "channel")
 """Znodes whose children show which consumers take part and what they hold."""
@@ -30,7 +30,7 @@ _ANYTHING_ELSE = "repair it with zkCli.sh, or delete it"
 
 
 def what_to_do(path: str) -> str:
-    """One clause without a full stop."""
+    """Returns the remedy for an unreadable znode, as a clause without a full stop."""
     for place, advice in _ELSEWHERE.items():
         if path == place or path.startswith(f"{place}/"):
             return advice
@@ -38,11 +38,15 @@ def what_to_do(path: str) -> str:
     if not path.startswith(layout.group(group)):
         return _ANYTHING_ELSE
     if not is_legal(group):
-        return "no command takes that name: delete the znode with all below it (zkCli.sh deleteall)"
+        return "no command takes that name: delete the znode with everything below it (zkCli.sh deleteall)"
     if below in _LISTED:
-        return f"nothing is decided about {group}: give the coordinator's user the right to read it"
+        return (
+            f"nothing is decided about {group}: give the coordinator's user the right to read it: kafka-coord acl"
+            f" apply, or in an open cluster zkCli.sh setAcl {path} world:anyone:cdrwa, as its creator or as"
+            " ZooKeeper's super user"
+        )
     if not below:
-        return f"the defaults hold: kafka-coord groups settings {group} --rebalance-timeout-ms 60000"
+        return f"the defaults apply: kafka-coord groups settings {group} --rebalance-timeout-ms 60000"
     kind, _, name = below.partition("/")
     name, _, partition = name.partition("/")
     if (name and not is_legal(name)) or (kind == "offsets" and not partition):

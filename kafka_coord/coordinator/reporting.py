@@ -1,4 +1,4 @@
-"""Logs the outcome of each pass over a group, unreadable znodes, and, repeatedly, a group that does not settle."""
+"""Logs the outcome of each pass over a group, unreadable znodes, and, periodically, groups that do not settle."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kafka_coord.coordinator.memory import GroupMemory, Outcome, Unsettled
 from kafka_coord.coordinator.plan.reasons import counted, cut
-from kafka_coord.coordinator.steps import AT_REST, GroupState, Plan
+from kafka_coord.coordinator.steps import AT_REST, GroupState, Plan, SetTarget
 from kafka_coord.coordinator.tolerant_reads import report
 from kafka_coord.model import Observation, PartitionSet
 
@@ -22,8 +22,9 @@ SAY_AGAIN_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class StuckGroup:
-    """A group that has not reached its target for longer than :data:`UNSETTLED_AFTER_S`, and why. ``ownerless`` is how
-    many of its partitions had no owner when that was last logged; ``undecided`` whether nothing could be decided."""
+    """A group that has not reached its target within :data:`UNSETTLED_AFTER_S`, and why. ``ownerless`` is how many of
+    its partitions had no owner at the last warning; ``undecided`` tells whether it has no readable target or the last
+    pass failed."""
 
     group: str
     for_s: float
@@ -33,7 +34,7 @@ class StuckGroup:
 
     @property
     def is_loud(self) -> bool:
-        """Whether an operator must act. A consumer that is slow to acknowledge is evicted without one."""
+        """Whether an operator must act. A consumer that is slow to acknowledge is evicted automatically."""
         return self.undecided or self.ownerless > 0
 
 
@@ -46,7 +47,7 @@ def report_pass(memory: GroupMemory, plan: Plan, observation: Observation, now: 
     at_rest = plan.state in AT_REST and not observation.unreadable
     level = logging.INFO if plan.steps or not at_rest else logging.DEBUG
     if changed or plan.steps:
-        log.log(level, "%s group=%s state=%s", outcome.summary, memory.group, plan.state)
+        log.log(level, "%s group=%s state=%s", outcome.summary, memory.group, plan.state, extra=_event(plan))
     found = frozenset(observation.unreadable)
     report("left alone unreadable", found - memory.unreadable)
     memory.unreadable = found
@@ -56,8 +57,16 @@ def report_pass(memory: GroupMemory, plan: Plan, observation: Observation, now: 
         memory.unsettled = None
 
 
+def _event(plan: Plan) -> dict[str, object]:
+    """The structured fields of the log entry."""
+    for step in plan.steps:
+        if isinstance(step, SetTarget):
+            return {"event": "group_decided", "generation": step.assignment.generation, "causes": step.causes}
+    return {"event": "group_state"}
+
+
 def report_failure(memory: GroupMemory, error: Exception, now: float) -> None:
-    """Remembers, and logs repeatedly, that a pass over the group failed."""
+    """Remembers that a pass over the group failed, and logs it periodically."""
     _report_unsettled(memory, f"cannot be decided: {cut(' '.join(str(error).split()), MAX_SUMMARY_CHARS)}", now, None)
 
 
@@ -70,7 +79,7 @@ def stuck(memory: GroupMemory, now: float) -> StuckGroup | None:
 
 
 def say_again_at(memory: GroupMemory) -> float | None:
-    """The time (monotonic) to look again at a group that does not settle, to repeat the warning."""
+    """When (monotonic) the group needs a pass that repeats the warning; ``None`` if it is settled."""
     unsettled = memory.unsettled
     if unsettled is None:
         return None
@@ -95,6 +104,7 @@ def _report_unsettled(memory: GroupMemory, reason: str, now: float, observation:
         counted(unsettled.ownerless, "partition"),
         memory.group,
         reason,
+        extra={"event": "group_stuck", "for_s": round(now - unsettled.since), "ownerless": unsettled.ownerless},
     )
 
 

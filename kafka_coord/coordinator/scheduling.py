@@ -18,17 +18,18 @@ from kafka_coord.zk.store import Store, WatchEvent, WatchType
 
 log = logging.getLogger(__name__)
 
+_FAILED = {"event": "group_failed"}
+
 GATHER_S = 0.01
-"""After the first of several acknowledgements, the handler waits this many seconds for the others, because one pass and
-one write for all cost less than for each. It handles the last acknowledgement immediately."""
+"""Seconds the handler waits after the first of several acknowledgements, to handle the others in the same pass. It
+handles the last acknowledgement immediately."""
 LOOK_AGAIN_S = 0.5
-"""Seconds after which the handler looks again at a group with new commands if no event comes first."""
+"""Seconds until the next pass over a group with new commands if no event comes first."""
 BLOCKED_LOOK_PART = 0.05
-"""The part of the look interval after which the handler looks again at a group with an unreadable offset. Nothing
-watches offsets, so this bounds the wait after a repair.
-"""
+"""The fraction of the look interval until the next pass over a group with an unreadable offset. Nothing watches
+offsets, so this bounds the wait after a repair."""
 SEVERAL_AT_ONCE = 3
-"""How often in a row the handler looks again without a pause at a group that changed between read and write."""
+"""How many times in a row a pass is repeated immediately because the group changed between read and write."""
 
 
 class Scheduler:
@@ -40,7 +41,7 @@ class Scheduler:
         self._options = options
 
     def written(self, plan: PreparedPlan, written: Written, rest_due: float | None) -> None:
-        """Schedules after a pass. ``rest_due`` is when to check again whether the group is at rest."""
+        """Schedules the group's next pass. ``rest_due`` is when to check again whether the group is at rest."""
         memory, now = plan.memory, self._store.clock.monotonic()
         self._watch_for_acknowledgements(memory, plan.snapshot.observation, written)
         if rest_due is not None:
@@ -56,18 +57,18 @@ class Scheduler:
             if memory.at_rest is not None:  # the whole group is read when the timer ends
                 memory.at_rest.whole_at = min(memory.at_rest.whole_at, due)
             self._queue.request_at(memory.group, due)
-        self.now_and_then(memory, BLOCKED_LOOK_PART if plan.plan.blocked else 1.0)
+        self.periodic(memory, BLOCKED_LOOK_PART if plan.plan.blocked else 1.0)
 
-    def now_and_then(self, memory: GroupMemory, part: float = 1.0) -> None:
-        """Schedules the next pass in case no event comes, after a part of the look interval."""
+    def periodic(self, memory: GroupMemory, part: float = 1.0) -> None:
+        """Schedules a pass after ``part`` of the look interval, in case no event comes first."""
         interval_s = self._options.look_interval_ms * spread(memory.group) / 1000
         self._queue.request_at(memory.group, self._store.clock.monotonic() + part * interval_s)
 
-    def after_failure(self, memory: GroupMemory, error: Exception | None) -> None:
-        """Schedules the next pass, which decides the rest again. The part that was written is consistent."""
+    def after_failure(self, memory: GroupMemory, error: Exception) -> None:
+        """Schedules the pass that retries. Anything already written is consistent."""
         memory.failures += 1
         if isinstance(error, MultiFailed):
-            log.debug("looking again group=%s: the group changed between read and write (%s)", memory.group, error)
+            log.debug("retrying group=%s: the group changed between read and write (%s)", memory.group, error)
             if memory.failures <= SEVERAL_AT_ONCE:
                 self._queue.request(memory.group)
                 return
@@ -75,13 +76,17 @@ class Scheduler:
             self._options.retry_backoff_max_ms, self._options.retry_backoff_ms * 2 ** min(memory.failures - 1, 16)
         )
         if isinstance(error, StoreUnavailable):
-            log.info("looking again in %d ms group=%s: ZooKeeper did not answer (%s)", backoff_ms, memory.group, error)
+            log.info(
+                "retrying in %d ms group=%s: ZooKeeper did not answer (%s)",
+                *(backoff_ms, memory.group, error),
+                extra=_FAILED,
+            )
         elif isinstance(error, StoreError):
-            log.warning("looking again in %d ms group=%s: %s", backoff_ms, memory.group, error)
+            log.warning("retrying in %d ms group=%s: %s", backoff_ms, memory.group, error, extra=_FAILED)
         self._queue.request_at(memory.group, self._store.clock.monotonic() + backoff_ms / 1000)
 
     def _watch_for_acknowledgements(self, memory: GroupMemory, observation: Observation, written: Written) -> None:
-        """Sets a watch on every outstanding command that has none yet, to learn of its deletion."""
+        """Watches every outstanding command for its deletion."""
         group = memory.group
         outstanding = [
             layout.command(group, consumer, command.name)
@@ -99,7 +104,7 @@ class Scheduler:
 
         def fired(event: WatchEvent) -> None:
             watched.discard(event.path)
-            if watched and event.type is WatchType.DELETED:  # more acknowledgements may follow: one pass serves all
+            if watched and event.type is WatchType.DELETED:  # more acknowledgements may follow; see GATHER_S
                 self._queue.request_at(group, self._store.clock.monotonic() + GATHER_S, event=True)
             else:
                 self._queue.request(group)

@@ -1,4 +1,4 @@
-"""The service beside each broker. It stands for election, and coordinates while it is elected."""
+"""The service that runs beside each broker: it stands for election, and coordinates while it is elected."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from contextlib import suppress
 
 from kafka_coord.coordinator.assignors import Assignor, load_assignors
 from kafka_coord.coordinator.coordinator import ConsumerCoordinator
-from kafka_coord.coordinator.handler import RebalanceRequestHandler
+from kafka_coord.coordinator.handler import RebalanceObserver, RebalanceRequestHandler
+from kafka_coord.coordinator.history import action_of
 from kafka_coord.coordinator.listeners import SessionExpirationListener
 from kafka_coord.coordinator.options import CoordinatorOptions
-from kafka_coord.errors import Fenced, KafkaCoordError, StoreError, StoreUnavailable
+from kafka_coord.coordinator.plan.reasons import counted
+from kafka_coord.errors import Fenced, KafkaCoordError, NodeExists, StoreError, StoreUnavailable
+from kafka_coord.model import Process, RequestType
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import COMPLAIN_AGAIN_S, Leadership, ZkElection
-from kafka_coord.zk.store import SessionState, Store
+from kafka_coord.zk.store import Op, SessionState, Store
+from kafka_coord.zk.successor import Successor, name_op
 
 log = logging.getLogger(__name__)
 
@@ -24,11 +28,10 @@ HANDLER_WAIT_S = 0.5
 
 
 class CoordinatorService:
-    """Stands for election, coordinates, and hands over. ``start`` and ``stop`` begin and end it; ``step`` is one
-    turn.
+    """Stands for election and coordinates while elected.
 
-    It has two threads: its own (session, election, listeners) and, while elected, the handler's. Both run code that is
-    written against :class:`Store` and advances in steps, so a simulation drives the same code without threads.
+    It has two threads: its own (session, election, listeners) and, while elected, the handler's. The code of both
+    advances in steps and talks only to a :class:`Store`, so a simulation drives it without threads.
     """
 
     def __init__(
@@ -38,18 +41,23 @@ class CoordinatorService:
         endpoints: Mapping[str, str] | None = None,
         options: CoordinatorOptions | None = None,
         assignors: Mapping[str, Assignor] | None = None,
+        process: Process | None = None,
+        observer: RebalanceObserver | None = None,
     ) -> None:
+        self._observer = observer
         self._store = store
         self._broker_id = broker_id
         self._options = options or CoordinatorOptions()
         self._assignors = assignors if assignors is not None else load_assignors()
-        self._awake = threading.Event()
+        self._process = process
+        self.awake = threading.Event()
+        """Set when something happens that the next :meth:`turn` must handle."""
         self._stopping = threading.Event()
         self._registered = threading.Event()
         self._finished = threading.Event()
         self._failure: KafkaCoordError | None = None
-        self._election = ZkElection(store, broker_id, endpoints or {}, self._awake.set)
-        self._sessions = SessionExpirationListener(self._awake.set)
+        self._election = ZkElection(store, broker_id, endpoints or {}, self.awake.set, process)
+        self._sessions = SessionExpirationListener(self.awake.set)
         self._unsubscribe = store.on_session(self._sessions.on_session)
         self._stand_again_at = 0.0
         self._status = ""
@@ -59,10 +67,7 @@ class CoordinatorService:
         self._handler_thread: threading.Thread | None = None
         self.coordinator: ConsumerCoordinator | None = None
 
-    # --- life ------------------------------------------------------------------------------------------------------
-
     def start(self) -> None:
-        """Starts the service's thread. :meth:`wait_registered` tells whether the instance is registered."""
         self._thread = threading.Thread(target=self._run, name="coordinator-service", daemon=True)
         self._thread.start()
 
@@ -80,17 +85,17 @@ class CoordinatorService:
         return True
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Waits until the service ends. Raises the reason if it failed."""
+        """Waits until the service ends. Raises the error if it failed."""
         ended = self._finished.wait(timeout_s)
         if ended and self._failure is not None:
             raise self._failure
         return ended
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Resigns at once, so that another instance is elected without waiting for a session to expire. The store stays
+        """Resigns immediately, so another instance is elected without waiting for a session to expire. The store stays
         open: its owner closes it. Safe to call twice."""
         self._stopping.set()
-        self._awake.set()
+        self.awake.set()
         if self._thread is not None:
             self._thread.join(timeout_s)
 
@@ -101,7 +106,7 @@ class CoordinatorService:
 
     @property
     def leadership(self) -> Leadership | None:
-        """The present leadership, even while this instance is not ready to decide or cannot confirm its session."""
+        """The current leadership, even while this instance is not ready to decide or cannot confirm its session."""
         coordinator = self.coordinator
         return coordinator.leadership if coordinator is not None else self._election.leadership
 
@@ -112,26 +117,24 @@ class CoordinatorService:
 
     @property
     def obstacle(self) -> str:
-        """Why no instance can be elected, or why this one cannot coordinate, with a remedy if there is one; empty if
-        there is no obstacle. For any thread."""
+        """Why no instance can be elected or this one cannot coordinate, with a remedy if there is one; empty if there
+        is no obstacle. Safe on any thread."""
         return self._election.obstacle() or self._trouble
 
     def handler_age_s(self) -> float | None:
         """Seconds since the handler completed a step; ``None`` while this instance has no handler. An idle handler
-        completes one every :data:`HANDLER_WAIT_S`. For any thread."""
+        completes one every :data:`HANDLER_WAIT_S`. Safe on any thread."""
         coordinator = self.coordinator
         return coordinator.handler.age_s() if coordinator is not None else None
 
-    # --- one turn --------------------------------------------------------------------------------------------------
-
     def step(self) -> None:
-        """One turn: handles session changes, registers, stands for election, runs listeners, carries out a request to
-        resign. Raises :class:`StoreError` if ZooKeeper did not answer: call it again."""
+        """Handles session changes, registers, stands for election, runs listeners, and answers requests that concern no
+        group. Raises :class:`StoreError` if ZooKeeper did not answer; call it again."""
         if self._sessions.expired:
             self._sessions.expired = False
             self._step_down("its ZooKeeper session ended")
         elif self.coordinator is not None and self.coordinator.handler.deposed:
-            self._step_down(f"another instance was elected, or somebody wrote {layout.COORDINATOR_EPOCH}")
+            self._step_down(f"{layout.COORDINATOR_EPOCH} was changed or deleted (by an election or by hand)")
         if self._store.session.state is not SessionState.CONNECTED:
             self._say(f"waiting for ZooKeeper. I am {self._broker_id}, not connected: I decide nothing")
             return
@@ -144,14 +147,14 @@ class CoordinatorService:
                 self._step_down(self._election.why_lost())
         elif self.coordinator is not None:
             self.coordinator.step()
-            self._obey_resignation()
+            self._answer_requests()
             self._say_status()
-        elif self._store.clock.monotonic() >= self._stand_again_at:
+        elif self._election.successor() == self._broker_id or self._store.clock.monotonic() >= self._stand_again_at:
             self._stand()
 
     def turn(self) -> float:
-        """Runs :meth:`step` and handles its errors. Returns the seconds to wait unless something wakes it earlier."""
-        self._awake.clear()
+        """Runs :meth:`step` and handles its errors. Returns how many seconds to wait unless ``awake`` is set first."""
+        self.awake.clear()
         try:
             self.step()
         except Fenced as error:
@@ -159,22 +162,20 @@ class CoordinatorService:
         except StoreUnavailable as error:
             self._say(f"waiting for ZooKeeper. I am {self._broker_id}: {error}")
             return self._options.retry_backoff_ms / 1000
+        except NodeExists as error:
+            self._say(f"waiting. I am {self._broker_id}: {error}")
         except StoreError as error:
             self._complain(f"cannot go on. I am {self._broker_id}: {error}")
         except KafkaCoordError:
             raise
-        except Exception as error:  # noqa: BLE001  if this ended the instance, the next one would meet the same trouble
-            self._complain(f"cannot coordinate. I am {self._broker_id}: {error!r} (a defect)", error)
+        except Exception as error:  # noqa: BLE001  if this ended the instance, the next one would meet the same bug
+            self._complain(f"cannot coordinate. I am {self._broker_id}: {error!r} (a bug)", error)
             with suppress(StoreError):
-                self._resign("a defect")
+                self._resign("a bug")
         else:
             if self._store.clock.monotonic() >= self._stand_again_at:
                 self._trouble = ""
         return IDLE_WAIT_S
-
-    def is_awake(self) -> bool:
-        """Whether something happened since :meth:`turn` began."""
-        return self._awake.is_set()
 
     def _register(self) -> None:
         if not self._registered.is_set() or not self._election.is_registered():
@@ -188,9 +189,21 @@ class CoordinatorService:
         if leadership is None:
             self._say_who_leads()
             return
-        log.info("elected as coordinator broker_id=%d epoch=%d", self._broker_id, leadership.epoch)
+        log.info(
+            "elected as coordinator broker_id=%d epoch=%d",
+            self._broker_id,
+            leadership.epoch,
+            extra={"event": "elected"},
+        )
         coordinator = ConsumerCoordinator(
-            self._store, leadership, self._election.still_leads, self._awake.set, self._assignors, self._options
+            self._store,
+            leadership,
+            self._election.still_leads,
+            self.awake.set,
+            self._assignors,
+            self._options,
+            self._broker_id,
+            self._process,
         )
         try:
             coordinator.coordinator_startup()
@@ -198,40 +211,81 @@ class CoordinatorService:
             coordinator.close()
             self._election.resign()
             raise
+        coordinator.handler.observer = self._observer
         self.coordinator = coordinator
         if self._thread is not None:
             self._start_handler(coordinator.handler)
 
     def _step_down(self, why: str) -> None:
-        """Clears all state. The next turn stands for election again."""
+        """Drops the leadership and its state. The next turn stands for election again."""
         coordinator, self.coordinator = self.coordinator, None
         if coordinator is None:
             return
-        log.warning("stepped down broker_id=%d epoch=%d: %s", self._broker_id, coordinator.leadership.epoch, why)
+        log.warning(
+            "stepped down broker_id=%d epoch=%d: %s",
+            self._broker_id,
+            coordinator.leadership.epoch,
+            why,
+            extra={"event": "stepped_down", "reason": why},
+        )
         coordinator.close()
         self._join_handler()
+        if self._observer is not None:
+            self._observer.interrupted()
         self._election.forget()
 
-    def _obey_resignation(self) -> None:
+    def _answer_requests(self) -> None:
+        """Answers requests that concern no group: to resign, or to record an action."""
         coordinator = self.coordinator
-        request = coordinator.requests.resignation() if coordinator else None
-        if coordinator is None or request is None:
+        if coordinator is None:
             return
-        message = f"coordinator {self._broker_id} resigned from epoch {coordinator.leadership.epoch}"
-        if coordinator.answer(request, "done", message):
-            self._resign("an operator asked for it")
+        for request in coordinator.requests.of_no_group():
+            resigns, successor = request.type is RequestType.RESIGN, request.successor
+            problem = self._cannot_follow(successor) if resigns and successor is not None else ""
+            if problem:
+                coordinator.answer(request, "refused", problem)
+                continue
+            message, naming = "recorded", list[Op]()
+            if resigns:
+                message = f"coordinator {self._broker_id} resigned from epoch {coordinator.leadership.epoch}"
+            if resigns and successor is not None:
+                message += f" and named broker {successor} as its successor"
+                naming = [name_op(self._store, Successor(successor, coordinator.leadership.epoch))]
+            if not coordinator.answer(request, "done", message, naming):
+                continue
+            action = action_of(request, int(self._store.clock.time() * 1000))
+            if action is not None:
+                log.info("%s", action.sentence, extra=action.logged)
+                coordinator.record(action)
+            if resigns:
+                self._resign(f"an operator asked for it: {action.sentence}" if action else "an operator asked for it")
+                return
+
+    def _cannot_follow(self, successor: int) -> str:
+        """Why the instance of broker ``successor`` cannot be the successor; empty if it can."""
+        if successor == self._broker_id:
+            return f"broker {successor} coordinates already"
+        if self._store.exists(layout.instance(successor)) is None:
+            running = ", ".join(self._store.children(layout.COORDINATORS))
+            return f"no instance runs beside broker {successor}; instances run beside broker {running}"
+        return ""
 
     def _resign(self, why: str) -> None:
         coordinator = self.coordinator
+        if coordinator is not None and coordinator.history is not None and self.elected:
+            with suppress(StoreError):
+                coordinator.history.end(why)
         self._step_down(why)
         self._stand_again_at = self._store.clock.monotonic() + self._options.resign_pause_ms / 1000
         self._election.resign(coordinator.leadership if coordinator is not None else None)
 
-    # --- its status ------------------------------------------------------------------------------------------------
-
     def _say_who_leads(self) -> None:
         if self.obstacle:
             self._say(f"waiting. I am {self._broker_id}, nobody coordinates: {self.obstacle}")
+            return
+        named = self._election.successor()
+        if named is not None:
+            self._say(f"waiting. I am {self._broker_id}, nobody coordinates: broker {named} is the named successor")
             return
         leader = self._election.leader()
         known = f"{leader.broker_id} coordinates, epoch {leader.epoch}" if leader else "nobody coordinates yet"
@@ -242,14 +296,14 @@ class CoordinatorService:
         if coordinator is not None:
             self._say(
                 f"no action. I am {self._broker_id}, the coordinator, epoch {coordinator.leadership.epoch}:"
-                f" {len(coordinator.groups)} groups, {len(coordinator.catalog.names())} topics"
+                f" {counted(len(coordinator.groups), 'group')}, {counted(len(coordinator.catalog.names()), 'topic')}"
             )
 
     def _complain(self, trouble: str, defect: Exception | None = None) -> None:
         """Logs a problem when it is new, and every :data:`COMPLAIN_AGAIN_S` while it lasts."""
         now = self._store.clock.monotonic()
         if trouble != self._trouble or now >= self._complain_again_at:
-            log.error("%s", trouble, exc_info=defect)
+            log.error("%s", trouble, exc_info=defect, extra={"event": "cannot_coordinate"})
             self._complain_again_at = now + COMPLAIN_AGAIN_S
         self._trouble = trouble
 
@@ -257,19 +311,19 @@ class CoordinatorService:
         """Logs this instance's status whenever it changes."""
         if status != self._status:
             self._status = status
-            log.info("%s", status)
+            log.info("%s", status, extra={"event": "status"})
 
-    # --- threads ---------------------------------------------------------------------------------------------------
+    # --- threads -----------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
             while not self._stopping.is_set():
-                self._awake.wait(self.turn())
+                self.awake.wait(self.turn())
         except KafkaCoordError as error:
             self._failure = error
         except Exception as error:
             log.exception("coordinator service ended broker_id=%d", self._broker_id)
-            self._failure = KafkaCoordError(f"the coordinator service ended: {error!r} (a defect; see the log)")
+            self._failure = KafkaCoordError(f"the coordinator service ended: {error!r} (a bug; see the log)")
         finally:
             self._end()
 
@@ -279,7 +333,7 @@ class CoordinatorService:
             self._resign("the service stops")
             self._election.unregister_instance()
         except StoreError as error:
-            log.warning("could not resign; the end of the session will release the leadership: %s", error)
+            log.warning("could not resign: the leadership ends with the session: %s", error)
         finally:
             self._election.close()
             self._finished.set()
@@ -299,9 +353,9 @@ class CoordinatorService:
                     self._stopping.wait(0.02)
         except Exception as error:
             log.exception("rebalance request handler ended broker_id=%d: resigning", self._broker_id)
-            self._failure = KafkaCoordError(f"the rebalance request handler ended: {error!r} (a defect; see the log)")
+            self._failure = KafkaCoordError(f"the rebalance request handler ended: {error!r} (a bug; see the log)")
             self._stopping.set()
-        self._awake.set()
+        self.awake.set()
 
     def _join_handler(self) -> None:
         thread, self._handler_thread = self._handler_thread, None

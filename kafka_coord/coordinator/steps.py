@@ -20,7 +20,7 @@ from kafka_coord.model import (
 
 
 class GroupState(StrEnum):
-    """The state of a group in one word, as operators see it."""
+    """The state of a group, as operators see it."""
 
     STABLE = "Stable"
     """Every member owns exactly its target and every command is acknowledged."""
@@ -40,7 +40,7 @@ AT_REST = frozenset({GroupState.STABLE, GroupState.EMPTY})
 
 @dataclass(frozen=True, slots=True)
 class SetTarget:
-    """Write a new target; ``znode_version`` is the version it replaces, ``None`` where there is none yet. ``causes`` go
+    """Write a new target; ``znode_version`` is the version it replaces, ``None`` if there is none yet. ``causes`` go
     into the group's history.
 
     The executor stamps ``assignment.timestamp_ms``.
@@ -103,14 +103,15 @@ class DeleteOffsets:
 
 @dataclass(frozen=True, slots=True)
 class RemoveGroup:
-    """Remove the group with everything in it, after its offsets retention or at an operator's request."""
+    """Remove the group with everything in it, once the retention of its offsets has passed, or at an operator's
+    request."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerRequest:
     """Write the answer into an operator's request: "done" or "refused", and a message.
 
-    The step before it carries the request out, if anything does, and both are written together.
+    If a step carries out the request, it is the one before this, and both are written together.
     """
 
     request: Request
@@ -132,7 +133,7 @@ Step = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The decision of one pass about one group.
+    """What one pass decided about one group.
 
     The executor writes ``steps`` in order and stops at the first that fails. Whatever was written is consistent by
     itself, and the next pass continues from there. ``summary`` is the decision and its reason, for the log. ``blocked``
@@ -157,7 +158,7 @@ class Plan:
         )
 
     def quiet(self, observation: Observation) -> bool:
-        """Whether nothing has to be done for the group, or waited for, until an event comes."""
+        """Whether the group needs no work and waits for nothing until an event comes."""
         return (
             self.state in AT_REST
             and not self.steps

@@ -16,12 +16,11 @@ log = logging.getLogger(__name__)
 
 
 def repairs(memory: GroupMemory, snapshot: Snapshot) -> list[list[Op]]:
-    """The writes that must precede a decision; usually none.
+    """Returns the writes that must precede a decision; usually none.
 
-    If somebody deleted the ledger of a living incarnation, this writes it back: otherwise its partitions would look
-    free while the consumer still reads them. If a live member has a ledger but no channel, this deletes its
-    registration, so that it registers again: it cannot acknowledge, and its unacknowledged commands would look
-    acknowledged.
+    Restores the deleted ledger of a live incarnation, because its partitions would otherwise look free while the
+    consumer still reads them. Deletes the registration of a live member that has a ledger but no channel, so that it
+    registers again: it cannot acknowledge commands, and unacknowledged ones would look acknowledged.
     """
     seen = snapshot.observation
     group = seen.group
@@ -33,12 +32,13 @@ def repairs(memory: GroupMemory, snapshot: Snapshot) -> list[list[Op]]:
             continue
         if consumer not in seen.ledgers and path not in unreadable:
             log.warning(
-                "wrote back a deleted ledger, because its consumer is alive path=%s holds=%s: to take its "
+                "restored a deleted ledger, because its consumer is alive path=%s holds=%s: to take its "
                 "partitions away, evict it (kafka-coord groups evict %s %s)",
                 path,
                 str(ledger.held)[:200],
                 group,
                 consumer,
+                extra={"event": "ledger_restored", "group": group, "consumer": consumer},
             )
             units.append([Create(path, fields.dump(ledger.to_json()))])
     if units and layout.owners(group) in snapshot.missing:
@@ -52,6 +52,7 @@ def repairs(memory: GroupMemory, snapshot: Snapshot) -> list[list[Op]]:
                 consumer,
                 group,
                 layout.channel(group, consumer),
+                extra={"event": "channel_deleted"},
             )
             units.append([Delete(layout.registration(group, consumer))])
     return units

@@ -1,7 +1,7 @@
-"""Durations in one group: when each thing was first seen.
+"""Remembers when each thing in a group was first seen, to measure grace periods and timeouts.
 
-Nothing here matters for safety. A new coordinator restarts all timers, so each election lengthens a grace period or a
-timeout by at most its own length.
+Nothing here matters for safety. A new coordinator restarts all timers, so an election may at worst double a grace
+period or a timeout.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ class FirstSeen(Generic[Key]):
         self._first_seen: dict[Key, float] = {}
 
     def update(self, present: Iterable[Key], now: float) -> None:
-        """Updates the timers: things that are new in ``present`` start at ``now`` (monotonic seconds), absent ones are
-        dropped.
-        """
+        """Starts a timer at ``now`` (monotonic seconds) for each new thing, and drops the timers of absent things."""
         self._first_seen = {key: self._first_seen.get(key, now) for key in present}
 
     def since(self, key: Key) -> float:
@@ -36,7 +34,7 @@ class FirstSeen(Generic[Key]):
 
 
 class GroupTimers:
-    """Timers of one group. ``next_due`` is the earliest moment at which one of them changes an answer."""
+    """Timers of one group. ``next_due`` is the earliest moment at which one of them ends."""
 
     __slots__ = ("commands", "gone", "next_due", "retiring")
 
@@ -52,8 +50,8 @@ class GroupTimers:
     def begin(self) -> None:
         self.next_due = None
 
-    def passed(self, since: float, duration_ms: int, now: float) -> bool:
-        """Whether ``duration_ms`` have passed since then; if not, notes when they will have passed."""
+    def passed(self, since: float, duration_ms: float, now: float) -> bool:
+        """Whether ``duration_ms`` have passed since the moment ``since``; if not, updates :attr:`next_due`."""
         due = since + duration_ms / 1000
         if now >= due:
             return True

@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 
 
 def read_each(store: Store, reads: Sequence[Read]) -> tuple[ReadResult | Unreadable, ...]:
-    """Like :meth:`Store.read_many`, but returns :class:`Unreadable` for a znode whose ACL forbids reading. Then it may
-    need more requests."""
+    """Like :meth:`Store.read_many`, but returns :class:`Unreadable` for a znode whose ACL forbids reading, which may
+    take more requests."""
     if not reads:
         return ()
     try:
@@ -51,7 +51,14 @@ def report(saying: str, found: Iterable[Unreadable]) -> None:
     sorted_found = sorted(found, key=lambda unreadable: unreadable.path)
     for unreadable in sorted_found[:MOST_REPORTED]:
         advice = what_to_do(unreadable.path)
-        log.warning("%s path=%s reason=%s; %s", saying, unreadable.path, unreadable.reason, advice)
+        log.warning(
+            "%s path=%s reason=%s; %s",
+            saying,
+            unreadable.path,
+            unreadable.reason,
+            advice,
+            extra={"event": "znode_unreadable"},
+        )
     if len(sorted_found) > MOST_REPORTED:
         parents = sorted({unreadable.path.rpartition("/")[0] for unreadable in sorted_found[MOST_REPORTED:]})
         log.warning("%s: %d more below %s", saying, len(sorted_found) - MOST_REPORTED, ", ".join(parents[:5]))

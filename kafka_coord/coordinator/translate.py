@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from kafka_coord.channel.operations import command_op
 from kafka_coord.coordinator.decide import Decided
-from kafka_coord.coordinator.offsets import read_start_offsets, write_ops
-from kafka_coord.coordinator.requests import answer_op, unanswered_op
+from kafka_coord.coordinator.operator_requests import answer_op, unanswered_op
+from kafka_coord.coordinator.start_offsets import read_start_offsets, write_ops
 from kafka_coord.coordinator.steps import (
     AnswerRequest,
     DeleteOffsets,
@@ -32,17 +32,17 @@ from kafka_coord.model import (
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
-from kafka_coord.zk.epoch_fence import fits_one
+from kafka_coord.zk.fencing import fits_one
 from kafka_coord.zk.sizes import op_size
 from kafka_coord.zk.store import Create, Delete, GetData, Op, SetData, Store
 
 MAX_UNIT_BYTES = 500_000
 MAX_UNIT_OPS = 1_000
-"""The limit of a unit that need not be atomic: larger ones are split."""
+"""The limit for a unit that need not be atomic: larger units are split."""
 
 
 class Translation:
-    """Turns one plan into units of operations, and reads what they need besides the start offsets.
+    """Turns one plan into units of operations, and reads what the operations need besides the start offsets.
 
     Translates every step completely or fails: nothing may be left out of a plan.
     """
@@ -99,8 +99,8 @@ class Translation:
                 return in_parts(self._removal())
 
     def _ledger(self, step: WriteLedgerAndCommands) -> list[list[Op]]:
-        """The ledger and its commands are one unit. The operations before it may be split: no consumer carries out
-        the commands of a dead incarnation, and no consumer uses the offsets of a deleted topic."""
+        """Puts the ledger and its commands into one unit. The operations before that may be split: no consumer carries
+        out the commands of a dead incarnation, and no consumer uses the offsets of a deleted topic."""
         group, consumer = self._group, step.ledger.consumer
         ledger, commands, parents = step.ledger, list[Command](), list[Op]()
         before: list[Op] = [Delete(layout.command(group, consumer, name)) for name in step.drop_commands]
@@ -167,8 +167,8 @@ class Translation:
 
 
 def in_parts(ops: Sequence[Op], acl: int = 64) -> list[list[Op]]:
-    """``ops`` in order, split into units that each fit into a request. Only for operations that do not have to take
-    effect together. ``acl`` is how many bytes the ACL of a create takes."""
+    """Splits ``ops``, in order, into units that each fit into a request. Only for operations that need not take effect
+    together. ``acl`` is the size in bytes of the ACL of a create."""
     parts: list[list[Op]] = []
     size = 0
     for op in ops:

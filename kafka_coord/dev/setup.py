@@ -11,7 +11,7 @@ VERSION = re.findall(r'__version__ = "(.+)"', (HERE.parent / "version.py").read_
 
 
 class WithoutSetup(build_py):
-    """This file is in the package's folder, but not part of the package."""
+    """Leaves this file out of the package, although it is in the package's folder."""
 
     def find_package_modules(self, package, package_dir):
         found = super().find_package_modules(package, package_dir)
@@ -22,10 +22,11 @@ setup(
     name="kafka-coord-dev",
     version=VERSION,
     description="Real ZooKeeper and Kafka on a laptop, the demo and the benchmarks of kafka-coord",
-    license="Apache-2.0",
+    license_expression="Apache-2.0",
     python_requires=">=3.11",
     package_dir={"kafka_coord.dev": "."},
     packages=["kafka_coord.dev", *(f"kafka_coord.dev.{name}" for name in find_packages(str(HERE)))],
+    package_data={"kafka_coord.dev.bench.rebalance": ["*.java"]},
     cmdclass={"build_py": WithoutSetup},
     install_requires=[f"kafka-coord[dev-requirements] == {VERSION}"],
 )

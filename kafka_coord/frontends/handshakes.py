@@ -1,4 +1,4 @@
-"""TLS handshakes of a listener: limits their number and their duration."""
+"""Performs a listener's TLS handshakes, and limits their number and duration."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 import ssl
 
 HANDSHAKE_S = 5.0
-"""Seconds for a TLS handshake, from its beginning."""
+"""Seconds that a TLS handshake may take."""
 MAX_HANDSHAKES = 128
-"""The most TLS handshakes at a time. Further connections wait for a place, which costs little."""
+"""The maximum number of simultaneous TLS handshakes. Further connections wait, which costs little."""
 
 
 class Handshakes:
@@ -19,8 +19,8 @@ class Handshakes:
         self._places = asyncio.Semaphore(MAX_HANDSHAKES)
 
     async def secure(self, raw: asyncio.Transport, protocol: asyncio.Protocol) -> asyncio.Transport | None:
-        """The transport that ``protocol`` uses from now on; ``None`` if the connection was closed meanwhile. Start this
-        as a task in ``connection_made`` of ``raw``. Raises :class:`OSError` if the handshake fails."""
+        """Returns the transport that ``protocol`` must use; ``None`` if the connection has been closed. Start this as a
+        task in ``connection_made`` of ``raw``. Raises :class:`OSError` if the handshake fails."""
         # Pausing in connection_made is too early for Python 3.11.2: its transport starts to read right after that call.
         raw.pause_reading()
         async with self._places:

@@ -1,5 +1,5 @@
-"""The groups log: it stores client-assigned groups and their offsets durably, and decides who may write.
+"""The groups log: durable storage of client-assigned groups and their offsets.
 
 It is a compacted Kafka topic. The instance whose broker leads a partition coordinates the partition's groups, one
-*term* at a time. A term is claimed through ZooKeeper and fenced by the brokers, by producer id and epoch.
+*term* at a time. A term is claimed through ZooKeeper, and brokers fence it by producer id and epoch.
 """

@@ -1,6 +1,6 @@
 """Authenticates this instance to its broker: SASL with PLAIN or SCRAM (RFC 5802).
 
-Pure: :func:`answers_to` is a generator that yields messages to send, and receives the broker's replies.
+Pure: :func:`answers_to` is a generator that yields the messages to send and receives the broker's replies.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Exchange = Generator[bytes, bytes, None]
 
 @dataclass(frozen=True, slots=True)
 class BrokerSecurity:
-    """How to connect to the broker's listener. ``tls`` is also for clients' connections; the rest is only for the
-    instance's own."""
+    """How to connect to the broker's listener. ``tls`` also applies to clients' connections; the rest applies only to
+    the instance's own."""
 
     tls: ssl.SSLContext | None = None
     mechanism: str | None = None
@@ -34,21 +34,21 @@ class BrokerSecurity:
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> BrokerSecurity:
-        """From librdkafka properties, as in the section ``kafka`` of the settings. Raises :class:`SettingsError`."""
+        """Reads librdkafka properties, as in the section ``kafka`` of the settings. Raises :class:`SettingsError`."""
         protocol = properties.get("security.protocol", "PLAINTEXT").upper()
         if protocol not in _PROTOCOLS:
-            raise SettingsError(f"kafka.security.protocol is {protocol!r}; it is one of {', '.join(_PROTOCOLS)}")
+            raise SettingsError(f"kafka.security.protocol is {protocol!r}; use one of {', '.join(_PROTOCOLS)}")
         tls = _tls(properties) if protocol.endswith("SSL") else None
         if not protocol.startswith("SASL"):
             return cls(tls)
         mechanism = properties.get("sasl.mechanism") or properties.get("sasl.mechanisms") or "(none)"
         if mechanism not in MECHANISMS:
             raise SettingsError(
-                f"kafka.sasl.mechanism is {mechanism}; with --listen-kafka it is one of {', '.join(MECHANISMS)}"
+                f"kafka.sasl.mechanism is {mechanism}; with --listen-kafka, use one of {', '.join(MECHANISMS)}"
             )
         username, password = properties.get("sasl.username"), properties.get("sasl.password")
         if not username or not password:
-            raise SettingsError("kafka.sasl.username and kafka.sasl.password are needed with --listen-kafka and SASL")
+            raise SettingsError("--listen-kafka with SASL needs kafka.sasl.username and kafka.sasl.password")
         return cls(tls, mechanism, username, password)
 
 
@@ -59,14 +59,14 @@ def _tls(properties: Mapping[str, str]) -> ssl.SSLContext:
         if certificate is not None:
             context.load_cert_chain(certificate, properties.get("ssl.key.location"), properties.get("ssl.key.password"))
     except OSError as error:
-        raise SettingsError(f"cannot speak TLS to the broker with kafka.ssl.*: {error}") from None
+        raise SettingsError(f"cannot use TLS to the broker with kafka.ssl.*: {error}") from None
     if properties.get("ssl.endpoint.identification.algorithm", "https").lower() in {"", "none"}:
         context.check_hostname = False
     return context
 
 
 def answers_to(security: BrokerSecurity, nonce: str | None = None) -> Exchange:
-    """Yields the messages to send to the broker. Raises :class:`ValueError` for a reply that it must not answer."""
+    """Yields the messages to send to the broker. Raises :class:`ValueError` for an invalid reply."""
     if security.mechanism == "PLAIN":
         yield f"\0{security.username}\0{security.password}".encode()
     else:
@@ -91,4 +91,4 @@ def _scram(security: BrokerSecurity, digest: str, nonce: str) -> Exchange:
     found = yield f"{last},p={proof}".encode()
     expected = hmac.digest(hmac.digest(salted, b"Server Key", digest), signed, digest)
     if not hmac.compare_digest(found.partition(b"v=")[2], base64.b64encode(expected)):
-        raise ValueError("the broker does not know the password")
+        raise ValueError("the broker did not prove that it knows the password")

@@ -7,6 +7,7 @@ import itertools
 from dataclasses import dataclass
 from typing import Any
 
+from kafka_coord.classic_groups.errors import named
 from kafka_coord.errors import BrokerError
 from kafka_coord.grouplog.authentication import BrokerSecurity, answers_to
 from kafka_coord.wire.errors import BadMessage
@@ -23,7 +24,7 @@ _LENGTH = _CORRELATION = 4
 
 @dataclass(slots=True, eq=False)
 class _Question:
-    """A request in flight. ``due`` is the time by which it must be answered, by the loop's clock."""
+    """A request in flight, to be answered by ``due`` on the loop's clock."""
 
     answer: Message
     version: int
@@ -32,14 +33,14 @@ class _Question:
 
 
 class BrokerConnection(asyncio.Protocol):
-    """One TCP connection. Every failure is a :class:`BrokerError`, and closes the connection for good."""
+    """One TCP connection. Every failure raises :class:`BrokerError` and closes the connection for good."""
 
     def __init__(self, host: str, port: int, security: BrokerSecurity = PLAINTEXT) -> None:
         self.host, self.port, self._security = host, port, security
         self._ids = itertools.count(1)
         self._waiting: dict[int, _Question] = {}
         self._late: asyncio.TimerHandle | None = None
-        """One timer for all requests: one for each would cost as much as the rest of the request."""
+        """One timer for all requests, because a timer costs as much as the rest of a request."""
         self._loop: asyncio.AbstractEventLoop
         self._transport: asyncio.Transport | None = None
         self._ready: asyncio.Transport | None = None
@@ -49,7 +50,7 @@ class BrokerConnection(asyncio.Protocol):
         self.closed = False
 
     async def ask(self, name: str, version: int, value: Any, timeout_s: float = ANSWER_S) -> Any:
-        """Sends ``<name>Request`` in this version, and returns the answer."""
+        """Sends ``<name>Request`` in this version and returns the answer."""
         try:
             transport = self._ready
             if transport is None:
@@ -72,19 +73,19 @@ class BrokerConnection(asyncio.Protocol):
         due = self._loop.time() + timeout_s
         self._waiting[number] = _Question(answer, version, found, due)
         if self._late is None or due < self._late.when():
-            self._look_at(due)
+            self._set_timer(due)
         try:
             transport.write(frame)
             return await found
         finally:
             self._waiting.pop(number, None)
 
-    def _look_at(self, due: float) -> None:
+    def _set_timer(self, due: float) -> None:
         if self._late is not None:
             self._late.cancel()
-        self._late = self._loop.call_at(due, self._look)
+        self._late = self._loop.call_at(due, self._fail_late)
 
-    def _look(self) -> None:
+    def _fail_late(self) -> None:
         """Fails if an answer is late. Otherwise sets the timer for the next request that may be late."""
         self._late = None
         now = self._loop.time()
@@ -93,7 +94,7 @@ class BrokerConnection(asyncio.Protocol):
                 one.found.set_exception(TimeoutError())
         due = min((one.due for one in self._waiting.values() if one.due > now), default=None)
         if due is not None:
-            self._look_at(due)
+            self._set_timer(due)
 
     async def _connected(self) -> asyncio.Transport:
         async with self._connecting:
@@ -120,7 +121,7 @@ class BrokerConnection(asyncio.Protocol):
                 asked = message("SaslAuthenticateRequest")(auth_bytes=sending)
                 found = await self._ask(transport, "SaslAuthenticate", _SASL_AUTHENTICATE, asked)
                 if found.error_code:
-                    raise ConnectionError(f"not authenticated: {found.error_message or found.error_code}")
+                    raise ConnectionError(f"not authenticated: {found.error_message or named(found.error_code)}")
                 sending = exchange.send(found.auth_bytes)
         except StopIteration:
             return
@@ -139,12 +140,12 @@ class BrokerConnection(asyncio.Protocol):
             if not one.found.done():
                 one.found.set_exception(ConnectionError(reason))
         if self._transport is not None:
-            self._transport.abort()  # closing TLS in order takes a round trip, for which nobody waits
+            self._transport.abort()  # an orderly TLS close takes a round trip that nobody waits for
 
-    # --- what the event loop calls -----------------------------------------------------------------------------------
+    # --- asyncio.Protocol --------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101  a stream's is one
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101  a stream's transport is one
         self._transport, self._loop = transport, asyncio.get_running_loop()
         if self.closed:
             transport.close()
@@ -175,7 +176,7 @@ class BrokerConnection(asyncio.Protocol):
     def _deliver_answer(self, frame: bytes) -> None:
         waiting = self._waiting.get(int.from_bytes(frame[:_CORRELATION], "big"))
         if waiting is None:
-            return  # the caller has given up meanwhile
+            return  # the caller has given up
         answer, version = waiting.answer, waiting.version
         if not waiting.found.done():
             waiting.found.set_result(answer.decode(frame, version, answer_start(answer, version)))

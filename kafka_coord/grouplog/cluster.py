@@ -1,4 +1,4 @@
-"""The brokers of a cluster, found from any of them, with a connection to each broker that is asked."""
+"""The brokers of a cluster, found through any of them, with a connection to each broker that receives requests."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from kafka_coord.settings import host_and_port
 from kafka_coord.wire.messages import message
 
 _METADATA = 4
-"""A version that every broker from 0.11 to 3.9 speaks."""
+"""A version that every broker from 0.11 to 3.9 supports."""
 _FIRST_ANSWER_S = 5.0
 
 Address = tuple[str, int]
 
 
 class Cluster:
-    """``bootstrap`` are addresses of some brokers. Close it after use. All methods raise :class:`BrokerError`."""
+    """A client of one cluster. ``bootstrap`` are addresses of some brokers. Close it after use. All methods raise
+    :class:`BrokerError`."""
 
     def __init__(self, bootstrap: Sequence[Address], security: BrokerSecurity = PLAINTEXT) -> None:
         self._bootstrap, self._security = bootstrap, security
@@ -27,7 +28,7 @@ class Cluster:
 
     @classmethod
     def of(cls, bootstrap: str, properties: Mapping[str, str]) -> Cluster:
-        """``bootstrap`` and ``properties`` are librdkafka's. Raises :class:`SettingsError`."""
+        """Returns a client; ``bootstrap`` and ``properties`` are librdkafka's. Raises :class:`SettingsError`."""
         try:
             addresses = [host_and_port(one.strip()) for one in bootstrap.split(",")]
         except ValueError as error:
@@ -39,14 +40,14 @@ class Cluster:
             connection.close()
 
     def to(self, address: Address) -> BrokerConnection:
-        """The connection to that broker; a new one if the last one failed."""
+        """Returns the connection to that broker, a new one if the last one failed."""
         connection = self._connections.get(address)
         if connection is None or connection.closed:
             connection = self._connections[address] = BrokerConnection(*address, self._security)
         return connection
 
     async def ask_any(self, name: str, version: int, value: Any) -> Any:
-        """The answer of the first broker of ``bootstrap`` that answers."""
+        """Returns the answer of the first broker of ``bootstrap`` that answers."""
         reasons = []
         for address in self._bootstrap:
             try:
@@ -56,19 +57,19 @@ class Cluster:
         raise BrokerError(f"no broker answers: {'; '.join(reasons) or 'none is registered'}")
 
     async def metadata(self, topics: Sequence[str] | None = None) -> Any:
-        """Describes the brokers, and these topics (None: all)."""
+        """Returns the metadata of the brokers and of these topics (``None``: all)."""
         form = message("MetadataRequest")
         topic = form.struct("MetadataRequestTopic")
         named = None if topics is None else tuple(topic(name=name) for name in topics)
         return await self.ask_any("Metadata", _METADATA, form(topics=named, allow_auto_topic_creation=False))
 
     async def leaders(self, topic: str) -> dict[int, Address]:
-        """The leader of every partition. Also raises :class:`NotFound` if there is no such topic."""
+        """Returns the leader of every partition. Also raises :class:`NotFound` if there is no such topic."""
         answer = await self.metadata([topic])
         nodes = {node.node_id: (node.host, node.port) for node in answer.brokers}
         (found,) = answer.topics
         if not found.partitions:
-            raise NotFound(f"there is no topic {topic}: no Kafka client has used a group of the instances yet")
+            raise NotFound(f"there is no topic {topic}: no Kafka client has used a group yet")
         without = [one.partition_index for one in found.partitions if one.leader_id not in nodes]
         if without:
             raise BrokerError(

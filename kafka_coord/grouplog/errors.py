@@ -6,8 +6,8 @@ from kafka_coord.errors import KafkaCoordError
 
 
 class TermEnded(KafkaCoordError):
-    """This instance may no longer write the partition. It is unknown whether its last append was written."""
+    """This instance may no longer write the partition, and it is unknown whether its last append was written."""
 
 
 class TooLarge(KafkaCoordError):
-    """The records do not fit into one batch. Nothing was written, and the term continues."""
+    """The records do not fit into one batch. Nothing was written; the term continues."""

@@ -17,7 +17,6 @@ from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState
 from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.grouplog.errors import TermEnded, TooLarge
 from kafka_coord.grouplog.records import (
-    CommittedOffset,
     GroupEntry,
     OffsetEntry,
     group_record,
@@ -26,27 +25,29 @@ from kafka_coord.grouplog.records import (
     read_record,
 )
 from kafka_coord.grouplog.term import PARTITIONS, LogTerm, is_reserved
+from kafka_coord.model import CommittedOffset
 from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.errors import BadMessage
 
 log = logging.getLogger(__name__)
 
 _REMOVED_BYTES = 400 << 10
-"""The most bytes of records removed in one batch."""
+"""The maximum size in bytes of one batch of removals."""
 _TOPIC_BYTES = 300
-"""The most bytes of a topic's name and its overhead."""
+"""An upper bound for the bytes of a topic's name and its overhead."""
 _EXAMINED_AT_ONCE = 1_000
 _READ_AT_ONCE = 2_000
 
 Offsets = dict[tuple[str, int], CommittedOffset]
-"""By topic and partition."""
+"""Committed offsets by topic and partition."""
 Claiming = Callable[[int], Awaitable[int]]
-"""Sets the znode of a partition by compare-and-set, and returns its new version: the term."""
+"""Sets the znode of a partition by compare-and-set, and returns its new version, which is the term."""
 
 
 @lru_cache(maxsize=1 << 16)
 def partition_of(group_id: str) -> int:
-    """The partition of the log for a group: ``abs(hash) % 50``, with Java's ``String.hashCode`` as in Kafka."""
+    """Returns the partition of the log for a group: ``abs(hash) % 50``, with Java's ``String.hashCode``, as in
+    Kafka."""
     value = 0
     units = group_id.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(units), 2):
@@ -62,8 +63,8 @@ def _now_ms() -> int:
 class GroupMetadataManager:
     """Keeps groups and offsets in memory, by partition of the log. Every change is written to the log first.
 
-    ``groups_cache`` and ``offsets_cache`` are keyed by group id; ``groups_of`` has the group ids of each partition. One
-    event loop. ``now_ms`` is the wall clock.
+    ``groups_cache`` and ``offsets_cache`` are keyed by group id; ``groups_of`` has the group ids of each partition.
+    ``now_ms`` is the wall clock. Use it on the event loop only.
     """
 
     def __init__(
@@ -86,31 +87,32 @@ class GroupMetadataManager:
         self._under_way: dict[str, list[Offsets]] = {}
         """Commits that are being written, by group id."""
 
-    # --- whose group it is -------------------------------------------------------------------------------------------
+    # --- terms -------------------------------------------------------------------------------------------------------
 
     def availability(self, group_id: str) -> Error:
-        """Whether this instance coordinates the group now."""
+        """Returns NONE if this instance coordinates the group now."""
         partition = partition_of(group_id)
         if partition in self.terms:
             return Error.NONE
         return Error.COORDINATOR_LOAD_IN_PROGRESS if partition in self.loading else Error.NOT_COORDINATOR
 
     async def prove(self, group_id: str) -> None:
-        """No other instance had changed the group before this was called, if it is still available after it."""
+        """Proves that no other instance had changed the group before this call, provided that the group is still
+        available afterwards."""
         term = self.terms.get(partition_of(group_id))
         if term is not None:
             with suppress(TermEnded):
                 await term.prove()
 
     async def prove_all(self, group_ids: Iterable[str | None]) -> None:
-        """Calls :meth:`prove` for each of these groups that is coordinated here."""
+        """Calls :meth:`prove` for each of these groups that this instance coordinates."""
         for group_id in group_ids:
             if group_id is not None:
                 await self.prove(group_id)
 
     async def load_groups_for_partition(self, partition: int) -> None:
-        """Claims the partition, reads its contents and serves its groups. Raises :class:`BrokerError`,
-        :class:`TermEnded` and the errors of ``claiming``; then it serves nothing of the partition."""
+        """Claims the partition, reads it and serves its groups. Raises :class:`BrokerError`, :class:`TermEnded` and the
+        errors of ``claiming``; the partition's groups are then not served."""
         if partition in self.terms or partition in self.loading:
             return
         self.loading.add(partition)
@@ -133,8 +135,9 @@ class GroupMetadataManager:
         term.serve()
         self.terms[partition] = term
         log.info(
-            "coordinates partition=%d term=%d records=%d groups=%d load_ms=%d",
+            "coordinates the groups in partition=%d of the groups log term=%d records=%d groups=%d load_ms=%d",
             *(partition, term.term, loaded.records, len(self.groups_of[partition]), round(term.figures.load_s * 1000)),
+            extra={"event": "partition_loaded"},
         )
 
     async def _claim(self, partition: int) -> int:
@@ -158,7 +161,12 @@ class GroupMetadataManager:
         self.offsets_cache |= loaded.offsets
 
     def _term_ended(self, partition: int, broker: BrokerConnection, reason: str) -> None:
-        log.warning("no longer coordinates partition=%d reason=%s", partition, reason)
+        log.warning(
+            "no longer coordinates the groups in partition=%d of the groups log reason=%s",
+            partition,
+            reason,
+            extra={"event": "partition_lost"},
+        )
         self.terms.pop(partition, None)
         broker.close()
         self._on_term_end(partition)
@@ -182,7 +190,7 @@ class GroupMetadataManager:
         return self.groups_cache.get(group_id)
 
     def add_group(self, group_id: str) -> Group:
-        """Returns the group, and creates it if necessary."""
+        """Returns the group; creates it if necessary."""
         return self.groups_cache.get(group_id) or self._add(group_id, GroupMetadata(group_id))
 
     def _add(self, group_id: str, metadata: GroupMetadata) -> Group:
@@ -195,7 +203,7 @@ class GroupMetadataManager:
         return await self._append(group.group_id, _Part([record]))
 
     async def store_offsets(self, group_id: str, offsets: Offsets) -> Error:
-        """Writes offsets to the log, and then shows them: an offset is returned only once it is durable."""
+        """Writes offsets to the log. They become visible once they are durable."""
         records = offset_records(group_id, offsets)
         under_way = self._under_way.setdefault(group_id, [])
         under_way.append(offsets)
@@ -208,14 +216,14 @@ class GroupMetadataManager:
                 del self._under_way[group_id]
 
     async def delete_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> Error:
-        """Deletes those of the offsets that exist or are being written."""
+        """Deletes the offsets of these partitions, including those that are being written."""
         known = self._keys(group_id)
         return await self._append(
             group_id, *self._removals(group_id, [where for where in partitions if where in known])
         )
 
     async def delete_group(self, group_id: str) -> Error:
-        """Deletes the group, its offsets first. From now on it accepts no other change."""
+        """Deletes the group, its offsets first. The group then accepts no other change."""
         group = self.groups_cache.get(group_id)
         if group is not None:
             group.metadata.state = GroupState.DEAD
@@ -237,7 +245,7 @@ class GroupMetadataManager:
         return group_id in self._under_way
 
     def _keys(self, group_id: str) -> dict[tuple[str, int], None]:
-        """The partitions with an offset, including those that are being written."""
+        """Returns the partitions with an offset, including those that are being written."""
         being_written = (where for offsets in self._under_way.get(group_id, ()) for where in offsets)
         return dict.fromkeys((*self.offsets_cache.get(group_id, {}), *being_written))
 
@@ -253,13 +261,12 @@ class GroupMetadataManager:
             yield _Part(offset_records(group_id, dict.fromkeys(part)), partial(forget, part))
 
     async def delete_expired_consumer_offsets(self, retention_ms: int) -> int:
-        """Removes offsets that are older than that and whose groups have no members, and then groups without anything
-        left. Returns the number of removed offsets. The timestamp of a group's state says when it became empty, as in
-        Kafka (KIP-211)."""
+        """Removes expired offsets from groups without members, and groups that have nothing left. Returns the number of
+        removed offsets. A group's state timestamp says when it became empty, as in Kafka (KIP-211)."""
         count = 0
         for number, group_id in enumerate(list(self.groups_cache)):
             if number % _EXAMINED_AT_ONCE == 0:
-                await asyncio.sleep(0)  # serves others meanwhile
+                await asyncio.sleep(0)  # lets others run
             group = self.groups_cache.get(group_id)
             if group is None or group.metadata.state is not GroupState.EMPTY or group_id in self._under_way:
                 continue
@@ -280,7 +287,7 @@ class GroupMetadataManager:
         return count
 
     async def _append(self, group_id: str, *parts: _Part) -> Error:
-        """Appends all parts at once, so that no other record comes in between."""
+        """Appends all parts without any other record in between."""
         term = self.terms.get(partition_of(group_id))
         if term is None:
             return Error.NOT_COORDINATOR
@@ -290,7 +297,7 @@ class GroupMetadataManager:
         except TermEnded:
             return Error.NOT_COORDINATOR
         except TooLarge as error:
-            log.warning("refused group=%s reason=%s", group_id, error)
+            log.warning("refused a request whose record is too large group=%s reason=%s", group_id, error)
             return Error.INVALID_COMMIT_OFFSET_SIZE
         return Error.NONE
 
@@ -301,7 +308,7 @@ class GroupMetadataManager:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Records of one batch, and a callback for when they are durable."""
+    """Records for one batch, and the change to apply once they are durable."""
 
     records: list[LogRecord]
     apply: Callable[[], None] = lambda: None
@@ -323,7 +330,7 @@ async def _load(term: LogTerm, claimed_at: int) -> _Loaded:
         try:
             entry = read_record(record)
         except BadMessage as error:
-            log.warning("left out a record partition=%d reason=%s", term.partition, error)
+            log.warning("ignored an unreadable record of the groups log partition=%d reason=%s", term.partition, error)
             continue
         match entry:
             case OffsetEntry(group, topic, partition, None):
@@ -335,6 +342,6 @@ async def _load(term: LogTerm, claimed_at: int) -> _Loaded:
             case GroupEntry(group, GroupMetadata() as found):
                 loaded.groups[group] = found
         if loaded.records % _READ_AT_ONCE == 0:
-            await asyncio.sleep(0)  # serves others meanwhile
+            await asyncio.sleep(0)  # lets others run
     loaded.offsets = {group: offsets for group, offsets in loaded.offsets.items() if offsets}
     return loaded

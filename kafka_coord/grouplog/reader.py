@@ -1,4 +1,4 @@
-"""Reads a partition of a log batch by batch from its leader, with the writer of each batch."""
+"""Reads a partition of a log from its leader, batch by batch, with each batch's producer."""
 
 from __future__ import annotations
 
@@ -6,29 +6,31 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+from kafka_coord.classic_groups.errors import named
 from kafka_coord.errors import BrokerError
 from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.wire.batches import Batch, decode_batches
 from kafka_coord.wire.messages import message
 
 _FETCH, _LIST_OFFSETS = 4, 1
-"""Versions that every broker from 0.11 to 3.9 speaks."""
+"""Versions that every broker from 0.11 to 3.9 supports."""
 _EARLIEST, _LATEST = -2, -1
 _FETCH_BYTES = 8 << 20
 
 
 class PartitionReader:
-    """``broker`` is a connection to the partition's leader."""
+    """Reads one partition. ``broker`` is a connection to its leader."""
 
     def __init__(self, broker: BrokerConnection, partition: int, topic: str) -> None:
         self._broker, self._partition, self._topic = broker, partition, topic
 
     async def first_offset(self) -> int:
-        """The log's first offset. Raises :class:`BrokerError`."""
+        """Returns the log's first offset. Raises :class:`BrokerError`."""
         return await self._offset(_EARLIEST)
 
     async def end_offset(self) -> int:
-        """The high watermark: the offset after the last fully replicated record. Raises :class:`BrokerError`."""
+        """Returns the high watermark: the offset after the last fully replicated record. Raises
+        :class:`BrokerError`."""
         return await self._offset(_LATEST)
 
     async def _offset(self, which: int) -> int:
@@ -40,18 +42,20 @@ class PartitionReader:
         if result.error_code:
             where = "begins" if which == _EARLIEST else "ends"
             raise BrokerError(
-                f"partition {self._partition}: the broker does not say where it {where}: error {result.error_code}"
+                f"partition {self._partition}: cannot find out where the log {where}: {named(result.error_code)}"
             )
         return int(result.offset)
 
     async def batches(self, first: int, end: int) -> AsyncIterator[Batch]:
-        """The batches with offsets from ``first`` to ``end``, in order; the last batch may reach further. Raises
-        :class:`BrokerError`, and :class:`BadMessage` for a batch that cannot be read."""
+        """Yields the batches with offsets from ``first`` to ``end``, in order; the last batch may reach further. Raises
+        :class:`BrokerError`, and :class:`BadMessage` for an unreadable batch."""
         at = first
         while at < end:
             result = await self._fetch(at)
             if result.error_code:
-                raise BrokerError(f"partition {self._partition}: the broker refuses to read: error {result.error_code}")
+                raise BrokerError(
+                    f"partition {self._partition}: the broker refused the read: {named(result.error_code)}"
+                )
             before = at
             for batch in decode_batches(result.records or b""):
                 if batch.end <= at:
@@ -61,7 +65,7 @@ class PartitionReader:
             if at == before:
                 if result.high_watermark >= end:
                     return  # compaction has removed everything before the end
-                await asyncio.sleep(0.05)  # the claim is acknowledged, and the high watermark follows soon
+                await asyncio.sleep(0.05)  # the claim is acknowledged, so the high watermark will follow
 
     async def _fetch(self, offset: int) -> Any:
         form = message("FetchRequest")

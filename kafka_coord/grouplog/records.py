@@ -1,8 +1,8 @@
 """The records of the groups log, in Kafka's own formats, as in ``__consumer_offsets``.
 
-A key begins with its version (int16): 0 and 1 mean a committed offset, 2 a group. Versions from 100 on are this
-project's: 100 is a claim, 101 a keep-alive. A value begins with its version too. A record without a value removes what
-its key names.
+A key begins with its version (int16): 0 and 1 mean a committed offset, 2 a group. Versions above 99 are this
+project's: 100 is a claim, 101 a keep-alive. A value also begins with its version. A record without a value is a
+tombstone.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, MemberMetadata, Protocol
+from kafka_coord.model import CommittedOffset
 from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.messages import message
@@ -25,16 +26,6 @@ _VERSION, _PARTITION, _TIMESTAMP = struct.Struct(">h"), struct.Struct(">i"), str
 _OFFSET_VALUE_START = struct.Struct(">hqih")
 """The version, the offset, the leader epoch, and the length of the metadata."""
 _WRITTEN = _VERSION.pack(OFFSET_VALUE)
-
-
-class CommittedOffset(NamedTuple):
-    """A group's committed offset of one partition. ``leader_epoch`` is -1 if the client sent none. A named tuple saves
-    memory: a partition of the groups log may have a million."""
-
-    offset: int
-    leader_epoch: int = -1
-    metadata: str = ""
-    committed_at_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +54,8 @@ class Claim:
 Entry = OffsetEntry | GroupEntry | Claim | None
 
 
-def offset_record(entry: OffsetEntry) -> LogRecord:
-    (record,) = offset_records(entry.group, {(entry.topic, entry.partition): entry.value})
-    return record
-
-
 def offset_records(group: str, offsets: Mapping[tuple[str, int], CommittedOffset | None]) -> list[LogRecord]:
-    """Packs the record by hand, because there are very many: several times as fast as the compiled encoders."""
+    """Encodes offsets by hand, several times as fast as the compiled encoders, because a log has very many of them."""
     return [
         LogRecord(_offset_key_start(group, topic) + _PARTITION.pack(partition), _offset_value(value))
         for (topic, partition), value in offsets.items()
@@ -78,7 +64,7 @@ def offset_records(group: str, offsets: Mapping[tuple[str, int], CommittedOffset
 
 @lru_cache(maxsize=4096)
 def _offset_key_start(group: str, topic: str) -> bytes:
-    """The key without the partition, which comes last."""
+    """Encodes a key without the partition, which comes last."""
     key = message("OffsetCommitKey")(group=group, topic=topic)
     return _versioned("OffsetCommitKey", OFFSET_KEY, key)[: -_PARTITION.size]
 
@@ -93,7 +79,7 @@ def _offset_value(value: CommittedOffset | None) -> bytes | None:
 
 
 def group_record(group: GroupMetadata, assignments: Mapping[str, bytes], now_ms: int) -> LogRecord:
-    """Encodes the group in its present state, with these assignments."""
+    """Encodes the group in its current state, with these assignments."""
     form = message("GroupMetadataValue")
     member_of = form.struct("MemberMetadata")
     members = tuple(
@@ -130,7 +116,7 @@ def claim_record(claim: Claim) -> LogRecord:
 
 
 def keep_alive_record() -> LogRecord:
-    """The value has a version that Kafka does not know, because Kafka's formatters fail at an empty value."""
+    """A keep-alive. Its value has a version unknown to Kafka, because Kafka's formatters fail on an empty value."""
     return LogRecord(_VERSION.pack(KEEP_ALIVE_KEY), _VERSION.pack(KEEP_ALIVE_KEY))
 
 
@@ -138,7 +124,7 @@ def read_record(record: LogRecord) -> Entry:
     """Decodes a record; ``None`` for an unknown kind. Raises :class:`BadMessage`."""
     key, value = record.key, record.value
     if key is None or len(key) < _VERSION.size:
-        raise BadMessage(f"offset {record.offset}: a record without a key")
+        raise BadMessage(f"offset {record.offset}: the record has no key")
     (kind,) = _VERSION.unpack_from(key)
     if kind in {0, OFFSET_KEY}:
         group, topic = _offset_key_read(key[: -_PARTITION.size])
@@ -158,7 +144,7 @@ def read_record(record: LogRecord) -> Entry:
 
 @lru_cache(maxsize=4096)
 def _offset_key_read(start: bytes) -> tuple[str, str]:
-    """Group and topic of a key without its partition, which comes last. Cached, because a load reads each one often."""
+    """Decodes the group and topic of a key without its partition. Cached, because a load reads each one many times."""
     kind, key = _VERSION.unpack_from(start)[0], start + bytes(_PARTITION.size)
     name, end = message("OffsetCommitKey").decode_at(key, kind, _VERSION.size)
     if end != len(key):
@@ -167,7 +153,7 @@ def _offset_key_read(start: bytes) -> tuple[str, str]:
 
 
 def _read_offset(value: bytes | None) -> CommittedOffset | None:
-    """Unpacks by hand the version that is written here; the compiled decoders do the others."""
+    """Decodes by hand the version that this project writes, and other versions with the compiled decoders."""
     if value is None:
         return None
     if value[: _VERSION.size] == _WRITTEN and len(value) >= _OFFSET_VALUE_START.size + _TIMESTAMP.size:

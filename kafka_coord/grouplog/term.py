@@ -1,20 +1,20 @@
 """One term of one partition of the groups log: claimed, loaded, written, and fenced by the brokers.
 
-The term's number is the version of the znode ``/consumers/kafka/<n>`` after the instance has set it. From it come a
-producer id and an epoch that no transaction coordinator issues; a partition's leader refuses an older epoch of a
-producer id it knows, wherever it is led. So, once a newer claim is in the log:
+The term's number is the version of the znode ``/consumers/kafka/<n>`` after the instance has set it. A producer id and
+an epoch, which no transaction coordinator issues, are computed from it. Every leader of the partition refuses an older
+epoch of a known producer id. So, once a newer claim is in the log:
 
-- every write acknowledged to an older term lies before that claim, so the newer term loads it;
+- every write acknowledged to an older term precedes that claim, so the newer term loads it;
 - the broker refuses every later write of an older term.
 
-A producer id lasts for 2^15 - 1 terms. The last epoch of an id is no term's: each term of a later id first writes one
-batch under it, so that the terms of the earlier id are refused too.
+A producer id lasts for 2^15 - 1 terms. No term has the last epoch of an id: each term of a later id first writes one
+batch with it, so that the terms of the earlier id are also refused.
 
-An append counts only if the broker reports no error *and* the expected offset. Any other result ends the term: the term
-retries nothing, and waiting clients are told that the coordinator has moved.
+An append succeeds only if the broker reports no error *and* the expected offset. Any other result ends the term:
+nothing is retried, and waiting clients are told that the coordinator has moved.
 
-An append that counts also proves that no newer term had claimed the partition when it was sent. For :data:`PROOF_S`
-from then on what is in memory may be read; a newer term changes nothing for that long after its claim.
+A successful append also proves that no newer term had claimed the partition when it was sent. For :data:`PROOF_S` from
+then on, reads may be served from memory, because a newer term changes nothing for that long after its claim.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
+from kafka_coord.classic_groups.errors import named
 from kafka_coord.errors import BrokerError
 from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.grouplog.errors import TermEnded, TooLarge
@@ -45,34 +46,34 @@ _IDS_A_PARTITION = 1 << 40
 _EPOCH_BITS = 15
 _LAST_EPOCH = (1 << _EPOCH_BITS) - 1
 _PRODUCE = 3
-"""A version that every broker from 0.11 to 3.9 speaks."""
+"""A version that every broker from 0.11 to 3.9 supports."""
 _BATCH_BYTES = 512 << 10
-"""The most bytes in one request, while more records wait."""
+"""The size in bytes at which a request is sent even if more records are queued."""
 _RECORD_BYTES = 32
-"""The most bytes of a record besides its key and value."""
+"""An upper bound for the bytes of a record besides its key and value."""
 MOST_BYTES = 900 << 10
-"""Of the records of one append: a broker takes batches of up to 1 MiB (``max.message.bytes``)."""
+"""The limit in bytes for one append. A broker accepts batches of up to 1 MiB (``max.message.bytes``)."""
 KEEP_ALIVE_S = 3600.0
 PROOF_S = 0.25
-"""How long after an append was sent the term certainly still holds, for reads. See :meth:`LogTerm.prove`."""
+"""Seconds after sending a successful append in which reads may be served from memory. See :meth:`LogTerm.prove`."""
 _CLOCKS_DIFFER_BY = 1.05
-"""A newer term waits this much longer, because its clock may be faster."""
+"""The factor by which a newer term waits longer than :data:`PROOF_S`, because its clock may be faster."""
 _FENCED = 47
 """INVALID_PRODUCER_EPOCH"""
 
 
 def producer_of(partition: int, term: int) -> tuple[int, int]:
-    """(producer id, epoch) of a term. A greater term of a partition has a greater epoch, or another, greater id."""
+    """Returns the (producer id, epoch) of a term. A later term of a partition has a greater epoch or a greater id."""
     return _FIRST_PRODUCER_ID + partition * _IDS_A_PARTITION + (term >> _EPOCH_BITS), term & _LAST_EPOCH
 
 
 def is_reserved(term: int) -> bool:
-    """Whether its epoch is the last one of a producer id, which a term must not use."""
+    """Whether the term's epoch is the last one of a producer id, which no term may use."""
     return term & _LAST_EPOCH == _LAST_EPOCH
 
 
 def term_of(partition: int, batch: Batch) -> int | None:
-    """The term that wrote a batch; ``None`` if no term wrote it."""
+    """Returns the term that wrote a batch; ``None`` if no term did."""
     number = batch.producer_id - _FIRST_PRODUCER_ID - partition * _IDS_A_PARTITION
     if not 0 <= number < _IDS_A_PARTITION or batch.producer_epoch < 0:
         return None
@@ -81,7 +82,8 @@ def term_of(partition: int, batch: Batch) -> int | None:
 
 @dataclass(slots=True, eq=False)
 class _Append:
-    """Calls ``apply`` once the records are durable, in the order of the log, and before it tells anybody."""
+    """Records to append. ``apply`` is called once they are durable, in the order of the log, before any waiter learns
+    of it."""
 
     records: Sequence[LogRecord]
     apply: Callable[[], None]
@@ -91,8 +93,8 @@ class _Append:
 
 @dataclass(slots=True)
 class TermFigures:
-    """The work of a term so far. ``append_s`` is the time of all its appends; ``load_s`` is the time from the start of
-    its claim until it could serve."""
+    """The statistics of a term. ``append_s`` is the total time of its appends, and ``load_s`` the time from its claim
+    until it could serve."""
 
     appends: int = 0
     records: int = 0
@@ -147,8 +149,8 @@ class LogTerm:
         raise TermEnded(f"partition {self.partition}: term {self.term} was claimed by another instance")
 
     async def load(self, claimed_at: int) -> AsyncIterator[LogRecord]:
-        """All records before the claim, except those of terms that an earlier claim had ended. Raises
-        :class:`TermEnded` if they include a newer term: then the brokers have forgotten it, and the znode was lost."""
+        """Yields all records before the claim, except records that an older term wrote after a newer claim. Raises
+        :class:`TermEnded` if the log contains a newer term, which means that the znode was lost."""
         newest = -1
         async for batch in self._reader.batches(await self._reader.first_offset(), claimed_at):
             term = term_of(self.partition, batch)
@@ -162,20 +164,20 @@ class LogTerm:
                     yield record
 
     async def outlast(self, claim_answered_at: float) -> None:
-        """Waits until no older term may still answer from its memory, so that no read misses later changes."""
+        """Waits until no older term may still serve reads from memory, which would miss later changes."""
         delay_s = claim_answered_at + PROOF_S * _CLOCKS_DIFFER_BY - self._loop.time()
         if delay_s > 0:
             await asyncio.sleep(delay_s)
 
     def serve(self) -> None:
-        """Starts to write appends."""
+        """Starts writing appends."""
         self._writing = asyncio.create_task(self._write(), name=f"groups-log-{self.partition}")
         self._keeping_alive = self._loop.call_later(KEEP_ALIVE_S, self._keep_alive)
 
     def append(self, records: Sequence[LogRecord], apply: Callable[[], None] = lambda: None) -> asyncio.Future[None]:
-        """Reserves the next place in the log. Done when the records are durable and ``apply`` has been called. Both
-        raise :class:`TermEnded`: then it is unknown whether the records were written. Raises :class:`TooLarge`: nothing
-        was written."""
+        """Reserves the next place in the log. The future is done when the records are durable and ``apply`` has been
+        called. Both the call and the future raise :class:`TermEnded` if it is unknown whether the records were written;
+        the call raises :class:`TooLarge` if nothing was."""
         if self.ended:
             raise TermEnded(self.ended)
         size = sum([len(record.key or b"") + len(record.value or b"") + _RECORD_BYTES for record in records])
@@ -191,15 +193,15 @@ class LogTerm:
             self._news.set_result(None)
 
     def _keep_alive(self) -> None:
-        """Makes the writer write a keep-alive if it has written nothing for that long."""
+        """Makes the writer append a keep-alive if it has written nothing for a while."""
         left_s = self._proven_at + KEEP_ALIVE_S - self._loop.time()
         if left_s <= 0:
             self._wake()
         self._keeping_alive = self._loop.call_later(left_s if left_s > 0 else KEEP_ALIVE_S, self._keep_alive)
 
     async def prove(self) -> None:
-        """Returns when it is certain that no newer term had changed anything before the call: at once if the last
-        append was sent less than :data:`PROOF_S` ago. Raises :class:`TermEnded`."""
+        """Returns when it is certain that no newer term had changed anything before the call: immediately if the last
+        successful append was sent less than :data:`PROOF_S` ago. Raises :class:`TermEnded`."""
         if self.ended:
             raise TermEnded(self.ended)
         if self._loop.time() >= self._proven_at + PROOF_S:
@@ -222,7 +224,7 @@ class LogTerm:
         self._on_end(reason)
 
     async def _write(self) -> None:
-        """Writes all waiting records as the next batch, with one request in flight at a time."""
+        """Writes all queued records as the next batch, with one request in flight at a time."""
         try:
             while True:
                 if not self._queue:
@@ -256,7 +258,7 @@ class LogTerm:
         sent_at = self._loop.time()
         offset = await self._produce_next(records)
         if offset != self._next_offset:
-            raise TermEnded(f"written at offset {offset} where {self._next_offset} was expected")
+            raise TermEnded(f"the batch was written at offset {offset}, not at {self._next_offset}")
         if self.ended:
             raise TermEnded(self.ended)
         self._next_offset += len(records)
@@ -270,7 +272,7 @@ class LogTerm:
         return await self._produce(records, producer_of(self.partition, self.term), sequence)
 
     async def _produce(self, records: Sequence[LogRecord], producer: tuple[int, int], sequence: int) -> int:
-        """Returns the offset of the first record. Raises :class:`BrokerError`."""
+        """Sends a batch and returns the offset of its first record. Raises :class:`BrokerError`."""
         form = message("ProduceRequest")
         batch = encode_batch(
             records,
@@ -285,9 +287,9 @@ class LogTerm:
         result = answer.responses[0].partition_responses[0]
         if result.error_code == _FENCED:
             raise BrokerError(
-                f"partition {self.partition}: a newer term than {self.term} has written; if nobody else claims the "
-                f"partition, its znode was lost: its version grows with each claim until it is the newest again"
+                f"partition {self.partition}: a term newer than {self.term} has written; if no other instance claims "
+                f"the partition, its znode was recreated, and its version must first catch up, by one for each claim"
             )
         if result.error_code:
-            raise BrokerError(f"partition {self.partition}: the broker refuses the write: error {result.error_code}")
+            raise BrokerError(f"partition {self.partition}: the broker refused the write: {named(result.error_code)}")
         return int(result.base_offset)

@@ -1,5 +1,6 @@
-"""The frozen values that all other packages use, each with its JSON form. No module here does I/O."""
+"""The values that all other packages use, with their JSON forms. Nearly all are frozen. No module here does I/O."""
 
+from kafka_coord.model.action import Action, actions_from_json
 from kafka_coord.model.broker import Broker, Listener
 from kafka_coord.model.command import (
     NO_OFFSET,
@@ -13,6 +14,8 @@ from kafka_coord.model.command import (
     command_from_json,
     parse_command_id,
 )
+from kafka_coord.model.committed_offset import CommittedOffset, OffsetDetails
+from kafka_coord.model.durations import Durations
 from kafka_coord.model.ledger import Assignment, Ledger
 from kafka_coord.model.member import Member, Mode, Subscription, SubscriptionKind
 from kafka_coord.model.observation import Channel, Observation, TopicInfo, Unreadable, same_topic
@@ -20,8 +23,10 @@ from kafka_coord.model.operations import (
     Cause,
     CoordinatorInfo,
     Decision,
+    GroupKind,
     GroupSettings,
     Pause,
+    Process,
     Request,
     RequestType,
     history_from_json,
@@ -35,6 +40,7 @@ __all__ = [
     "NODE_PREFIX",
     "NO_OFFSET",
     "NO_PARTITIONS",
+    "Action",
     "Assignment",
     "Broker",
     "Cause",
@@ -42,16 +48,21 @@ __all__ = [
     "Command",
     "CommandId",
     "CommandType",
+    "CommittedOffset",
     "CoordinatorInfo",
     "Decision",
+    "Durations",
+    "GroupKind",
     "GroupSettings",
     "Ledger",
     "Listener",
     "Member",
     "Mode",
     "Observation",
+    "OffsetDetails",
     "PartitionSet",
     "Pause",
+    "Process",
     "Request",
     "RequestType",
     "Settled",
@@ -65,6 +76,7 @@ __all__ = [
     "TopicPartition",
     "Unreadable",
     "Zxids",
+    "actions_from_json",
     "command_from_json",
     "history_from_json",
     "history_to_json",

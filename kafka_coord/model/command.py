@@ -1,5 +1,4 @@
-"""The commands stop-fetcher and start-fetcher: all that the coordinator sends to a consumer (docs/design.md, section
-4)."""
+"""The commands that the coordinator sends to a consumer: stop-fetcher and start-fetcher (docs/design.md, section 4)."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from kafka_coord.model.partitions import MAX_PARTITION, MAX_PARTITIONS_PER_VALUE
 from kafka_coord.model.streams import MAX_STREAMS
 
 NO_OFFSET = -1
-"""No offset is committed: the consumer's own ``auto.offset.reset`` decides where to begin."""
+"""No offset is committed, so the consumer's ``auto.offset.reset`` decides where to begin."""
 
 
 class CommandType(StrEnum):
@@ -24,7 +23,7 @@ class CommandType(StrEnum):
 
 
 class StartPoint(NamedTuple):
-    """The point where a fetcher starts: the next record's offset (``NO_OFFSET``: none stored), and the stream."""
+    """Where a fetcher starts: the offset of the next record (``NO_OFFSET`` if none is stored), and the stream."""
 
     offset: int
     stream: int = 0
@@ -32,8 +31,8 @@ class StartPoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StopFetcher:
-    """Tells the consumer: stop fetching exactly these partitions, finish or drop queued records, commit the consumed
-    offsets, and acknowledge."""
+    """Tells the consumer to stop fetching exactly these partitions, finish or drop their queued records, commit the
+    consumed offsets, and acknowledge."""
 
     generation: int
     epoch: int
@@ -54,7 +53,7 @@ class StopFetcher:
 
 @dataclass(frozen=True, slots=True)
 class StartFetcher:
-    """Tells the consumer: start fetching exactly these partitions, each from its offset and on its stream, and
+    """Tells the consumer to start fetching exactly these partitions, each from its offset and on its stream, and
     acknowledge."""
 
     generation: int
@@ -137,11 +136,11 @@ def _start_point(point: Any, where: str) -> StartPoint:
     offset = fields.number(point, "offset", where, at_least=NO_OFFSET)
     stream = fields.number(point, "stream", where, 0, at_least=0)
     if stream >= MAX_STREAMS:
-        raise MalformedValue(where, f"stream {stream} is not below {MAX_STREAMS}")
+        raise MalformedValue(where, f"stream {stream} must be below {MAX_STREAMS}")
     return StartPoint(offset, stream)
 
 
-# --- the nodes commands travel in ----------------------------------------------------------------------------------
+# --- names of command znodes -----------------------------------------------------------------------------------------
 
 
 class CommandId(NamedTuple):

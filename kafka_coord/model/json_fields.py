@@ -1,4 +1,4 @@
-"""Strict reading of the JSON values on ZooKeeper: every failure names the znode, the field and the reason."""
+"""Reads the JSON values in ZooKeeper strictly: every failure names the znode, the field and the reason."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ def dump(value: Json) -> bytes:
 
 
 def load(raw: bytes, where: str) -> dict[str, Any]:
-    """Reads a JSON object of version 1 and keeps unknown fields. Raises :class:`MalformedValue` or
+    """Reads a JSON object of version 1, unknown fields included. Raises :class:`MalformedValue` or
     :class:`UnknownVersion`."""
     if len(raw) > MAX_VALUE_BYTES:
-        raise MalformedValue(where, f"{len(raw)} bytes, but a value may have at most {MAX_VALUE_BYTES}")
+        raise MalformedValue(where, f"{len(raw)} bytes; the limit is {MAX_VALUE_BYTES}")
     value = load_object(raw, where)
     version = value.get("version")
     if not isinstance(version, int) or isinstance(version, bool):
         raise MalformedValue(where, f"field 'version' is {shown(version)}, not a number")
     if version != VERSION:
-        raise UnknownVersion(where, f"version {version}; this release knows version {VERSION}")
+        raise UnknownVersion(where, f"version {version}; this release supports version {VERSION}")
     return value
 
 
 def load_object(raw: bytes, where: str) -> dict[str, Any]:
     """Reads a JSON object of any version and size, such as Kafka's own. Raises :class:`MalformedValue`."""
     try:
-        value = json.loads(raw.decode())  # json alone lets surrogates and other encodings through
+        value = json.loads(raw.decode())  # json.loads itself accepts surrogates and other encodings
         if b"\\u" in raw:
             dump(value)  # "\ud800" is valid JSON but not valid text: it could never be written again
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
@@ -78,6 +78,14 @@ def mapping(value: Json, field: str, where: str, default: Json | None = None) ->
     return found
 
 
+def objects(value: Json, field: str, where: str) -> list[Json]:
+    """Reads a list of objects; empty if the field is absent."""
+    found = value.get(field, [])
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise MalformedValue(where, f"field {field!r} is not a list of objects")
+    return found
+
+
 def shown(value: object, most: int = 60) -> str:
     """Quotes a value for an error message. JSON can nest deeper than ``repr`` can follow."""
     try:
@@ -88,5 +96,5 @@ def shown(value: object, most: int = 60) -> str:
 
 
 def plain(value: object) -> str:
-    """Converts any value to a string, for fields that only people read: some tools wrote numbers there."""
+    """Converts any value to a string. Some tools wrote numbers into fields that only people read."""
     return value if isinstance(value, str) else shown(value)

@@ -1,4 +1,4 @@
-"""The ledger: the partitions each consumer holds. Only the coordinator writes it, together with the causing command."""
+"""The ledger: the partitions each consumer holds. Only the coordinator writes it, in one multi with the command."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Ledger:
     streams: Streams = field(default_factory=dict)
     place: Member | None = None
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    """Maps a topic to its identity when its partitions were started: a recreated topic has another identity."""
+    """Maps a topic to the identity it had when its partitions were started. A recreated topic has another identity."""
     znode_version: int = 0
 
     @property
     def held(self) -> PartitionSet:
-        """The partitions owned or still stopping. No other consumer may start them."""
+        """The partitions that are owned or stopping. No other consumer may start them."""
         return self.owned | self.stopping
 
     def stream_of(self, partition: TopicPartition) -> int:
@@ -98,9 +98,9 @@ def _topic_ids(value: fields.Json, where: str) -> dict[str, str]:
 class Assignment:
     """The target of a group: which consumer should own which partitions. It names consumers, not incarnations.
 
-    ``inputs`` is the digest of the inputs it was computed from. If the assignor decides the streams (``range`` does),
-    ``streams`` holds, for each consumer, the stream of each partition. ``timestamp_ms`` is the wall-clock time of the
-    decision.
+    ``inputs`` is the digest of the inputs from which the target was computed. If the assignor decides the streams
+    (``range`` does), ``streams`` holds, for each consumer, the stream of each partition. ``timestamp_ms`` is the
+    wall-clock time of the decision.
     """
 
     generation: int
@@ -151,7 +151,7 @@ class Assignment:
 
 
 def _disjoint(value: fields.Json, where: str) -> dict[str, PartitionSet]:
-    """Reads the owners and checks that each partition has only one. This also limits the memory that a small value can
+    """Reads the owners and checks that each partition has only one; this also limits the memory that a small value can
     take."""
     taken: dict[str, set[int]] = {}
     members = {}

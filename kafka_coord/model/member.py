@@ -57,6 +57,11 @@ class Subscription:
         kind = SubscriptionKind.BLACK_LIST if black_list else SubscriptionKind.WHITE_LIST
         return cls(kind, pattern=pattern, streams=streams)
 
+    def __str__(self) -> str:
+        if self.kind is SubscriptionKind.STATIC:
+            return f"topics {', '.join(sorted(self.topics))}"
+        return f"topics that {'do not ' * (self.kind is SubscriptionKind.BLACK_LIST)}match {self.pattern!r}"
+
     @property
     def is_wildcard(self) -> bool:
         return self.kind is not SubscriptionKind.STATIC
@@ -114,11 +119,11 @@ class Member:
 
     ``incarnation`` is the czxid of its znode: a consumer that comes back under the same name is another incarnation.
     Durations are in ms. ``capacity`` is a weight (for the ``weighted`` assignor); ``rack`` is as in Kafka's
-    ``broker.rack``. For a consumer without a ZooKeeper session of its own, ``gateway`` is the broker id of the instance
+    ``broker.rack``. For a consumer without its own ZooKeeper session, ``gateway`` is the broker id of the instance
     that registered it, and ``address`` is the consumer's address at that time; both are ``None`` for all others.
     ``protocol`` is the group protocol of a Kafka client (as in ``group.protocol``), ``software`` its library's name and
-    version; both are ``None`` for all others. ``rebalance_timeout_ms``: it may take that long to acknowledge a command,
-    if the group's own limit is not longer.
+    version; both are ``None`` for all others. ``rebalance_timeout_ms`` is how long it may take to give up partitions,
+    and also to acknowledge a start unless the group's limit is longer; 0 means the group's limit.
     """
 
     consumer: str
@@ -140,7 +145,7 @@ class Member:
     rebalance_timeout_ms: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """The registration's value, without fields that have their default."""
+        """The registration's value. Leaves out fields that have their default."""
         value: dict[str, Any] = {"version": fields.VERSION, **self.subscription.to_json(), "timestamp": self.timestamp}
         optional = {
             "assignor": self.assignor,

@@ -1,4 +1,4 @@
-"""The rule for legal names: Kafka's rule for topics, applied to groups and consumers too."""
+"""The rule for legal names of topics, groups and consumers, which is Kafka's rule for topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A frozen snapshot of a group: everything that ``plan`` may know."""
+"""A frozen snapshot of a group: the input of ``plan``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kafka_coord.model.operations import GroupSettings, Pause, Request
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic as Kafka's own znode describes it.
+    """A topic, as described by Kafka's own znode.
 
     ``identity`` tells a recreated topic from its predecessor (:func:`same_topic`). It consists of Kafka's topic id, if
     Kafka is new enough to write one, and the czxid of the topic's znode. ``replica_racks`` maps a partition to the
@@ -27,10 +27,10 @@ class TopicInfo:
 
 
 def same_topic(identity: str, other: str) -> bool:
-    """Whether two identities belong to one topic: they have the same topic id, or the same znode.
+    """Whether two identities belong to one topic, that is, have the same topic id or the same znode.
 
-    Either is enough. A topic gets its first id when Kafka is upgraded to 2.8, and another id when an older tool writes
-    its znode (KAFKA-14190). Its znode gets another czxid when ZooKeeper's content is moved to other servers.
+    Either is enough. A topic gets its first id when Kafka is upgraded to 2.8, and a new id when an older tool writes
+    its znode (KAFKA-14190). Its znode gets a new czxid when ZooKeeper's data is moved to other servers.
     """
     return (identity == other and bool(identity)) or not set(identity.split()).isdisjoint(other.split())
 
@@ -39,8 +39,8 @@ def same_topic(identity: str, other: str) -> bool:
 class Unreadable:
     """A znode that could not be decoded. It is reported and left alone.
 
-    ``incarnation`` is the czxid of an unreadable registration (0: not known). It tells a consumer that came back with
-    an unreadable registration from its previous incarnation, whose ledger still exists.
+    ``incarnation`` is the czxid of an unreadable registration (0: unknown). It distinguishes a consumer that returned
+    with an unreadable registration from its previous incarnation, whose ledger still exists.
     """
 
     path: str
@@ -60,13 +60,13 @@ class Channel:
 class Observation:
     """A snapshot of one group. All maps are keyed by consumer name unless stated otherwise.
 
-    ``topics`` are all of Kafka's topics (as the topic registry knows them from its listeners). ``in_grace`` are
-    consumers whose registration is gone but whose place is kept. ``overdue`` are consumers with a command that is
-    unacknowledged past the rebalance timeout. ``retired`` are consumers gone for so long that their channel may be
-    removed. ``retention_passed`` says that the group has been empty for longer than its offsets retention.
-    ``coordinator.deadlines`` computes these four, so ``plan`` needs no clock. ``generation_floor`` is, if the stored
-    target was lost, the highest generation found anywhere else. ``unreadable`` are all znodes that could not be read.
-    While one below ``offsets`` is unreadable, its partition or topic is not started.
+    ``topics`` are all of Kafka's topics, as last seen by the listeners. ``in_grace`` are consumers whose registration
+    is gone but whose place is kept. ``overdue`` are consumers with a command that is unacknowledged past the rebalance
+    timeout. ``retired`` are consumers gone for so long that their channel may be removed. ``retention_passed`` tells
+    whether the group has been empty for longer than its offsets retention. ``coordinator.deadlines`` computes these
+    four, so ``plan`` needs no clock. ``generation_floor`` is the highest generation found elsewhere if the stored
+    target was lost. ``unreadable`` are all znodes that could not be read; while one below ``offsets`` is unreadable,
+    its partition or topic is not started. ``offsets_zxid`` is the zxid of the last change below ``offsets``, if read.
     """
 
     group: str
@@ -85,3 +85,9 @@ class Observation:
     retention_passed: bool = False
     generation_floor: int = 0
     unreadable: tuple[Unreadable, ...] = ()
+    offsets_zxid: int | None = None
+
+    @property
+    def decided_ms(self) -> int:
+        """When the target was decided (ms since 1970); 0 without a target."""
+        return self.assignment.timestamp_ms if self.assignment is not None else 0

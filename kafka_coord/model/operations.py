@@ -9,6 +9,8 @@ from typing import Any
 
 from kafka_coord.errors import InvalidName, MalformedValue
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.action import MAX_CHANGE
+from kafka_coord.model.command import CommandType
 from kafka_coord.model.member import Member
 from kafka_coord.model.names import legal
 from kafka_coord.model.partitions import NO_PARTITIONS, PartitionSet, TopicPartition
@@ -21,15 +23,19 @@ DEFAULT_OFFSETS_RETENTION_MS = 7 * 24 * 3600 * 1000
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """The value of a group's znode: the settings that differ from the defaults. Durations in ms."""
+    """The value of a group's znode: the settings that differ from the defaults. Durations are in ms."""
 
     assignor: str | None = None
     rebalance_timeout_ms: int = DEFAULT_REBALANCE_TIMEOUT_MS
     offsets_retention_ms: int = DEFAULT_OFFSETS_RETENTION_MS
 
-    def rebalance_timeout_for(self, member: Member) -> int:
-        """How long the member may take to acknowledge a command, in ms."""
-        return max(self.rebalance_timeout_ms, member.rebalance_timeout_ms)
+    def rebalance_timeout_for(self, member: Member, command: CommandType) -> int:
+        """Returns how long the member may take to acknowledge a command, in ms. The member's own timeout limits only
+        stops, because it may learn of a start later, at its next request."""
+        own = member.rebalance_timeout_ms
+        if own and command is CommandType.STOP_FETCHER:
+            return own
+        return max(self.rebalance_timeout_ms, own)
 
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {"version": fields.VERSION}
@@ -54,8 +60,7 @@ class GroupSettings:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A pause: the group does not rebalance while it exists. Holds who asked for it, why, and since when (ms since
-    1970)."""
+    """A pause, during which the group does not rebalance: who asked for it, why, and when it began (ms since 1970)."""
 
     by: str = ""
     reason: str = ""
@@ -79,18 +84,32 @@ class RequestType(StrEnum):
     EVICT = "evict"
     """Delete one consumer's registration, so that it must register again."""
     RESIGN = "resign"
-    """The elected coordinator steps down."""
+    """Resign, with ``successor`` as the next coordinator; refused if that instance is not running."""
     LOOK = "look"
-    """Look at the group now (after setting or lifting a pause, or changing settings)."""
+    """Make a pass over the group now (a pause was set or lifted, or settings changed), and record ``action``, if any.
+    Without a group, only record it in the history of the cluster."""
     RESET_OFFSETS = "reset-offsets"
     """Write ``offsets``; refused while a member holds one of the partitions."""
     DELETE_OFFSETS = "delete-offsets"
     """Remove the offsets of ``partitions``; refused while a member holds one of them."""
     DELETE_GROUP = "delete-group"
-    """Remove the group and its offsets; refused while it has members."""
+    """Remove the group and its offsets. Refused while the group has members, and if its offsets changed after the zxid
+    ``unchanged_since``."""
+    CONVERT_GROUP = "convert-group"
+    """Convert the group to the kind ``to``; refused while it has members. Carried out not by the elected coordinator,
+    but by the instance that coordinates the group's partition of the groups log."""
 
 
 GROUP_REQUESTS = frozenset(RequestType) - {RequestType.RESIGN}
+
+
+class GroupKind(StrEnum):
+    """The kind of a group: who assigns its partitions."""
+
+    MANAGED = "managed"
+    """The coordinator assigns the partitions."""
+    CLIENT_ASSIGNED = "client-assigned"
+    """The leading member assigns the partitions; all members are stock Kafka clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +128,17 @@ class Request:
     timestamp_ms: int = 0
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     partitions: PartitionSet = NO_PARTITIONS
+    to: GroupKind | None = None
+    successor: int | None = None
+    """A broker id; ``None`` for any instance."""
+    unchanged_since: int = 0
+    """A zxid; 0 for no condition."""
     result: str = ""
     message: str = ""
+    action: str = ""
+    """The action that a ``look`` follows: ``pause``, ``resume`` or ``settings``."""
+    change: str = ""
+    """A description of the change, with the old and new values, for people who read the history. Cut if too long."""
     request_id: str = ""
     """The znode's name. Like ``znode_version``, it comes from the read, not from the value."""
     znode_version: int = 0
@@ -121,9 +149,11 @@ class Request:
 
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {"version": fields.VERSION, "type": str(self.type)}
-        for name in ("group", "consumer", "reason", "by", "result", "message"):
+        for name in ("group", "consumer", "reason", "by", "result", "message", "action"):
             if getattr(self, name):
                 value[name] = getattr(self, name)
+        if self.change:
+            value["change"] = self.change[:MAX_CHANGE]
         value["timestamp_ms"] = self.timestamp_ms
         if self.offsets:
             topics: dict[str, dict[str, int]] = {}
@@ -132,6 +162,12 @@ class Request:
             value["offsets"] = topics
         if self.partitions:
             value["partitions"] = self.partitions.to_json()
+        if self.to is not None:
+            value["to"] = str(self.to)
+        if self.successor is not None:
+            value["successor"] = self.successor
+        if self.unchanged_since:
+            value["unchanged_since"] = self.unchanged_since
         return value
 
     @classmethod
@@ -145,12 +181,15 @@ class Request:
             ) from None
         group, consumer = fields.text(value, "group", where, ""), fields.text(value, "consumer", where, "")
         try:
-            if request_type in GROUP_REQUESTS:
+            if request_type in GROUP_REQUESTS and (group or request_type is not RequestType.LOOK):
                 legal("group", group)
             if request_type is RequestType.EVICT:
                 legal("consumer", consumer)
         except InvalidName as error:
             raise MalformedValue(where, str(error)) from None
+        to = fields.text(value, "to", where, "")
+        if (to or request_type is RequestType.CONVERT_GROUP) and to not in GroupKind.__members__.values():
+            raise MalformedValue(where, f"field 'to' is {to[:40]!r}, not one of {', '.join(GroupKind)}")
         offsets: dict[TopicPartition, int] = {}
         for topic, found in fields.mapping(value, "offsets", where, {}).items():
             if not isinstance(found, dict):
@@ -171,10 +210,37 @@ class Request:
             timestamp_ms=fields.number(value, "timestamp_ms", where, 0),
             offsets=offsets,
             partitions=PartitionSet.from_json(value.get("partitions", {}), where),
+            to=GroupKind(to) if to else None,
+            successor=fields.number(value, "successor", where, at_least=0) if "successor" in value else None,
+            unchanged_since=fields.number(value, "unchanged_since", where, 0),
             result=fields.text(value, "result", where, ""),
             message=fields.text(value, "message", where, ""),
+            action=fields.text(value, "action", where, ""),
+            change=fields.text(value, "change", where, ""),
             request_id=request_id,
             znode_version=znode_version,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """The process of an instance: its host, pid and release, and when it started (ms since 1970)."""
+
+    host: str
+    pid: int
+    release: str
+    started_ms: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"host": self.host, "pid": self.pid, "release": self.release, "started_ms": self.started_ms}
+
+    @classmethod
+    def from_json(cls, value: fields.Json, where: str) -> Process:
+        return cls(
+            host=fields.text(value, "host", where, ""),
+            pid=fields.number(value, "pid", where, 0),
+            release=fields.text(value, "release", where, ""),
+            started_ms=fields.number(value, "started_ms", where, 0),
         )
 
 
@@ -182,22 +248,33 @@ class Request:
 class CoordinatorInfo:
     """The elected instance: the value of ``/consumers/coordinator`` (and, without an epoch, of ``coordinators/<id>``).
 
-    ``endpoints`` maps a name ("channel", "http") to ``host:port``; ``timestamp`` is ms since 1970, as a string.
+    Only ``coordinators/<id>`` has ``process``, and earlier releases do not write it. ``endpoints`` maps a name
+    ("channel", "http", or "https" with TLS) to ``host:port``; ``timestamp`` is ms since 1970, as a string.
     """
 
     broker_id: int
     epoch: int
     timestamp: str
     endpoints: Mapping[str, str] = field(default_factory=dict)
+    process: Process | None = None
+
+    @property
+    def http_url(self) -> str | None:
+        """The URL of the instance's HTTP server; ``None`` if it has none."""
+        found = (f"{scheme}://{self.endpoints[scheme]}" for scheme in ("https", "http") if scheme in self.endpoints)
+        return next(found, None)
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        value = {
             "version": fields.VERSION,
             "brokerid": self.broker_id,
             "epoch": self.epoch,
             "timestamp": self.timestamp,
             "endpoints": dict(self.endpoints),
         }
+        if self.process is not None:
+            value["process"] = self.process.to_json()
+        return value
 
     @classmethod
     def from_json(cls, value: fields.Json, where: str) -> CoordinatorInfo:
@@ -206,38 +283,41 @@ class CoordinatorInfo:
             epoch=fields.number(value, "epoch", where, 0),
             timestamp=fields.text(value, "timestamp", where, ""),
             endpoints={k: fields.plain(v) for k, v in fields.mapping(value, "endpoints", where, {}).items()},
+            process=Process.from_json(fields.mapping(value, "process", where), where) if "process" in value else None,
         )
 
 
 class Cause(StrEnum):
-    """The reason why a group got a new target."""
+    """Why a group got a new target."""
 
     OPERATOR = "operator-rebalance"
-    """An operator asked for it."""
+    """An operator asked for a new target."""
     MEMBER_JOINED = "member-joined"
     MEMBER_EVICTED = "member-evicted"
     """A member did not acknowledge a command in time, or an operator evicted it."""
     GRACE_ENDED = "grace-ended"
     """A member vanished and did not come back while its place was kept."""
     MEMBER_LEFT = "member-left"
-    """A member's registration is gone: it left, or its session expired. ZooKeeper does not tell which."""
+    """A member's registration is gone: it left, or its session expired. ZooKeeper does not say which."""
     TOPIC_CHANGED = "topic-changed"
-    """A subscribed topic was created, deleted or recreated, or has another number of partitions."""
+    """A subscribed topic was created, deleted or recreated, or its number of partitions changed."""
     ASSIGNOR_CHANGED = "assignor-changed"
     """The assignor changed: by the group's settings, or because its members ask for another one."""
     MEMBER_CHANGED = "member-changed"
-    """A member registered again with another subscription, capacity or rack."""
+    """A member registered again with a new subscription, capacity or rack."""
+    TAKEN_OVER = "taken-over"
+    """No new target: the group was client-assigned, and became managed with its offsets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     """One entry of a group's history: a generation, its reason, the partitions that moved, and how long each step took.
 
-    ``causes`` lists every cause found in the same pass, the weightiest first; ``reason`` says the same in words.
+    ``causes`` lists every cause found in the same pass, the most important first; ``reason`` says the same as text.
     ``causes`` is empty in entries of earlier releases.
 
-    Durations are ms from the decision; each is ``None`` until its step was seen: ``stopped_ms`` every stop was
-    acknowledged, ``settled_ms`` everything was owned and acknowledged again.
+    Durations are ms from the decision, ``None`` until the step is complete: at ``stopped_ms`` every stop was
+    acknowledged, and at ``settled_ms`` everything was owned and acknowledged again.
     """
 
     generation: int
@@ -259,7 +339,7 @@ class Decision:
 
     @property
     def cause(self) -> Cause | None:
-        """The weightiest cause; ``None`` if none was recorded."""
+        """The most important cause; ``None`` if none was recorded."""
         return self.causes[0] if self.causes else None
 
     def to_json(self) -> dict[str, Any]:
@@ -325,7 +405,4 @@ def history_to_json(decisions: tuple[Decision, ...]) -> dict[str, Any]:
 
 
 def history_from_json(value: fields.Json, where: str) -> tuple[Decision, ...]:
-    found = value.get("decisions", [])
-    if not isinstance(found, list) or not all(isinstance(d, dict) for d in found):
-        raise MalformedValue(where, "field 'decisions' is not a list of objects")
-    return tuple(Decision.from_json(d, where) for d in found)
+    return tuple(Decision.from_json(one, where) for one in fields.objects(value, "decisions", where))

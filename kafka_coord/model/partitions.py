@@ -12,14 +12,12 @@ from kafka_coord.model.names import is_legal
 
 MAX_PARTITION = (1 << 31) - 1
 MAX_PARTITIONS_PER_VALUE = 1_000_000
-"""The limit on the partitions in one value: a hostile range such as "0-2147483647" would take all memory."""
+"""The limit on the partitions in one value: a hostile range such as "0-2147483647" would exhaust the memory."""
 
 _RANGES = re.compile(r"\d{1,10}(?:-\d{1,10})?(?:,\d{1,10}(?:-\d{1,10})?)*")
 
 
 class TopicPartition(NamedTuple):
-    """One partition of one topic."""
-
     topic: str
     partition: int
 
@@ -39,7 +37,7 @@ class PartitionSet:
 
     @classmethod
     def _of_sets(cls, topics: dict[str, frozenset[int]]) -> PartitionSet:
-        """Makes a set from non-empty sets, without copying them. The set operations use it for their results."""
+        """Makes a set from non-empty sets without copying them, for the results of set operations."""
         made = cls.__new__(cls)
         made._topics = topics
         made._count = sum(map(len, topics.values()))
@@ -55,7 +53,7 @@ class PartitionSet:
 
     @classmethod
     def union(cls, sets: Iterable[PartitionSet]) -> PartitionSet:
-        """The union of many sets, in linear time: ``|`` would copy the union so far for each of them."""
+        """Returns the union of many sets in linear time; repeated ``|`` would copy the growing union each time."""
         topics: dict[str, set[int]] = {}
         for partitions in sets:
             for topic, numbers in partitions._topics.items():
@@ -141,7 +139,7 @@ class PartitionSet:
         return all(numbers.isdisjoint(other.of_topic(topic)) for topic, numbers in self._topics.items())
 
     def filter(self, keep: Callable[[str], bool]) -> PartitionSet:
-        """The subset with the topics for which ``keep`` is true."""
+        """Returns the subset with the topics for which ``keep`` is true."""
         return PartitionSet._of_sets({topic: numbers for topic, numbers in self._topics.items() if keep(topic)})
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Topic patterns: compiled by a linear-time engine, bounded in size, and never run twice on the same topic."""
+"""Topic patterns: compiled by a linear-time engine, limited in size, and never run twice on the same topic."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ MAX_PROGRAM_BYTES = 256 << 10
 """The memory limit of a compiled pattern: some 14,000 instructions, so one match takes tens of ms at worst. A list of
 topic names with ``MAX_PATTERN_CHARS`` characters fits; ``.{0,999}.{0,999}`` does not."""
 _MATCHING_BYTES = 4 << 20
-"""The memory RE2 may use as a cache while it matches. With less, it starts over for each topic and is a hundred times
-slower."""
+"""The memory RE2 may use as a cache while it matches. With less memory, RE2 starts over for each topic and is a hundred
+times slower."""
 
 _UNKNOWN, _NO, _YES = 0, 1, 2
 
@@ -27,8 +27,8 @@ _next_number = itertools.count()
 class TopicPattern:
     """One compiled pattern, made by :func:`topic_pattern`. Thread-safe.
 
-    Linear time can still be long: a pattern designed to be slow takes a minute for a few thousand topics. So the class
-    keeps each answer, in one byte per topic, and :meth:`knows` tells whether :meth:`matches` can answer from memory.
+    A pattern designed to be slow takes a minute for a few thousand topics, even in linear time. So each answer is kept,
+    in one byte per topic, and :meth:`knows` tells whether :meth:`matches` can answer from memory.
     """
 
     __slots__ = ("_answers", "_written")
@@ -53,26 +53,30 @@ class TopicPattern:
         self._answers = bytearray()
 
     def knows(self, topic: str) -> bool:
-        """Whether the answer for ``topic`` is known already."""
+        """Whether the answer for ``topic`` is already known."""
         number = _topic_numbers.get(topic)
         return number is not None and number < len(self._answers) and self._answers[number] != _UNKNOWN
 
+    def fits(self, name: str) -> bool:
+        """Like :meth:`matches`, but keeps no answer: for names that clients choose, such as group names."""
+        return _compiled(self._written).fullmatch(name) is not None
+
     def matches(self, topic: str) -> bool:
-        """Whether the whole of ``topic`` matches."""
+        """Whether the pattern matches the whole name ``topic``."""
         number = _topic_numbers.get(topic)
         if number is not None and number < len(self._answers) and self._answers[number] != _UNKNOWN:
             return self._answers[number] == _YES
         found = _compiled(self._written).fullmatch(topic) is not None
         number = _topic_numbers.setdefault(topic, next(_next_number)) if number is None else number
         missing = number + 1 - len(self._answers)
-        if missing > 0:  # if another thread extends it too, it only becomes longer than necessary
+        if missing > 0:  # if another thread also extends it, it only becomes longer than necessary
             self._answers.extend(bytes(missing))
         self._answers[number] = _YES if found else _NO
         return found
 
 
 def topic_pattern(pattern: str) -> TopicPattern:
-    """Returns the compiled pattern. Raises :class:`InvalidPattern`. A repeated call costs nothing in either case."""
+    """Returns the compiled pattern. Raises :class:`InvalidPattern`. Results and errors are cached."""
     if len(pattern) > MAX_PATTERN_CHARS:
         raise InvalidPattern(f"topic pattern has {len(pattern)} characters; the limit is {MAX_PATTERN_CHARS}")
     found = _remembered(pattern)

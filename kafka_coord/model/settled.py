@@ -1,4 +1,4 @@
-"""The value of ``settled``: a group is at rest, as of this state of its znodes (ADR 12)."""
+"""The value of the znode ``settled``: the record that a group is at rest, and in which state (ADR 12)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from kafka_coord.model.names import is_legal
 class Zxids:
     """One state of a group's znodes, as five zxids; 0 for a znode that does not exist.
 
-    ``group`` and ``assignment`` are the zxids of the last write of those znodes (mzxid). ``ids``, ``owners`` and
-    ``channel`` are the zxids of the last child that was created or deleted there (pzxid). ZooKeeper never uses a zxid
-    twice, so equal zxids mean an equal state of members and incarnations, ledgers, channels, settings and target.
+    ``group`` and ``assignment`` are the zxids of the last write to the group's znode and to its target (mzxid).
+    ``ids``, ``owners`` and ``channel`` are the zxids of the last child that was created or deleted there (pzxid).
+    ZooKeeper never uses a zxid twice, so equal zxids mean an equal state of members and incarnations, ledgers,
+    channels, settings and target.
 
-    They do not cover the values of registrations, which never change. Nor do they cover the values of ledgers and the
-    znodes below channels: only the coordinator changes those, and only after a member came or went or the target
-    changed.
+    They do not cover the values of registrations, which never change, nor the values of ledgers and the znodes below
+    channels, which only the coordinator changes, and only after a member registered or left or the target changed.
     """
 
     group: int
@@ -32,7 +32,7 @@ class Zxids:
     assignment: int
 
     def hold(self, ids: int, now: Zxids | None = None) -> bool:
-        """Whether nothing has changed since: ``ids`` is the same and, if given, so are all zxids of ``now``."""
+        """Whether the group is still in this state: ``ids`` and, if given, all zxids of ``now`` are the same."""
         return self.ids == ids and now in (None, self)
 
     @classmethod
@@ -82,7 +82,7 @@ class Settled:
 
 
 def interests(subscriptions: Iterable[Subscription]) -> tuple[Subscription, ...]:
-    """Combines subscriptions into the fewest with the same meaning, in a fixed order."""
+    """Combines subscriptions into the smallest equivalent set, in a fixed order."""
     given = tuple({id(one): one for one in subscriptions}.values())
     topics = {topic for one in given if not one.is_wildcard for topic in one.topics}
     by_name = (Subscription(SubscriptionKind.STATIC, dict.fromkeys(sorted(topics), 1)),) if topics else ()

@@ -1,4 +1,4 @@
-"""The stream of a consumer that fetches each partition (0.8's consumer threads). Stream 0 is implied, never written."""
+"""Which of a consumer's streams (0.8's consumer threads) fetches each partition. Stream 0 is implied, never written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kafka_coord.model.names import is_legal
 from kafka_coord.model.partitions import PartitionSet, TopicPartition, parse_ranges, ranges
 
 Streams = Mapping[TopicPartition, int]
-"""Contains only partitions on a stream other than 0."""
+"""Maps partitions to streams. Contains only partitions on a stream other than 0."""
 
 MAX_STREAMS = 1_000
 

@@ -1,4 +1,4 @@
-"""The outstanding commands: those that consumers have not acknowledged yet."""
+"""Reads the outstanding commands, which consumers have not acknowledged yet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kafka_coord.zk.store import GetData, Node, Store
 class WaitingCommand:
     """An unacknowledged command. ``since_ms`` is when it was written (ms since 1970, ZooKeeper's clock).
 
-    ``for_live`` is false if the command is for another incarnation than the registered one. The consumer will drop such
+    ``for_live`` is false if the command is for another incarnation than the registered one; the consumer will drop such
     a command. ``command`` is ``None`` if its znode cannot be decoded.
     """
 
@@ -33,7 +33,7 @@ class WaitingCommand:
         return self.command.partitions if self.command else PartitionSet()
 
     def age_ms(self, now_ms: int) -> int:
-        """How long it has waited; never negative, even if the clocks differ."""
+        """How long the command has waited; never negative, even if the clocks differ."""
         return max(0, now_ms - self.since_ms)
 
 

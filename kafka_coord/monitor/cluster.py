@@ -1,4 +1,4 @@
-"""The cluster as ZooKeeper shows it: who coordinates, which instances run, which brokers and topics there are."""
+"""Reads the cluster's state from ZooKeeper: the coordinator, the instances, the brokers and the topics."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from kafka_coord.zk.store import GetChildren, GetData, Node, ReadResult, Store
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A view of the cluster without its groups. ``initialised``: whether ``/consumers/groups`` exists. ``instances``
-    are the running ones by broker id, elected or not; ``since_ms`` is the time of the coordinator's election.
-    ``undecided`` says why no instance decides anything in the whole cluster, even if one is elected; "" if the elected
-    instance can. ``topics_changed_ms`` is when each topic's znode was last written.
+    """A view of the cluster without its groups. ``initialised`` tells whether ``/consumers/groups`` exists.
+    ``instances`` maps broker ids to running instances, elected or not; ``since_ms`` is the time of the coordinator's
+    election. ``undecided`` says why no instance decides anything in the whole cluster, even if one is elected; "" if
+    the elected instance can. ``topics_changed_ms`` is when each topic's znode was last written.
     """
 
     initialised: bool

@@ -1,10 +1,11 @@
-"""Serves Prometheus metrics and a health answer over HTTP."""
+"""Serves Prometheus metrics and a health check over HTTP."""
 
 from __future__ import annotations
 
 import json
 import logging
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,10 +14,14 @@ from socketserver import ThreadingMixIn
 from typing import Any, Protocol
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from kafka_coord.errors import SettingsError
+from kafka_coord.frontends.tls import common_name
+from kafka_coord.model import Durations
+from kafka_coord.monitor.http_host import is_own, own_names
+from kafka_coord.settings import host_and_port
 
 log = logging.getLogger(__name__)
 
@@ -24,9 +29,11 @@ PREFIX = "kafka_coord"
 """The prefix of all metric names."""
 
 REQUEST_S = 10.0
-"""The limit for one request and its response together."""
+"""The time limit for one request and its response together, in seconds."""
 MAX_REQUESTS = 32
-"""The most concurrent requests; above it the oldest one is cut off."""
+"""The maximum number of concurrent requests. Beyond it, the oldest is cut off. Long-lived responses do not count."""
+_WRITE_S = 10.0
+"""A long-lived response is cut off if its reader takes nothing for this many seconds."""
 
 
 class Collector(Protocol):
@@ -40,6 +47,8 @@ Health = Callable[[], tuple[bool, dict[str, Any]]]
 """Whether the instance is healthy, and the response's body."""
 
 StartResponse = Callable[[str, list[tuple[str, str]]], Any]
+Site = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
+"""A WSGI application."""
 
 
 def gauge(name: str, text: str, value: float, labels: dict[str, str] | None = None) -> GaugeMetricFamily:
@@ -56,27 +65,56 @@ def counter(name: str, text: str, value: float) -> CounterMetricFamily:
     return family
 
 
+def histogram(name: str, text: str, found: Mapping[str, Durations], label: str = "") -> HistogramMetricFamily:
+    """A histogram for each value of ``label``; without a label, the only value is ``""``."""
+    family = HistogramMetricFamily(f"{PREFIX}_{name}", text, labels=[label] if label else [])
+    for value, durations in list(found.items()):
+        family.add_metric([value] if label else [], list(durations.cumulative()), durations.total_s)
+    return family
+
+
+def labelled(
+    kind: type[GaugeMetricFamily | CounterMetricFamily], name: str, text: str, label: str, found: Mapping[str, float]
+) -> Metric:
+    """A gauge or counter for each value of ``label``."""
+    family = kind(f"{PREFIX}_{name}", text, labels=[label])
+    for value, number in found.items():
+        family.add_metric([value], number)
+    return family
+
+
 class Exposition:
     """Serves ``/metrics``, ``/health`` and the JSON of ``pages`` by path on ``host:port`` (port 0: any free one), on
-    threads of its own.
+    its own threads.
 
-    ``setting`` is the setting with the address; the :class:`SettingsError` for an unusable address names it.
+    ``setting`` is the setting with the address; the :class:`SettingsError` for an unusable address names it. ``site``
+    is the WSGI application of all other paths. In its ``environ``, ``REQUEST_URI`` is the path as it was sent,
+    ``kafka_coord.lasts`` must be called for a long-lived response, and ``kafka_coord.certificate`` is the common name
+    in the client's certificate, if it has one.
+
+    ``/metrics`` and ``/health`` accept every ``Host``. All other paths accept only the server's own names and
+    ``host_names``.
     """
 
     def __init__(
         self,
         address: str,
-        collector: Collector,
+        collector: Collector | None,
         health: Health,
         *,
         setting: str,
         pages: Mapping[str, Callable[[], Any]] | None = None,
+        site: Site | None = None,
+        tls: ssl.SSLContext | None = None,
+        host_names: Iterable[str] = (),
     ) -> None:
-        host, _, port = address.rpartition(":")
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(collector)
+        ProcessCollector(registry=registry)
+        if collector is not None:
+            registry.register(collector)
         metrics = make_wsgi_app(registry)
         also = dict(pages or {})
+        names: frozenset[str] = frozenset()
 
         def app(environ: dict[str, Any], start: StartResponse) -> Iterable[bytes]:
             path = environ.get("PATH_INFO", "/")
@@ -87,16 +125,30 @@ class Exposition:
                 healthy, said = health()
                 start("200 OK" if healthy else "503 Service Unavailable", [("Content-Type", "application/json")])
                 return [json.dumps(said).encode() + b"\n"]
+            called = environ.get("HTTP_HOST")  # every browser sends one
+            if names and called is not None and not is_own(called, names):
+                start(
+                    "421 Misdirected Request", [("Content-Type", "text/plain"), ("X-Content-Type-Options", "nosniff")]
+                )
+                return [
+                    f"This server is not known as {called[:100]!a}: add the name with --http-host-names.\n".encode()
+                ]
             if path in also:
                 start("200 OK", [("Content-Type", "application/json")])
                 return [json.dumps(also[path]()).encode() + b"\n"]
+            if site is not None:
+                return site(environ, start)
             start("404 Not Found", [("Content-Type", "text/plain")])
             return [f"Here are {', '.join(['/metrics', *also])} and /health.\n".encode()]
 
         try:
-            self._server = make_server(host.strip("[]"), int(port), app, _Server, _QuietHandler)
+            host, port = host_and_port(address)
+            if also or site is not None:
+                names = own_names(host, host_names)
+            self._server = make_server(host, port, app, _Server, _QuietHandler)
+            self._server.tls = tls
         except (OSError, OverflowError, ValueError) as error:
-            raise SettingsError(f"cannot listen on {address} for metrics ({error}): choose another {setting}") from None
+            raise SettingsError(f"cannot listen on {address} ({error}): choose another {setting}") from None
         self._thread = threading.Thread(target=self._server.serve_forever, name="metrics-http", daemon=True)
         self._thread.start()
 
@@ -118,7 +170,15 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self._began: dict[Any, float] = {}
+        self.tls: ssl.SSLContext | None = None
         super().__init__(*args, **options)
+
+    def get_request(self) -> tuple[Any, Any]:
+        """With TLS, the handshake comes with the first read, on the request's thread."""
+        request, address = super().get_request()
+        if self.tls is not None:
+            request = self.tls.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+        return request, address
 
     def process_request(self, request: Any, client_address: Any) -> None:
         under_way = sorted(self._began.items(), key=lambda one: one[1])
@@ -133,8 +193,17 @@ class _Server(ThreadingMixIn, WSGIServer):
             if time.monotonic() > began + REQUEST_S:
                 _cut_off(request)
 
+    def lasts(self, request: Any) -> None:
+        """Lifts the time limit of this request; only each write of its response still has one."""
+        self._began.pop(request, None)
+        request.settimeout(_WRITE_S)
+
     def shutdown_request(self, request: Any) -> None:
         self._began.pop(request, None)
+        if isinstance(request, ssl.SSLSocket):
+            with suppress(OSError, ValueError):
+                request.setblocking(False)  # the peer is told of the end; its answer does not matter
+                request.unwrap()
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
@@ -143,9 +212,31 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 def _cut_off(request: Any) -> None:
     with suppress(OSError):
-        request.shutdown(socket.SHUT_RDWR)
+        socket.socket.shutdown(request, socket.SHUT_RDWR)  # SSLSocket's own would let another thread write plain text
 
 
 class _QuietHandler(WSGIRequestHandler):
+    def setup(self) -> None:
+        super().setup()
+        write = self.wfile.write
+
+        def send(data: bytes) -> int:
+            try:
+                return write(data)
+            except (TimeoutError, ssl.SSLError) as error:  # wsgiref knows only of peers that are gone without TLS, and
+                raise BrokenPipeError("the peer took nothing, or is gone") from error  # would print a traceback
+
+        setattr(self.wfile, "write", send)  # noqa: B010  a method, for mypy
+
+    def get_environ(self) -> dict[str, Any]:
+        server: Any = self.server
+        environ = super().get_environ() | {
+            "REQUEST_URI": self.path,
+            "kafka_coord.lasts": lambda: server.lasts(self.request),
+        }
+        if isinstance(self.request, ssl.SSLSocket):
+            environ |= {"HTTPS": "on", "kafka_coord.certificate": common_name(self.request.getpeercert())}
+        return environ
+
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         log.debug(format, *args)

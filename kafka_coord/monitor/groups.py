@@ -1,17 +1,17 @@
-"""Describes groups for operators: all in one line each, or one in full."""
+"""Describes groups for operators: one line for each, or one group in full."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import MalformedValue, NotFound
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import (
     CoordinatorInfo,
+    GroupKind,
     GroupSettings,
     Member,
     Mode,
@@ -20,31 +20,36 @@ from kafka_coord.model import (
     TopicPartition,
     Unreadable,
 )
+from kafka_coord.model.names import is_legal, legal
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.monitor.channel import WaitingCommand, read_waiting
 from kafka_coord.monitor.client_groups.instance_directory import read_instances
 from kafka_coord.monitor.cluster import Cluster, read_cluster
-from kafka_coord.monitor.offsets import OffsetRow, offset_rows, partitions_of, read_all_committed, read_committed
+from kafka_coord.monitor.offsets import (
+    Committed,
+    LagTotal,
+    OffsetRow,
+    offset_rows,
+    partitions_of,
+    read_all_committed,
+)
 from kafka_coord.monitor.presence import Presence
 from kafka_coord.monitor.snapshot import GroupSnapshot, read_groups
 from kafka_coord.monitor.state import group_state, group_status
+from kafka_coord.monitor.waits import waits
+from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 
 EndOffsets = Callable[[PartitionSet], tuple[Mapping[TopicPartition, int], str]]
 """Returns the known end offsets, and a sentence about the unknown ones (or ``""``)."""
 
 Presences = Callable[[str], Mapping[tuple[str, str], Presence]]
-"""Asks the instance at ``host:port`` (its HTTP endpoint) about each (group, consumer) that it serves. Raises
+"""Asks the instance with this HTTP server URL about each (group, consumer) that it serves. Raises
 ``OSError`` and :class:`MalformedValue`."""
 
 
-class GroupKind(StrEnum):
-    """The kind of a group: who assigns its partitions."""
-
-    MANAGED = "managed"
-    """The coordinator."""
-    CLIENT_ASSIGNED = "client-assigned"
-    """The leading member assigns; all members are stock Kafka clients."""
+MAX_WAITS = 3
+"""The maximum number of consumers in a group's status that have not acknowledged a command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,8 @@ class GroupRow:
     unreadable: int
     coordinator: int | None
     log_partition: int | None = None
+    lag: LagTotal | None = None
+    """``None`` if the brokers were not asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +79,10 @@ class MemberRow:
     """One member. It is live, or gone (``registered`` is false) with its place kept or its partitions not yet released.
 
     ``channel`` is its connection: ``zookeeper``, ``socket`` or ``kafka``. ``since_ms`` is when it registered (ms since
-    1970), ``target`` what it should own. For a member that an instance serves, ``gateway`` is that instance,
-    ``address`` its own address, and ``heard_ms_ago`` the time since that instance last heard from it, if known. The
-    last four are of Kafka clients: their library, their group protocol, their epoch, and for how long their heartbeat
-    has been held, the last two if known.
+    1970), and ``target`` is what it should own. For a member that an instance serves, ``gateway`` is the instance,
+    ``address`` is the member's address, and ``heard_ms_ago`` is the time since the instance last heard from the member,
+    if known. Only Kafka clients have the last four: their library, their group protocol, their epoch, and how long
+    their heartbeat has been held (the last two if known).
     """
 
     consumer: str
@@ -106,8 +113,8 @@ class MemberRow:
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
     """Everything about one group. ``status`` is the planner's sentence about what the group waits for, and any fault.
-    ``settings`` are ``None`` if the coordinator does not tell them. ``lag_note`` says why some end offsets are unknown,
-    if any are; ``heard_note`` says why it is unknown when the coordinator last heard from consumers without ZooKeeper.
+    ``settings`` are ``None`` if the coordinator does not report them. ``lag_note`` says why end offsets are unknown;
+    ``heard_note`` says why it is unknown when the coordinator last heard from consumers without ZooKeeper.
     """
 
     group: str
@@ -134,27 +141,73 @@ class GroupDescription:
     def pending(self) -> int:
         return sum(len(member.pending) for member in self.members)
 
+    @property
+    def lag(self) -> LagTotal:
+        return LagTotal.of(self.offsets)
 
-def list_groups(store: Store) -> tuple[Cluster, tuple[GroupRow, ...]]:
-    """All groups by name, in a fixed number of rounds of reads."""
+
+OnOffsets = Callable[[str, Sequence[OffsetRow], int], None]
+"""Takes a group's name, its partitions, and the time of its last rebalance (ms since 1970; 0 if unknown)."""
+
+
+def list_groups(
+    store: Store, end_offsets: EndOffsets | None = None, on_offsets: OnOffsets | None = None
+) -> tuple[Cluster, tuple[GroupRow, ...], str]:
+    """Lists all groups by name, in a fixed number of rounds of reads. With ``end_offsets``, asks the brokers once about
+    all partitions, and passes each group's partitions to ``on_offsets``. The third value says why some lags are
+    unknown, if any are."""
     cluster = read_cluster(store)
     snapshots = read_groups(store, cluster.groups, cluster)
     committed = read_all_committed(store, snapshots, cluster.topics)
     commands = Counter(one.path.split("/")[3] for one in read_waiting(store, snapshots).unreadable)
-    rows = (
-        group_row(snapshot, cluster, also_unreadable=len(committed[group].unreadable) + commands[group])
-        for group, snapshot in sorted(snapshots.items())
-    )
-    return cluster, tuple(rows)
+    ends, note = _ends(snapshots, committed, end_offsets)
+    rows = []
+    for group, snapshot in sorted(snapshots.items()):
+        seen, lag = snapshot.observation, None
+        if end_offsets is not None:
+            offsets = offset_rows(seen, committed[group], ends)
+            lag = LagTotal.of(offsets)
+            if on_offsets is not None:
+                on_offsets(group, offsets, seen.decided_ms)
+        unreadable = len(committed[group].unreadable) + commands[group]
+        rows.append(group_row(snapshot, cluster, also_unreadable=unreadable, lag=lag))
+    return cluster, tuple(rows), note
+
+
+def _ends(
+    snapshots: Mapping[str, GroupSnapshot], committed: Mapping[str, Committed], end_offsets: EndOffsets | None
+) -> tuple[Mapping[TopicPartition, int], str]:
+    """Asks about the partitions of all these groups at once."""
+    if end_offsets is None:
+        return {}, ""
+    wanted = (partitions_of(one.observation, committed[group]) for group, one in snapshots.items())
+    return end_offsets(PartitionSet.union(wanted))
 
 
 def snapshot_of(store: Store, group: str) -> tuple[Cluster, GroupSnapshot]:
-    """One group. Raises :class:`NotFound`, which lists the existing names."""
+    """The cluster and one group. Raises :class:`NotFound`, which lists the existing names."""
     cluster = read_cluster(store)
     found = read_groups(store, [group], cluster).get(group)
     if found is None:
         raise NotFound(f"no group {group!r}; {_known(cluster.groups)}")
     return cluster, found
+
+
+def kind_of(store: Store, group: str, wanted: str | None = None) -> GroupKind:
+    """The kind ``wanted``. Without it, managed if such a group exists, otherwise client-assigned if instances serve
+    Kafka clients. Raises :class:`NotFound` with the existing names, and :class:`InvalidName`.
+    """
+    if wanted == GroupKind.MANAGED:
+        legal("group", group)
+    if wanted is not None:
+        return GroupKind(wanted)
+    if is_legal(group) and store.exists(layout.group(group)) is not None:
+        return GroupKind.MANAGED
+    if read_instances(store).is_used:
+        return GroupKind.CLIENT_ASSIGNED
+    legal("group", group)
+    snapshot_of(store, group)
+    raise NotFound(f"no group {group!r}")
 
 
 def describe_group(
@@ -166,23 +219,68 @@ def describe_group(
     Raises :class:`NotFound`.
     """
     cluster, snapshot = snapshot_of(store, group)
-    seen = snapshot.observation
-    waiting = read_waiting(store, {group: snapshot})
-    committed = read_committed(store, group, cluster.topics)
-    ends: Mapping[TopicPartition, int] = {}
-    note = ""
-    if end_offsets is not None:
-        ends, note = end_offsets(partitions_of(seen, committed))
+    return next(_described(store, cluster, {group: snapshot}, end_offsets, presences))
+
+
+def describe_groups(
+    store: Store,
+    cluster: Cluster,
+    groups: Iterable[str],
+    end_offsets: EndOffsets | None,
+    presences: Presences | None = None,
+) -> tuple[GroupDescription, ...]:
+    """Like :func:`describe_group` for several groups, in one set of reads. Leaves out groups that do not exist."""
+    return tuple(_described(store, cluster, read_groups(store, groups, cluster), end_offsets, presences))
+
+
+def _described(
+    store: Store,
+    cluster: Cluster,
+    snapshots: Mapping[str, GroupSnapshot],
+    end_offsets: EndOffsets | None,
+    presences: Presences | None,
+) -> Iterator[GroupDescription]:
+    waiting = read_waiting(store, snapshots)
+    commands: dict[str, list[WaitingCommand]] = {}
+    for command in waiting.commands:
+        commands.setdefault(command.group, []).append(command)
+    damaged: dict[str, list[Unreadable]] = {}
+    for one in waiting.unreadable:
+        damaged.setdefault(one.path.split("/")[3], []).append(one)
+    committed = read_all_committed(store, snapshots, cluster.topics)
+    ends, note = _ends(snapshots, committed, end_offsets)
+    for group, snapshot in snapshots.items():
+        yield _description(
+            snapshot,
+            cluster,
+            committed[group],
+            ends,
+            note,
+            _with_presence(store, group, member_rows(snapshot, commands.get(group, ())), cluster, presences),
+            damaged.get(group, ()),
+            tuple(waits(snapshot, commands.get(group, ()), round(store.clock.time() * 1000)).values())[:MAX_WAITS],
+        )
+
+
+def _description(
+    snapshot: GroupSnapshot,
+    cluster: Cluster,
+    committed: Committed,
+    ends: Mapping[TopicPartition, int],
+    note: str,
+    heard: tuple[tuple[MemberRow, ...], str],
+    damaged: Sequence[Unreadable],
+    waiting: Sequence[str],
+) -> GroupDescription:
+    seen, (members, heard_note) = snapshot.observation, heard
     target = seen.assignment
-    judged = group_status(seen)
-    members, heard_note = member_rows(snapshot, waiting.commands), ""
-    if presences is not None:
-        members, heard_note = _with_presence(store, group, members, cluster, presences)
+    # the coordinator reads these before it starts a partition, and does not start unreadable ones
+    judged = group_status(replace(seen, unreadable=(*seen.unreadable, *committed.unreadable, *damaged)))
     return GroupDescription(
-        group=group,
+        group=snapshot.group,
         kind=GroupKind.MANAGED,
         state=judged.state,
-        status=judged.summary,
+        status="; ".join((judged.summary, *waiting)),
         generation=target.generation if target else None,
         reason=target.reason if target else "",
         decided_at_ms=target.timestamp_ms if target else None,
@@ -197,26 +295,30 @@ def describe_group(
         of_earlier_topic=committed.of_earlier_topic,
         lag_note=note,
         heard_note=heard_note,
-        unreadable=(*seen.unreadable, *committed.unreadable, *waiting.unreadable),
+        unreadable=(*seen.unreadable, *committed.unreadable, *damaged),
     )
 
 
 def _with_presence(
-    store: Store, group: str, members: tuple[MemberRow, ...], cluster: Cluster, presences: Presences
+    store: Store, group: str, members: tuple[MemberRow, ...], cluster: Cluster, presences: Presences | None
 ) -> tuple[tuple[MemberRow, ...], str]:
-    """Asks the coordinator about members over sockets, and about Kafka clients the instance that serves the group's."""
+    """Asks the coordinator about members over sockets, and the instance that serves the group about its Kafka
+    clients."""
+    if presences is None:
+        return members, ""
     known: dict[tuple[str, str], Presence] = {}
     notes = {}
     for channel in sorted({member.channel for member in members if member.gateway is not None}):
         served_by = cluster.coordinator if channel == "socket" else _instance_of(store, cluster, group)
         reason = "nobody coordinates" if served_by is None else ""
-        if served_by is not None and "http" not in served_by.endpoints:
+        url = None if served_by is None else served_by.http_url
+        if served_by is not None and url is None:
             reason = f"start the instance beside broker {served_by.broker_id} with --listen-http"
-        elif served_by is not None:
+        elif url is not None:
             try:
-                known |= presences(served_by.endpoints["http"])
+                known |= presences(url)
             except (OSError, MalformedValue) as error:
-                reason = f"the coordinator did not answer at {served_by.endpoints['http']}: {error}"
+                reason = f"the coordinator did not answer at {url}: {error}"
         if reason:
             notes[reason] = f"unknown when the coordinator last heard from consumers without ZooKeeper: {reason}"
     return tuple(_and_presence(member, known.get((group, member.consumer))) for member in members), "; ".join(
@@ -283,7 +385,9 @@ def member_rows(snapshot: GroupSnapshot, waiting: Iterable[WaitingCommand]) -> t
     return tuple(rows)
 
 
-def group_row(snapshot: GroupSnapshot, cluster: Cluster, also_unreadable: int = 0) -> GroupRow:
+def group_row(
+    snapshot: GroupSnapshot, cluster: Cluster, also_unreadable: int = 0, lag: LagTotal | None = None
+) -> GroupRow:
     """The group in brief. ``also_unreadable`` counts the offsets and commands that cannot be read."""
     seen = snapshot.observation
     return GroupRow(
@@ -297,6 +401,7 @@ def group_row(snapshot: GroupSnapshot, cluster: Cluster, also_unreadable: int = 
         pending=sum(map(len, snapshot.pending.values())),
         unreadable=len(seen.unreadable) + also_unreadable,
         coordinator=cluster.coordinator.broker_id if cluster.coordinator else None,
+        lag=lag,
     )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kafka_coord.errors import MalformedValue, NoNode, NotFound
-from kafka_coord.model import Decision, Settled, Unreadable, history_from_json
+from kafka_coord.model import Action, Decision, Settled, Unreadable, actions_from_json, history_from_json
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.cluster_history import ClusterHistory
 from kafka_coord.monitor.reading import Reading
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetData, Store
@@ -14,26 +15,46 @@ from kafka_coord.zk.store import GetData, Store
 
 def read_history(store: Store, group: str) -> tuple[Decision, ...]:
     """The decisions, oldest first; empty if there are none yet. Raises :class:`NotFound`, :class:`MalformedValue`."""
+    return read_trail(store, group)[0]
+
+
+def read_trail(store: Store, group: str) -> tuple[tuple[Decision, ...], tuple[Action, ...]]:
+    """The decisions and the operators' actions, both oldest first. Raises like :func:`read_history`."""
     path = layout.history(group)
     try:
         node = store.get(path)
     except NoNode:
         if store.exists(layout.group(group)) is None:
             raise NotFound(f"no group {group!r}") from None
-        return ()
+        return (), ()
     try:
-        return history_from_json(fields.load(node.data, path), path)
+        return _trail(fields.load(node.data, path), path)
     except MalformedValue as error:
         raise MalformedValue(
             error.where, f"{error.reason} (the coordinator replaces it at its next decision)"
         ) from None
 
 
-def unreadable_history(store: Store, groups: Iterable[str]) -> list[Unreadable]:
-    """The unreadable znodes among these groups' ``history`` and ``settled`` znodes."""
+def read_cluster_history(store: Store) -> ClusterHistory:
+    """The history of the cluster; empty if no coordinator has written one. Raises :class:`MalformedValue`."""
+    try:
+        node = store.get(layout.HISTORY)
+    except NoNode:
+        return ClusterHistory()
+    return ClusterHistory.from_json(fields.load(node.data, layout.HISTORY), layout.HISTORY)
+
+
+def _trail(value: fields.Json, where: str) -> tuple[tuple[Decision, ...], tuple[Action, ...]]:
+    return history_from_json(value, where), actions_from_json(value, where)
+
+
+def read_actions(store: Store, groups: Iterable[str]) -> tuple[dict[str, tuple[Action, ...]], list[Unreadable]]:
+    """What operators did to each group, oldest first; and the unreadable ``history`` and ``settled`` znodes."""
     reading, names = Reading(store), tuple(groups)
     found = reading.many(GetData(path) for name in names for path in (layout.history(name), layout.settled(name)))
+    actions = {}
     for name, history, settled in zip(names, found[::2], found[1::2], strict=True):
-        reading.decode(layout.history(name), history, lambda value, _, where: history_from_json(value, where))
+        trail = reading.decode(layout.history(name), history, lambda value, _, where: _trail(value, where))
         reading.decode(layout.settled(name), settled, lambda value, _, where: Settled.from_json(value, where))
-    return reading.unreadable
+        actions[name] = trail[1] if trail is not None else ()
+    return actions, reading.unreadable

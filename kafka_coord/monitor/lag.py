@@ -7,7 +7,8 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from kafka_coord.errors import BrokerError
 from kafka_coord.model import PartitionSet, TopicPartition, Unreadable
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CHUNK = 5_000
-"""Partitions per request to the brokers, because librdkafka builds a request in memory with one entry per partition."""
+"""The most partitions per request to the brokers, because librdkafka keeps one entry per partition in memory."""
 
 DEFAULT_TIMEOUT_S = 5.0
 _LEADERLESS = "the partition has no live leader"
@@ -37,7 +38,8 @@ class BrokerOffsets:
 
 @dataclass(slots=True)
 class _Listed:
-    """The outcome for the requested partitions. ``leaderless`` are those without a leader in the brokers' metadata."""
+    """The outcome for the requested partitions. ``leaderless`` lists the partitions without a leader in the brokers'
+    metadata."""
 
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
     leaderless: list[TopicPartition] = field(default_factory=list)
@@ -51,9 +53,9 @@ def _log_left_out(broker: Unreadable) -> None:
 def bootstrap_servers(
     store: Store, properties: Mapping[str, str], on_left_out: Callable[[Unreadable], None] = _log_left_out
 ) -> str:
-    """The addresses for a first connection: those of the live brokers, or ``bootstrap.servers`` if it is set. Calls
-    ``on_left_out`` for each broker whose registration cannot be used. Raises :class:`BrokerError` if there are none, or
-    none has a listener with the wanted security protocol.
+    """The addresses for a first connection: ``bootstrap.servers`` if it is set, otherwise the live brokers' addresses.
+    Calls ``on_left_out`` for each broker with an unusable registration. Raises :class:`BrokerError` if no broker is
+    live, or none has a listener with the wanted security protocol.
     """
     from kafka_coord.consumer.brokers import choose
 
@@ -72,9 +74,9 @@ def bootstrap_servers(
 
 class OffsetReader:
     """Asks the brokers, in batches and for at most ``timeout_s`` per question. Close it after use. ``properties`` are
-    librdkafka's (security and the like). Unknown offsets are missing from the answer, with a sentence about the reason:
-    if brokers are down, the lag is unknown, but the command does not fail. With ``read_committed``, a partition ends
-    before the first record of an open transaction, as for a consumer with that isolation level.
+    librdkafka's (security and the like). The answer leaves out unknown offsets and has a sentence about the reason, so
+    that a command shows an unknown lag instead of failing while brokers are down. With ``read_committed``, a partition
+    ends before the first record of an open transaction, as for a consumer with that isolation level.
     """
 
     def __init__(
@@ -114,6 +116,11 @@ class OffsetReader:
 
         return self._ask(partitions, OffsetSpec.latest)
 
+    def ends(self, partitions: PartitionSet) -> tuple[Mapping[TopicPartition, int], str]:
+        """Like :meth:`latest`, as an :data:`~kafka_coord.monitor.groups.EndOffsets`."""
+        found = self.latest(partitions)
+        return found.offsets, found.note
+
     def earliest(self, partitions: PartitionSet) -> BrokerOffsets:
         """The log start offsets."""
         from confluent_kafka.admin import OffsetSpec
@@ -121,7 +128,8 @@ class OffsetReader:
         return self._ask(partitions, OffsetSpec.earliest)
 
     def at_time(self, partitions: PartitionSet, timestamp_ms: int) -> BrokerOffsets:
-        """The offset of the first record whose timestamp is not before ``timestamp_ms``; the end if there is none."""
+        """The offset of the first record whose timestamp is ``timestamp_ms`` or later; the end offset if there is
+        none."""
         from confluent_kafka.admin import OffsetSpec
 
         found = self._ask(partitions, lambda: OffsetSpec.for_timestamp(timestamp_ms))
@@ -184,8 +192,9 @@ class OffsetReader:
         return listed
 
     def _with_leader(self, partitions: PartitionSet) -> tuple[list[TopicPartition], list[str]]:
-        """librdkafka fails the whole batch if one partition has no leader. So this leaves such partitions out first. A
-        partition may lose its leader in between; then this asks once more for the rest of its batch.
+        """Returns the partitions that have a leader, and the problems of all others. librdkafka fails a whole batch if
+        one of its partitions has no leader. If a partition loses its leader later, the rest of its batch is asked for
+        again.
         """
         if self._admin is None:
             return [], []
@@ -226,3 +235,55 @@ def _sentence(trouble: list[str], asked: int) -> str:
         return ""
     reasons = ", ".join(dict.fromkeys(trouble))
     return f"the offsets of {len(trouble)} of {asked} partitions are unknown: {reasons}"
+
+
+class BrokerLog:
+    """An :class:`OffsetReader` that connects to the live brokers at the first question, so that a command that asks
+    nothing needs no broker. A question raises :class:`BrokerError` if no usable broker is registered.
+    """
+
+    def __init__(
+        self, store: Store, properties: Mapping[str, str], on_left_out: Callable[[Unreadable], None] = _log_left_out
+    ) -> None:
+        self._store = store
+        self._properties = properties
+        self._on_left_out = on_left_out
+        self._reader: OffsetReader | None = None
+
+    def latest(self, partitions: PartitionSet) -> BrokerOffsets:
+        return self._connected().latest(partitions)
+
+    def earliest(self, partitions: PartitionSet) -> BrokerOffsets:
+        return self._connected().earliest(partitions)
+
+    def at_time(self, partitions: PartitionSet, timestamp_ms: int) -> BrokerOffsets:
+        return self._connected().at_time(partitions, timestamp_ms)
+
+    def known_ends(self, partitions: PartitionSet) -> tuple[Mapping[TopicPartition, int], str]:
+        """The end offsets, as an :data:`~kafka_coord.monitor.groups.EndOffsets`. Never raises: the sentence says why
+        offsets are unknown."""
+        if not partitions:
+            return {}, ""
+        try:
+            return self._connected().ends(partitions)
+        except BrokerError as error:
+            return {}, f"lag is unknown: {error}"
+
+    def _connected(self) -> OffsetReader:
+        if self._reader is None:
+            bootstrap = bootstrap_servers(self._store, self._properties, self._on_left_out)
+            self._reader = OffsetReader(bootstrap, self._properties)
+        return self._reader
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+        self._reader = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

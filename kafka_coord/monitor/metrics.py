@@ -1,28 +1,31 @@
-"""Exports Prometheus metrics of one instance, and a health answer for load balancers and people."""
+"""Exports one instance's Prometheus metrics, and its health for load balancers and people."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
-from itertools import accumulate
+from ssl import SSLContext
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from kafka_coord.coordinator.coordinator import ConsumerCoordinator
 from kafka_coord.coordinator.reporting import StuckGroup
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.frontends.socket.gateway import Gateway
-from kafka_coord.frontends.socket.statistics import ROUND_TRIP_BOUNDS_S
-from kafka_coord.monitor.exposition import PREFIX, Exposition, counter, gauge
+from kafka_coord.model import Cause
+from kafka_coord.monitor.exposition import Exposition, Site, counter, gauge, histogram, labelled
 from kafka_coord.monitor.presence import PRESENCES
 from kafka_coord.version import __version__
 from kafka_coord.zk.store import SessionState, Store
 
 if TYPE_CHECKING:
     from kafka_coord.frontends.kafka.listener import KafkaListener
+    from kafka_coord.monitor.lag_metrics import LagSampler
 
 
 class ServiceCollector:
@@ -34,7 +37,9 @@ class ServiceCollector:
         store: Store,
         gateway: Gateway | None = None,
         kafka: KafkaListener | None = None,
+        lags: LagSampler | None = None,
     ) -> None:
+        self._lags = lags
         self._service = service
         self._store = store
         self._gateway = gateway
@@ -43,23 +48,21 @@ class ServiceCollector:
     def collect(self) -> Iterator[Metric]:
         session, now = self._store.session, self._store.clock.monotonic()
         connected = session.state is SessionState.CONNECTED
-        yield gauge("up", "Always 1; the label has the version.", 1, {"version": __version__})
-        yield gauge("zookeeper_connected", "Whether the ZooKeeper session is connected.", int(connected))
-        lease_s = max(0.0, session.lease_deadline() - now)
+        yield gauge("build_info", "Always 1. The label says which version runs.", 1, {"version": __version__})
+        yield gauge("zookeeper_connected", "1 while the ZooKeeper session is connected.", int(connected))
         yield gauge(
             "zookeeper_session_lease_seconds",
-            "Time left in which the session cannot expire; 0: it may have expired.",
-            lease_s,
+            "Time for which the ZooKeeper session is certain to last. At 0, the elected instance decides nothing.",
+            max(0.0, session.lease_deadline() - now),
         )
         yield gauge(
-            "zookeeper_session_proven_seconds",
-            "Deprecated: use zookeeper_session_lease_seconds. Removed in the next release.",
-            lease_s,
+            "elected",
+            "1 on the instance that is the coordinator and may decide now. The sum over all instances must be 1.",
+            int(self._service.leads),
         )
-        yield gauge("elected", "Whether this instance is the coordinator and may decide now.", int(self._service.leads))
         yield gauge(
             "election_obstructed",
-            "Whether an obstacle keeps every instance from being elected; the log and /health name it.",
+            "1 if something prevents every election. The log and /health name it and the remedy.",
             int(bool(self._service.obstacle)),
         )
         if self._gateway is not None:
@@ -68,54 +71,109 @@ class ServiceCollector:
             from kafka_coord.monitor.kafka_metrics import of_kafka
 
             yield from of_kafka(self._kafka)
+        if self._lags is not None:
+            yield from self._lags.collect()
         coordinator = self._service.coordinator
-        if coordinator is None:
-            return
-        handler = coordinator.handler
-        yield gauge("epoch", "The epoch this instance was elected with.", coordinator.leadership.epoch)
-        yield gauge(
-            "handler_step_age_seconds",
-            "Time since the rebalance request handler completed a step.",
-            handler.age_s(),
-        )
-        stuck = handler.stuck_groups()
-        yield gauge("stuck_groups", "Groups that have not reached their target for 30 s.", len(stuck))
-        yield gauge(
-            "undecided_groups", "Stuck groups about which nothing can be decided.", sum(one.undecided for one in stuck)
-        )
-        yield gauge(
-            "ownerless_partitions",
-            "Partitions of stuck groups that have no owner.",
-            sum(one.ownerless for one in stuck),
-        )
-        yield gauge("queued_groups", "Groups waiting to be looked at.", len(coordinator.queue))
-        states = Counter(outcome.state for outcome in list(handler.outcomes.values()))
-        groups = GaugeMetricFamily(f"{PREFIX}_groups", "Groups by state, as of the last look.", labels=["state"])
-        for state in GroupState:
-            groups.add_metric([str(state)], states[state])
-        yield groups
-        yield gauge("unreadable_znodes", "Znodes left alone because they cannot be decoded.", handler.unreadable)
-        yield counter("passes", "Looks at a group since this instance was elected.", handler.passes)
-        yield counter(
-            "failed_passes", "Passes that failed and must be repeated, since the election.", handler.failed_passes
-        )
+        if coordinator is not None:
+            yield from _of_coordinator(coordinator)
+
+
+def _of_coordinator(coordinator: ConsumerCoordinator) -> Iterator[Metric]:
+    """Metrics that only the elected instance has. Its counters start at zero when it is elected."""
+    handler = coordinator.handler
+    yield gauge(
+        "epoch",
+        "The epoch with which this instance was elected. Grows with each election.",
+        coordinator.leadership.epoch,
+    )
+    yield gauge(
+        "handler_step_age_seconds",
+        "Time since the handler of rebalances completed a step. An idle handler completes one every half second; "
+        "above 30, it hangs.",
+        handler.age_s(),
+    )
+    stuck = handler.stuck_groups()
+    yield gauge(
+        "stuck_groups",
+        "Groups that have not reached their target for 30 s, for example because a consumer does not answer.",
+        len(stuck),
+    )
+    yield gauge(
+        "undecided_groups",
+        "Stuck groups that the coordinator cannot decide about. Each needs an operator; the log says why.",
+        sum(one.undecided for one in stuck),
+    )
+    yield gauge(
+        "ownerless_partitions",
+        "Partitions of stuck groups that have no owner: nobody reads them.",
+        sum(one.ownerless for one in stuck),
+    )
+    yield gauge(
+        "queued_groups", "Groups that wait for a pass. Stays high if decisions are slow.", len(coordinator.queue)
+    )
+    states = Counter(outcome.state for outcome in list(handler.outcomes.values()))
+    yield labelled(
+        GaugeMetricFamily,
+        "groups",
+        "Groups by state, as of their last pass.",
+        "state",
+        {s: states[s] for s in GroupState},
+    )
+    yield gauge(
+        "unreadable_znodes",
+        "Znodes that are left alone because they cannot be read. kafka-coord doctor names them.",
+        handler.unreadable,
+    )
+    yield counter("passes", "Passes over a group.", handler.passes)
+    yield counter(
+        "failed_passes",
+        "Passes over a group that failed and are repeated. A few are normal while consumers come and go.",
+        handler.failed_passes,
+    )
+    found = handler.rebalances
+    yield labelled(
+        CounterMetricFamily,
+        "rebalances",
+        "New targets of groups, by their most important cause (docs/operations.md: History).",
+        "cause",
+        {cause: found.decided[cause] for cause in Cause if cause is not Cause.TAKEN_OVER},
+    )
+    yield counter(
+        "moved_partitions", "Partitions that rebalances moved from one consumer to another.", found.moved_partitions
+    )
+    yield histogram(
+        "rebalance_seconds",
+        "Time from the decision until every partition has its new owner, of rebalances that need commands.",
+        {"": found.settled},
+    )
 
 
 def _of_gateway(gateway: Gateway) -> Iterator[Metric]:
-    """Metrics of consumers without ZooKeeper."""
     statistics = gateway.statistics
-    yield gauge("socket_consumers", "Registered consumers without ZooKeeper.", gateway.consumers)
-    yield gauge("gateway_step_age_seconds", "Time since the gateway completed a step.", gateway.step_age_s)
+    yield gauge(
+        "socket_consumers",
+        "Registered consumers without ZooKeeper. All are connected to the elected instance.",
+        gateway.consumers,
+    )
+    yield gauge(
+        "gateway_step_age_seconds",
+        "Time since the gateway of these consumers completed a step. Above 30, it hangs.",
+        gateway.step_age_s,
+    )
     yield gauge("socket_connections", "Open connections of consumers without ZooKeeper.", gateway.connections)
-    yield counter("socket_registrations", "Registrations over sockets.", statistics.registered)
-    yield counter("socket_resumptions", "Memberships continued on another connection.", statistics.resumed)
-    yield counter("socket_expirations", "Consumers without ZooKeeper that were expired.", statistics.expired)
-    yield counter("socket_refusals", "Registrations over sockets that were refused.", statistics.refused)
-    below = accumulate(statistics.round_trips)
-    buckets = [(str(bound), count) for bound, count in zip((*ROUND_TRIP_BOUNDS_S, "+Inf"), below, strict=True)]
-    times = HistogramMetricFamily(f"{PREFIX}_socket_ping_seconds", "Round trip of a ping.")
-    times.add_metric([], buckets=buckets, sum_value=statistics.round_trips_s)
-    yield times
+    yield counter("socket_registrations", "New members over sockets.", statistics.registered)
+    yield counter("socket_resumptions", "Memberships that were resumed over a new connection.", statistics.resumed)
+    yield counter(
+        "socket_expirations", "Consumers without ZooKeeper that were silent for too long.", statistics.expired
+    )
+    yield counter(
+        "socket_refusals", "Registrations over sockets that were refused; the log says why.", statistics.refused
+    )
+    yield histogram(
+        "socket_ping_seconds",
+        "Time until a consumer without ZooKeeper answered a ping: the network, and a busy consumer or instance.",
+        {"": statistics.round_trips},
+    )
 
 
 def _presences(gateway: Gateway | None, kafka: KafkaListener | None) -> list[dict[str, Any]]:
@@ -125,15 +183,17 @@ def _presences(gateway: Gateway | None, kafka: KafkaListener | None) -> list[dic
 
 
 MOST_TOLD = 20
-"""The most groups named in one health response."""
+"""The maximum number of groups named in one health response."""
 STUCK_S = 30.0
-"""A thread without a completed step for this long hangs. An idle thread completes one each second, and the longest
-steps (a plan for a hundred thousand partitions, a request that ZooKeeper does not answer) take half of that."""
+"""A thread hangs if it completes no step in this many seconds. An idle thread completes one each second, and the
+longest steps (a plan for a hundred thousand partitions, a request that ZooKeeper does not answer) take half of that."""
 
 
-def health(service: CoordinatorService, store: Store, gateway: Gateway | None = None) -> tuple[bool, dict[str, Any]]:
+def health(
+    service: CoordinatorService, store: Store, gateway: Gateway | None = None, threads: Sequence[Thread] = ()
+) -> tuple[bool, dict[str, Any]]:
     """Healthy means registered, connected to ZooKeeper, and without ``problems``. An instance need not be elected to be
-    healthy."""
+    healthy. ``threads`` are the listeners' threads, which must be alive."""
     session = store.session
     connected = session.state is SessionState.CONNECTED and service.wait_registered(0.0)
     coordinator = service.coordinator
@@ -145,6 +205,11 @@ def health(service: CoordinatorService, store: Store, gateway: Gateway | None = 
     for what, age_s in (("handler", handler_age_s), ("gateway", gateway_age_s)):
         if age_s is not None and age_s > STUCK_S:
             problems.append(f"the {what} has completed no step for {age_s:.0f} s")
+    problems += [
+        f"the thread {one.name} of a listener has ended: restart this instance; its log says why"
+        for one in threads
+        if not one.is_alive()
+    ]
     healthy = connected and not problems
     return healthy, {
         "healthy": healthy,
@@ -170,7 +235,7 @@ def _rounded(age_s: float | None) -> float | None:
 
 
 class MetricsServer(Exposition):
-    """Serves ``/metrics`` and ``/health`` of one instance. Raises :class:`SettingsError` if it cannot listen."""
+    """Serves metrics, health and the ``site`` of one instance. Raises :class:`SettingsError` if it cannot listen."""
 
     def __init__(
         self,
@@ -179,10 +244,22 @@ class MetricsServer(Exposition):
         store: Store,
         gateway: Gateway | None = None,
         kafka: KafkaListener | None = None,
+        lags: LagSampler | None = None,
+        site: Site | None = None,
+        tls: SSLContext | None = None,
+        host_names: Iterable[str] = (),
+        threads: Sequence[Thread] = (),
     ) -> None:
-        collector = ServiceCollector(service, store, gateway, kafka)
+        collector = ServiceCollector(service, store, gateway, kafka, lags)
         serves_members = gateway is not None or kafka is not None
         pages = {PRESENCES: partial(_presences, gateway, kafka)} if serves_members else None
         super().__init__(
-            address, collector, lambda: health(service, store, gateway), setting="--listen-http", pages=pages
+            address,
+            collector,
+            lambda: health(service, store, gateway, threads),
+            setting="--listen-http",
+            pages=pages,
+            site=site,
+            tls=tls,
+            host_names=host_names,
         )

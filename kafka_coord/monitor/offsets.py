@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from kafka_coord.channel.operations import decode_offset
 from kafka_coord.coordinator.kafka_znodes import is_identity
-from kafka_coord.coordinator.offsets import unclaimed
+from kafka_coord.coordinator.start_offsets import unclaimed
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import (
     NO_PARTITIONS,
@@ -32,13 +32,14 @@ class Committed:
 
     ``of_earlier_topic`` are partitions whose offset belongs to a topic of the same name that was deleted: a consumer
     starts as if nothing were committed, so here too they count as not committed. ``stored`` are all partitions that
-    have an offset znode, readable or not.
+    have an offset znode, readable or not. ``at_ms`` are the times of the last commits (ms since 1970).
     """
 
     offsets: Mapping[TopicPartition, int]
     of_earlier_topic: PartitionSet = NO_PARTITIONS
     unreadable: tuple[Unreadable, ...] = ()
     stored: PartitionSet = NO_PARTITIONS
+    at_ms: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 def read_committed(store: Store, group: str, topics: Mapping[str, TopicInfo]) -> Committed:
@@ -72,6 +73,7 @@ def read_all_committed(store: Store, groups: Iterable[str], topics: Mapping[str,
     offsets: dict[str, dict[TopicPartition, int]] = {group: {} for group in readings}
     earlier: dict[str, list[TopicPartition]] = {group: [] for group in readings}
     stored: dict[str, list[TopicPartition]] = {group: [] for group in readings}
+    at_ms: dict[str, dict[TopicPartition, int]] = {group: {} for group in readings}
     nodes = round_of.many(GetData(layout.offset(group, *tp)) for group, tp in partitions)
     for (group, tp), node in zip(partitions, nodes, strict=True):
         stored[group].append(tp)
@@ -81,6 +83,7 @@ def read_all_committed(store: Store, groups: Iterable[str], topics: Mapping[str,
             continue
         try:
             offsets[group][tp] = decode_offset(node.data, layout.offset(group, *tp))
+            at_ms[group][tp] = node.stat.mtime_ms
         except MalformedValue as error:
             readings[group].refuse(error.where, error.reason)
     for group, refused in round_of.by_group().items():
@@ -91,6 +94,7 @@ def read_all_committed(store: Store, groups: Iterable[str], topics: Mapping[str,
             PartitionSet.of(earlier[group]),
             tuple(reading.unreadable),
             PartitionSet.of(stored[group]),
+            at_ms[group],
         )
         for group, reading in readings.items()
     }
@@ -128,6 +132,7 @@ def _partitions(reading: Reading, parent: str, topic: str, listing: ReadResult) 
 class OffsetRow:
     """One partition of a group. ``lag`` is ``None`` if it is unknown, because nothing is committed or the end offset is
     unknown. ``holding`` is ``owned``, ``stopping`` (its owner has yet to acknowledge a stop-fetcher) or ``""``.
+    ``committed_ms`` is the time of the last commit (ms since 1970); it is unknown for client-assigned groups.
     """
 
     topic: str
@@ -137,10 +142,15 @@ class OffsetRow:
     committed_offset: int | None
     end_offset: int | None
     lag: int | None
+    committed_ms: int | None = None
+
+    @property
+    def tp(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
 
 
 def partitions_of(seen: Observation, committed: Committed) -> PartitionSet:
-    """All partitions of a group: those it subscribes to, those it holds, and those with a stored offset."""
+    """All partitions that a group subscribes to, holds, or has a stored offset for."""
     found = PartitionSet.of(committed.offsets) | subscribed(seen)
     for ledger in seen.ledgers.values():
         found |= ledger.held
@@ -180,8 +190,25 @@ def offset_rows(
     for tp in partitions_of(seen, committed):
         owner, holding = held.get(tp, (None, ""))
         offset, end = committed.offsets.get(tp), end_offsets.get(tp)
-        rows.append(OffsetRow(tp.topic, tp.partition, owner, holding, offset, end, lag_of(offset, end)))
+        at_ms = committed.at_ms.get(tp)
+        rows.append(OffsetRow(tp.topic, tp.partition, owner, holding, offset, end, lag_of(offset, end), at_ms))
     return tuple(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class LagTotal:
+    """The lag of several partitions. ``lag`` is the sum of the known lags, ``None`` if none is known; ``worst`` is the
+    largest lag of one partition; ``unknown`` counts the partitions whose lag is unknown."""
+
+    lag: int | None
+    worst: int | None
+    unknown: int
+
+    @classmethod
+    def of(cls, rows: Iterable[OffsetRow]) -> LagTotal:
+        lags = [row.lag for row in rows]
+        known = [lag for lag in lags if lag is not None]
+        return cls(sum(known) if known else None, max(known, default=None), len(lags) - len(known))
 
 
 def lag_of(committed: int | None, end: int | None) -> int | None:
@@ -189,3 +216,12 @@ def lag_of(committed: int | None, end: int | None) -> int | None:
     offset is beyond the end (the log was truncated), the lag is 0.
     """
     return None if committed is None or end is None else max(0, end - committed)
+
+
+def offsets_change(before: Mapping[TopicPartition, int], after: Mapping[TopicPartition, int | None]) -> str:
+    """What a reset or a deletion changes, for the trail: ``flights 0: - → 0, 1: 8 → 0``. ``None`` is no offset."""
+    topics: dict[str, list[str]] = {}
+    for tp in sorted(after):
+        old, new = (value if value is not None else "-" for value in (before.get(tp), after[tp]))
+        topics.setdefault(tp.topic, []).append(f"{tp.partition}: {old} → {new}")
+    return "; ".join(f"{topic} {', '.join(rows)}" for topic, rows in topics.items())

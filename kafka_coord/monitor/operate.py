@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 
 from kafka_coord.coordinator.steps import AT_REST, GroupState
 from kafka_coord.errors import BadVersion, MalformedValue, NoNode, NotFound, RequestRefused, Timeout
-from kafka_coord.model import GroupSettings, Pause, Request, RequestType
+from kafka_coord.model import GroupSettings, PartitionSet, Pause, Request, RequestType
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.monitor.cluster import read_cluster
-from kafka_coord.monitor.requests import submit
+from kafka_coord.monitor.requests import OnProgress, ask, submit
 from kafka_coord.monitor.snapshot import GroupSnapshot, read_groups
 from kafka_coord.monitor.state import group_state
 from kafka_coord.zk import layout
@@ -29,33 +32,68 @@ def pause(store: Store, group: str, *, by: str, reason: str) -> None:
     require_group(store, group)
     value = Pause(by=by, reason=reason, since_ms=round(store.clock.time() * 1000))
     path = layout.paused(group) if group else layout.PAUSED
+    before = _replaced(_read_pause(store, path))
     store.ensure_path(path)
     store.set(path, fields.dump(value.to_json()))
-    _request_pass(store, group, by=by, reason="paused")
+    action = "pause" if group else "pause --all"
+    submit(store, Request(RequestType.LOOK, group, by=by, reason=reason, action=action, change=before))
 
 
-def resume(store: Store, group: str, *, by: str) -> None:
+def resume(store: Store, group: str, *, by: str, reason: str = "") -> None:
     """Allows rebalances again. Raises :class:`RequestRefused` if nothing is paused, and :class:`NotFound`."""
     require_group(store, group)
+    path = layout.paused(group) if group else layout.PAUSED
+    before = _replaced(_read_pause(store, path))
     try:
-        store.delete(layout.paused(group) if group else layout.PAUSED)
+        store.delete(path)
     except NoNode:
         if group and store.exists(layout.PAUSED) is not None:
             raise RequestRefused(
-                f"group {group!r} itself is not paused: all groups are; lift that with: kafka-coord groups resume --all"
+                f"group {group!r} itself is not paused: all groups are; to lift that pause: "
+                "kafka-coord groups resume --all"
             ) from None
         what = f"group {group!r} is" if group else "the groups are"
         raise RequestRefused(f"{what} not paused; nothing was changed") from None
-    _request_pass(store, group, by=by, reason="resumed")
+    action = "resume" if group else "resume --all"
+    submit(store, Request(RequestType.LOOK, group, by=by, reason=reason, action=action, change=before))
+
+
+def pause_of(store: Store, group: str) -> Pause | None:
+    """The pause of this group, or else the pause of all groups. An unreadable pause has empty fields."""
+    return _read_pause(store, layout.paused(group)) or _read_pause(store, layout.PAUSED)
+
+
+def _read_pause(store: Store, path: str) -> Pause | None:
+    try:
+        return Pause.from_json(fields.load(store.get(path).data, path), path)
+    except NoNode:
+        return None
+    except MalformedValue:
+        return Pause()
+
+
+def _replaced(pause: Pause | None) -> str:
+    """The pause that a change replaces, for the trail."""
+    if pause is None:
+        return ""
+    who = pause.by or "somebody (who cannot be read)"
+    return f"was paused by {who}" + (f" ({pause.reason})" if pause.reason else "")
 
 
 def change_settings(
-    store: Store, group: str, change: Callable[[GroupSettings], GroupSettings], *, by: str, create: bool = False
+    store: Store,
+    group: str,
+    change: Callable[[GroupSettings], GroupSettings],
+    *,
+    by: str,
+    reason: str = "",
+    create: bool = False,
 ) -> GroupSettings:
     """Applies ``change`` to the group's settings, without losing a concurrent change. With ``create``, creates a
     missing group. Raises :class:`NotFound`.
     """
     path = layout.group(group)
+    created = create and store.exists(path) is None
     if create:
         store.ensure_path(path)
     while True:
@@ -72,15 +110,73 @@ def change_settings(
             store.set(path, fields.dump(changed.to_json()), node.stat.version)
         except BadVersion:
             continue
-        _request_pass(store, group, by=by, reason="settings changed")
+        told = "; ".join(filter(None, ["created" if created else "", _settings_change(found, changed)]))
+        submit(store, Request(RequestType.LOOK, group, by=by, reason=reason, action="settings", change=told))
         return changed
 
 
-def _request_pass(store: Store, group: str, *, by: str, reason: str) -> None:
-    """Asks the coordinator for a pass now, and does not wait for the answer; the coordinator removes it later. The
-    global pause needs no such request, because the coordinator watches it."""
-    if group:
-        submit(store, Request(RequestType.LOOK, group=group, by=by, reason=reason))
+def _settings_change(before: GroupSettings, after: GroupSettings) -> str:
+    old, new = (replace(one, assignor=one.assignor or DEFAULT_ASSIGNOR).to_json() for one in (before, after))
+    return ", ".join(f"{name}: {old[name]} → {value}" for name, value in new.items() if value != old[name])
+
+
+def record(store: Store, kind: str, group: str, *, by: str, reason: str, change: str = "") -> None:
+    """Has the coordinator record an action about a client-assigned group, which has no history in ZooKeeper."""
+    told = " ".join(filter(None, ["group", group, change]))
+    submit(store, Request(RequestType.LOOK, by=by, reason=reason, action=kind, change=told))
+
+
+@contextmanager
+def held_by_nobody(
+    store: Store,
+    group: str,
+    partitions: PartitionSet,
+    *,
+    by: str,
+    reason: str,
+    timeout_s: float,
+    on_progress: OnProgress,
+) -> Iterator[None]:
+    """Takes the partitions from their owners for the length of the block: pauses the group, evicts the owners, waits
+    until nobody holds the partitions, and resumes the group at the end, unless it was paused before. The owners
+    register again immediately and get partitions after the block.
+
+    Raises :class:`Timeout`, :class:`RequestRefused` and :class:`NotFound`; the group is resumed then too.
+    """
+    paused_here = store.exists(layout.paused(group)) is None
+    if paused_here:
+        pause(store, group, by=by, reason=reason)
+    try:
+        for consumer in _holders(_look(store, group), partitions):
+            on_progress(f"evicting {consumer}: it registers again immediately")
+            request = Request(RequestType.EVICT, group, consumer, reason, by)
+            ask(store, request, timeout_s, on_progress)
+        wait_until(
+            store,
+            group,
+            lambda snapshot, _: not _holders(snapshot, partitions),
+            what=f"without owners of {partitions}",
+            timeout_s=timeout_s,
+            sleep=time.sleep,
+        )
+        yield
+    finally:
+        if paused_here:
+            with suppress(RequestRefused):  # somebody else has resumed it
+                resume(store, group, by=by, reason=reason)
+        else:
+            on_progress(f"group {group} was paused before and stays paused")
+
+
+def _look(store: Store, group: str) -> GroupSnapshot:
+    snapshot = read_groups(store, [group], read_cluster(store)).get(group)
+    if snapshot is None:
+        raise NotFound(f"group {group!r} was removed meanwhile")
+    return snapshot
+
+
+def _holders(snapshot: GroupSnapshot, partitions: PartitionSet) -> list[str]:
+    return sorted(consumer for consumer, ledger in snapshot.observation.ledgers.items() if ledger.held & partitions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +196,12 @@ def wait_until(
     timeout_s: float,
     sleep: Callable[[float], object],
 ) -> Settled:
-    """Looks at the group until ``done`` is true. Raises :class:`Timeout` with the outstanding commands, and
+    """Polls the group until ``done`` returns true. Raises :class:`Timeout` with the outstanding commands, and
     :class:`NotFound`.
     """
     deadline = store.clock.monotonic() + timeout_s
     while True:
-        snapshot = read_groups(store, [group], read_cluster(store)).get(group)
-        if snapshot is None:
-            raise NotFound(f"group {group!r} was removed meanwhile")
+        snapshot = _look(store, group)
         seen = snapshot.observation
         state = group_state(seen)
         if done(snapshot, state):
@@ -121,13 +215,13 @@ def wait_until(
 
 
 def settled(snapshot: GroupSnapshot, state: GroupState) -> bool:
-    """Whether the group has settled."""
+    """Whether the group has settled, for :func:`wait_until`."""
     del snapshot
     return state in AT_REST
 
 
 def quiet(snapshot: GroupSnapshot, state: GroupState) -> bool:
-    """Whether every command is acknowledged, so that nothing moves while the group is paused."""
+    """Whether every command of a member is acknowledged, so that nothing moves while the group is paused."""
     del state
     return not any(consumer in snapshot.observation.members for consumer in snapshot.pending)
 

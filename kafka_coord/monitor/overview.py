@@ -17,7 +17,7 @@ from kafka_coord.monitor.offsets import OffsetRow, offset_rows, partitions_of, r
 from kafka_coord.monitor.snapshot import read_groups
 
 DETAILED = 20
-"""The most groups whose offsets one frame reads: the busiest, unless the user names groups."""
+"""The maximum number of groups whose offsets one frame reads: the busiest, unless the user names groups."""
 
 _BUSY = (GroupState.REBALANCING, GroupState.PAUSED, GroupState.STABLE)
 
@@ -25,7 +25,7 @@ _BUSY = (GroupState.REBALANCING, GroupState.PAUSED, GroupState.STABLE)
 @dataclass(frozen=True, slots=True)
 class OwnerRow:
     """The partitions of a group that one consumer owns, and their lag. ``lag`` is the sum over the partitions with a
-    known lag; ``unknown`` is the number of the others. ``consumer`` is ``None`` for partitions that nobody owns.
+    known lag; ``unknown`` counts all others. ``consumer`` is ``None`` for partitions that nobody owns.
     """
 
     group: str
@@ -39,7 +39,7 @@ class OwnerRow:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """One frame. ``lags`` maps a group to (records behind, partitions with unknown lag), but not every group."""
+    """One frame. ``lags`` maps some of the groups to (records behind, partitions with unknown lag)."""
 
     cluster: Cluster
     groups: tuple[GroupRow, ...]
@@ -55,7 +55,7 @@ def read_overview(instances: Instances, names: Sequence[str], end_offsets: EndOf
     cluster = read_cluster(store)
     snapshots = read_groups(store, [name for name in names if is_legal(name)] if names else cluster.groups, cluster)
     listed = list_client_groups(instances)
-    # If two groups have one name, show the managed one.
+    # If two groups share a name, show the managed one.
     clients = {
         one.group: one for one in listed.groups if one.group not in snapshots and one.group in (names or [one.group])
     }
@@ -99,7 +99,7 @@ def read_overview(instances: Instances, names: Sequence[str], end_offsets: EndOf
 def _owners(
     group: str, members: Sequence[str], pending: Mapping[str, int], offsets: Sequence[OffsetRow]
 ) -> list[OwnerRow]:
-    """``pending``: how many commands wait for each."""
+    """``pending`` maps each consumer to the number of its unacknowledged commands."""
     found: dict[str | None, list[OffsetRow]] = {consumer: [] for consumer in members}
     for row in offsets:
         found.setdefault(row.owner, []).append(row)

@@ -1,4 +1,4 @@
-"""Finds partitions that a group subscribes to and nobody owns. Pure."""
+"""Finds partitions that a group subscribes to but nobody owns. Pure."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ class Unowned:
 
 def unowned(snapshot: GroupSnapshot, topics_changed_ms: Mapping[str, int], now_ms: int) -> Unowned | None:
     """The partitions that a group's live members subscribe to and that nobody has held for longer than a session;
-    ``None`` if there are none. ZooKeeper does not record for how long. The time counts from the latest of three events:
-    the group's last decision, the last change of its topics, and the first registration of its present members.
-    Partitions that an unreadable ledger may hold, and those of a paused group, do not count.
+    ``None`` if there are none. ZooKeeper does not record since when nobody holds them, so the time counts from the
+    latest of three events: the group's last decision, the last change of its topics, and the first registration among
+    its current members. Returns ``None`` for a paused group, and for a group with an unreadable ledger, which may hold
+    them.
     """
     seen = snapshot.observation
     hidden = any(one.path.startswith(layout.owners(seen.group)) for one in seen.unreadable)

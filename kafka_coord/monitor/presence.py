@@ -11,26 +11,27 @@ from kafka_coord.errors import MalformedValue
 from kafka_coord.model import json_fields as fields
 
 PRESENCES = "/socket-consumers"
-"""The page's path."""
+"""The path of the page on the instance's HTTP server."""
 
 _TIMEOUT_S = 2.0
 _MAX_BYTES = 16 << 20
 
 
 class Presence(NamedTuple):
-    """``epoch`` and ``held_ms`` are those of Kafka clients: the member's epoch, and how long its heartbeat has been
-    held."""
+    """Only Kafka clients have ``epoch``, the member's epoch, and ``held_ms``, how long its heartbeat has been held."""
 
     heard_ms_ago: int
     epoch: int | None = None
     held_ms: int | None = None
 
 
-def read_presences(address: str) -> Mapping[tuple[str, str], Presence]:
-    """The state of each (group, consumer) that the instance serves. ``address`` is its ``--listen-http``. Raises
-    ``OSError`` and :class:`MalformedValue`.
+def read_presences(url: str) -> Mapping[tuple[str, str], Presence]:
+    """The state of each (group, consumer) that the instance serves. ``url`` is the URL of its HTTP server; an authority
+    that the system trusts must have signed its certificate. Raises ``OSError`` and :class:`MalformedValue`.
     """
-    connection = http.client.HTTPConnection(address, timeout=_TIMEOUT_S)
+    scheme, _, address = url.partition("://")
+    kind = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
+    connection = kind(address, timeout=_TIMEOUT_S)
     try:
         connection.request("GET", PRESENCES)
         answer = connection.getresponse()
@@ -39,7 +40,7 @@ def read_presences(address: str) -> Mapping[tuple[str, str], Presence]:
         raise OSError(f"{type(error).__name__}: {error}") from error
     finally:
         connection.close()
-    where = f"http://{address}{PRESENCES}"
+    where = f"{url}{PRESENCES}"
     if answer.status != http.client.OK:
         raise MalformedValue(where, f"answers {answer.status}")
     try:

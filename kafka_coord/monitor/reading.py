@@ -1,4 +1,4 @@
-"""Reads thousands of znodes at once, decodes them, and names those that are unreadable."""
+"""Reads and decodes thousands of znodes at once, and lists the unreadable ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Reading:
         self.unreadable: list[Unreadable] = []
 
     def many(self, reads: Iterable[Read]) -> tuple[ReadResult, ...]:
-        """Reads all of them at once. Notes a znode that the ACL forbids as unreadable, and treats it as absent."""
+        """Sends all reads at once. Treats a znode that its ACL hides as absent, and notes it as unreadable."""
         answers: list[ReadResult] = []
         for answer in read_each(self.store, tuple(reads)):
             if isinstance(answer, Unreadable):
@@ -61,7 +61,6 @@ class Reading:
             return empty
 
     def refuse(self, path: str, reason: str, incarnation: int = 0) -> None:
-        """Notes a znode as unreadable."""
         self.unreadable.append(Unreadable(path, reason, incarnation))
 
     def by_group(self) -> dict[str, list[Unreadable]]:

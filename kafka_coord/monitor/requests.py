@@ -1,9 +1,10 @@
-"""Requests to the coordinator: the request znode, its answer, its removal."""
+"""Requests to the coordinator: creates the request's znode, waits for the answer, and removes the znode."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,7 @@ from kafka_coord.monitor.cluster import read_coordinator
 from kafka_coord.monitor.reading import Reading
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetChildren, GetData, Node, Store
+from kafka_coord.zk.successor import HOLD_BACK_S, read_successor
 
 REFUSED = "refused"
 
@@ -21,12 +23,13 @@ OnProgress = Callable[[str], None]
 """Receives a sentence from time to time during the wait for an answer."""
 
 _LOOK_AGAIN_S = 1.0
-"""The interval of reads in case a watch is lost, in seconds."""
+"""Seconds between reads, in case a watch is lost."""
+_ELECTED_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedRequest:
-    """A request in the queue. ``since_ms`` is the time of its creation, by ZooKeeper's clock."""
+    """A request in the queue. ``since_ms`` is when it was created, by ZooKeeper's clock."""
 
     request: Request
     since_ms: int
@@ -49,7 +52,7 @@ def submit(store: Store, request: Request) -> str:
 
 
 def ask(store: Store, request: Request, timeout_s: float, on_progress: OnProgress) -> Request:
-    """Submits the request, waits for its answer, and removes it. Returns it as answered ("done").
+    """Submits the request, waits for its answer, and removes it. Returns the answered request, whose result is "done".
 
     Raises :class:`RequestRefused` with the coordinator's reason, and :class:`Timeout` if there is no answer within
     ``timeout_s`` seconds: the request stays queued then.
@@ -90,6 +93,26 @@ def await_answer(store: Store, request_id: str, timeout_s: float, on_progress: O
         changed.wait(min(_LOOK_AGAIN_S, left_s))
 
 
+def await_successor(store: Store, successor: int, timeout_s: float) -> str:
+    """Waits until an instance follows the coordinator that resigned for ``successor``. Returns a sentence. Raises
+    :class:`Timeout` if it was another instance, or none within ``timeout_s`` seconds.
+    """
+    named = read_successor(store)
+    if named is None or named.broker_id != successor:
+        raise Timeout("the coordinator resigned, but is of an earlier release, which cannot name a successor")
+    deadline = store.clock.monotonic() + timeout_s
+    while (elected := read_coordinator(store)) is None or elected.epoch <= named.epoch:
+        if store.clock.monotonic() >= deadline:
+            raise Timeout(f"coordinator resigned from epoch {named.epoch}; nobody was elected within {timeout_s:g} s")
+        time.sleep(_ELECTED_S)
+    if elected.broker_id != successor:
+        raise Timeout(
+            f"broker {elected.broker_id} was elected, epoch {elected.epoch}: the instance beside broker {successor} did"
+            f" not stand within {HOLD_BACK_S:g} s; its log says why"
+        )
+    return f"broker {successor} coordinates, epoch {elected.epoch}"
+
+
 def _read(store: Store, path: str, changed: threading.Event) -> Request | None:
     try:
         node = store.get(path, lambda _: changed.set())
@@ -120,7 +143,7 @@ def withdraw(store: Store, request_id: str) -> bool:
 
 
 def read_requests(store: Store) -> tuple[tuple[QueuedRequest, ...], tuple[Unreadable, ...]]:
-    """All requests in the queue, answered or not, in order of arrival; and those that cannot be decoded."""
+    """All requests in the queue, answered or not, in order of arrival; and the requests that cannot be decoded."""
     reading = Reading(store)
     (listing,) = reading.many([GetChildren(layout.REQUESTS)])
     names = reading.names(layout.REQUESTS, listing)

@@ -1,12 +1,14 @@
 """Computes new offsets by the rules of Kafka's own ``kafka-consumer-groups --reset-offsets``.
 
-As in Kafka, an offset outside the log becomes the log's nearest end, and the row says so.
+As in Kafka, an offset outside the log is replaced with the nearest end of the log, which the row notes.
 """
 
 from __future__ import annotations
 
+import csv
 import re
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -16,6 +18,7 @@ from kafka_coord.errors import BrokerError, MalformedValue, RequestRefused, Sett
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.model.names import is_legal
 from kafka_coord.model.partitions import MAX_PARTITION
+from kafka_coord.monitor.documents import iso_time
 from kafka_coord.monitor.lag import BrokerOffsets
 
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{1,9})?)S)?)?", re.IGNORECASE)
@@ -39,16 +42,27 @@ class Rule:
     kind: RuleKind
     number: int = 0
 
+    def __str__(self) -> str:
+        """As written in the trail: ``to-earliest``, ``shift-by -100``."""
+        if self.kind is RuleKind.TO_TIME:
+            return f"{self.kind} {iso_time(self.number)}"
+        numbered = self.kind in {RuleKind.TO_OFFSET, RuleKind.SHIFT_BY}
+        return f"{self.kind} {self.number}" if numbered else str(self.kind)
+
 
 @dataclass(frozen=True, slots=True)
 class ResetRow:
-    """The new offset of one partition. ``note`` says if Kafka's rule changed the requested offset."""
+    """The new offset of one partition. ``note`` says why it is not the requested one."""
 
     topic: str
     partition: int
     current_offset: int | None
     new_offset: int
     note: str = ""
+
+    @property
+    def tp(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
 
 
 class Log(Protocol):
@@ -141,8 +155,14 @@ def duration_ms(written: str) -> int:
     days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
     milliseconds = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
     if milliseconds > _MAX_OFFSET:
-        raise SettingsError(f"duration {written[:60]!r} is longer than 63 bits of milliseconds can hold")
+        raise SettingsError(f"duration {written[:60]!r} does not fit into 63 bits of milliseconds")
     return round(milliseconds)
+
+
+def before_now_ms(duration: str) -> int:
+    """The time (ms since 1970) that lies an ISO 8601 duration before now, but not before 1970. Raises
+    :class:`SettingsError`."""
+    return max(0, round(time.time() * 1000) - duration_ms(duration))
 
 
 def time_ms(written: str) -> int:
@@ -161,35 +181,56 @@ def time_ms(written: str) -> int:
     return milliseconds
 
 
-def read_csv(lines: Iterable[str], group: str, where: str) -> dict[TopicPartition, int]:
-    """Parses lines ``topic,partition,offset`` or ``group,topic,partition,offset``, as Kafka's ``--export`` writes them.
-    Skips lines of other groups. Raises :class:`MalformedValue` naming the line.
+FileOffsets = Mapping[str, Mapping[TopicPartition, int]]
+"""The offsets that a file names, by group."""
+
+
+def read_csv(lines: Iterable[str], groups: Sequence[str], where: str) -> FileOffsets:
+    """Parses lines ``group,topic,partition,offset``, as Kafka's ``--export`` writes them. For a single group, accepts
+    ``topic,partition,offset`` too. Skips lines of groups that are not in ``groups``, unless ``groups`` is empty. Raises
+    :class:`MalformedValue` naming the malformed line, or a group without any line.
     """
-    offsets: dict[TopicPartition, int] = {}
+    found: dict[str, dict[TopicPartition, int]] = {group: {} for group in groups}
     for at, line in enumerate(lines, 1):
-        fields = [field.strip().strip('"') for field in line.strip().split(",")]
-        if fields == [""]:
+        fields = _fields(line, f"{where}:{at}")
+        if not any(fields):
             continue
-        if len(fields) == 4:
-            if fields[0] != group:
-                continue
-            del fields[0]
-        if len(fields) != 3:
-            raise MalformedValue(f"{where}:{at}", f"{line.strip()[:80]!r} is not topic,partition,offset")
-        topic, partition, offset = fields
-        if not is_legal(topic):
-            raise MalformedValue(f"{where}:{at}", f"{topic[:60]!r} is not a legal topic name")
-        if not (_is_number(partition) and _is_number(offset)):
-            raise MalformedValue(f"{where}:{at}", f"{partition[:30]!r} or {offset[:30]!r} is not a number")
-        if int(partition) > MAX_PARTITION or int(offset) > _MAX_OFFSET:
-            raise MalformedValue(f"{where}:{at}", f"partition {partition} or offset {offset} is too large")
-        tp = TopicPartition(topic, int(partition))
+        if len(fields) == 3 and len(groups) == 1:
+            fields.insert(0, groups[0])
+        if len(fields) != 4:
+            form = "topic,partition,offset" if len(groups) == 1 else "group,topic,partition,offset"
+            raise MalformedValue(f"{where}:{at}", f"{line.strip()[:80]!r} is not {form}")
+        group, *rest = fields
+        if groups and group not in found:
+            continue
+        tp, offset = _partition_offset(rest, f"{where}:{at}")
+        offsets = found.setdefault(group, {})
         if tp in offsets:
-            raise MalformedValue(f"{where}:{at}", f"{tp} is named a second time")
-        offsets[tp] = int(offset)
-    if not offsets:
-        raise MalformedValue(where, f"names no partition of group {group}")
-    return offsets
+            raise MalformedValue(f"{where}:{at}", f"{tp} is named twice")
+        offsets[tp] = offset
+    missing = [group for group in groups if not found[group]]
+    if missing or not found:
+        raise MalformedValue(where, f"names no partition of {f'group {missing[0]}' if missing else 'any group'}")
+    return found
+
+
+def _fields(line: str, where: str) -> list[str]:
+    try:
+        return [field.strip() for field in next(csv.reader([line]), [])]
+    except csv.Error as error:
+        raise MalformedValue(where, str(error)) from None
+
+
+def _partition_offset(fields: Sequence[str], where: str) -> tuple[TopicPartition, int]:
+    topic, partition, offset = fields
+    if not is_legal(topic):
+        raise MalformedValue(where, f"{topic[:60]!r} is not a legal topic name")
+    for written in (partition, offset):
+        if not _is_number(written):
+            raise MalformedValue(where, f"{written[:30]!r} is not a number")
+    if int(partition) > MAX_PARTITION or int(offset) > _MAX_OFFSET:
+        raise MalformedValue(where, f"partition {partition} or offset {offset} is too large")
+    return TopicPartition(topic, int(partition)), int(offset)
 
 
 def _is_number(written: str) -> bool:

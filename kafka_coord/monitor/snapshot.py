@@ -30,9 +30,9 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class GroupSnapshot:
     """One group: the planner's observation, and facts that only operators need. ``registrations`` are the stats of the
-    ``ids`` znodes, decodable or not. ``pause`` is the group's own pause, ``paused_everywhere`` the global one; the
-    observation holds the global one if there is one. ``decided_ms`` is the time of the last write of its target or of
-    any ledger (ms since 1970).
+    ``ids`` znodes, decodable or not. ``pause`` is the group's own pause, and ``paused_everywhere`` the pause of all
+    groups; if both exist, the observation holds the latter. ``decided_ms`` is the time of the last write of its target
+    or of any ledger (ms since 1970).
     """
 
     observation: Observation
@@ -83,7 +83,7 @@ def _first_round(group: str) -> tuple[Read, ...]:
 
 
 class _Draft:
-    """A group between the two rounds."""
+    """A group between the two rounds of reads."""
 
     def __init__(self, store: Store, group: str, found: tuple[ReadResult, ...]) -> None:
         self.group = group
@@ -127,7 +127,7 @@ class _Draft:
             topics=cluster.topics,
             settings=reading.decode(layout.group(group), self._node, _settings, GroupSettings()) or GroupSettings(),
             pause=cluster.pause or pause,
-            # Only the coordinator knows how long ago they vanished; it acts as soon as their grace is over.
+            # Only the coordinator knows how long ago they vanished. It acts as soon as their grace is over.
             in_grace=frozenset(c for c, led in ledgers.items() if led.place is not None and c not in registrations),
             unreadable=tuple(reading.unreadable),
         )

@@ -1,4 +1,4 @@
-"""A group's state in one word, and a summary, from the coordinator's own planner."""
+"""Computes a group's state and a summary with the coordinator's own planner."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from kafka_coord.coordinator.assignors import AssignmentInputs, Assignor, Target
 from kafka_coord.coordinator.plan import plan
 from kafka_coord.coordinator.steps import GroupState, SetTarget
 from kafka_coord.model import Observation
+from kafka_coord.zk import layout
 
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """``state`` in operators' terms; ``summary`` is the decision that a coordinator would make now, and why."""
+    """``state`` is the state in operators' terms; ``summary`` says what a coordinator would decide now, and why."""
 
     state: GroupState
     summary: str
@@ -26,6 +27,9 @@ def group_status(seen: Observation) -> GroupStatus:
     A group whose inputs changed since its target (a member joined a moment ago) is rebalancing, even if the new
     target moves nothing.
     """
+    hidden = next((one for one in seen.unreadable if one.path in _listings(seen.group)), None)
+    if hidden is not None:  # the coordinator's pass over the group ends there
+        return GroupStatus(GroupState.REBALANCING, f"nothing is decided: {hidden.path}: {hidden.reason}")
     decided = plan(seen, _assignors(seen))
     state = decided.state
     if state is GroupState.STABLE and any(isinstance(step, SetTarget) for step in decided.steps):
@@ -33,8 +37,11 @@ def group_status(seen: Observation) -> GroupStatus:
     return GroupStatus(state, decided.summary)
 
 
+def _listings(group: str) -> tuple[str, ...]:
+    return layout.ids(group), layout.owners(group), layout.channels(group)
+
+
 def group_state(seen: Observation) -> GroupState:
-    """The state alone."""
     return group_status(seen).state
 
 
@@ -44,7 +51,8 @@ def _installed() -> Mapping[str, Assignor]:
 
 
 def _assignors(seen: Observation) -> Mapping[str, Assignor]:
-    """The installed assignors. A stand-in for one that only the coordinator has allows to judge its target."""
+    """The installed assignors, and stand-ins for assignors that only the coordinator has, whose targets can still be
+    judged."""
     named = {seen.settings.assignor, *(member.assignor for member in seen.members.values())}
     if seen.assignment is not None:
         named.add(seen.assignment.assignor)

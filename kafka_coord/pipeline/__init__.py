@@ -1,4 +1,4 @@
-"""The old name of :mod:`kafka_coord.spark`. Importing it, or a module below it, warns and gives the new module."""
+"""The old name of :mod:`kafka_coord.spark`. Importing it or one of its modules imports the new one, with a warning."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SAMPLES = {f"jobs.{name}": f"kafka_coord.dev.jobs.{name}" for name in ("delays"
 
 
 class _Moved(MetaPathFinder, Loader):
-    """Imports ``kafka_coord.pipeline.X`` as the module it is now: the same object, never a second copy."""
+    """Imports ``kafka_coord.pipeline.X`` as ``kafka_coord.spark.X``: the same module object, never a copy."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None

@@ -1,4 +1,4 @@
-"""Checks at the start what a Spark query needs from its machine, before Spark fails with an error of its own."""
+"""Checks that the machine has what a Spark query needs, before Spark starts and fails with its own error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 @dataclass(frozen=True, slots=True)
 class Supported:
-    """The supported releases of ``package``: from ``least`` on, before ``below``; ``why`` gives the reason."""
+    """The supported releases of ``package``: at least ``least`` and below ``below``; ``why`` gives the reason."""
 
     package: str
     least: tuple[int, ...]
@@ -58,8 +58,8 @@ def require_versions(installed: Mapping[str, str] | None = None) -> None:
 def require_java(environment: Mapping[str, str] = os.environ) -> None:
     """Raises :class:`SettingsError` if the Java that Spark would start is missing or too old.
 
-    That is ``$JAVA_HOME/bin/java`` if ``JAVA_HOME`` is set, otherwise the first on the ``PATH``, as in Spark's own
-    start scripts.
+    Spark's start scripts use ``$JAVA_HOME/bin/java`` if ``JAVA_HOME`` is set, otherwise the first ``java`` on the
+    ``PATH``; so does this check.
     """
     home = environment.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java", path=environment.get("PATH"))

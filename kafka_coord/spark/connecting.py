@@ -1,4 +1,4 @@
-"""A query's settings for ZooKeeper and the brokers: its options, a settings file and the environment."""
+"""A query's ZooKeeper and broker settings, from its options, a settings file and the environment."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 
 def query_settings(given: Mapping[str, str], config: str | None, kafka: Mapping[str, str] | None = None) -> Settings:
-    """The settings for ZooKeeper and librdkafka, found as for every command: ``given`` settings beat ``KAFKA_COORD_*``
-    variables, and those beat the file ``config`` (or the one that ``KAFKA_COORD_CONFIG`` names). Raises
-    :class:`SettingsError`.
+    """The settings for ZooKeeper and librdkafka, found like those of every command: ``given`` settings beat
+    ``KAFKA_COORD_*`` variables, and those beat the file ``config`` (or the one that ``KAFKA_COORD_CONFIG`` names).
+    Raises :class:`SettingsError`.
     """
     return load_settings(given, file=config, kafka_properties=kafka, called="the query's options")
 
 
 def open_zookeeper(settings: ZooKeeperSettings) -> Store:
     """Opens a ZooKeeper session. Raises the errors of :func:`kafka_coord.zk.session.connect`."""
-    from kafka_coord.zk.configured import zookeeper_options
+    from kafka_coord.zk.options_from_settings import zookeeper_options
     from kafka_coord.zk.session import connect
 
     return connect(

@@ -58,7 +58,7 @@ def fetch(
 
     Records of one partition are in order; records of several partitions are mixed. With ``fail``, records that are no
     longer in the log fail the task (:class:`NoOffset`); otherwise they are skipped. One client for each set of settings
-    is kept for as long as the worker process lives.
+    is kept for as long as the worker process runs.
     """
     client = _client(settings)
     try:
@@ -74,7 +74,8 @@ def fetch(
 
 
 def _apart(ranges: Sequence[Range]) -> list[list[Range]]:
-    """Groups of ranges that can be read at the same time. A client has one position in a partition."""
+    """Splits the ranges into groups, each with at most one range of a partition, because a client has only one position
+    in a partition."""
     rounds: list[list[Range]] = []
     seen: Counter[tuple[str, int]] = Counter()
     for topic, partition, first, end in ranges:
@@ -88,7 +89,7 @@ def _apart(ranges: Sequence[Range]) -> list[list[Range]]:
 def _fetch_together(
     client: Consumer, ranges: Sequence[Range], *, headers: bool, fail: bool
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Reads all ranges at once. A client has one request at a broker at a time: read one after the other, a request
+    """Reads all ranges at once. A client has one request per broker outstanding: if ranges were read in turn, a request
     that waits at the end of a log would delay the next range by up to ``fetch.wait.max.ms``.
     """
     left: _Readings = {(topic, partition): _Reading(topic, partition, at, end) for topic, partition, at, end in ranges}
@@ -207,12 +208,12 @@ def _client(settings: Mapping[str, str]) -> Consumer:
         _clients[key] = Consumer(
             {
                 "group.id": "kafka-coord.spark",  # nobody joins it or commits to it
-                # A fetch waits this long only behind the end of a range, and the next micro-batch would wait with it.
+                # A fetch waits this long only beyond the end of a range, and the next micro-batch would wait too.
                 "fetch.wait.max.ms": 20,
                 # Once enough is prefetched, librdkafka waits a whole second before it fetches again (its issue 2879).
                 "fetch.queue.backoff.ms": 10,
                 "fetch.min.bytes": 1,
-                "metadata.max.age.ms": 1_000,  # a topic recreated within this age corrupts its memory (ADR 11)
+                "metadata.max.age.ms": 1_000,  # a topic recreated within this age corrupts librdkafka's memory (ADR 11)
                 **settings,
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,

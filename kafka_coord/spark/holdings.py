@@ -18,9 +18,9 @@ class BatchHoldings:
     """Implements :class:`kafka_coord.consumer.fetcher_interface.Fetchers` for a query that reads in micro-batches.
 
     The application has records in hand from the moment Spark plans their micro-batch until it plans the next one,
-    because only then has the checkpoint stored the previous one. So a stop-fetcher is acknowledged between two micro-
-    batches, with the end offsets of the last. The connector's thread gives commands and Spark's thread plans; one lock
-    covers both.
+    because only then has the checkpoint stored the previous one. So a stop-fetcher is acknowledged between two
+    micro-batches, with the end offsets of the last one. The connector's thread gives commands and Spark's thread plans;
+    one lock covers both.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -37,7 +37,7 @@ class BatchHoldings:
     # --- Spark's thread ----------------------------------------------------------------------------------------------
 
     def done(self) -> frozenset[TopicPartition]:
-        """Notes that Spark has stored its current micro-batch. Returns the batch's partitions that were lost meanwhile.
+        """Notes that Spark has stored its current micro-batch. Returns the batch's partitions that were lost during it.
         Their new offsets are not committed to the group, even if the partitions have come back since.
         """
         with self._lock:
@@ -77,7 +77,7 @@ class BatchHoldings:
 
     def skip(self, ranges: OffsetRanges) -> OffsetRanges:
         """Continues after ranges that an earlier run of this query read and stored but did not commit to the group.
-        Commits those of held partitions, and returns them.
+        Skips only ranges of held partitions, and returns what it skipped.
         """
         with self._lock:
             skipped: dict[TopicPartition, list[tuple[int, int]]] = {}
@@ -93,7 +93,7 @@ class BatchHoldings:
         return OffsetRanges(skipped) if skipped else NO_RANGES
 
     def move(self, partition: TopicPartition, offset: int) -> None:
-        """Continues at this offset, because the position was unknown or the log no longer holds it."""
+        """Continues the partition at ``offset``, because its position was unknown or the log no longer holds it."""
         with self._lock:
             holding = self._held.get(partition)
             if holding is not None:

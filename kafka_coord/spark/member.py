@@ -96,7 +96,7 @@ class QueryMember:
         self._begins_until = 0.0
         self._idle_since = float("-inf")
         self._finished: dict[TopicPartition, list[_FinishedRange]] = {}
-        """In the order in which they were finished."""
+        """Each partition's finished ranges, in the order in which they were finished."""
         self._beyond: dict[TopicPartition, float] = {}
         """The time (monotonic) since which each partition's offset has been beyond the end of the log."""
         self._warned = -_WARN_EVERY_S
@@ -115,10 +115,10 @@ class QueryMember:
     def plan(self, most: int, upto: Mapping[TopicPartition, int] | None = None) -> OffsetRanges:
         """The ranges of the next micro-batch: at most ``most`` offsets in all, shared fairly among the partitions that
         the query owns now, and none beyond ``upto`` (a partition that is not in ``upto`` gets none). The result is
-        empty if there is nothing new, or while the brokers' log ends or ZooKeeper's offsets cannot be read. The latter
-        is logged and temporary: either they return, or the coordinator revokes the partitions of deleted topics. Raises
-        the reason for which the membership ended, and :class:`NoOffset` if records are gone and the options say to
-        fail.
+        empty if there is nothing new, or while the brokers' log ends or ZooKeeper's offsets cannot be read. Such a
+        failure is logged and does not last: either the servers answer again, or the coordinator revokes the partitions
+        of deleted topics. Raises the error that ended the membership, and :class:`NoOffset` if records are gone and the
+        options say to fail.
         """
         self._check()
         self._pause_if_idle()
@@ -192,7 +192,7 @@ class QueryMember:
             time.sleep(_RETRY_S)
 
     def _pause_if_idle(self) -> None:
-        """Limits how often an idle query asks the brokers. Reads new partitions at once."""
+        """Limits how often an idle query asks the brokers. Reads new partitions immediately."""
         left_s = self._idle_since + _IDLE_S - time.monotonic()
         if left_s > 0:
             self.holdings.changed.clear()
@@ -201,7 +201,7 @@ class QueryMember:
     def done(self, batch: PlannedBatch) -> None:
         """Notes that the checkpoint has stored this micro-batch, the last one planned."""
         lost = self.holdings.done()
-        self.resume_behind(batch)  # a partition of it may be lost and come back before the group has the offset
+        self.resume_behind(batch)  # its partitions may be lost and come back before the group has the offset
         if not lost:
             return
         log.warning(
@@ -285,8 +285,8 @@ class QueryMember:
         return found is not None and found.mtime_ms > planned_ms + _CLOCK_TOLERANCE_MS
 
     def await_partitions(self) -> None:
-        """Waits until the coordinator has assigned partitions, or for the option ``waitMs``. The wait starts at the
-        registration, which is delayed while the session of a killed driver still holds the name.
+        """Waits until the coordinator has assigned partitions, at most for the option ``waitMs``. The wait starts at
+        the registration, which is delayed while the session of a killed driver still holds the name.
         """
         wait_s = self._options.wait_ms / 1000
         deadline = time.monotonic() + wait_s
@@ -309,7 +309,7 @@ class QueryMember:
             self._warn(f"reading nothing from some partitions for now: {found.note}")
         if partitions and not found.offsets:
             self._offsets = None
-            raise BrokerError(f"no broker returned an end offset of {partitions}: {found.note}")
+            raise BrokerError(f"no broker returned end offsets for {partitions}: {found.note}")
         return dict(found.offsets)
 
     def last_ends(self) -> dict[TopicPartition, int]:
@@ -379,8 +379,8 @@ class QueryMember:
 
     def _moved(self, found: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Continues at these offsets once the group has stored them. A crash would lose an offset that is only in
-        memory. Then ``latest`` would mean a later moment, and the query would skip the records in between. It leaves
-        offsets that are not stored soon for a later micro-batch.
+        memory. Then ``latest`` would mean a later moment, and the query would skip the records in between. Offsets that
+        are not stored soon are left for a later micro-batch.
         """
         for partition, offset in found.items():
             self.holdings.move(partition, offset)

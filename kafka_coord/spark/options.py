@@ -23,14 +23,14 @@ none.
 
 
 class StartingOffsets(StrEnum):
-    """The start of a partition without a committed offset."""
+    """Where a partition without a committed offset starts."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
 
 
 class OnDataLoss(StrEnum):
-    """The policy if the next offset is not in the log, because records were deleted or the topic was recreated."""
+    """What to do if the next offset is not in the log, because records were deleted or the topic was recreated."""
 
     FAIL = "fail"
     EARLIEST = "earliest"
@@ -48,10 +48,10 @@ class LogLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of a query. Times in ms. ``zookeeper`` holds the connection settings, ``kafka`` librdkafka's settings
-    without their prefix. For both, the driver's settings file and environment supply settings that the options leave
-    out. ``wait_ms`` is how long the first micro-batch waits until the coordinator assigns partitions, and how long a
-    replayed one waits for those that this query still owns.
+    """The options of a query. Times are in ms. ``zookeeper`` holds the connection settings, ``kafka`` librdkafka's
+    settings without their prefix. For both, the driver's settings file and environment supply settings that the options
+    leave out. ``wait_ms`` is how long the first micro-batch waits until the coordinator assigns partitions, and how
+    long a replayed one waits for those that this query still owns.
     """
 
     zookeeper: ZooKeeperSettings
@@ -91,7 +91,7 @@ class SourceOptions:
         unknown = sorted(name for name in options if name not in _KNOWN and not name.startswith(passed_on))
         if unknown:
             raise SettingsError(
-                f"unknown option {unknown[0]!r} of format kafka_coord; known are "
+                f"unknown option {unknown[0]!r} of format kafka_coord; use one of "
                 f"{', '.join(sorted(_KNOWN.values()))}, zookeeper.* (TLS, credentials) and kafka.* for librdkafka"
             )
         zookeeper, kafka = _connections(options)
@@ -143,7 +143,7 @@ _KNOWN = {
 
 
 def _connections(options: Mapping[str, str]) -> tuple[ZooKeeperSettings, Mapping[str, str]]:
-    """ZooKeeper's and librdkafka's."""
+    """The settings for ZooKeeper, and those for librdkafka."""
     given = {name: value for name, value in options.items() if name.startswith(ZOOKEEPER_PREFIX)}
     hosts = "zookeeper.hosts"
     if options.get("zookeeper", "").strip():
@@ -185,7 +185,7 @@ def _number(options: Mapping[str, str], name: str, default: int, least: int) -> 
     except ValueError:
         value = least - 1
     if value < least:
-        raise SettingsError(f"option {_KNOWN[name]!r} is {text!r}: use a whole number from {least} on")
+        raise SettingsError(f"option {_KNOWN[name]!r} is {text!r}: use a whole number of at least {least}")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Packs this package for a cluster's machines: a zip for ``--py-files``, or an environment for ``--archives``."""
+"""Packages this project for a cluster's machines: a zip for ``--py-files``, or an environment for ``--archives``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from kafka_coord.version import __version__
 OnProgress = Callable[[str], None]
 
 _DISTRIBUTION = "kafka-coord"
-_SPARK_ONLY = re.compile(r"extra == ['\"]spark['\"]")
+_EXTRAS = re.compile(r"extra == ['\"](?:cli|spark)['\"]")
+"""Includes the command line, because a driver in the cluster runs ``kafka-coord pipeline``."""
 _OF_SPARK = "pyspark"
 """Left out to save 400 MB, because executors get it from the cluster's own Spark."""
 _SAME_ALWAYS = (2000, 1, 1, 0, 0, 0)
@@ -43,8 +44,8 @@ def write_zip(directory: Path) -> Path:
 
 
 def requirements(required: Iterable[str] | None = None) -> list[str]:
-    """Returns the packages that pip must install on executors besides this one. ``required`` has the form that
-    installed packages use.
+    """Returns the packages that pip must install on executors besides this one. ``required`` lists requirements in the
+    form of an installed package's metadata.
 
     Raises :class:`NotFound` if pip did not install this package, because its dependencies are then unknown.
     """
@@ -58,7 +59,7 @@ def requirements(required: Iterable[str] | None = None) -> list[str]:
     found = []
     for one in required:
         what, _, marker = (part.strip() for part in one.partition(";"))
-        if marker and not _SPARK_ONLY.fullmatch(marker):
+        if marker and not _EXTRAS.fullmatch(marker):
             continue
         if re.split(r"[^A-Za-z0-9._-]", what)[0].lower() != _OF_SPARK:
             found.append(what)
@@ -68,7 +69,7 @@ def requirements(required: Iterable[str] | None = None) -> list[str]:
 def write_environment(directory: Path, on_progress: OnProgress = lambda _: None) -> Path:
     """Writes ``kafka_coord-<version>-environment.tar.gz``: a virtual environment with the package and its dependencies
     except PySpark. It fits this machine's Python, operating system and processor, and expects the same Python at the
-    same path on the others. Raises :class:`SettingsError` with the last output of pip or venv if they fail.
+    same path on the other machines. Raises :class:`SettingsError` with the last output of pip or venv if they fail.
     """
     wanted = requirements()
     target = directory / f"kafka_coord-{__version__}-environment.tar.gz"

@@ -1,4 +1,4 @@
-"""The offset that Spark stores: a whole micro-batch, which can be read again even after its partitions moved."""
+"""The offset that Spark stores: the ranges of a micro-batch, so that it can be read again after partitions moved."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class PlannedBatch:
     """The ``number``-th micro-batch of a checkpoint, with exactly these ``ranges``, planned at ``planned_ms`` (since
     1970) by ``consumer`` of ``group``.
 
-    In other sources an offset is a position. Here the end of a micro-batch names its ranges, because partitions come
-    and go between micro-batches. A partition that comes back may continue at another offset. The number distinguishes
-    two batches that read the same ranges (after an operator's reset).
+    In other sources an offset is a position. In this source, the end of a micro-batch names its ranges, because
+    partitions come and go between micro-batches. A partition that comes back may continue at another offset. The number
+    distinguishes two batches that read the same ranges (after an operator's reset).
     """
 
     group: str
@@ -30,7 +30,7 @@ class PlannedBatch:
     planned_ms: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Keys in a fixed order: Spark compares offsets as text."""
+        """Returns the keys in a fixed order, because Spark compares offsets as text."""
         return {
             "version": VERSION,
             "group": self.group,
@@ -47,7 +47,7 @@ class PlannedBatch:
     def from_json(cls, value: Mapping[str, Any], where: str = "the checkpoint's offset") -> PlannedBatch:
         """Raises :class:`MalformedValue` for a value that this source did not write."""
         if value.get("version", VERSION) != VERSION:
-            raise MalformedValue(where, f"has version {value['version']!r}; this release knows {VERSION}")
+            raise MalformedValue(where, f"has version {value['version']!r}; this release supports {VERSION}")
         try:
             return cls(
                 fields.text(value, "group", where),

@@ -1,5 +1,4 @@
-"""Monitoring of queries that read from groups: Spark's progress and the group's offsets, as metrics and in the
-log.
+"""Monitors queries that read from groups: reports Spark's progress and the groups' offsets as metrics and in the log.
 
 ::
 
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SLOW_S = 30.0
-"""A micro-batch that takes longer gets a line in the log: half of a group's default rebalance timeout."""
+"""A micro-batch that takes at least this long is logged. The value is half of a group's default rebalance timeout."""
 
 _COMMITTED_FOR_S = 2.0
 """How long to reuse the committed offsets after reading them."""
@@ -216,7 +215,7 @@ class GroupProgressListener(StreamingQueryListener):
             ("query_failed", "Whether the query ended with an error.", lambda s, _: s.failed),
             ("query_last_batch", "Spark's number of the last micro-batch.", lambda _, p: p.batch),
             ("query_input_rows_per_second", "Records read.", lambda _, p: p.input_rows_per_s),
-            ("query_processed_rows_per_second", "Records worked off.", lambda _, p: p.processed_rows_per_s),
+            ("query_processed_rows_per_second", "Records processed.", lambda _, p: p.processed_rows_per_s),
             ("query_batch_seconds", "How long the last micro-batch took.", lambda _, p: p.seconds),
         ]
         for name, text, value in plain:
@@ -317,12 +316,12 @@ def watch(
 ) -> Watching:
     """Watches all queries of this session that read from groups, on the driver.
 
-    The groups' committed offsets are read from ``zookeeper``; without it there are only Spark's own figures. ``listen``
-    (``host:port``, port 0: any free one) serves ``/metrics`` and ``/health``; ``file`` is written after every
-    micro-batch, for Prometheus' node exporter (a name that ends with ``.prom``). A micro-batch of ``slow_s`` seconds or
-    more is logged. TLS and credentials for ZooKeeper come from the settings file ``config`` and the environment. Raises
-    :class:`SettingsError` if it cannot listen, and what
-    :func:`~kafka_coord.zk.session.connect` raises.
+    The groups' committed offsets are read from ``zookeeper``; without ``zookeeper`` there are only Spark's own figures.
+    ``listen`` (``host:port``, port 0: any free one) serves ``/metrics`` and ``/health``; ``file`` is written after
+    every micro-batch, for Prometheus' node exporter (a name that ends with ``.prom``). A micro-batch of ``slow_s``
+    seconds or more is logged. TLS and credentials for ZooKeeper come from the settings file ``config`` and the
+    environment. Raises :class:`SettingsError` if it cannot listen, and what :func:`~kafka_coord.zk.session.connect`
+    raises.
     """
     store = open_zookeeper(query_settings({"zookeeper.hosts": zookeeper}, config).zookeeper) if zookeeper else None
     server = None
@@ -350,7 +349,9 @@ def _by_partition(found: _Standing, of: str, what: str, text: str) -> Iterator[M
     offsets = GaugeMetricFamily(
         f"{PREFIX}_{of}_{what}_offset", f"The next offset of the partition: {text}.", labels=labels
     )
-    lags = GaugeMetricFamily(f"{PREFIX}_{of}_lag", f"Records from there to the end: {text}.", labels=labels)
+    lags = GaugeMetricFamily(
+        f"{PREFIX}_{of}_partition_lag_records", f"Records from there to the end: {text}.", labels=labels
+    )
     for key, (ends, at) in found.items():
         for tp, offset in sorted(at.items()):
             where = [*key, tp.topic, str(tp.partition)]
@@ -363,7 +364,7 @@ def _by_partition(found: _Standing, of: str, what: str, text: str) -> Iterator[M
 
 
 def _ends(written: str | None) -> dict[TopicPartition, int]:
-    """Reads the result of :meth:`GroupStreamReader.reportLatestOffset`: the same JSON as of Spark's own source."""
+    """Reads the result of :meth:`GroupStreamReader.reportLatestOffset`: JSON in the format of Spark's own source."""
     value = json.loads(written or "null")
     if not isinstance(value, dict):
         return {}
@@ -376,5 +377,5 @@ def _ends(written: str | None) -> dict[TopicPartition, int]:
 
 
 def _number(value: float | None) -> float:
-    """Converts a figure of Spark, which uses NaN or ``None`` for a missing one."""
+    """Returns a figure from Spark, or 0.0 if it is missing (NaN or ``None``)."""
     return value if value is not None and value == value else 0.0  # noqa: PLR0124

@@ -37,7 +37,7 @@ class OffsetRanges:
 
     @classmethod
     def of(cls, rows: Iterable[tuple[str, int, int, int]]) -> OffsetRanges:
-        """From (topic, partition, start, end), ``end`` being the offset after the last."""
+        """Makes a set from rows of (topic, partition, start, end). ``end`` is the offset after the last."""
         found: dict[TopicPartition, list[tuple[int, int]]] = {}
         for topic, partition, start, end in rows:
             found.setdefault(TopicPartition(topic, partition), []).append((start, end))
@@ -53,7 +53,7 @@ class OffsetRanges:
         return self._ranges.get(partition, ())
 
     def rows(self) -> Iterator[tuple[str, int, int, int]]:
-        """(topic, partition, start, end), sorted: the inverse of :meth:`of`."""
+        """Yields (topic, partition, start, end), sorted: the inverse of :meth:`of`."""
         return ((tp.topic, tp.partition, r.start, r.end) for tp, found in self._ranges.items() for r in found)
 
     @property
@@ -96,8 +96,8 @@ class OffsetRanges:
         return OffsetRanges({tp: _without(found, other.of_partition(tp)) for tp, found in self._ranges.items()})
 
     def key(self, group: str) -> str:
-        """Returns a name for exactly these offsets of this group, which is always the same: 32 hex digits, usable as a
-        file name or a primary key."""
+        """Returns a stable name for exactly these offsets of this group: 32 hex digits, usable as a file name or a
+        primary key."""
         written = json.dumps([group, *self.rows()], separators=(",", ":"))
         return hashlib.sha256(written.encode()).hexdigest()[:32]
 

@@ -1,4 +1,4 @@
-"""Sets aside and counts the records that cannot be decoded, so that the query can process the others."""
+"""Stores and counts records that cannot be decoded, so that the query can process the others."""
 
 from __future__ import annotations
 

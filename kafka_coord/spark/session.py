@@ -117,8 +117,8 @@ def _first(error: Exception) -> str:
 
 
 def java_home_for_spark(java: Path | None, scratch: Path) -> Path | None:
-    """The ``JAVA_HOME`` with which Spark's scripts start this program, perhaps a directory made in ``scratch``; None if
-    they find a Java by themselves.
+    """The ``JAVA_HOME`` with which Spark's scripts start the program ``java``, perhaps a directory made in ``scratch``;
+    None if ``java`` is None, so that they look for one themselves.
     """
     if java is None:
         return None
@@ -151,7 +151,7 @@ def _environment(java_home: Path | None) -> Iterator[None]:
 
 @contextmanager
 def _output_in(log: Path | None) -> Iterator[None]:
-    """Processes that start within the block write to this file instead of the terminal, as long as they live."""
+    """Processes that start within the block write to this file instead of the terminal."""
     if log is None:
         yield
         return

@@ -36,7 +36,7 @@ HEADERS = ", headers array<struct<key: string, value: binary>>"
 _EVERYTHING = (1 << 62) - 1
 _SLOTS = 2
 """The number of tasks of a micro-batch without ``minPartitions``. One task per range would triple the time of a small
-one.
+micro-batch.
 """
 _FEW = 5_000
 """How many offsets one task reads while a second one starts. A micro-batch with fewer offsets is not split."""
@@ -85,7 +85,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last: PlannedBatch | None = None
         """The micro-batch that Spark is processing or finished last."""
         self._ranges = NO_RANGES
-        """The ranges to read of it. When it is read again, these are fewer than it names if others own the rest."""
+        """The ranges of that micro-batch that this query reads. When it is replayed, other members may own the rest."""
         self._upto: dict[TopicPartition, int] | None = None
         self._resumed = False
         self._stopped = False
@@ -152,8 +152,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Does nothing. Spark calls it after planning the micro-batch that follows ``end``, and has reported ``end`` as
-        done by then: as the ``start`` of that micro-batch."""
+        """Does nothing. Spark calls it after it has planned the micro-batch that follows ``end``. With that plan, Spark
+        already reported ``end`` as done: it was the ``start``."""
 
     def stop(self) -> None:
         """Leaves the group. Spark calls it last, when its planning process ends."""
@@ -183,8 +183,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return QueryMember(self._options)
 
     def _unwind_when_terminated(self) -> None:
-        """Leaves the group on SIGTERM, with which Spark ends its planning process. By default, Python would exit at
-        once, and the partitions would have no owner until the session timeout."""
+        """Leaves the group on SIGTERM, with which Spark ends its planning process. By default, Python would exit
+        immediately, and the partitions would have no owner until the session timeout."""
         here = threading.current_thread() is threading.main_thread()
         if here and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._unwind)
@@ -245,7 +245,7 @@ def _read(partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
 
 
 def tasks(ranges: OffsetRanges, bootstrap: str, options: SourceOptions) -> list[Task]:
-    """Packs the ranges into a few tasks of about the same size, and splits large ranges."""
+    """Packs the ranges into a few tasks of about the same size and splits large ranges."""
     rows = list(ranges.rows())
     if not rows:
         return []

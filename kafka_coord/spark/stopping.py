@@ -20,8 +20,8 @@ class BetweenBatches:
     """Wraps a function for ``foreachBatch`` so that its query can be stopped cleanly.
 
     ``StreamingQuery.stop()`` alone may interrupt a micro-batch after its rows are written and before Spark has told the
-    source. The next owner of the partitions would then read them again. This class lets the running batch finish. Spark
-    reports it as done when it plans the next one, which this class does not start.
+    source about it. The next owner of the partitions would then read them again. This class lets the running batch
+    finish. Spark reports it as done when it plans the next one, which this class does not start.
     """
 
     def __init__(self, each: ForeachBatch) -> None:

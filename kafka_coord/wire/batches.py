@@ -1,7 +1,7 @@
-"""Encodes and decodes record batches (magic 2), of which a partition's log consists.
+"""Encodes and decodes the record batches (magic 2) of a partition's log.
 
-Layout: ``baseOffset int64, batchLength int32, partitionLeaderEpoch int32, magic int8, crc uint32 (CRC-32C of all behind
-it), attributes int16, lastOffsetDelta int32, baseTimestamp int64, maxTimestamp int64, producerId int64,
+Layout: ``baseOffset int64, batchLength int32, partitionLeaderEpoch int32, magic int8, crc uint32 (CRC-32C of the rest),
+attributes int16, lastOffsetDelta int32, baseTimestamp int64, maxTimestamp int64, producerId int64,
 producerEpoch int16, baseSequence int32, records``. A record is ``length, attributes int8, timestampDelta, offsetDelta,
 key, value, headers``, lengths and deltas as zigzag varints.
 """
@@ -27,7 +27,7 @@ NO_PRODUCER = -1
 
 
 class LogRecord(NamedTuple):
-    """One record of a batch. ``offset`` is its offset in the log. A tuple, because there are very many."""
+    """One record of a batch, with its offset in the log. A tuple, because a log has very many records."""
 
     key: bytes | None
     value: bytes | None
@@ -37,8 +37,7 @@ class LogRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch with its records decoded. ``end`` is the offset after its last record, even if compaction has removed
-    that record."""
+    """A decoded batch. ``end`` is the offset after its last record, even if compaction has removed that record."""
 
     base_offset: int
     end: int
@@ -57,7 +56,7 @@ def encode_batch(
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytes:
-    """The bytes of a batch as a producer sends it: uncompressed, base offset 0."""
+    """Encodes a batch as a producer sends it: uncompressed, with base offset 0."""
     parts: list[bytes] = []
     for number, record in enumerate(records):
         key, value = record.key, record.value
@@ -74,9 +73,8 @@ def encode_batch(
 
 
 def decode_batches(data: bytes) -> Iterator[Batch]:
-    """The complete batches in ``data``, which a fetch returned. The last one may be cut off; then it is left out.
-    Raises :class:`BadMessage` for a broken batch, and for a compressed one (nobody writes those to the logs read
-    here)."""
+    """Yields the complete batches in the result of a fetch; the last one may be cut off and is then left out. Raises
+    :class:`BadMessage` for a corrupt batch, and for a compressed one, which nobody writes to the logs read here."""
     at = 0
     while len(data) - at >= _HEAD.size:
         fields = _HEAD.unpack_from(data, at)
@@ -112,7 +110,7 @@ def _records(data: bytes, at: int, end: int, count: int, base: int, base_ms: int
             yield LogRecord(key, value, base + delta, base_ms + delta_ms)
             at = stop
     except IndexError:
-        raise BadMessage(f"offset {base}: the batch ends within a record") from None
+        raise BadMessage(f"offset {base}: the batch ends in the middle of a record") from None
 
 
 def _read_bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:

@@ -1,12 +1,11 @@
 """Compiles a message's definition into Python: one class per structure, and a decoder and an encoder for each version.
 
-The functions are straight-line code: neighbouring fields of fixed size are one call of :mod:`struct`, and no version is
-asked for at run time. That makes them several times faster than a decoder that looks a definition up for each field.
+The functions are straight-line code: adjacent fields of fixed size take one call of :mod:`struct`, and no version is
+checked at run time. That makes them several times faster than a decoder that looks up a definition for each field.
 
-What a decoder promises: it reads nothing outside its bytes, allocates no more than a small multiple of their number
-(an array of more elements than there are bytes left is refused, and of a request one of more than
-:data:`MAX_ELEMENTS`), and raises :class:`BadMessage` and nothing else.
-As in Kafka, bytes behind the message are left alone, and text that is not UTF-8 is decoded with U+FFFD in it.
+A decoder reads nothing outside its bytes, allocates no more than a small multiple of their number, and raises only
+:class:`BadMessage`. It refuses an array with more elements than there are bytes left and, in a request, with more than
+:data:`MAX_ELEMENTS`. As in Kafka, it ignores bytes after the message, and replaces invalid UTF-8 with U+FFFD.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from kafka_coord.wire.definition import FIXED, Definition, Field, Struct
 from kafka_coord.wire.errors import BadMessage
 
 MAX_ELEMENTS = 100_000
-"""The most elements of an array in a request. An element may be as short as three bytes, and takes a hundred times that
-in memory while it is read."""
+"""The maximum number of elements of an array in a request. An element may have only three bytes, and takes a hundred
+times as much memory when decoded."""
 Decode = Callable[[bytes, int], tuple[Any, int]]
-"""Maps bytes and the start of the message to the message and its end."""
+"""Maps bytes and a message's start to the message and its end."""
 Encode = Callable[[Any, bytearray], None]
 """Appends a message to the bytes."""
 
@@ -110,7 +109,7 @@ class _Functions:
 
     @staticmethod
     def _is_flat(of: Struct) -> bool:
-        """Whether its code can be inlined into the loop over an array of it: it contains no loop itself."""
+        """Whether the code for a structure contains no loop, so that the loop over an array of them can inline it."""
         return not any(f.struct is not None or (f.is_array and f.type not in FIXED) for f in of.fields)
 
     def _runs(self, fields: list[Field]) -> Iterator[tuple[bool, list[Field]]]:
@@ -155,7 +154,7 @@ class _Decoders(_Functions):
         return name
 
     def _body(self, of: Struct, o: str) -> list[str]:
-        """Creates it without its ``__init__``, because all fields are set here anyway."""
+        """Creates the object without its ``__init__``, because all fields are set here."""
         new = f"new_{of.name}"
         self._scope[new] = self._classes[of.name]
         plain = self._plain(of)
@@ -184,11 +183,11 @@ class _Decoders(_Functions):
         size = self._length(field, compact)
         null = "None" if self._version in field.nullable else ""
         body = self._array(field, target) if field.is_array else self._bytes(field, target)
-        refuse = f"raise BadMessage('{field.name} is null, and may not be')"
+        refuse = f"raise BadMessage('{field.name} may not be null')"
         return [*size, "    if n < 0:", f"        {f'{target} = {null}' if null else refuse}", "    else:", *body]
 
     def _structure(self, field: Field, target: str) -> list[str]:
-        assert field.struct is not None  # noqa: S101  the caller has looked
+        assert field.struct is not None  # noqa: S101  the caller has checked
         read = f"{self._struct(field.struct)}(b, p)"
         if self._version not in field.nullable:
             return [f"    {target}, p = {read}"]
@@ -290,7 +289,7 @@ class _Encoders(_Functions):
         return [*body, *self._tags(of, o)] if self._flexible else body
 
     def _absent(self, field: Field, o: str) -> list[str]:
-        """Refuses a value that would be lost silently, as Kafka does."""
+        """Like Kafka, refuses a value that would be lost silently."""
         if field.default is ...:
             return []
         return [
@@ -379,7 +378,7 @@ def _as_dict(field: Field) -> dict[str, Any]:
 
 
 def _run(lines: list[str], scope: dict[str, Any]) -> dict[str, Any]:
-    exec("\n".join(lines), scope)  # noqa: S102  made of this package's own definitions, never of anybody's input
+    exec("\n".join(lines), scope)  # noqa: S102  made from this package's own definitions, never from input
     return scope
 
 

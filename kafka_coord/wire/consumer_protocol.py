@@ -1,4 +1,4 @@
-"""ConsumerProtocol: the subscriptions in JoinGroup and the assignments in SyncGroup."""
+"""Encodes and decodes ConsumerProtocol: the subscriptions in JoinGroup and the assignments in SyncGroup."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.messages import message
 
 MAX_BYTES = 1 << 20
-"""The largest subscription in bytes that is decoded."""
+"""The maximum size in bytes of a subscription that is decoded."""
 
 
 def subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str]:
-    """The topics that these subscriptions name; what cannot be read names none."""
+    """Returns the topics in these subscriptions; ignores unreadable ones."""
     return frozenset(topic for data in metadata if (found := subscription(data)) for topic in found.topics)
 
 
@@ -27,8 +27,25 @@ def assignment(data: bytes) -> Any:
     return _read("ConsumerProtocolAssignment", data)
 
 
+def encoded_subscription(*topics: str) -> bytes:
+    """Encodes a subscription to these topics, in a version that every client reads."""
+    form = message("ConsumerProtocolSubscription")
+    return bytes(form.encode(form(topics=topics), 0, bytearray(2)))
+
+
+def encoded_assignment(partitions: Iterable[tuple[str, int]]) -> bytes:
+    """Encodes an assignment of these partitions (topic, number), in a version that every client reads."""
+    form = message("ConsumerProtocolAssignment")
+    topics: dict[str, list[int]] = {}
+    for topic, number in sorted(partitions):
+        topics.setdefault(topic, []).append(number)
+    of_topic = form.struct("TopicPartition")
+    assigned = tuple(of_topic(topic=topic, partitions=tuple(numbers)) for topic, numbers in topics.items())
+    return bytes(form.encode(form(assigned_partitions=assigned), 0, bytearray(2)))
+
+
 def _read(name: str, data: bytes) -> Any:
-    """Later versions are read as the newest that is known: fields are only ever added."""
+    """Reads later versions as the newest known one, because versions only add fields."""
     form = message(name)
     if not 2 <= len(data) <= MAX_BYTES:
         return None

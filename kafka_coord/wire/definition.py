@@ -1,7 +1,7 @@
-"""Kafka's message definitions, parsed: which fields a message has, of which type, in which versions.
+"""Parses Kafka's message definitions: the fields of each message, with their types and versions.
 
-The files in ``definitions/`` are Apache Kafka's (Apache License 2.0), without their comments: requests and responses of
-3.9.2, and the two of KIP-848 of 4.3.0. Their format is described in Kafka's ``clients/src/main/resources``.
+The files in ``definitions/`` are Apache Kafka's (Apache License 2.0), without their comments: requests and responses
+from 3.9.2, and the ones for KIP-848 from 4.3.0. Their format is described in Kafka's ``clients/src/main/resources``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 FIXED = {
     "bool": "?", "int8": "b", "int16": "h", "uint16": "H", "int32": "i", "int64": "q", "float64": "d", "uuid": "16s"
 }  # fmt: skip
-"""Types of a fixed size, by their format in :mod:`struct`. A ``uuid`` is 16 bytes."""
+"""The :mod:`struct` formats of types of fixed size. A ``uuid`` is 16 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Versions:
 
     @classmethod
     def parse(cls, text: str) -> Versions:
-        """``3``, ``0-9``, ``2+`` or ``none``."""
+        """Parses ``3``, ``0-9``, ``2+`` or ``none``."""
         if text == "none":
             return cls(1, 0)
         first, _, last = text.partition("-")
@@ -45,7 +45,7 @@ class Versions:
 @dataclass(frozen=True, slots=True)
 class Field:
     """One field. ``type`` is the element's type if ``is_array``. ``struct`` is set if that type is a structure.
-    ``flexible`` overrides that of the message; ``None`` does not."""
+    ``flexible`` overrides the message's unless it is ``None``."""
 
     name: str
     type: str
@@ -80,7 +80,7 @@ class Definition:
 
 
 def read_definition(name: str) -> Definition:
-    """The definition of the message of this name, such as ``JoinGroupRequest``."""
+    """Returns the definition of a message by name, such as ``JoinGroupRequest``."""
     raw = json.loads(files("kafka_coord.wire").joinpath("definitions", f"{name}.json").read_text())
     common = {struct["name"]: struct for struct in raw.get("commonStructs", ())}
     return Definition(
@@ -134,5 +134,5 @@ def _default(kind: str, given: Any, *, is_array: bool, is_struct: bool) -> Any:
 
 
 def snake_case(name: str) -> str:
-    """``MemberId`` → ``member_id``."""
+    """Converts a field's name: ``MemberId`` → ``member_id``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

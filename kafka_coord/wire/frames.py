@@ -1,6 +1,6 @@
-"""Frames and headers: the boundaries of requests and answers, and which answer belongs to which request.
+"""Frames and headers of requests and answers.
 
-A frame is a length (4 bytes, big-endian), and that many bytes. A request's frame begins with its header (api key,
+A frame is a length (4 bytes, big-endian) and that many bytes. A request's frame begins with its header (api key,
 version, correlation id, client id), an answer's with the correlation id.
 """
 
@@ -17,11 +17,12 @@ _LENGTH = struct.Struct(">i")
 _START = struct.Struct(">hhi")
 _CORRELATION = struct.Struct(">i")
 HEADER_BYTES = _START.size
-"""The number of bytes of a request's frame that tell its api key and version."""
+"""The number of bytes of a request's frame that contain its api key, version and correlation id."""
 
 
 class RequestHeader(NamedTuple):
-    """``flexible``: the header ends with tagged fields, and so does that of its answer (except for ApiVersions)."""
+    """The header of a request. If ``flexible``, it ends with tagged fields, and so does the answer's (except for
+    ApiVersions)."""
 
     api_key: int
     version: int
@@ -31,7 +32,7 @@ class RequestHeader(NamedTuple):
 
 
 def frame_length(data: bytes | bytearray | memoryview, at: int = 0) -> int:
-    """The length in the four bytes at ``at``. Raises :class:`BadMessage` for a negative one."""
+    """Returns the length in the four bytes at ``at``. Raises :class:`BadMessage` if it is negative."""
     (length,) = _LENGTH.unpack_from(data, at)
     if length < 0:
         raise BadMessage(f"a frame's length is {length}")
@@ -39,8 +40,8 @@ def frame_length(data: bytes | bytearray | memoryview, at: int = 0) -> int:
 
 
 def peek(frame: bytes | bytearray | memoryview) -> tuple[int, int, int]:
-    """(api key, version, correlation id) of a request's frame. The first 8 bytes are enough. Raises :class:`BadMessage`
-    for fewer."""
+    """Returns (api key, version, correlation id) from the first 8 bytes of a request's frame. Raises
+    :class:`BadMessage` for fewer."""
     if len(frame) < HEADER_BYTES:
         raise BadMessage("a request's frame is shorter than its header")
     api_key, version, correlation_id = _START.unpack_from(frame)
@@ -48,8 +49,8 @@ def peek(frame: bytes | bytearray | memoryview) -> tuple[int, int, int]:
 
 
 def read_header(frame: bytes, *, flexible: bool) -> tuple[RequestHeader, int]:
-    """The header of a request's frame, and the position of the request. ``flexible`` is that of the request's version.
-    Raises :class:`BadMessage`."""
+    """Returns the header in a request's frame, and the position of the request. ``flexible`` tells whether the
+    request's version is flexible. Raises :class:`BadMessage`."""
     header, at = message("RequestHeader").decode_at(frame, 2 if flexible else 1)
     read = RequestHeader(
         header.request_api_key, header.request_api_version, header.correlation_id, header.client_id, flexible
@@ -58,7 +59,7 @@ def read_header(frame: bytes, *, flexible: bool) -> tuple[RequestHeader, int]:
 
 
 def request_frame(header: RequestHeader, request: Message, value: Any) -> bytes:
-    """Builds a complete frame, including its length."""
+    """Builds a request's complete frame, including its length."""
     start = message("RequestHeader")(
         request_api_key=header.api_key,
         request_api_version=header.version,
@@ -71,7 +72,7 @@ def request_frame(header: RequestHeader, request: Message, value: Any) -> bytes:
 
 
 def answer_frame(header: RequestHeader, answer: Message, value: Any, version: int | None = None) -> bytes:
-    """The complete frame of an answer. ``version`` is the answer's, if it differs from the request's."""
+    """Builds an answer's complete frame. ``version`` is the answer's if it differs from the request's."""
     version = header.version if version is None else version
     out = bytearray(_LENGTH.size)
     out += _CORRELATION.pack(header.correlation_id)
@@ -81,7 +82,7 @@ def answer_frame(header: RequestHeader, answer: Message, value: Any, version: in
 
 
 def answer_start(answer: Message, version: int) -> int:
-    """The number of bytes before the answer in its frame."""
+    """Returns the number of bytes before the answer in its frame."""
     return _CORRELATION.size + (answer.api_key != API_VERSIONS and version in answer.flexible)
 
 
@@ -94,7 +95,7 @@ _SOFTWARE_CHARS = 100
 
 
 def client_software(frame: bytes) -> str:
-    """The client's software and its version, from the frame of its ApiVersions request; empty if unknown."""
+    """Returns the client's software and version from the frame of its ApiVersions request; empty if unknown."""
     form, (_, version, _) = message("ApiVersionsRequest"), peek(frame)
     if version not in form.versions or version not in form.flexible:
         return ""

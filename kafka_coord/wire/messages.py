@@ -1,4 +1,4 @@
-"""The messages, by name: ``message("JoinGroupRequest")`` has its classes, decoders and encoders.
+"""Kafka's messages, by name: ``message("JoinGroupRequest")`` has its classes, decoders and encoders.
 
 Each version is compiled on first use, so unused messages cost nothing.
 """
@@ -13,7 +13,7 @@ from kafka_coord.wire.definition import Versions, read_definition
 
 
 class Message:
-    """One message in all its versions."""
+    """A message in all its versions."""
 
     def __init__(self, name: str) -> None:
         definition = read_definition(name)
@@ -26,27 +26,27 @@ class Message:
         self._encoders: dict[int, Encode] = {}
 
     def __call__(self, **fields: Any) -> Record:
-        """A message with these fields; the others have their defaults."""
+        """Returns a message with these fields; the others have their defaults."""
         made: Record = self.struct(self.name)(**fields)
         return made
 
     def struct(self, name: str) -> type[Any]:
-        """The class of one of its structures, by the name in the definition."""
+        """Returns the class of one of the message's structures, by its name in the definition."""
         return self._compiler.classes[name]
 
     def decode(self, data: bytes, version: int, at: int = 0) -> Any:
-        """The message that begins at ``at``. Raises :class:`~kafka_coord.wire.errors.BadMessage`."""
+        """Decodes the message that begins at ``at``. Raises :class:`~kafka_coord.wire.errors.BadMessage`."""
         return self.decode_at(data, version, at)[0]
 
     def decode_at(self, data: bytes, version: int, at: int = 0) -> tuple[Any, int]:
-        """The message that begins at ``at``, and the position of its end."""
+        """Decodes the message that begins at ``at``; returns it and the position of its end."""
         decode = self._decoders.get(version)
         if decode is None:
             decode = self._decoders[version] = self._compiler.decoder(version)
         return decode(data, at)
 
     def encode(self, message: Any, version: int, out: bytearray | None = None) -> bytearray:
-        """Appends the message to ``out``, and returns it. Raises :class:`~kafka_coord.wire.errors.BadMessage`."""
+        """Appends the message to ``out`` and returns that. Raises :class:`~kafka_coord.wire.errors.BadMessage`."""
         encode = self._encoders.get(version)
         if encode is None:
             encode = self._encoders[version] = self._compiler.encoder(version)
@@ -57,5 +57,5 @@ class Message:
 
 @cache
 def message(name: str) -> Message:
-    """The message of that name, such as ``OffsetCommitResponse``."""
+    """Returns the message of that name, such as ``OffsetCommitResponse``."""
     return Message(name)

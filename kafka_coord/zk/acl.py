@@ -1,8 +1,8 @@
-"""The ACL plan: who may do what with which znode, as a pure function of the path.
+"""The ACL plan: who may do what with each znode, as a pure function of the path.
 
-ZooKeeper's ACLs belong to one node; nothing is inherited. To create or delete a znode, a session needs CREATE or DELETE
-on its *parent*. So ``DELETE`` on ``channel/<consumer>`` is the right to acknowledge, and ``DELETE`` on ``ids`` is the
-right to evict. :data:`RULES` is the whole plan. docs/threat-model.md shows it and says what it does not prevent.
+An ACL belongs to one znode; nothing is inherited. To create or delete a znode, a session needs CREATE or DELETE on its
+*parent*. So ``DELETE`` on ``channel/<consumer>`` is the right to acknowledge, and ``DELETE`` on ``ids`` is the right to
+evict. :data:`RULES` is the whole plan. docs/threat-model.md shows it and lists what it does not prevent.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ ANY_GROUP = "*"
 """Stands for every group that the identities file does not name."""
 
 MAX_IDENTITIES = 64
-"""The most identities of one role. Each create carries all of them."""
+"""The maximum number of identities of one role. Each create carries all of them."""
 _SCHEMES = ("digest", "sasl", "x509", "ip", "world", "auth")
 _MASKED = "x"
 """A server shows this instead of a digest's hash to sessions that may not change the ACL."""
 
 
 class Permission(IntFlag):
-    """ZooKeeper's permissions, by its own numbers."""
+    """ZooKeeper's permissions, with its own numbers."""
 
     NONE = 0
     READ = 1
@@ -36,7 +36,7 @@ class Permission(IntFlag):
 
     @classmethod
     def of(cls, letters: str) -> Permission:
-        """``"crd"``, as ``zkCli.sh`` writes them."""
+        """Parses permissions as ``zkCli.sh`` writes them, such as ``"crd"``."""
         found = cls.NONE
         for letter in letters:
             found |= _LETTERS[letter]
@@ -66,7 +66,7 @@ class Identity:
 
     @classmethod
     def parse(cls, written: object, where: str) -> Identity:
-        """Raises :class:`SettingsError` naming ``where``."""
+        """Parses an identity. Raises :class:`SettingsError`, which names ``where``."""
         scheme, colon, name = written.partition(":") if isinstance(written, str) else ("", "", "")
         if not (colon and name and scheme in _SCHEMES and len(name) <= 1_000 and name.isprintable()):
             raise SettingsError(
@@ -103,7 +103,7 @@ ANYONE = Identity("world", "anyone")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Grant:
-    """What one identity may do."""
+    """An identity and its permissions."""
 
     identity: Identity
     permissions: Permission
@@ -117,7 +117,7 @@ AclOf = tuple[Grant, ...]
 
 
 def grants(found: Iterable[tuple[Identity, Permission]]) -> AclOf:
-    """Sorted, each identity once, without identities that may do nothing."""
+    """Combines grants into a sorted ACL with each identity once. Leaves out identities without permissions."""
     together: dict[Identity, Permission] = {}
     for identity, permissions in found:
         if permissions:
@@ -134,16 +134,17 @@ def same(found: AclOf, wanted: AclOf) -> bool:
 
 
 def open_to_change(found: AclOf) -> bool:
-    """Whether anybody may change the znode or what is below it."""
+    """Whether anybody may change the znode or its children."""
     return any(one.identity == ANYONE and one.permissions & CHANGING for one in found)
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What each role may do with the znodes at ``place``, in letters. Coordinators may do everything everywhere.
+    """The permissions of each role for the znodes at ``place``, in letters. Coordinators have all permissions
+    everywhere.
 
     ``consumers`` applies to the consumers of the znode's own group. ``any_group`` lists further permissions for
-    :data:`ANY_GROUP` consumers: nobody prepares their groups, so they create the znodes themselves.
+    :data:`ANY_GROUP` consumers, which create the znodes of their groups themselves.
     """
 
     place: str
@@ -163,6 +164,8 @@ RULES = (
     Rule("/consumers/requests", "crd", "", why="operators create requests and delete answered ones"),
     Rule("/consumers/requests/<request>", "r", "", why="only the coordinator answers"),
     Rule("/consumers/paused", "rw", ""),
+    Rule("/consumers/history", "r", ""),
+    Rule("/consumers/successor", "r", ""),
     Rule("/consumers/groups", "cr", "", "cr", why="operators prepare groups; the coordinator creates named groups"),
     Rule(_GROUP, "cdrw", "r", "c", why="its data are the group's settings; operators create and delete `paused`"),
     Rule(f"{_GROUP}/paused", "rw", ""),
@@ -179,8 +182,11 @@ RULES = (
     Rule(f"{_GROUP}/offsets", "r", "r"),
     Rule(f"{_GROUP}/offsets/<topic>", "r", "cr", why="its data is the topic's identity; the coordinator writes it"),
     Rule(f"{_GROUP}/offsets/<topic>/<partition>", "r", "rw"),
+    Rule(f"{_GROUP}/details", "r", ""),
+    Rule(f"{_GROUP}/details/<topic>", "r", ""),
+    Rule(f"{_GROUP}/details/<topic>/<partition>", "r", "", why="instances write it for Kafka clients"),
 )
-"""Where no rule applies (a scratch znode of ``doctor``, a foreign znode), operators may read but not delete."""
+"""The rules. Where none applies (a scratch znode of ``doctor``, a foreign znode), operators may read but not delete."""
 
 LEAVES = frozenset(rule.place for rule in RULES if not any(other.place.startswith(f"{rule.place}/") for other in RULES))
 """The places below which kafka-coord has no znodes."""
@@ -190,7 +196,7 @@ _RULES = tuple((tuple(rule.place.split("/")), rule) for rule in RULES)
 
 
 def rule_of(path: str) -> Rule | None:
-    """The rule for a znode (below the chroot), ``None`` where there is none."""
+    """Returns the rule for a znode (below the chroot), if there is one."""
     segments = path.split("/")
     for place, rule in _RULES:
         if len(place) == len(segments) and all(
@@ -239,7 +245,7 @@ class AclPlan:
         return tuple(sorted(name for name in self.consumers if name != ANY_GROUP))
 
     def prepared(self) -> tuple[str, ...]:
-        """The znodes that named groups' consumers need but may not create; parents first."""
+        """The znodes that the consumers of named groups need but may not create; parents first."""
         return tuple(
             path
             for group in self.named_groups()

@@ -1,4 +1,4 @@
-"""The identities file: which ZooKeeper identity plays which role. It holds no passwords.
+"""The identities file: which ZooKeeper identity has which role. It contains no passwords.
 
 ::
 
@@ -35,7 +35,7 @@ def digest_identity(user: str, password: str) -> Identity:
 
 
 def read_identities(file: Path) -> AclPlan:
-    """Raises :class:`SettingsError`, which names the file, the key and the legal values."""
+    """Reads the identities file. Raises :class:`SettingsError`, which names the file, the key and the legal values."""
     try:
         with file.open("rb") as opened:
             raw = opened.read(_MAX_FILE_BYTES + 1)
@@ -53,7 +53,7 @@ def parse_identities(raw: bytes, where: str) -> AclPlan:
     coordinators = _role(table, "coordinators", where)
     if not coordinators:
         raise SettingsError(
-            f"{where} names no coordinators: nobody could change the znodes it protects; add at least one"
+            f"{where} names no coordinators, so nobody could change the protected znodes: add at least one"
         )
     for role, found in (("coordinators", coordinators), ("operators", _role(table, "operators", where))):
         _none_of_the_world(found, role, where)

@@ -1,8 +1,8 @@
-"""Compares a tree's ACLs with the plan, and sets those that differ.
+"""Compares a tree's ACLs with the plan and sets those that differ.
 
-A multi cannot set ACLs. They are set one by one, pipelined, each only if it has not changed since it was read. The run
-may be interrupted and repeated at any time: it skips ACLs that are right already. It also skips foreign znodes, such
-as the groups that a 0.8 consumer keeps directly below ``/consumers``.
+A multi cannot set ACLs, so they are set one by one, pipelined, each only if it has not changed since it was read. The
+run may be interrupted and repeated at any time: it skips ACLs that are already right. It also skips foreign znodes,
+such as the groups that a 0.8 consumer keeps directly below ``/consumers``.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ OnProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class FoundAcl:
-    """A znode's ACL and the version (``aversion``) it was read at."""
+    """A znode's ACL, and its version (``aversion``) when it was read."""
 
     acl: AclOf
     version: int
 
     @classmethod
     def of(cls, acls: Sequence[Any], stat: Any) -> FoundAcl:
-        """From kazoo's values."""
+        """Converts kazoo's values."""
         pairs = ((Identity(one.id.scheme, one.id.id), Permission(one.perms & Permission.ALL)) for one in acls)
         return cls(grants(pairs), stat.aversion)
 
 
 @dataclass(frozen=True, slots=True)
 class AclChange:
-    """An ACL to set, provided it is still the one that was read."""
+    """An ACL to set, if the current one is still the one that was read."""
 
     path: str
     acl: AclOf
@@ -62,9 +62,9 @@ class AclStore(Store, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TreeAcls:
-    """The ACLs of a tree. ``unreadable`` are znodes whose ACL may not be read; ``hidden`` are those whose children may
-    not be listed. ``foreign`` are the topmost znodes that are not kafka-coord's. ``whole`` is false if only a sample of
-    each kind was read."""
+    """The ACLs of a tree. ``unreadable`` are znodes whose ACL may not be read, and ``hidden`` are znodes whose children
+    may not be listed. ``foreign`` are the topmost znodes that are not kafka-coord's. ``whole`` is false if only a
+    sample of each kind was read."""
 
     found: dict[str, FoundAcl]
     unreadable: tuple[str, ...]
@@ -150,8 +150,8 @@ def compare(store: AclStore, plan: AclPlan, most_of_a_kind: int | None = None) -
 
 
 def apply(store: AclStore, plan: AclPlan, on_progress: OnProgress | None = None) -> ApplyResult:
-    """Creates what is missing and sets every ACL that deviates. Repeats this until a pass finds nothing to do, because
-    running processes may still create znodes by an older plan. No session, watch or data version is affected."""
+    """Creates missing znodes and sets every ACL that deviates. Repeats this until a pass finds nothing to do, because
+    running processes may still create znodes by an older plan. Affects no session, watch or data version."""
     changed = made = 0
     refused: dict[str, str] = {}
     for _ in range(_PASSES):
@@ -178,8 +178,8 @@ def apply(store: AclStore, plan: AclPlan, on_progress: OnProgress | None = None)
 
 
 def _tree(store: AclStore, hidden: list[str], cut: list[str], most_of_a_kind: int | None) -> Iterator[str]:
-    """kafka-coord's znodes, parents first, and the topmost of each foreign subtree. Appends to ``hidden`` what may not
-    be listed, and to ``cut`` what the sample left out."""
+    """Yields kafka-coord's znodes, parents first, and the root of each foreign subtree. Appends to ``hidden`` the
+    znodes that may not be listed, and to ``cut`` those that the sample left out."""
     level = [layout.CONSUMERS] if store.exists(layout.CONSUMERS) is not None else []
     while level:
         kinds: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""The Kafka brokers registered below ``/brokers/ids``: the usable ones, and the faults of the others."""
+"""Reads the Kafka brokers registered below ``/brokers/ids``, and says what is wrong with unusable registrations."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ class Brokers:
 
 
 def broker_number(name: str) -> int | None:
-    """The broker id in a znode's name; ``None`` if the name is no id, such as one that was created by hand."""
+    """Returns the broker id in a znode's name; ``None`` if the name is not an id."""
     number = int(name) if name.isascii() and name.isdigit() and len(name) <= 10 else -1
     return number if 0 <= number <= _MAX_ID else None
 
 
 def decode_brokers(names: Sequence[str], nodes: Sequence[ReadResult | Unreadable]) -> Brokers:
-    """``nodes`` are the results of reading ``names``, in the same order. A node that vanished is no broker."""
+    """Decodes registrations. ``nodes`` holds the results of reading ``names``, in the same order. Skips znodes that are
+    gone."""
     live: list[Broker] = []
     unreadable: list[Unreadable] = []
     for name, node in zip(names, nodes, strict=True):

@@ -1,16 +1,16 @@
-"""Many reads, watches or writes in one request, which kazoo does not offer or does slowly.
+"""Many reads, watches or writes in one request, which kazoo does not support or does slowly.
 
 Reads are ZooKeeper 3.6's multi-read: request type 22 carries any mix of getData and getChildren, each answered (or
-refused) by itself. On the wire (``org.apache.zookeeper.MultiOperationRecord`` and ``MultiResponse``): each read is a
+refused) separately. On the wire (``org.apache.zookeeper.MultiOperationRecord`` and ``MultiResponse``): each read is a
 header (type, done, error) and the ordinary request; the end is a header with ``done`` set. In the reply a refused read
 has type -1 and its error code.
 
 Watches use ``SetWatches`` (request type 101), with which Java's client restores its watches on another server. The
-request names a zxid; the server fires at once every watch whose znode has changed since
+request names a zxid; the server immediately fires every watch whose znode has changed since
 (``org.apache.zookeeper.server.DataTree.setWatches``).
 
-Writes are ZooKeeper's multi (request type 14). kazoo has it too, but it normalises every path and packs every operation
-piece by piece, which took longer than everything else in a large request.
+Writes are ZooKeeper's multi (request type 14). kazoo's own multi normalises every path and packs every operation piece
+by piece, which took longer than everything else in a large request.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kazoo.exceptions import EXCEPTIONS
 from kazoo.protocol.states import ZnodeStat
 
 from kafka_coord.errors import StoreError
-from kafka_coord.zk.failures import translated
+from kafka_coord.zk.kazoo_errors import translated
 from kafka_coord.zk.store import (
     Check,
     Create,
@@ -56,11 +56,10 @@ MIN_CHUNK = 50
 MAX_CHUNK = 1_000
 MAX_REQUEST_BYTES = 500_000
 TARGET_RESPONSE_BYTES = 4_000_000
-"""kazoo accepts a reply of any size, but the server builds the whole reply in its heap."""
+"""The reply size to aim for. kazoo accepts any size, but the server builds the whole reply in its heap."""
 
 
 def to_stat(stat: ZnodeStat) -> Stat:
-    """Converts kazoo's stat."""
     return Stat(
         czxid=stat.czxid,
         mzxid=stat.mzxid,
@@ -76,13 +75,12 @@ def to_stat(stat: ZnodeStat) -> Stat:
 
 
 def _stat(buffer: bytes, offset: int) -> Stat:
-    """On the wire: czxid mzxid ctime mtime version cversion aversion owner length children pzxid."""
+    """Decodes a stat. On the wire: czxid mzxid ctime mtime version cversion aversion owner length children pzxid."""
     f = _STAT.unpack_from(buffer, offset)
     return Stat(f[0], f[1], f[4], f[5], f[2], f[3], f[7], f[8], f[9], f[10])
 
 
 def _error(code: int) -> Exception:
-    """kazoo's exception for an error code."""
     return EXCEPTIONS[code]() if code in EXCEPTIONS else RuntimeError(f"ZooKeeper error {code}")
 
 
@@ -99,7 +97,7 @@ class MultiRead:
         for read in self.reads:
             path = read.path.encode()
             kind = _GET_DATA if isinstance(read, GetData) else _GET_CHILDREN
-            parts += _HEADER.pack(kind, 0, -1), _INT.pack(len(path)), path, b"\0"  # and no watch
+            parts += _HEADER.pack(kind, 0, -1), _INT.pack(len(path)), path, b"\0"  # without a watch
         parts.append(_END)
         return b"".join(parts)
 
@@ -191,7 +189,7 @@ def packed(ops: Sequence[Op], path_of: Callable[[str], str], acl_of: Callable[[s
 
 
 def packed_acl(acls: Sequence[Any]) -> bytes:
-    """kazoo's ACLs in a create's wire format."""
+    """Converts kazoo's ACLs to the wire format of a create."""
     parts = [_INT.pack(len(acls))]
     for acl in acls:
         scheme, who = acl.id.scheme.encode(), acl.id.id.encode()
@@ -200,7 +198,8 @@ def packed_acl(acls: Sequence[Any]) -> bytes:
 
 
 class WatchOf(Enum):
-    """The condition for which a watch fires at once, in the order of the request's lists."""
+    """The kinds of watches, in the order of the request's lists. Each kind has a condition under which a watch fires
+    immediately."""
 
     DATA = "data"
     """For an existing znode: its data changed since, or it is gone."""
@@ -233,13 +232,13 @@ class SetWatches:
         return b"".join(parts)
 
     def deserialize(self, _buffer: bytes, _offset: int) -> None:
-        """There is nothing in the answer."""
+        """The answer is empty."""
 
 
 class AddWatch:
     """Sets a persistent recursive watch (request type 106, ZooKeeper 3.6). The server reports each znode created,
     changed or deleted at ``path`` (absolute, chroot included) or below it, by its own path, until the connection ends
-    (``org.apache.zookeeper.AddWatchMode``). ``before_sending`` as in :class:`SetWatches`."""
+    (``org.apache.zookeeper.AddWatchMode``). ``before_sending`` is called as in :class:`SetWatches`."""
 
     type = 106
     _PERSISTENT_RECURSIVE = 1
@@ -254,7 +253,7 @@ class AddWatch:
         return _INT.pack(len(path)) + path + _INT.pack(self._PERSISTENT_RECURSIVE)
 
     def deserialize(self, _buffer: bytes, _offset: int) -> None:
-        """There is nothing in the answer."""
+        """The answer is empty."""
 
 
 class MultiReadAnswer:
@@ -316,7 +315,6 @@ def watch_chunks(wanted: Sequence[tuple[WatchOf, str]]) -> Iterator[Sequence[tup
 
 
 def absolute(reads: Sequence[Read], path_of: Callable[[str], str]) -> list[Read]:
-    """The same reads with absolute paths."""
     return [
         GetData(path_of(read.path)) if isinstance(read, GetData) else GetChildren(path_of(read.path)) for read in reads
     ]

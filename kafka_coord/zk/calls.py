@@ -1,9 +1,9 @@
-"""One call to ZooKeeper: wait for a connection, send, wait for the reply, all before one deadline.
+"""One call to ZooKeeper: waits for a connection, sends, and waits for the reply, all before one deadline.
 
 kazoo's own synchronous calls are not used: they block without bound if issued while the connection is down.
 
-A write that hits its deadline may still be sent when the connection returns. It is never sent after the reply to a
-later read of the same session, because a session's requests are served in order. So reading back resolves the outcome.
+A write that misses its deadline may still be sent when the connection returns, but never after a later read of the same
+session, because a session's requests are served in order. So reading back resolves the outcome.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kazoo.exceptions import ConnectionLoss
 from kazoo.exceptions import UnimplementedError as Unimplemented
 
 from kafka_coord.errors import NoNode, RequestTooLarge, SessionLost, StoreError, StoreUnavailable
-from kafka_coord.zk.failures import is_answer, translated
+from kafka_coord.zk.kazoo_errors import is_answer, translated
 from kafka_coord.zk.kazoo_handler import KazooHandler
 from kafka_coord.zk.kazoo_session import KazooSession
 from kafka_coord.zk.store import Clock, SessionState
@@ -28,7 +28,7 @@ _LARGE = 100_000
 
 
 class Unsupported(StoreError):
-    """The server (or kazoo) does not know a request; the caller falls back to another one."""
+    """The server or kazoo does not support a request; the caller falls back to another one."""
 
 
 class Calls:
@@ -98,7 +98,7 @@ class Calls:
             answer = result.get(timeout=max(0.0, deadline - self._clock.monotonic()))
         except Unimplemented as error:
             self._session.record_answer(sent_at, through_leader=False)
-            raise Unsupported(f"{doing} {path}: this ZooKeeper server does not know the request", path) from error
+            raise Unsupported(f"{doing} {path}: this ZooKeeper server does not support the request", path) from error
         except Exception as error:
             if is_answer(error):
                 self._session.record_answer(sent_at, through_leader=through_leader)
@@ -112,7 +112,8 @@ class Calls:
         """Translates kazoo's error. A broken connection may mean that the request was too long.
 
         A server drops the connection on a request longer than its ``jute.maxbuffer`` and gives no reason. The first
-        time, it could be any network failure, and the outcome is unknown. Twice in a row, the size is to blame.
+        time, this could be any network failure, and the outcome is unknown. If it happens twice in a row, the size is
+        to blame.
         """
         hint = ""
         if size >= _LARGE and isinstance(error, ConnectionLoss):
@@ -141,9 +142,9 @@ class Calls:
         ask: Callable[[Any], Any],
         refusals: tuple[type[StoreError], ...] = (),
     ) -> list[Any]:
-        """The replies to many pipelined requests; None for a znode that does not exist.
+        """Returns the replies to many pipelined requests; ``None`` for a znode that does not exist.
 
-        Errors of the types in ``refusals`` are returned in place of a reply instead of being raised.
+        Returns errors of the types in ``refusals`` in place of replies; raises any other.
         """
         answers: list[Any] = []
         for start in range(0, len(items), PIPELINED):

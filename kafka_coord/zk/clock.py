@@ -1,4 +1,4 @@
-"""The system's clock. Code that must be tested without waiting takes another one."""
+"""The system's clock. Tests use other clocks, to avoid waiting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The connect string ``host:port,host:port/chroot``, parsed."""
+"""Parses the connect string ``host:port,host:port/chroot``."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _resolves(host: str) -> bool:
 
 
 def parse_connect_string(hosts: str) -> ConnectString:
-    """Raises :class:`SettingsError`, which names the faulty part."""
+    """Parses a connect string. Raises :class:`SettingsError`, which names the faulty part."""
     if len(hosts) > MAX_CHARS:
         raise SettingsError(f"ZooKeeper hosts of {len(hosts)} characters; use at most {MAX_CHARS}")
     shown = repr(hosts[:200])

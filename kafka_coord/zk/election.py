@@ -1,11 +1,11 @@
 """Elects one of the running instances as coordinator.
 
-An instance watches ``/consumers/coordinator`` first and then tries (docs/design.md, section 5). It wins with one multi:
-create that znode, ephemeral, and compare-and-set ``/consumers/coordinator_epoch``. So each election raises the epoch by
-one. The resulting version of the epoch's znode fences every write of the winner. A loser reads who leads.
+An instance watches ``/consumers/coordinator`` first and then tries (docs/design.md, section 5). It wins with one multi,
+which creates that znode as ephemeral and increments ``/consumers/coordinator_epoch`` by compare-and-set. The resulting
+version of the epoch's znode fences every write of the winner. A loser reads who leads.
 
-After a lost reply it never retries blindly: the next attempt reads first, and finds the znode this session created.
-Epochs never go back: an instance that cannot read the stored epoch does not stand for election.
+After a lost reply it never retries blindly: the next attempt reads first, and finds the znode that this session
+created. Epochs never go back: an instance that cannot read the stored epoch does not stand for election.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from kafka_coord.errors import (
     BadVersion,
     MalformedValue,
     MultiFailed,
+    NoAuth,
     NodeExists,
     NoNode,
     StoreUnavailable,
 )
 from kafka_coord.model.json_fields import dump, load, number
-from kafka_coord.model.operations import CoordinatorInfo
+from kafka_coord.model.operations import CoordinatorInfo, Process
 from kafka_coord.zk import layout
 from kafka_coord.zk.instance import InstanceRegistration
 from kafka_coord.zk.store import (
@@ -40,14 +41,16 @@ from kafka_coord.zk.store import (
     Store,
     WatchEvent,
 )
+from kafka_coord.zk.successor import HOLD_BACK_S, Successor
 
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 5.0
-"""A lost watch costs time, never correctness: the leader is read again this often, even without an event."""
+"""Seconds between reads of the leader without an event, in case a watch was lost."""
 MAX_EPOCH = (1 << 31) - 1
 COMPLAIN_AGAIN_S = 60.0
-"""How often an obstacle to every election is logged while it lasts."""
+"""Seconds between log lines about an obstacle to every election, while it lasts."""
+_HINDERS_NO_ELECTION = frozenset({"leader", "successor"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ class Leadership:
 
 @dataclass(frozen=True, slots=True)
 class _Complaint:
-    """``value`` is the faulty value, ``logged_at`` monotonic."""
+    """``value`` is the faulty value; ``logged_at`` is monotonic seconds."""
 
     text: str
     value: str
@@ -75,12 +78,19 @@ class ZkElection:
     calls :meth:`step` and, if it wants to lead, :meth:`elect`.
     """
 
-    def __init__(self, store: Store, broker_id: int, endpoints: Mapping[str, str], wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        broker_id: int,
+        endpoints: Mapping[str, str],
+        wake: Callable[[], None],
+        process: Process | None = None,
+    ) -> None:
         self._store = store
         self._broker_id = broker_id
         self._endpoints = dict(endpoints)
         self._wake = wake
-        self._instance = InstanceRegistration(store, broker_id, endpoints, wake)
+        self._instance = InstanceRegistration(store, broker_id, endpoints, wake, process)
         self._leadership: Leadership | None = None
         self._lost = ""
         self._fired = True
@@ -88,27 +98,28 @@ class ZkElection:
         self._seen: Node | None = None
         self._epoch_seen: Node | None = None
         """The stored epoch as last read."""
+        self._named: Successor | None = None
+        """The named successor, as last read."""
+        self._vacant_since: float | None = None
         self._epoch_is_new = False
-        """Whether the last read found no leader, and this instance has not tried with that epoch yet."""
+        """Whether the last read found no leader, and an epoch that this instance has not tried yet."""
         self._unresolved = False
         self._highest_epoch_seen = 0
         self._complaints: dict[str, _Complaint] = {}
-
-    # --- the instance ------------------------------------------------------------------------------------------------
 
     def register_instance(self) -> None:
         """See :meth:`InstanceRegistration.register`."""
         self._instance.register()
 
     def is_registered(self) -> bool:
-        """Whether this instance's znode exists in the present session."""
+        """Whether this instance's znode exists in the current session."""
         return self._instance.is_registered()
 
     def unregister_instance(self) -> None:
-        """Deletes the instance's znode at once, instead of with the end of its session."""
+        """Deletes the instance's znode immediately, without waiting for its session to end."""
         self._instance.unregister()
 
-    # --- looking -----------------------------------------------------------------------------------------------------
+    # --- watching ----------------------------------------------------------------------------------------------------
 
     def watch(self) -> None:
         """Watches ``/consumers/coordinator`` and reads the leader, if anything may have changed."""
@@ -122,24 +133,36 @@ class ZkElection:
             self._fired = True
             raise
         self._looked_at = now
+        if self._seen is not None:
+            self._vacant_since = None
+        elif self._vacant_since is None:
+            self._vacant_since = now
 
     def _read_and_watch(self) -> Node | None:
-        """Uses one request, because every round trip delays the election. A change between the watches and the reads
-        fires a watch."""
+        """Reads and watches in one request, because every round trip delays the election. A change between the watches
+        and the reads fires a watch."""
         paths = [layout.COORDINATOR, layout.COORDINATOR_EPOCH]
-        armed = self._store.arm((), paths, self._on_event, [GetData(path) for path in paths])
-        coordinator, epoch = armed.answers
+        reads = [GetData(path) for path in (*paths, layout.SUCCESSOR)]
+        try:
+            coordinator, epoch, named = self._store.arm((), paths, self._on_event, reads).answers
+        except NoAuth as error:
+            if error.path != layout.SUCCESSOR:
+                raise
+            self._complain("successor", f"no successor can be named: {error}; see kafka-coord acl check")
+            coordinator, epoch = self._store.arm((), paths, self._on_event, reads[:2]).answers
+            named = None
+        self._named = Successor.read(named)
         self._epoch_seen = epoch if isinstance(epoch, Node) else None
         self._epoch_is_new = coordinator is None
         return coordinator if isinstance(coordinator, Node) else None
 
     def _on_event(self, _event: WatchEvent) -> None:
-        """On a thread of the store."""
+        """Runs on a thread of the store."""
         self._fired = True
         self._wake()
 
     def leader(self) -> CoordinatorInfo | None:
-        """The coordinator as last read; None if there is none or its znode cannot be read (logged)."""
+        """The coordinator as last read; ``None`` if there is none, or its znode cannot be read (which is logged)."""
         self.watch()
         if self._seen is None:
             return None
@@ -153,8 +176,16 @@ class ZkElection:
         self._highest_epoch_seen = max(self._highest_epoch_seen, found.epoch)
         return found
 
+    def successor(self) -> int | None:
+        """The named successor, while there is no coordinator and the successor still has time to be elected."""
+        named, epoch = self._named, self._epoch_seen
+        if named is None or epoch is None or self._vacant_since is None or decode_epoch(epoch.data) != named.epoch:
+            return None
+        has_time = self._store.clock.monotonic() < self._vacant_since + HOLD_BACK_S
+        return named.broker_id if has_time else None
+
     def step(self) -> None:
-        """Notices changes of this instance's leadership. Raises :class:`StoreUnavailable`: call it again."""
+        """Notices changes of this instance's leadership. Raises :class:`StoreUnavailable`; call it again."""
         self.watch()
         leadership = self._leadership
         if leadership is None:
@@ -167,7 +198,12 @@ class ZkElection:
         )
         if lost:
             self._lost = self._why_lost(leadership)
-            log.warning("lost the leadership epoch=%d reason='%s'", leadership.epoch, self._lost)
+            log.warning(
+                "lost the leadership epoch=%d reason='%s'",
+                leadership.epoch,
+                self._lost,
+                extra={"event": "leadership_lost"},
+            )
             self._leadership = None
 
     def why_lost(self) -> str:
@@ -181,7 +217,7 @@ class ZkElection:
             return "somebody deleted its znode"
         if self._seen.stat.ephemeral_owner != leadership.session_id:
             return "another instance coordinates"
-        return f"somebody wrote or deleted {layout.COORDINATOR_EPOCH}, so it can write nothing any more"
+        return f"somebody wrote or deleted {layout.COORDINATOR_EPOCH}, so it can no longer write"
 
     @property
     def leadership(self) -> Leadership | None:
@@ -200,7 +236,7 @@ class ZkElection:
         )
 
     def is_mine(self) -> bool:
-        """Whether the election this instance won still stands, even if it cannot act on it right now."""
+        """Whether the election that this instance won still stands, even if the instance cannot act right now."""
         leadership = self._leadership
         if leadership is None or leadership.session_id != self._store.session.session_id:
             return False
@@ -210,10 +246,11 @@ class ZkElection:
     # --- electing ----------------------------------------------------------------------------------------------------
 
     def elect(self) -> Leadership | None:
-        """Watches, then tries to become the coordinator. None: another leads, or nobody may (the log says why).
+        """Watches, then tries to become the coordinator. Returns ``None`` if another instance leads or is the named
+        successor, or if nobody can be elected (the log says why).
 
-        Raises :class:`StoreUnavailable` if the outcome is unknown; the next call resolves it. If this session has won
-        an election already, in any attempt, returns that one again.
+        Raises :class:`StoreUnavailable` if the outcome is unknown; the next call resolves it. If this session has
+        already won an election, in any attempt, returns the same leadership again.
         """
         if self._unresolved:
             self._store.sync(layout.COORDINATOR)  # another server may not have our own write yet
@@ -233,6 +270,8 @@ class ZkElection:
                 return None
             self._complaints.pop("znode", None)
             return self._own_election(self._seen, session_id) if owner == session_id else None
+        if self.successor() not in {None, self._broker_id}:
+            return None
         try:
             stored = self._stored_epoch()
             return self._try(*stored, session_id) if stored is not None else None
@@ -243,7 +282,7 @@ class ZkElection:
     def _try(self, epoch: int, version: int, session_id: int) -> Leadership | None:
         if epoch < self._highest_epoch_seen:
             log.warning(
-                "going on above the highest epoch seen=%d: %s says %d, and was set back by hand",
+                "continuing above the highest epoch seen=%d: %s holds %d, so somebody set it back",
                 self._highest_epoch_seen,
                 layout.COORDINATOR_EPOCH,
                 epoch,
@@ -269,7 +308,8 @@ class ZkElection:
         return self._won(epoch + 1, stat.version, session_id)
 
     def _own_election(self, node: Node, session_id: int) -> Leadership | None:
-        """Handles a ``/consumers/coordinator`` of this session: from an attempt with a lost reply, or led already."""
+        """Handles a ``/consumers/coordinator`` that this session created, either known already or after a lost
+        reply."""
         if self._leadership is not None and self._leadership.session_id == session_id:
             return self._leadership
         stored = self._stored_epoch()
@@ -282,8 +322,10 @@ class ZkElection:
             mine = None
         if mine is not None and mine.broker_id == self._broker_id and mine.epoch == epoch:
             return self._won(epoch, version, session_id)
-        log.warning("gave up an election of this session that the stored epoch contradicts epoch=%d", epoch)
-        self._delete_if_own()  # it may be a successor's by now
+        log.warning(
+            "resigned from an election of this session, because somebody has changed the epoch since epoch=%d", epoch
+        )
+        self._delete_if_own()  # the znode may be a successor's by now
         return None
 
     def _won(self, epoch: int, version: int, session_id: int) -> Leadership:
@@ -293,7 +335,7 @@ class ZkElection:
         return self._leadership
 
     def _stored_epoch(self) -> tuple[int, int] | None:
-        """(epoch, znode version); creates the znode if it is missing. None if it holds no epoch."""
+        """Returns (epoch, znode version); ``None`` if the znode holds no epoch. Creates the znode if it is missing."""
         seen, self._epoch_is_new = self._epoch_seen if self._epoch_is_new else None, False
         try:
             node = seen or self._store.get(layout.COORDINATOR_EPOCH)
@@ -310,7 +352,7 @@ class ZkElection:
         return epoch, node.stat.version
 
     def _epoch_in(self, node: Node) -> int | None:
-        """The epoch, or ``None`` and a complaint: without an epoch nobody can be elected or write as elected."""
+        """Returns the epoch. If there is none, nobody can be elected or write: logs this, and returns ``None``."""
         epoch = decode_epoch(node.data)
         if epoch is not None:
             self._complaints.pop("epoch", None)
@@ -326,20 +368,22 @@ class ZkElection:
         return None
 
     def _highest_epoch_written(self) -> int:
-        """Returns the epoch to continue from if the stored one was lost. An election after which nothing was decided
-        is known only to the instances that saw it."""
+        """Returns the epoch to continue from if the stored one was lost. If nothing was decided in an epoch, only the
+        instances that saw its election know it."""
         return max(self._highest_epoch_seen, highest_epoch_written(self._store))
 
     def obstacle(self) -> str:
         """Returns the reason why no instance can be elected, and the remedy; empty if no reason is known. Safe on any
         thread."""
-        return next((found.text for about, found in list(self._complaints.items()) if about != "leader"), "")
+        return next(
+            (found.text for about, found in list(self._complaints.items()) if about not in _HINDERS_NO_ELECTION), ""
+        )
 
     def _complain(self, about: str, text: str, value: str = "") -> None:
-        """Logs a new problem, and every :data:`COMPLAIN_AGAIN_S` one that lasts. ``value`` is the faulty value."""
+        """Logs a new problem, and a lasting one every :data:`COMPLAIN_AGAIN_S`. ``value`` is the faulty value."""
         if self._is_due(about, value or text):
             self._complaints[about] = _Complaint(text, value or text, self._store.clock.monotonic())
-            log.error("%s", text)
+            log.error("%s", text, extra={"event": "election_obstructed"})
 
     def _is_due(self, about: str, value: str) -> bool:
         known = self._complaints.get(about)
@@ -350,8 +394,8 @@ class ZkElection:
     # --- stepping down -----------------------------------------------------------------------------------------------
 
     def resign(self, leadership: Leadership | None = None) -> None:
-        """Deletes this session's ``/consumers/coordinator``, if there is one, so that others elect at once. Given the
-        ``leadership`` held until now, it saves a read that would delay the next election.
+        """Deletes this session's ``/consumers/coordinator``, if there is one, so that others elect immediately. Passing
+        the ``leadership`` held until now saves a read that would delay the next election.
 
         Raises :class:`StoreUnavailable` if the outcome is unknown; the znode disappears with the session at the latest.
         """
@@ -361,7 +405,7 @@ class ZkElection:
             if leadership is None or not self._deleted_at_once(leadership):
                 self._delete_if_own()
         except StoreUnavailable:
-            # the request or its reply was lost: deleting our own znode may be repeated
+            # the request or its reply was lost; deleting our own znode again does no harm
             self._store.sync(layout.COORDINATOR)
             self._delete_if_own()
 

@@ -1,14 +1,16 @@
-"""The running instances: each has an ephemeral znode ``/consumers/coordinators/<brokerId>``, elected or not."""
+"""Registers running instances: each has an ephemeral znode ``/consumers/coordinators/<brokerId>``, elected or not."""
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 
-from kafka_coord.errors import BadVersion, NodeExists, NoNode, SettingsError, StoreUnavailable
-from kafka_coord.model.json_fields import dump
-from kafka_coord.model.operations import CoordinatorInfo
+from kafka_coord.errors import BadVersion, MalformedValue, NodeExists, NoNode, SettingsError, StoreUnavailable
+from kafka_coord.model.json_fields import dump, load
+from kafka_coord.model.operations import CoordinatorInfo, Process
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Node, Store, WatchEvent
 
@@ -16,17 +18,27 @@ log = logging.getLogger(__name__)
 
 _TIMEOUT_FIELD, _TIMESTAMP = "session_timeout_ms", "timestamp"
 _GRACE_SHARE = 0.25
-"""Servers end a session up to a tick late, and learn of heartbeats up to half a tick late."""
+"""An allowance, as a share of the session timeout: servers end a session up to a tick late, and learn of heartbeats up
+to half a tick late."""
+_SAY_AGAIN_S = 5
 
 
 class InstanceRegistration:
-    """Registers one broker id, unless another live instance has it. A znode left from its own earlier session does not
-    count."""
+    """Registers one broker id, unless another live instance has it. A znode from this instance's own earlier session
+    does not count."""
 
-    def __init__(self, store: Store, broker_id: int, endpoints: Mapping[str, str], wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        broker_id: int,
+        endpoints: Mapping[str, str],
+        wake: Callable[[], None],
+        process: Process | None = None,
+    ) -> None:
         self._store = store
         self._broker_id = broker_id
         self._endpoints = dict(endpoints)
+        self._process = process
         self._wake = wake
         self._path = layout.instance(broker_id)
         self._registered_in = 0
@@ -35,15 +47,15 @@ class InstanceRegistration:
         self._written = b""
 
     def is_registered(self) -> bool:
-        """Whether the znode is known to exist in the present session."""
+        """Whether the znode is known to exist in the current session."""
         return self._registered_in != 0 and self._registered_in == self._store.session.session_id
 
     def register(self) -> None:
-        """Creates the znode, or finds that it exists already; safe to repeat.
+        """Creates the znode, or finds that it already exists; safe to repeat.
 
-        Raises :class:`NodeExists` while another session holds it that may be this instance's own earlier one (try
-        again), and :class:`SettingsError` once that is impossible: the broker id is taken. After
-        :class:`StoreUnavailable` the next call finds out the outcome.
+        Raises :class:`NodeExists` while the session that holds it may be this instance's own earlier one (try again),
+        and :class:`SettingsError` once that is impossible, because the broker id is taken. After
+        :class:`StoreUnavailable`, the next call finds out the outcome.
         """
         session_id = self._store.session.session_id
         try:
@@ -71,9 +83,9 @@ class InstanceRegistration:
                 self._registered_in = 0
 
     def _on_event(self, _event: WatchEvent) -> None:
-        """On a thread of the store: somebody deleted or wrote the znode, or the connection changed."""
+        """Runs on a thread of the store when the znode was deleted or written, or the connection changed."""
         self._registered_in = self._watched_in = 0
-        # The next leader of ZooKeeper restarts the timeout of every session, even of a dead one.
+        # a new leader of the ZooKeeper ensemble restarts the timeout of every session, even of a dead one
         self._namesake_since = None
         self._wake()
 
@@ -81,7 +93,7 @@ class InstanceRegistration:
         try:
             node = self._store.get(self._path, self._on_event)
         except NoNode:
-            raise NodeExists(f"{self._path} vanished a moment ago: registering again", self._path) from None
+            raise NodeExists(f"{self._path} has just vanished: registering again", self._path) from None
         if node.stat.ephemeral_owner == session_id:
             if not self._is_mine(node):
                 log.warning("rewrote its own znode, which somebody had changed path=%s", self._path)
@@ -97,14 +109,13 @@ class InstanceRegistration:
             since = self._namesake_since = now
         patience_s = self._timeout_s(node) * (1 + _GRACE_SHARE)
         left_s = since + patience_s - now
-        described = f"an instance for broker id {self._broker_id} is registered already ({_shown(node)})"
+        taken = f"broker id {self._broker_id} is taken by {_described(node)}"
         if left_s <= 0:
             raise SettingsError(
-                f"{described} and is still alive after {patience_s:.0f} s: stop it, or use another broker id here"
+                f"{taken}, which still runs after {patience_s:.0f} s: stop it, or use another broker id here"
             )
-        raise NodeExists(
-            f"{described}; waiting {left_s:.0f} s more in case it is this one from before a restart", self._path
-        )
+        shown_s = min(math.ceil(left_s / _SAY_AGAIN_S) * _SAY_AGAIN_S, patience_s)  # the sentence changes that often
+        raise NodeExists(f"{taken}; waiting up to {shown_s:.0f} s for its session to end", self._path)
 
     def _is_mine(self, node: Node) -> bool:
         """Whether the znode holds this instance's own description, whenever it was written."""
@@ -115,7 +126,7 @@ class InstanceRegistration:
             return False
 
     def unregister(self) -> None:
-        """Deletes the znode if it is this session's."""
+        """Deletes the znode if it belongs to this session."""
         self._registered_in = self._watched_in = 0
         try:
             node = self._store.get(self._path)
@@ -125,13 +136,14 @@ class InstanceRegistration:
             return
 
     def _value(self) -> bytes:
-        info = CoordinatorInfo(self._broker_id, 0, str(int(self._store.clock.time() * 1000)), self._endpoints)
+        now_ms = str(int(self._store.clock.time() * 1000))
+        info = CoordinatorInfo(self._broker_id, 0, now_ms, self._endpoints, self._process)
         value = info.to_json() | {_TIMEOUT_FIELD: self._store.session.timeout_ms}
         del value["epoch"]
         return dump(value)
 
     def _timeout_s(self, node: Node) -> float:
-        """The session timeout in the holder's znode, otherwise ours."""
+        """The session timeout in the holder's znode, or else our own."""
         try:
             told = json.loads(node.data).get(_TIMEOUT_FIELD)
         except (ValueError, AttributeError, RecursionError):
@@ -140,6 +152,11 @@ class InstanceRegistration:
         return (told if usable else self._store.session.timeout_ms) / 1000
 
 
-def _shown(node: Node) -> str:
-    value = node.data[:200].decode("utf-8", "replace")
-    return f"session {node.stat.ephemeral_owner:#x}, {value}"
+def _described(node: Node) -> str:
+    since = datetime.fromtimestamp(node.stat.ctime_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    try:
+        process = CoordinatorInfo.from_json(load(node.data, ""), "").process
+    except MalformedValue:
+        process = None
+    who = f"on host {process.host}, pid {process.pid}" if process else f"with session {node.stat.ephemeral_owner:#x}"
+    return f"an instance {who}, since {since}"

@@ -1,19 +1,18 @@
-"""A thread handler for kazoo that differs in three points: signals, silent servers, and the cost of waiting.
+"""A thread handler for kazoo that handles three things differently: signals, silent servers and waiting.
 
 **Signals.** To send a request, kazoo wakes its connection thread through a socket, inside a bare ``except`` that turns
 every exception into "Connection has been closed" (``KazooClient._call``, kazoo 2.10 and 2.11). Waking the other thread
 releases the interpreter lock, so a signal handler often raises right there. A program that was told to stop then sees
-a closed ZooKeeper session instead, and goes on. kazoo stores that error in the request's result. The result class here
-notices it and raises the signal's exception instead. The connection thread may have missed its wake-up by then. It
-sends one request for each wake-up, so every later request would wait for the next one. The handler therefore wakes it
-once more.
+a closed ZooKeeper session and goes on. kazoo stores that error in the request's result; the result class here notices
+it and raises the signal's exception instead. The connection thread may have missed its wake-up by then. It sends one
+request per wake-up, so every later request would be one late. The handler therefore wakes it once more.
 
 **Silent servers.** A server may not answer at all: its machine is off, or a firewall drops the packets. kazoo waits the
 whole session timeout for it. This handler waits as long as the Java client does, the session timeout divided by the
 number of servers, so that another server can still be reached in time.
 
-**Waiting.** kazoo waits five times for each request and its answer, each time with a new epoll object. That is up to
-half the cost of a request (docs/performance.md). This handler uses ``poll``.
+**Waiting.** kazoo waits five times per request, each time with a new epoll object, which is up to half the cost of a
+request (docs/performance.md). This handler uses ``poll``.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _ALWAYS_TOLD = select.POLLERR | select.POLLHUP | select.POLLNVAL
 
 
 class KazooHandler(SequentialThreadingHandler):
-    """kazoo's thread handler, for a client that knows this number of ``servers``."""
+    """kazoo's thread handler, for a client with this number of ``servers``."""
 
     def __init__(self, servers: int = 1) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -75,7 +74,7 @@ class KazooHandler(SequentialThreadingHandler):
 
     def sent(self, send: Callable[[], Any]) -> Any:
         """Calls ``send``, which hands requests to kazoo, and returns its result. Raises the exception of a signal
-        handler that ran meanwhile."""
+        handler that ran during the call."""
         try:
             result = send()
             self._raise_kept_back()
@@ -91,9 +90,9 @@ class KazooHandler(SequentialThreadingHandler):
             raise first
 
     def _wake(self) -> None:
-        """Makes the connection thread look for one more request to send. It does no harm if there is none."""
+        """Makes the connection thread look for one more request to send, which does no harm if there is none."""
         if self._waker is not None:
-            with suppress(OSError):  # closed already
+            with suppress(OSError):  # already closed
                 self._waker.send(b"\0")
 
 
@@ -113,5 +112,6 @@ class _Result(AsyncResult):
 
 
 def _caught_by(frame: FrameType, error: BaseException) -> bool:
-    """Whether this call handles the error, and not one further up: a program may also send requests while it stops."""
+    """Whether ``frame`` handles the error, and not a caller: a program may also send requests while it handles an
+    error."""
     return error.__traceback__ is not None and error.__traceback__.tb_frame is frame

@@ -1,6 +1,6 @@
 """Every use of a private attribute of kazoo, each with a check that it exists and a fallback if it does not.
 
-Written against kazoo 2.10 and 2.11. If a later kazoo moves one of them, the store still works. Each function names the
+Written against kazoo 2.10 and 2.11. If a later kazoo moves one of them, the store still works; each function names the
 feature that is then lost.
 """
 
@@ -22,7 +22,7 @@ Watch = Callable[[WatchedEvent], None]
 
 
 class WireRequest(Protocol):
-    """A request that kazoo does not know: its type number in ZooKeeper, its bytes, and a reader for the answer."""
+    """A request that kazoo does not support: its type number in ZooKeeper, its bytes, and a decoder of the answer."""
 
     @property
     def type(self) -> int: ...
@@ -87,8 +87,8 @@ def on_watch_events(client: KazooClient, tell: Callable[[int, str], None]) -> bo
 
 
 def call(client: KazooClient, request: WireRequest) -> Any:
-    """Sends a request that kazoo does not know and returns kazoo's async result. Returns None if this kazoo cannot send
-    it: reads and watches are then sent one by one, and multis cannot be sent."""
+    """Sends a request that kazoo does not support and returns kazoo's async result. Returns ``None`` if this kazoo
+    cannot send it; reads and watches are then sent one by one, and multis cannot be sent."""
     send = getattr(client, "_call", None)
     if send is None:
         return None
@@ -100,7 +100,7 @@ def call(client: KazooClient, request: WireRequest) -> Any:
 def remember_watches(
     client: KazooClient, data: Iterable[tuple[str, Watch]], children: Iterable[tuple[str, Watch]]
 ) -> None:
-    """Makes kazoo call these watches when the server reports a change of a path's data or children. Call it on kazoo's
+    """Makes kazoo call these watches when the server reports a change to a path's data or children. Call it on kazoo's
     connection thread only: no other thread changes kazoo's tables."""
     for found, watches in ((client._data_watchers, data), (client._child_watchers, children)):
         for path, watch in watches:
@@ -116,8 +116,8 @@ def can_remember_watches(client: KazooClient) -> bool:
 def break_connection(client: KazooClient) -> None:
     """Makes kazoo drop its connection and look for another server (the session lives on).
 
-    kazoo detects a dead connection by an unanswered ping, but pings only after it has sent nothing else for a while. So
-    a client that keeps sending never notices. Without the private socket, this does nothing and kazoo must notice.
+    kazoo detects a dead connection from an unanswered ping, but pings only after it has sent nothing else for a while.
+    So a client that keeps sending never notices. Without the private socket, this does nothing and kazoo must notice.
     """
     connected = getattr(getattr(client, "_connection", None), "_socket", None)
     if connected is None:
@@ -129,7 +129,7 @@ def break_connection(client: KazooClient) -> None:
 
 
 def gave_up(client: KazooClient) -> bool:
-    """Whether kazoo's connection thread has ended by itself (refused credentials, an unexpected error).
+    """Whether kazoo's connection thread has ended on its own (refused credentials, an unexpected error).
 
     A client that was just started is also in state ``CLOSED`` until its thread has resolved the names of the servers:
     only the thread tells the two apart. If this kazoo hides its thread, a slow client counts as one that ended.

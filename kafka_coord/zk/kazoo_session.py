@@ -1,7 +1,7 @@
-"""The session of one kazoo client as facts: state, id, negotiated timeout, and the deadline of its lease.
+"""A kazoo client's session: its state, id, negotiated timeout, and the deadline of its lease.
 
 The state follows kazoo's own reports, which are late: with a frozen server, ``LOST`` came 15 s after a 4 s session
-could have ended. Act on :meth:`KazooSession.lease_deadline`; use the state to wait, and to show to people.
+could have ended. Act on :meth:`KazooSession.lease_deadline`; use the state only for waiting and display.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from kazoo.client import KazooClient
 from kazoo.protocol.states import KazooState
 
 from kafka_coord.zk import kazoo_private
-from kafka_coord.zk.failures import is_answer
+from kafka_coord.zk.kazoo_errors import is_answer
 from kafka_coord.zk.lease import LAG_SHARE, SessionLease
 from kafka_coord.zk.store import Clock, SessionListener, SessionState
 
 log = logging.getLogger(__name__)
 
 SHORTEST_GRANTED_MS = 4_000
-"""Two ticks of a server with the default settings: assumed if kazoo hides the negotiated timeout."""
+"""Two ticks of a server with default settings, assumed if kazoo hides the negotiated timeout."""
 _SILENCE_SHARE = 2 / 3
-"""After this share of the session timeout without an answer, the client drops the connection, as Java's does."""
+"""The fraction of the session timeout after which the client drops a silent connection, as Java's does."""
 _RESTART_EVERY_S = 5.0
 
 
@@ -44,8 +44,6 @@ class KazooSession:
         self._heart = threading.Thread(target=self._beat, name="kafka-coord-zk-heartbeat", daemon=True)
         client.add_listener(self._kazoo_says)
         self._sees_connects = kazoo_private.on_connected(client, clock.monotonic, self._accepted)
-
-    # --- facts -------------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> SessionState:
@@ -81,11 +79,10 @@ class KazooSession:
             return True
 
     def record_answer(self, sent_at: float, *, through_leader: bool) -> None:
-        """The server answered a request sent at ``sent_at``; ``through_leader`` if only the leader could have."""
+        """Notes that the server answered a request sent at ``sent_at``. ``through_leader`` says that the ZooKeeper
+        leader took part."""
         with self._lock:
             self._lease.record_answer(sent_at, through_leader=through_leader)
-
-    # --- listeners ---------------------------------------------------------------------------------------------------
 
     def listen(self, listener: SessionListener) -> Callable[[], None]:
         """See :meth:`kafka_coord.zk.store.Store.on_session`."""
@@ -136,7 +133,7 @@ class KazooSession:
                 log.exception("ignored a session listener that failed state=%s", state.value)
 
     def _assume_connected(self) -> None:
-        """Assumes the shortest timeout if the connect cannot be seen. The lease begins with the next heartbeat."""
+        """Assumes the shortest timeout if the connect cannot be seen. The lease then begins with the next heartbeat."""
         session_id = (self._client.client_id or (0,))[0] or 0
         self._lease.connected(
             self._clock.monotonic() - SHORTEST_GRANTED_MS / 1000,
@@ -194,7 +191,7 @@ class KazooSession:
         if error is None or is_answer(error):
             self.record_answer(sent_at, through_leader=True)
         else:
-            self._closing.wait(0.05)  # kazoo is about to tell the state listener
+            self._closing.wait(0.05)  # kazoo is about to call the state listener
 
     def _restart(self) -> None:
         """Starts the client again after kazoo's connection thread ended (refused credentials, an unexpected error)."""
@@ -202,4 +199,4 @@ class KazooSession:
         try:
             self._client.start_async()
         except Exception:
-            log.exception("could not start the ZooKeeper client again; trying again in %.0f s", _RESTART_EVERY_S)
+            log.exception("could not start the ZooKeeper client again; retrying in %.0f s", _RESTART_EVERY_S)

@@ -1,4 +1,4 @@
-"""The paths of all znodes: the one place that spells them (docs/design.md, section 2).
+"""The paths of all znodes, defined only here (docs/design.md, section 2).
 
 All paths are below the chroot of the store. Functions take names that
 :func:`kafka_coord.model.names.legal` has checked, so no name contains ``/``.
@@ -15,6 +15,8 @@ COORDINATOR_EPOCH = "/consumers/coordinator_epoch"
 COORDINATORS = "/consumers/coordinators"
 REQUESTS = "/consumers/requests"
 PAUSED = "/consumers/paused"
+HISTORY = "/consumers/history"
+SUCCESSOR = "/consumers/successor"
 GROUPS = "/consumers/groups"
 LOG_PARTITIONS = "/consumers/kafka"
 
@@ -31,17 +33,17 @@ def broker_topic(topic: str) -> str:
 
 
 def partition_state(topic: str, partition: int) -> str:
-    """Kafka's own znode that says who leads a partition."""
+    """Kafka's own znode that names the leader of a partition."""
     return f"{BROKER_TOPICS}/{topic}/partitions/{partition}/state"
 
 
 def instance(broker_id: int) -> str:
-    """A running instance, elected or not."""
+    """The znode of a running instance, elected or not."""
     return f"{COORDINATORS}/{broker_id}"
 
 
 def log_partition(partition: int) -> str:
-    """A partition of the groups log: its znode's version is the current term."""
+    """The znode of a partition of the groups log. Its version is the current term."""
     return f"{LOG_PARTITIONS}/{partition}"
 
 
@@ -100,13 +102,26 @@ def offset(group_name: str, topic: str, partition: int) -> str:
     return f"{GROUPS}/{group_name}/offsets/{topic}/{partition}"
 
 
+def details(group_name: str) -> str:
+    return f"{GROUPS}/{group_name}/details"
+
+
+def topic_details(group_name: str, topic: str) -> str:
+    return f"{GROUPS}/{group_name}/details/{topic}"
+
+
+def offset_details(group_name: str, topic: str, partition: int) -> str:
+    """A Kafka client's leader epoch and metadata for an offset."""
+    return f"{GROUPS}/{group_name}/details/{topic}/{partition}"
+
+
 def history(group_name: str) -> str:
-    """The last decisions for a group, limited in number."""
+    """The last decisions about a group, limited in number."""
     return f"{GROUPS}/{group_name}/history"
 
 
 def settled(group_name: str) -> str:
-    """The record that a group is at rest, and the state in which it rests."""
+    """The record that a group is at rest, and in which state."""
     return f"{GROUPS}/{group_name}/settled"
 
 

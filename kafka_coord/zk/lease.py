@@ -1,17 +1,17 @@
-"""The lease of a session: how long it certainly lives. Only arithmetic, without clock or connection.
+"""The lease of a session: how long it is certain to last. Pure arithmetic.
 
 A client may say "this session is mine" only as long as no server can have ended it. The rule, for a negotiated
 timeout T:
 
 *   The ZooKeeper leader decides on every **connect** (or reconnect) request. If it accepts one that was sent at *s*, it
-    restarts the session's timeout: the session lives until s + T at least.
+    restarts the session's timeout: the session lasts until s + T at least.
 *   Any later request touches the session only at the server it reaches. Only the leader ends sessions. A follower
     reports touches to the leader when the leader pings it (every half tick). A follower that is cut off from the leader
     goes on answering reads and pings for seconds, while the leader lets the session expire. So an answered *read*
     proves nothing.
 *   A write or a ``sync`` must pass the leader. If it was sent at *s2* and answered, the follower still spoke with the
     leader at s2, and had reported everything it knew half a tick earlier. So if this client sent a request at
-    *s1* <= s2 - lag and got an answer, the leader has counted it, and the session lives until s1 + T at least.
+    *s1* <= s2 - lag and got an answer, the leader has counted it, and the session lasts until s1 + T at least.
 
 ``lag`` is T/4: a session timeout is at least two ticks (``minSessionTimeout``), so half a tick is at most T/4. The
 lease also subtracts a margin for clocks that run at different speeds. With a heartbeat every T/4, the lease reaches at
@@ -26,12 +26,11 @@ MARGIN_SHARE = 0.05
 MARGIN_S = 0.05
 LAG_SHARE = 0.25
 _GRAIN_SHARE = 1 / 64
-"""Of send times closer together than this share of T, only the earlier is kept. This bounds the memory."""
+"""If two send times are closer together than this share of T, only the earlier is kept. This limits the memory."""
 
 
 class SessionLease:
-    """Computes the deadline from reported facts. Times are seconds of one monotonic clock. Not thread-safe: its owner
-    locks."""
+    """Computes the deadline from connects and answers. Times are seconds of one monotonic clock. Not thread-safe."""
 
     def __init__(self) -> None:
         self.session_id = 0
@@ -44,13 +43,13 @@ class SessionLease:
         self._sent: deque[float] = deque()
 
     def connected(self, sent_at: float, session_id: int, timeout_s: float) -> None:
-        """A connect request sent at ``sent_at`` was accepted, for this session and with this timeout."""
+        """Notes that a connect request sent at ``sent_at`` was accepted, for this session and with this timeout."""
         self.session_id, self.timeout_s = session_id, timeout_s
         self._connected_at = self.leader_heard_at = self._proven_at = sent_at
         self._sent = deque([sent_at])
 
     def record_answer(self, sent_at: float, *, through_leader: bool) -> None:
-        """The server answered a request that was sent no earlier than ``sent_at``."""
+        """Notes that the server answered a request that was sent no earlier than ``sent_at``."""
         if self._proven_at is None or sent_at < self._connected_at:
             return  # it belongs to an earlier connection
         if through_leader:
@@ -62,7 +61,7 @@ class SessionLease:
             self._sent.append(sent_at)
 
     def ended(self) -> None:
-        """The session is over: there is no lease."""
+        """Notes that the session, and with it the lease, has ended."""
         self.session_id = 0
         self._proven_at = None
         self._sent.clear()

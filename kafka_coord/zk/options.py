@@ -1,4 +1,4 @@
-"""The options of a ZooKeeper connection besides host and port: TLS, credentials, ACLs."""
+"""The options of a ZooKeeper connection apart from host and port: TLS, credentials, ACLs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEFAULT_MAX_REQUEST_BYTES = 0xFFFFF
 
 
 class Acl(StrEnum):
-    """Who may do what with the znodes this project creates."""
+    """The ACL of the znodes that this project creates."""
 
     OPEN = "open"
     """Everyone may do everything, as in Kafka without ``zookeeper.set.acl``."""
@@ -53,7 +53,7 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class Sasl:
-    """SASL, as ``DIGEST-MD5`` (user name and password) or ``GSSAPI`` (Kerberos). Needs the ``pure-sasl`` package."""
+    """SASL, as ``DIGEST-MD5`` (user name and password) or ``GSSAPI`` (Kerberos). Needs the extra ``sasl``."""
 
     mechanism: str = "DIGEST-MD5"
     username: str | None = None
@@ -76,16 +76,16 @@ class ZkOptions:
     plan: AclPlan | None = None
     """For separate identities: each znode below ``/consumers`` gets its ACL from this plan instead of ``acl``."""
     max_request_bytes: int = DEFAULT_MAX_REQUEST_BYTES
-    """The servers' ``jute.maxbuffer``; set it if theirs was changed."""
+    """The servers' ``jute.maxbuffer``. Set this if the servers do not use the default."""
     multi_read: bool = True
-    """Uses ZooKeeper 3.6's multi-read if the server knows it. The client finds that out by itself; rarely set."""
+    """Whether to use ZooKeeper 3.6's multi-read. The client finds out by itself whether the server supports it."""
 
     def acls_of(self, path: str) -> Sequence[Any]:
         """The kazoo ACLs of the znode ``path`` (below the chroot) when it is created."""
         return self.acls() if self.plan is None else to_kazoo(self.plan.of(path))
 
     def longest_acls(self) -> Sequence[Any]:
-        """The longest ACL a znode may get, for estimates of sizes."""
+        """The longest ACL that a znode may get, for size estimates."""
         if self.plan is None:
             return self.acls()
         groups = (*self.plan.consumers, "*")
@@ -97,7 +97,7 @@ class ZkOptions:
             raise SettingsError(f"ZooKeeper ACL {self.acl.value!r} and identities are both given: leave one out")
         if not (self.digest or self.sasl or (self.tls and self.tls.cert)):
             raise SettingsError(
-                "identities are given, but this client proves none to ZooKeeper: "
+                "identities are given, but this client has no credentials for any: "
                 "give digest or SASL credentials or a TLS client certificate"
             )
         if self.digest is not None and not (self.sasl or (self.tls and self.tls.cert)):
@@ -148,7 +148,7 @@ class ZkOptions:
     @staticmethod
     def _sasl_options(sasl: Sasl) -> Mapping[str, str]:
         if find_spec("puresasl") is None:
-            raise SettingsError(f"SASL {sasl.mechanism} to ZooKeeper needs a package: run 'pip install pure-sasl'")
+            raise SettingsError(f"SASL {sasl.mechanism} to ZooKeeper needs a package: pip install 'kafka-coord[sasl]'")
         given = {
             "mechanism": sasl.mechanism,
             "service": sasl.service,
@@ -160,5 +160,5 @@ class ZkOptions:
 
 
 def to_kazoo(acl: AclOf) -> list[Any]:
-    """Converts the plan's values to kazoo's."""
+    """Converts an ACL of the plan to kazoo's form."""
     return [ACL(int(one.permissions), Id(one.identity.scheme, one.identity.name)) for one in acl]

@@ -1,7 +1,7 @@
-"""Persistent watches on one connection: watchers learn of znodes created and deleted directly below a path.
+"""Persistent watches on one connection, which report znodes created and deleted directly below a path.
 
 Entries change on kazoo's connection thread, except by :meth:`PersistentWatches.forget`. Watchers are called on
-kazoo's callback thread, except for the last event, which says that the connection broke.
+kazoo's callback thread, except for the last event, which reports that the connection broke.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kafka_coord.zk import kazoo_private
 from kafka_coord.zk.store import SessionState, Watcher, WatchEvent, WatchType
 
 _UNANSWERED = 3
-"""After this many unanswered requests in a row, no more are sent in that session, and only one in each later
+"""After this many unanswered requests in a row, no further request is sent in that session, and only one in each later
 session."""
 
 _TOLD = {CREATED_EVENT: WatchType.CREATED, DELETED_EVENT: WatchType.DELETED}
@@ -35,37 +35,33 @@ class PersistentWatches:
         self._refused_in = 0
         self._unanswered = 0
 
-    # --- whether the server supports it ------------------------------------------------------------------------------
-
     def may_be_asked_for(self, session_id: int) -> bool:
         """Whether this kazoo shows events, and no server has refused persistent watches in this session."""
         return self._possible and self._refused_in != session_id
 
     def accepted(self) -> None:
-        """The server accepted the request."""
+        """Notes that the server accepted the request."""
         self._unanswered = 0
 
     def refused(self, session_id: int) -> None:
-        """The server refused the request."""
+        """Notes that the server refused the request."""
         self._refused_in = session_id
 
     def unanswered(self, session_id: int) -> None:
-        """No reply came: the server may drop the connection on a request it does not know."""
+        """Notes that no reply came; a server may drop the connection on a request it does not support."""
         self._unanswered += 1
         if self._unanswered >= _UNANSWERED:
             self._refused_in = session_id
 
-    # --- what is followed --------------------------------------------------------------------------------------------
-
     def remember(self, path: str, watcher: Watcher) -> None:
-        """From now on ``watcher`` receives events of ``path`` (an absolute path on the server)."""
+        """Starts to pass events of ``path`` (absolute on the server) to ``watcher``."""
         with self._lock:
             watchers = self._followed.get(path, ())
             if watcher not in watchers:
                 self._followed[path] = (*watchers, watcher)
 
     def forget(self, path: str, watcher: Watcher) -> None:
-        """``watcher`` receives no more events."""
+        """Stops passing events to ``watcher``."""
         with self._lock:
             left = tuple(one for one in self._followed.pop(path, ()) if one != watcher)
             if left:

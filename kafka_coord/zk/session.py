@@ -1,4 +1,4 @@
-"""The store on a real ZooKeeper: kazoo, with a deadline on every call and errors that say if the outcome is known."""
+"""The store on a real ZooKeeper: kazoo, with a deadline for every call, and errors that tell known outcomes apart."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from kafka_coord.zk.bulk import AddWatch, MultiRead, MultiWrite, SetWatches, Wat
 from kafka_coord.zk.calls import Calls, Unsupported
 from kafka_coord.zk.clock import SystemClock
 from kafka_coord.zk.connect_string import ConnectString, parse_connect_string
-from kafka_coord.zk.failures import translated
+from kafka_coord.zk.kazoo_errors import translated
 from kafka_coord.zk.kazoo_handler import KazooHandler
 from kafka_coord.zk.kazoo_session import KazooSession
 from kafka_coord.zk.options import ZkOptions, to_kazoo
@@ -66,11 +66,22 @@ from kafka_coord.zk.store import (
 log = logging.getLogger(__name__)
 
 kazoo_log = logging.getLogger("kafka_coord.zk.kazoo")
-kazoo_log.addFilter(lambda record: record.levelno >= logging.INFO)  # at DEBUG kazoo writes credentials
+
+
+def _quieter(record: logging.LogRecord) -> bool:
+    """Logs kazoo's INFO and WARNING messages at DEBUG, because our own messages report each attempt's outcome. Drops
+    its DEBUG messages, because they contain credentials."""
+    if record.levelno in {logging.INFO, logging.WARNING}:
+        record.levelno, record.levelname = logging.DEBUG, "DEBUG"
+        return kazoo_log.isEnabledFor(logging.DEBUG)
+    return record.levelno > logging.WARNING
+
+
+kazoo_log.addFilter(_quieter)
 
 _SHORTEST_CALL_TIMEOUT_S = 2.0
 _MANY_WATCHES = 64
-"""From this many watches on, three requests in sequence are faster than one pipelined request for each watch."""
+"""With this many watches or more, three requests in sequence are faster than one pipelined request for each watch."""
 
 _WATCH_TYPES = {
     EventType.CREATED: WatchType.CREATED,
@@ -124,7 +135,7 @@ class KazooStore(Store):
         self._where = where
         self._clock = clock
         self._options = options
-        # This class applies the chroot, not kazoo, because multi-reads and creating the chroot itself need it too.
+        # this class applies the chroot, not kazoo, because multi-reads and creating the chroot itself need it too
         handler = KazooHandler(len(where.servers))
         self._client = KazooClient(
             ",".join(where.servers),
@@ -145,7 +156,7 @@ class KazooStore(Store):
         )
         self._prefix = len(where.chroot.encode())
         self._acl_size = acl_size(options.longest_acls())
-        self._multi_read_refused_in = 0  # the session in which a server refused it
+        self._multi_read_refused_in = 0  # the session in which a server refused a multi-read
         self._persistent = PersistentWatches(self._client, where.relative)
         self._session.listen(self._persistent.session_is)
         self._pid = os.getpid()
@@ -168,10 +179,10 @@ class KazooStore(Store):
                 raise self._refused()
             found, before = not kazoo_private.looks_for_servers(self._client), found
             if not (found or before) and len(unknown := self._where.unknown_hosts()) == len(self._where.servers):
-                raise StoreUnavailable(f"no address is known for {', '.join(unknown)}: check the name and the DNS")
+                raise StoreUnavailable(f"cannot resolve {', '.join(unknown)}: check the name and DNS")
             if self._clock.monotonic() >= deadline:
                 raise StoreUnavailable(
-                    f"no ZooKeeper at {servers} took the connection within {timeout_s:g} s: check that it runs, that "
+                    f"no ZooKeeper at {servers} accepted a connection within {timeout_s:g} s: check that it runs, that "
                     "host and port are right, and that TLS settings and firewalls let this client through"
                 )
         self._session.start()
@@ -184,7 +195,7 @@ class KazooStore(Store):
 
     def check_chroot(self, *, create: bool) -> None:
         """Makes sure that the chroot exists. Raises :class:`NoNode` if it is missing and ``create`` is false."""
-        # A multi-read, because an old server may drop the connection for it: better now than in the middle of work.
+        # a multi-read, because an old server may drop the connection on one: better now than later
         try:
             (found,) = self.read_many([GetData("/")])
         except NoAuth as error:
@@ -229,7 +240,7 @@ class KazooStore(Store):
         try:
             self._client.stop()
             self._client.close()
-        except Exception:  # kazoo raises various types if it cannot stop, and no caller could act on them
+        except Exception:  # kazoo raises various errors if it cannot stop, and no caller could act on them
             log.debug("closed the ZooKeeper client uncleanly", exc_info=True)
 
     # --- session -----------------------------------------------------------------------------------------------------
@@ -286,12 +297,12 @@ class KazooStore(Store):
     def _arm_at_once(
         self, children: Sequence[str], data: Sequence[str], watcher: Watcher, reads: Sequence[Read]
     ) -> Armed:
-        """Reads everything, then sets the watches. The server fires at once each watch whose znode changed since."""
-        # The zxid is taken before the read, so a change during the read is reported twice rather than missed. The
-        # request refreshes it: an older zxid would report again everything written since the last answer.
+        """Reads everything, then sets the watches. The server immediately fires each watch whose znode has changed."""
+        # the zxid is taken before the read, so a change during the read is reported twice rather than missed; the
+        # request refreshes it, because an older zxid would report everything written since the last answer again
         self.exists("/")
         since = self._client.last_zxid
-        # Reads stats before names: names newer than their stat are reported again; older ones never would be.
+        # stats are read before names: names newer than their stat are reported again; older ones never would be
         asked = [read for path in children for read in (GetData(path), GetChildren(path))]
         of_data = dict.fromkeys(map(GetData, data))
         more = [read for read in reads if read not in of_data]
@@ -396,7 +407,7 @@ class KazooStore(Store):
                     lambda: kazoo_private.call(self._client, request),
                 )
             except Unsupported:
-                log.info("reading one by one reason='this ZooKeeper server does not know multi-read (3.6)'")
+                log.info("reading one by one reason='this ZooKeeper server does not support multi-read (3.6)'")
                 self._multi_read_refused_in = session_id
                 with suppress(StoreUnavailable):  # the server drops the connection after refusing: retried below
                     return self._read_pipelined(reads)
@@ -422,8 +433,8 @@ class KazooStore(Store):
         return tuple(FoundAcl.of(*one) if isinstance(one, tuple) else one for one in found)
 
     def write_acls(self, changes: Sequence[AclChange]) -> tuple[StoreError | None, ...]:
-        """Sets many ACLs, pipelined (a multi cannot). Returns ``None`` for a znode that is done or gone, otherwise the
-        refusal."""
+        """Sets many ACLs, pipelined (a multi cannot). Returns ``None`` if the ACL was set or the znode is gone,
+        otherwise the refusal."""
         found = self._calls.pipelined(
             "set the ACL of",
             changes,
@@ -495,8 +506,7 @@ class KazooStore(Store):
         return tuple(self._where.relative(answer) if isinstance(answer, str) else answer for answer in answers)
 
     def _raise_failed(self, ops: Sequence[Op], answers: Sequence[Any], doing: str) -> None:
-        """Raises the error of the operation at fault. A multi returns its errors as results, also for the operations
-        that are not at fault."""
+        """Raises the error of the operation at fault. A failed multi has an error as the result of every operation."""
         failed = [(index, answer) for index, answer in enumerate(answers) if isinstance(answer, Exception)]
         if not failed and len(answers) == len(ops):
             return
@@ -531,7 +541,6 @@ def _listings(found: Sequence[Any]) -> tuple[Listing | None, ...]:
 
 
 def _result(read: Read, answer: Any) -> ReadResult:
-    """Converts kazoo's answer to one read."""
     if answer is None:
         return None
     if isinstance(read, GetData):
@@ -563,5 +572,5 @@ class _Watch:
         return hash((self._path, self._watcher))
 
     def __call__(self, event: WatchedEvent) -> None:
-        kind = _WATCH_TYPES.get(event.type, WatchType.CONNECTION)  # then kazoo names no path
+        kind = _WATCH_TYPES.get(event.type, WatchType.CONNECTION)  # in this case kazoo names no path
         self._watcher(WatchEvent(kind, self._path))

@@ -19,7 +19,8 @@ def acl_size(acls: Iterable[Any]) -> int:
 
 
 def op_size(op: Op, path_prefix: int = 0, acl: int = 64) -> int:
-    """The size of one operation of a multi in bytes. ``path_prefix`` is the chroot's length, ``acl`` the ACL list's."""
+    """The size of one operation of a multi in bytes. ``path_prefix`` is the length of the chroot, and ``acl`` the size
+    of the ACL list."""
     size = _MULTI_HEADER + _INT + path_prefix + len(op.path.encode()) + _INT
     if isinstance(op, Create):
         return size + _INT + len(op.data) + acl

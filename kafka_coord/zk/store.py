@@ -1,8 +1,8 @@
-"""The store interface: the part of ZooKeeper that the rest of the project needs, and no more.
+"""The store interface: the part of ZooKeeper that the rest of the project uses.
 
 It has two implementations: the kazoo-backed store of :mod:`kafka_coord.zk.session`, and a simulated ZooKeeper under a
-seeded scheduler. Everything that decides (election, handler, executor, connector) is written against :class:`Store`,
-runs on its owner's thread, and never sees kazoo.
+seeded scheduler. Everything that decides (election, handler, executor, connector) uses only :class:`Store`, runs on its
+owner's thread, and never sees kazoo.
 
 Every call has a deadline. A refusal (:class:`~kafka_coord.errors.NoNode`, ``BadVersion``, …) is a fact.
 :class:`~kafka_coord.errors.StoreUnavailable` means that the outcome is **unknown** and must be read back.
@@ -27,7 +27,7 @@ class Clock(Protocol):
         """Seconds from an arbitrary start; never goes back."""
 
     def time(self) -> float:
-        """Seconds since 1970 (wall clock), for what people read."""
+        """Seconds since 1970 (wall clock), for timestamps that people read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A znode's sorted children and its stat: ``cversion`` tells a child that was recreated from one that stayed."""
+    """A znode's sorted children and its stat: ``cversion`` distinguishes a recreated child from one that stayed."""
 
     names: tuple[str, ...]
     stat: Stat
@@ -102,7 +102,7 @@ class Delete:
 
 Op = Check | Create | SetData | Delete
 OpResult = str | Stat | None
-"""``Create`` returns the created path, ``SetData`` the new stat, the others nothing."""
+"""``Create`` returns the created path, ``SetData`` the new stat, and the others nothing."""
 
 
 # --- reads of a multi-read ---------------------------------------------------------------------------------------
@@ -145,14 +145,14 @@ class WatchType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """The event of the watch on ``path``."""
+    """An event of the watch on ``path``."""
 
     type: WatchType
     path: str
 
 
 Watcher = Callable[[WatchEvent], None]
-"""The store calls it once, on a thread of its own. It may only note the event and wake its owner."""
+"""Called once, on the store's own thread. It may only note the event and wake its owner."""
 
 
 class SessionState(Enum):
@@ -162,7 +162,7 @@ class SessionState(Enum):
     SUSPENDED = "suspended"
     """The connection is gone; the session may live on, or may already have ended on the server."""
     LOST = "lost"
-    """The session has ended. A new one begins by itself (:attr:`CONNECTED` with another id)."""
+    """The session has ended. A new one begins automatically (:attr:`CONNECTED` with another id)."""
     CLOSED = "closed"
 
 
@@ -185,7 +185,7 @@ class Session(Protocol):
         """The ``clock.monotonic()`` at which the connection broke; ``None`` while connected."""
 
     def lease_deadline(self) -> float:
-        """The ``clock.monotonic()`` until which this session certainly lives (0.0: there is no lease).
+        """The ``clock.monotonic()`` until which this session is certain to last (0.0: there is no lease).
 
         The ZooKeeper leader has counted a request that this session *sent* at some moment s, so the session cannot end
         before s + timeout. The deadline is that moment minus a safety margin (see :mod:`kafka_coord.zk.lease`). It
@@ -195,7 +195,7 @@ class Session(Protocol):
 
 
 SessionListener = Callable[[SessionState], None]
-"""The store calls it at every change of state, on a thread of its own. It may only note it and wake its owner."""
+"""Called at every change of state, on the store's own thread. It may only note the state and wake its owner."""
 
 
 class Store(Protocol):
@@ -226,21 +226,21 @@ class Store(Protocol):
         """Like :meth:`children`, for many paths, pipelined, with stats; ``None`` (and no watch) for a missing znode."""
 
     def arm(self, children: Sequence[str], data: Sequence[str], watcher: Watcher, reads: Sequence[Read] = ()) -> Armed:
-        """:meth:`children_many` of ``children``, :meth:`exists_many` of ``data`` and :meth:`read_many` of ``reads``, in
-        one round trip where possible. ``watcher`` is notified of every later change."""
+        """Combines :meth:`children_many` of ``children``, :meth:`exists_many` of ``data`` and :meth:`read_many` of
+        ``reads``, in one round trip if possible. ``watcher`` is notified of every later change."""
         listings = self.children_many(children, watcher) if children else ()
         stats = self.exists_many(data, watcher) if data else ()
         return Armed(listings, stats, self.read_many(reads) if reads else ())
 
     def watch_gone(self, paths: Sequence[str], watcher: Watcher) -> None:
-        """Tells ``watcher`` when each of these znodes is deleted, or at once if it is gone already."""
+        """Notifies ``watcher`` when each of these znodes is deleted, or immediately if it is already gone."""
         for path, stat in zip(paths, self.exists_many(paths, watcher), strict=True):
             if stat is None:
                 watcher(WatchEvent(WatchType.DELETED, path))
 
     def follow(self, path: str, watcher: Watcher) -> bool:
-        """Tells ``watcher`` whenever ``path``, or a znode directly below it, is created (``CREATED``) or deleted
-        (``DELETED``), until the connection breaks (``CONNECTION``). One request is enough for all of it.
+        """Notifies ``watcher`` whenever ``path``, or a znode directly below it, is created (``CREATED``) or deleted
+        (``DELETED``), until the connection breaks (``CONNECTION``). Takes a single request.
 
         Returns false if the server does not support it (before ZooKeeper 3.6). Then ``watcher`` receives no event,
         except perhaps that the connection broke.
@@ -295,4 +295,4 @@ class Store(Protocol):
         """Returns once this server has caught up with the leader."""
 
     def close(self) -> None:
-        """Ends the session, which deletes its ephemeral znodes at once. Safe to call twice."""
+        """Ends the session, which deletes its ephemeral znodes immediately. Safe to call twice."""

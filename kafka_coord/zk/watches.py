@@ -1,7 +1,7 @@
 """Level-triggered watches over ZooKeeper's one-shot ones, for an owner with one thread.
 
-ZooKeeper reports one change, on a thread of its client, and forgets the watch. Here the event only marks the path and
-wakes the owner, who calls :meth:`Watches.step`. The step sets each marked watch again, reads its znode, and calls its
+ZooKeeper reports one change, on a thread of its client, and drops the watch. Here the event only marks the path and
+wakes the owner, which calls :meth:`Watches.step`. The step sets each marked watch again, reads its znode, and calls its
 listener with the current value. Any number of changes in between lead to one call, with the last value.
 
 ``exists`` sets the data watches, because it also reports creation. So they survive delete-and-recreate (where kazoo's
@@ -27,7 +27,7 @@ ChildrenListener = Callable[[tuple[str, ...] | None], None]
 GoneListener = Callable[[str], None]
 
 REFUSED_AGAIN_S = 30.0
-"""How often to retry a znode whose ACL forbids reading it (a changed ACL fires no watch)."""
+"""Seconds until a znode whose ACL forbids reading it is tried again (a changed ACL fires no watch)."""
 
 
 class _Kind(Enum):
@@ -53,13 +53,13 @@ class _Watched:
 
 
 class Watches:
-    """All watches of one owner. The owner's thread calls every method except the watcher itself.
+    """All watches of one owner. The owner's thread calls all methods; only the watcher itself runs on another thread.
 
     ``wake`` is called, on any thread, when :meth:`step` has something to do. Listeners may add and drop watches.
 
-    A listener that raises harms no other. Its failure is logged with the path (once while it stays the same), the
-    others are served, and its watch stays set. The next step calls it again with the value of that moment. So a
-    listener whose own read failed gets another chance, and no event is lost.
+    A listener that raises does not affect the others. Its failure is logged with the path (once while it stays the
+    same), and its watch stays set. The next step calls it again with the current value. So a listener whose own read
+    failed gets another chance, and no event is lost.
     """
 
     def __init__(self, store: Store, wake: Callable[[], None]) -> None:
@@ -75,8 +75,6 @@ class Watches:
         self._closed = False
         self._unsubscribe = store.on_session(self._on_session)
 
-    # --- what is watched ---------------------------------------------------------------------------------------------
-
     def data(self, path: str, listener: DataListener) -> None:
         """Calls ``listener`` with the znode (None if it is missing) at the next step and after every change. Also calls
         it with None if the znode came and went in between, or may have done so while the connection was down."""
@@ -91,7 +89,7 @@ class Watches:
         self._add(_Watched(_Kind.CHILDREN, path, listener))
 
     def gone(self, paths: Iterable[str], listener: GoneListener) -> None:
-        """Calls ``listener`` once for each path, as soon as its present znode no longer exists."""
+        """Calls ``listener`` once for each path, as soon as its current znode no longer exists."""
         for path in paths:
             self._add(_Watched(_Kind.GONE, path, listener))
 
@@ -124,17 +122,17 @@ class Watches:
         self._refused.pop(watched, None)
 
     def told_all(self) -> bool:
-        """Whether every listener has received the current state; znodes that may not be read do not count."""
+        """Whether every listener has received the current state. Leaves out znodes whose ACL forbids reading."""
         return all(watched.seen != _NEVER or watched in self._refused for watched in self._watched.values())
 
     def is_refused(self, path: str) -> bool:
         """Whether the ACL forbids watching the znode at this path."""
         return any(watched.path == path for watched in self._refused)
 
-    # --- what happened -----------------------------------------------------------------------------------------------
+    # --- events ------------------------------------------------------------------------------------------------------
 
     def _on_event(self, event: WatchEvent) -> None:
-        """On a thread of the store."""
+        """Runs on a thread of the store."""
         with self._lock:
             if event.type is WatchType.CONNECTION:
                 self._all_fired = True
@@ -163,10 +161,8 @@ class Watches:
             del self._refused[watched]
             self._due[watched] = None
 
-    # --- one step ----------------------------------------------------------------------------------------------------
-
     def step(self) -> bool:
-        """Sets the watches that fired again and calls the listeners of changed znodes, including those added meanwhile.
+        """Sets the watches that fired again and calls the listeners of changed znodes, including newly added ones.
 
         Returns True if every watch is set and every listener is up to date. Returns False without a connection or
         after a listener failed: call again soon, or when woken. A step serves each watch at most once, so a znode that
@@ -184,7 +180,7 @@ class Watches:
             try:
                 self._serve(due)
             except StoreUnavailable as error:
-                log.debug("watches stay unarmed due=%d reason=%s", len(self._due), error)
+                log.debug("watches are still not set due=%d reason=%s", len(self._due), error)
                 return False
         return not self._due
 
@@ -218,14 +214,14 @@ class Watches:
         except StoreUnavailable:
             raise
         except StoreError as error:
-            self._complain(watched, f"cannot be watched, trying again every {REFUSED_AGAIN_S:.0f} s: {error}")
+            self._complain(watched, f"cannot be watched; retrying every {REFUSED_AGAIN_S:.0f} s: {error}")
             self._due.pop(watched, None)
             self._refused[watched] = self._store.clock.monotonic() + REFUSED_AGAIN_S
 
     def _serve_data(self, due: Sequence[_Watched], stats: Sequence[Stat | None], nodes: Sequence[ReadResult]) -> None:
         for watched, stat, node in zip(due, stats, nodes, strict=True):
             if stat is None:
-                # Reports it again although it was missing before: it may have existed in between.
+                # reported again although it was missing before: it may have existed in between
                 self._tell(watched, None, None)
             elif _data_key(stat) == watched.seen:
                 self._settled(watched)
@@ -246,7 +242,7 @@ class Watches:
                 self._tell(watched, key, listing.names)
         stats = self._store.exists_many([watched.path for watched in missing], self._on_event) if missing else ()
         for watched, stat in zip(missing, stats, strict=True):
-            if stat is not None:  # created in between: ask for its children at once
+            if stat is not None:  # created in between: ask for its children immediately
                 with self._lock:
                     self._fired[watched.path] = None
                 self._wake()

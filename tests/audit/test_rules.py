@@ -28,7 +28,7 @@ from tests.audit.scribe import GROUP, TOPIC, Scribe
 from tests.simulation.audited import audit_history
 from tests.simulation.scheduler import VirtualClock
 from tests.simulation.server import SimulatedZooKeeper
-from tests.simulation.store import Quiet, SimulatedStore
+from tests.simulation.store import connected_store
 
 SESSION_MS = 10_000
 NEW, OLD = "AAAAAAAAAAAAAAAAAAAAAA", "BBBBBBBBBBBBBBBBBBBBBB"
@@ -44,9 +44,7 @@ class Written(Scribe):
         super().__init__("", "", self._open_store)
 
     def _open_store(self) -> Store:
-        store = SimulatedStore(self.server, self.clock, Quiet(), SESSION_MS)
-        store.connect(self.server.replicas[0])
-        return store
+        return connected_store(self.server, self.clock, timeout_ms=SESSION_MS)
 
     def end(self, consumer: str) -> None:
         self.stores[consumer].close()
@@ -100,7 +98,7 @@ def test_a_command_apart_from_its_ledger_is_found(scribe: Written):
     scribe.write(scribe.stopping("c1", {"flights": "1"}, 2))
     found = scribe.violations()
     assert [one.rule for one in found] == [Rule.SPLIT_UNIT, Rule.SPLIT_UNIT]
-    assert found[0].what == "the ledger of c1 stops flights[1] without a stop-fetcher beside it"
+    assert found[0].what == "the ledger of c1 stops flights[1] without a stop-fetcher in the same transaction"
     assert found[1].what == "stop-0000000001 was written without a change to the ledger of c1"
 
 

@@ -184,7 +184,7 @@ def test_a_hole_in_the_middle_is_an_error(copied: Path):
     damaged = bytearray(first.read_bytes())
     damaged[offset : offset + length] = bytes(length)
     first.write_bytes(damaged)
-    with pytest.raises(MalformedValue, match=rf"{first}:{offset}: a record without its end"):
+    with pytest.raises(MalformedValue, match=rf"{first}:{offset}: a truncated record"):
         txns(first)
 
 
@@ -281,7 +281,7 @@ def test_a_broken_snapshot_is_passed_over_for_the_next(copied: Path):
     damaged = bytearray(fitting[0].read_bytes())
     damaged[len(damaged) // 2] ^= 1
     fitting[0].write_bytes(damaged)
-    with pytest.raises(MalformedValue, match="not a whole snapshot"):
+    with pytest.raises(MalformedValue, match="not a complete snapshot"):
         list(read_snapshot(fitting[0]))
     assert fitting[1].name in audit([copied], chroot="/kafka").warnings[0].what
 

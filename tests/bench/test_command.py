@@ -97,8 +97,5 @@ def test_a_small_run_measures_everything_once(tmp_path: Path) -> None:
     assert {row["source"] for row in found["throughput"]} == peers, found["notes"]
     assert all(row["rows_per_s"] > 0 and row["cpu_s"] > 0 and row["peak_mib"] > 0 for row in found["throughput"])
     assert {row["source"] for row in found["micro_batches"]} == peers
-    assert [(row["trigger_ms"], row["stops"] >= 1) for row in found["stop_fetcher_to_acknowledgement"]] == [
-        (0, True),
-        (1_000, True),
-    ]
+    assert [(row["trigger_ms"], row["stops"] >= 1) for row in found["stop_fetcher_to_acknowledgement"]] == [(0, True)]
     assert found["bars"] == [], "so small a run is held against nothing"

@@ -15,6 +15,9 @@ from kafka_coord.dev.bench.rebalance.contenders import (
     DEFAULTS,
     EACH_SECOND,
     FASTEST,
+    JAVA,
+    MANAGED,
+    MANAGED_JAVA,
     OURS,
     PEERS,
     Contender,
@@ -50,7 +53,15 @@ def test_everybody_is_compared_once_and_those_of_one_broker_together():
     assert contenders((), VARIANTS) == [OURS]
     assert [one.variant for one in contenders([Protocol.KIP848], [FASTEST])] == [DEFAULTS, FASTEST], "ours always"
     assert all((one.server is Server.KRAFT) == (one.protocol is Protocol.KIP848) for one in found)
-    assert [one.variant for one in found if one.server is Server.INSTANCE] == [DEFAULTS]
+    assert {one.variant for one in found if one.server is Server.INSTANCE} == {DEFAULTS}
+
+
+def test_kafkas_own_client_is_compared_only_when_it_is_asked_for_beside_the_same_servers():
+    found = contenders([Protocol.MANAGED, Protocol.KIP848, *JAVA], [FASTEST])
+    by_server = {server: {str(one.protocol) for one in found if one.server is server} for server in Server}
+    assert by_server[Server.INSTANCE] == {"managed", *map(str, MANAGED_JAVA)}
+    assert by_server[Server.KRAFT] == {"kip848", "kip848-java"}
+    assert not {str(one.protocol) for one in contenders(PEERS, VARIANTS)} & {str(one) for one in JAVA}
 
 
 @pytest.mark.parametrize(
@@ -87,7 +98,7 @@ def test_times_are_those_of_this_projects_consumer():
 
 @pytest.mark.parametrize(
     "contender",
-    [one for protocol in PEERS for one in CONTENDERS[protocol] if protocol is not Protocol.MANAGED],
+    [one for protocol in PEERS for one in CONTENDERS[protocol] if protocol not in MANAGED],
     ids=lambda c: c.name,
 )
 def test_the_bars_are_ten_times_or_less_against_what_is_tuned_to_its_limit(contender: Contender):
@@ -100,8 +111,8 @@ def test_the_bars_are_ten_times_or_less_against_what_is_tuned_to_its_limit(conte
 
 def test_stock_clients_in_managed_groups_have_bars_of_their_own_and_beside_kafka():
     (managed,), kafka = CONTENDERS[Protocol.MANAGED], CONTENDERS[Protocol.KIP848][0]
-    assert judged(managed, costs(90, 20)) == [True] * 5
-    assert judged(managed, costs(110, 20)) == [False, True, False, True, True]
+    assert judged(managed, costs(90, 20)) == [True] * 6
+    assert judged(managed, costs(110, 20)) == [False, True, False, True, True, True]
     found = [Found(OURS, costs(50, 20)), Found(managed, costs(90, 20)), Found(kafka, costs(5_000, 200))]
     (beside,) = [bar for bar in bars(found) if "beside" in bar.name]
     assert beside.met

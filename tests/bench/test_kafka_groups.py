@@ -43,5 +43,9 @@ def test_a_small_run_measures_what_it_says(tmp_path: Path):
     assert {row["by"] for row in found["passing"]} == {INSTANCE, KAFKA}
     assert found["loading"][0]["wrong_offsets"] == 0
     assert found["idle"][0]["connections"] == 20
-    assert [row["groups"] for row in found["listing"]] == [50, 50, 50]
+    assert [row["groups"] for row in found["listing"]] == [50, 50, 50, 100, 100]
+    managed = found["managed"][0]
+    assert managed["members"] == 20
+    assert 0 < managed["join_p50_ms"] <= managed["join_most_ms"]
+    assert len(managed["cpu_percent"]) == 1
     assert found["bars"] == [], "so small a run is held against nothing"

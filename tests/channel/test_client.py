@@ -6,7 +6,9 @@ import socket
 import threading
 from contextlib import suppress
 
-from kafka_coord.channel.client import SocketClient
+import pytest
+
+from kafka_coord.channel.client import SocketClient, _Line
 from kafka_coord.channel.frames import Decoder, Frame, encode
 from kafka_coord.channel.link import SocketLink
 from kafka_coord.errors import NoAuth, StoreUnavailable
@@ -67,6 +69,18 @@ def test_a_refusal_after_which_the_coordinator_closes_is_heard_by_whoever_waits_
             link.close()
             client.close()
             listening.shutdown(socket.SHUT_RDWR)
+
+
+def test_silence_ends_a_wait() -> None:
+    mine, other = socket.socketpair()
+    with mine, other:
+        late = threading.Timer(5.0, other.shutdown, (socket.SHUT_RDWR,))
+        late.start()
+        try:
+            with pytest.raises(TimeoutError):
+                _Line(mine).receive(0.05)
+        finally:
+            late.cancel()
 
 
 def test_one_that_waits_for_a_hosts_answer_can_be_ended() -> None:

@@ -14,10 +14,13 @@ from kafka_coord.channel.operations import (
     command_op,
     decode_offset,
     in_order,
+    look_op,
     offset_op,
 )
 from kafka_coord.errors import MalformedValue
-from kafka_coord.model import CommandId, CommandType, PartitionSet, StopFetcher, TopicPartition
+from kafka_coord.model import CommandId, CommandType, PartitionSet, Request, RequestType, StopFetcher, TopicPartition
+from kafka_coord.model import json_fields as fields
+from kafka_coord.zk import layout
 from kafka_coord.zk.store import Check, Create, Delete, SetData
 
 REGISTRATION = Registration("g", "c", incarnation=77, token=3, session_id=1)
@@ -81,3 +84,10 @@ def test_what_is_no_offset_is_refused_with_its_place(data: bytes) -> None:
 def test_offsets_are_decimal(offset: int) -> None:
     op = offset_op("g", TopicPartition("t", 0), offset, exists=True)
     assert decode_offset(op.data, op.path) == offset
+
+
+def test_a_changed_subscription_asks_the_coordinator_to_look_at_the_group() -> None:
+    op = look_op("g", "c", 7)
+    assert (op.path, op.sequence) == (layout.REQUEST_PREFIX, True)
+    request = Request.from_json(fields.load(op.data, ""), "request-0000000001", "")
+    assert (request.type, request.group, request.by) == (RequestType.LOOK, "g", "c")

@@ -24,6 +24,7 @@ from kafka_coord.channel.messages import (
     Registered,
     Resume,
     read_command,
+    read_coordinator,
     read_offsets,
     read_outstanding,
     read_refused,
@@ -78,7 +79,7 @@ def test_the_schema_is_one_and_names_every_message_and_code() -> None:
 
 
 def test_the_limits_on_the_page_are_those_of_the_code() -> None:
-    assert f"At most {MAX_FRAME_BYTES:,} bytes" in PAGE
+    assert f"at most {MAX_FRAME_BYTES:,}." in PAGE
     assert f"A side with {MAX_UNANSWERED} unanswered requests must wait" in PAGE
 
 
@@ -167,6 +168,11 @@ def test_the_conversation_on_the_page_follows_the_rules() -> None:
         check(message, frame)
     assert consumer.waiting == coordinator.waiting == 0
     assert len(lines) == 16
+
+
+def test_a_coordinator_may_have_no_endpoint() -> None:
+    frame = {"coordinator": {"instance": 1, "epoch": 7, "endpoint": None}}
+    assert read_coordinator(frame, "") == Coordinator(1, 7, None)
 
 
 def test_what_the_code_writes_fits_the_schema() -> None:

@@ -36,10 +36,11 @@ def chaos() -> None:
 )
 @click.option(
     "--clients",
-    type=click.Choice(["library", "kafka"]),
+    type=click.Choice(["library", "kafka", "mixed"]),
     default="library",
     show_default=True,
-    help="kafka: all consumers are stock Kafka clients, in groups that the instances serve.",
+    help="kafka: all consumers are stock Kafka clients, in groups that the instances serve. mixed: managed groups of "
+    "consumers of every kind.",
 )
 @click.option("--planted", metavar="NAME", help="All coordinators and consumers have this deliberate defect.")
 def run(
@@ -58,6 +59,7 @@ def run(
     \b
     python -m tests.chaos run --minutes 30 --seed 7 --dir /var/tmp/chaos-7
     python -m tests.chaos run --clients kafka --minutes 30 --seed 7
+    python -m tests.chaos run --clients mixed --minutes 30 --seed 7
     """
     from tests.chaos.run import ChaosRun, Options
     from tests.chaos.skewed import PLANTED

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.audit.conftest import logged_server
-from tests.chaos.night import Night, clean_night, night_of_automatic_commits, night_of_clients
+from tests.chaos.night import Night, clean_night, mixed_night, night_of_automatic_commits, night_of_clients
 
 __all__ = ["logged_server"]
 
@@ -28,3 +28,9 @@ def clients_night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
 def automatic_night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
     """The same of a stock client that commits automatically."""
     return night_of_automatic_commits(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
+    """The clean night with a stock client in a managed group."""
+    return mixed_night(tmp_path, monkeypatch)

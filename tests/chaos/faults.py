@@ -20,7 +20,7 @@ from kafka_coord.zk import layout
 from tests.chaos.force_expire import expire
 from tests.chaos.journal import Event, EventWriter, Kind, Phase
 from tests.chaos.links import Direction
-from tests.chaos.parts import PREFIX, another
+from tests.chaos.parts import EAGER_GROUP, PREFIX, Part, another, mixed_cast
 from tests.chaos.schedule import Planned
 from tests.chaos.skewed import set_skew
 from tests.chaos.testbed import Actor, ChaosTestbed
@@ -36,6 +36,8 @@ _OF_LINKS = frozenset({Kind.CUT, Kind.SLOW, Kind.RESET_CONNECTIONS})
 
 _MOST_PARTITIONS = {f"{PREFIX}a": 24, f"{PREFIX}b": 12}
 _MOST_TOPICS = 4
+_RESET = frozenset({"manual", EAGER_GROUP, *(part.group for part in mixed_cast())})
+"""The groups whose offsets operators set."""
 _STOP_S = 30.0
 _CLI_S = 60.0
 _BROKER_BACK_S = 90.0
@@ -51,7 +53,7 @@ class Said:
 
 
 class Faults:
-    """Starts each fault at once, on a thread of its own; :meth:`wait` waits for all of them. Thread-safe."""
+    """Starts each fault at once, on its own thread; :meth:`wait` waits for all of them. Thread-safe."""
 
     def __init__(self, testbed: ChaosTestbed, events: EventWriter, tell: Tell) -> None:
         self._testbed = testbed
@@ -293,8 +295,20 @@ class Faults:
 
     def _evict(self, actor: Actor) -> None:
         part = actor.membership
+        name = self._registered(part) if part.stock else part.name
+        if name is None:
+            self.skipped += 1
+            return
         self.note(Kind.EVICT, actor.target, group=part.group, consumer=part.name)
-        self.command("groups", "evict", part.group, part.name, "--reason", "chaos")
+        self.command("groups", "evict", part.group, name, "--reason", "chaos")
+
+    def _registered(self, part: Part) -> str | None:
+        """The name in its group of a stock client; None if it has none, or ZooKeeper did not answer."""
+        try:
+            members = self._testbed.members(part.group)
+        except KafkaCoordError:
+            return None
+        return next((member.consumer for member in members if member.client == part.name), None)
 
     def _operate(self, planned: Planned) -> None:
         if planned.role == "topic":
@@ -331,7 +345,8 @@ class Faults:
 
     def _reset(self, pick: float) -> None:
         """Stops a group's consumers, sets its offsets some records back, and starts the consumers again."""
-        group = ("manual", "eager")[int(pick * 2)]
+        groups = [group for group in self._testbed.groups() if group in _RESET]
+        group = groups[int(pick * len(groups))]
         with self._testbed.lock:
             members = [actor for actor in self._testbed.actors if actor.part is not None and actor.part.group == group]
             if any(actor.busy for actor in members):

@@ -46,6 +46,7 @@ def run(module: str, description: str | None, work: Working, arguments: Sequence
         pid=os.getpid(),
         session_timeout_ms=part.session_timeout_ms,
         socket=part.socket,
+        kind=part.described(),
     )
     with journal:
         try:

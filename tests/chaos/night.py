@@ -138,13 +138,13 @@ class Night:
         rows = [(*partition, offset, offset) for offset in range(first, end)]
         self.add(t, f"produced {partition} {first}", lambda: self._produced.acknowledged(rows))
 
-    def opened(self, t: float, process: str, group: str = "g") -> None:
+    def opened(self, t: float, process: str, group: str = "g", kind: str = "library") -> None:
         """A ``process`` is ``name.pid``."""
         name, _, pid = process.partition(".")
 
         def act() -> None:
             self._journals[process] = ConsumerWriter(
-                self.directory, consumer=name, group=group, pid=int(pid), session_timeout_ms=6_000
+                self.directory, consumer=name, group=group, pid=int(pid), session_timeout_ms=6_000, kind=kind
             )
 
         self.add(t, f"{process} opened", act)
@@ -283,6 +283,15 @@ def clean_night(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
     night.event(111, Kind.SETTLED, "group:g")
     night.event(140, Kind.ENDED)
     night.audit({"violations": [], "warnings": [], "checked": {"transactions": 12}})
+    return night
+
+
+def mixed_night(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
+    """The clean run with a stock client as ``c1``, in its first process."""
+    night = clean_night(directory, monkeypatch)
+    night.run = replace(night.run, clients="mixed")
+    night.forget("c1.11 opened")
+    night.opened(1, "c1.11", kind="confluent-kafka, consumer, uniform")
     return night
 
 

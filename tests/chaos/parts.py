@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tests.chaos.journal import Group, Participant
+from tests.chaos.journal.consumers import CONFLUENT, JAVA
 
-CONFLUENT, JAVA = "confluent-kafka", "java"
 STOCK = frozenset({CONFLUENT, JAVA})
 """The kinds that are stock Kafka clients: they know the instances, as their bootstrap servers, and no ZooKeeper."""
 MODULES = {"library": "worker", "third-party": "foreign", "spark": "spark", CONFLUENT: "clients.confluent"}
@@ -20,6 +20,9 @@ PREFIX = "chaos-"
 EAGER_GROUP = "eager"
 
 SOCKET_SESSION_MS = 14_000
+
+CONSUMER_PROTOCOL = "consumer"
+"""The ``group.protocol`` of KIP-848."""
 
 REBALANCE_TIMEOUT_MS = 60_000
 """The groups' rebalance timeout, which is the default: how long a stop-fetcher may stay unanswered."""
@@ -53,10 +56,17 @@ class Part:
     """A stock client's assignor."""
     static: bool = False
     """Whether a stock client has its name as ``group.instance.id``."""
+    protocol: str = "classic"
+    """A stock client's ``group.protocol``. The instances decide the session timeout of a KIP-848 member."""
 
     @property
     def stock(self) -> bool:
         return self.kind in STOCK
+
+    @property
+    def cooperative(self) -> bool:
+        """Whether a stock client gives up only what it must."""
+        return self.protocol == CONSUMER_PROTOCOL or self.strategy.startswith("cooperative")
 
     def participant(self) -> Participant:
         return Participant(self.name, self.group, self.described(), self.session_timeout_ms, self.rejoin_grace_ms)
@@ -68,9 +78,9 @@ class Part:
         words += ["iterates"] if self.iterates else []
         words += ["slow"] if self.work_s else []
         words += [f"{self.streams} streams"] if self.streams > 1 else []
-        words += ["eager"] if self.mode == "eager" else []
+        words += ["eager"] if self.mode == "eager" or (self.stock and not self.cooperative) else []
         words += ["commits itself"] if self.commit_every else []
-        words += [self.strategy] if self.stock else []
+        words += [self.protocol, self.strategy] if self.stock else []
         words += ["static"] if self.static else []
         words += ["grace"] if self.rejoin_grace_ms else []
         return ", ".join(words)
@@ -126,6 +136,27 @@ def stock_cast() -> tuple[Part, ...]:
         *(member(f"cooperative-{n}", "cooperative", a, static=n == 3, **cooperative) for n in (1, 2, 3)),
         *(member(f"auto-{n}", "auto", c, strategy="roundrobin") for n in (1, 2)),
         *(member(f"busy-{n}", "busy", c, commit_every=5, batch=10, static=n == 2) for n in (1, 2)),
+    )
+
+
+def mixed_cast() -> tuple[Part, ...]:
+    """Two managed groups with members of every kind; in the second one, stock clients are static members."""
+    a, b, c = (f"{PREFIX}{letter}" for letter in "abc")
+    return (*_of_every_kind("every", (a,)), *_of_every_kind("static", (b, c), static=True))
+
+
+def _of_every_kind(group: str, topics: tuple[str, ...], *, static: bool = False) -> tuple[Part, ...]:
+    def stock(name: str, **more: Any) -> Part:
+        return Part(f"{group}-{name}", group, topics, kind=CONFLUENT, static=static, **more)
+
+    kip_848 = {"protocol": CONSUMER_PROTOCOL, "strategy": "uniform"}
+    return (
+        Part(f"{group}-zookeeper", group, topics, commit_every=150 if static else 0),
+        Part(f"{group}-socket", group, topics, socket=True, session_timeout_ms=SOCKET_SESSION_MS),
+        stock("commits", commit_every=50, **kip_848),
+        stock("auto", **kip_848),
+        stock("cooperative", strategy="cooperative-sticky", commit_every=50),
+        stock("eager", session_timeout_ms=SOCKET_SESSION_MS),
     )
 
 

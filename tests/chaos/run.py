@@ -25,8 +25,16 @@ from tests.chaos.clients.watching import ClientsWatch
 from tests.chaos.faults import Faults
 from tests.chaos.journal import GROUP_LOG, EventWriter, Kind, Phase, ResourceWriter, Run, Setup, write_run
 from tests.chaos.machine import MachineTimes
-from tests.chaos.parts import EAGER_GROUP, REBALANCE_TIMEOUT_MS, cast, groups_of, stock_cast
-from tests.chaos.schedule import CLEAN_STOP, FROZEN, KILLED, Stretch, schedule, schedule_of_clients
+from tests.chaos.parts import EAGER_GROUP, REBALANCE_TIMEOUT_MS, Part, cast, groups_of, mixed_cast, stock_cast
+from tests.chaos.schedule import (
+    CLEAN_STOP,
+    FROZEN,
+    KILLED,
+    SORTS_OF_MIXED,
+    Stretch,
+    schedule,
+    schedule_of_clients,
+)
 from tests.chaos.testbed import KAFKA_SESSION_MS, SERVE_SESSION_MS, SERVERS, Actor, ChaosTestbed
 from tests.chaos.watching import Watch
 
@@ -47,7 +55,7 @@ class Options:
     per_s: float = 400.0
     spark: bool = False
     clients: str = "library"
-    """``kafka``: all consumers are stock Kafka clients."""
+    """``kafka``: all consumers are stock Kafka clients. ``mixed``: managed groups of consumers of every kind."""
 
 
 class ChaosRun:
@@ -59,9 +67,8 @@ class ChaosRun:
         self._begin = time.monotonic()
         self._of_clients = options.clients == "kafka"
         self._follower: LogFollower | None = None
-        self._parts = (
-            stock_cast() if self._of_clients else cast(third_party=foreign.SOURCE.is_file(), spark=options.spark)
-        )
+        self._mixed = options.clients == "mixed"
+        self._parts = self._cast()
         if not foreign.SOURCE.is_file():
             self._tell(f"no third-party consumer: {foreign.SOURCE} is not there (it comes with a checkout)")
 
@@ -75,11 +82,16 @@ class ChaosRun:
         with (
             EventWriter(options.directory) as events,
             ResourceWriter(options.directory) as resources,
-            ChaosTestbed(options.directory, options.per_s, for_clients=self._of_clients) as testbed,
+            ChaosTestbed(
+                options.directory,
+                options.per_s,
+                for_clients=self._of_clients or self._mixed,
+                managed_groups=".*" if self._mixed else None,
+            ) as testbed,
         ):
             self._write_run()
             testbed.set_up(self._parts, self._tell)
-            faults = (ClientsFaults if self._of_clients else Faults)(testbed, events, self._tell)
+            faults = (ClientsFaults if self._of_clients or self._mixed else Faults)(testbed, events, self._tell)
             watching = ClientsWatch if self._of_clients else Watch
             watch = watching(testbed, events, resources, lambda actor: self._revive(faults, actor))
             watch.start()
@@ -91,7 +103,7 @@ class ChaosRun:
                     self._compact(testbed)
                 time.sleep(_WARM_S)
                 events.write(Kind.BASELINE)
-                plan = (schedule_of_clients if self._of_clients else schedule)(options.seed, options.minutes)
+                plan = self._plan()
                 for number, stretch in enumerate(plan, start=1):
                     self._tell(
                         f"stretch {number} of {len(plan)}: {stretch.seconds:.0f} s, {len(stretch.planned)} faults"
@@ -109,6 +121,19 @@ class ChaosRun:
                 faults.close()
 
     # --- its parts ---------------------------------------------------------------------------------------------------
+
+    def _cast(self) -> tuple[Part, ...]:
+        if self._of_clients:
+            return stock_cast()
+        if self._mixed:
+            return mixed_cast()
+        return cast(third_party=foreign.SOURCE.is_file(), spark=self._options.spark)
+
+    def _plan(self) -> tuple[Stretch, ...]:
+        seed, minutes = self._options.seed, self._options.minutes
+        if self._of_clients:
+            return schedule_of_clients(seed, minutes)
+        return schedule(seed, minutes, SORTS_OF_MIXED) if self._mixed else schedule(seed, minutes)
 
     def _compact(self, testbed: ChaosTestbed) -> None:
         """The groups log, which is there by now, is compacted all the time from here on."""
@@ -220,7 +245,9 @@ class ChaosRun:
             for actor in testbed.of(role):
                 actor.busy = True
                 faults.stop(actor)
-        if self._of_clients:
+            if role == "consumer" and self._mixed:
+                self._await_departures(testbed)
+        if self._of_clients or self._mixed:
             said = faults.command("audit", "--group-log", "-o", "json")
             (self._options.directory / GROUP_LOG).write_text(said.output, encoding="utf-8")
         if self._follower is not None:
@@ -231,6 +258,16 @@ class ChaosRun:
             actor.process.kill()  # the last of them would wait long for a controller
         for actor in testbed.of("zookeeper"):
             faults.stop(actor)
+
+    def _await_departures(self, testbed: ChaosTestbed) -> None:
+        """Waits until no group has members. A static member stays one until its session ends, and acknowledges
+        nothing meanwhile."""
+        deadline = time.monotonic() + _SETTLE_S
+        while any(testbed.members(group) for group in testbed.groups()):
+            if time.monotonic() >= deadline:
+                self._tell(f"a member has not left within {_SETTLE_S:g} s")
+                return
+            time.sleep(0.2)
 
     def _revive(self, faults: Faults, actor: Actor) -> None:
         self._tell(f"DIED {actor.target}: exit code {actor.process.exit_code}, see {actor.process.log}")

@@ -85,6 +85,9 @@ _SORTS = (
 )
 
 
+SORTS_OF_MIXED = (*_SORTS, _Sort(3, Kind.LEADERS_MOVED, "log"))
+"""The coordinators of stock clients move with the leaders of the groups log."""
+
 # Of stock clients there is no connection to cut but theirs to the instances, which are the instances' links.
 SORTS_OF_CLIENTS = (
     _Sort(4, Kind.KILL, "consumer", (0.0, 10.0)),
@@ -152,7 +155,7 @@ _MEASURING_S = 60.0
 _ROLLING_S = 15.0
 
 
-def schedule(seed: int, minutes: float) -> tuple[Stretch, ...]:
+def schedule(seed: int, minutes: float, sorts: Sequence[_Sort] = _SORTS) -> tuple[Stretch, ...]:
     """The schedule for that many minutes: stretches of turmoil, each followed by a calm with measured failovers of all
     three kinds; one rolling restart in each of the first three.
     """
@@ -164,7 +167,7 @@ def schedule(seed: int, minutes: float) -> tuple[Stretch, ...]:
         rolling = ROLLING if count == 1 else ROLLING[number : number + 1]
         seconds = max(20.0, total_s / count - _MEASURING_S - _ROLLING_S * len(rolling))
         then = (CLEAN_STOP, KILLED, FROZEN, *rolling)
-        stretches.append(Stretch(turmoil(randomness, seconds), seconds, then))
+        stretches.append(Stretch(turmoil(randomness, seconds, sorts), seconds, then))
     return tuple(stretches)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_coord.coordinator.plan.requests import DONE
+from kafka_coord.coordinator.plan.operator_requests import DONE
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.model import Request, RequestType
 from kafka_coord.model import json_fields as fields

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.chaos.journal import Group, Kind, Phase, Usage
+from tests.chaos.journal import Kind, Phase, Usage
 from tests.chaos.judge.findings import Rule, Severity, Status
 from tests.chaos.night import T0, T1, Night, broken, of, violations
 
@@ -117,10 +117,12 @@ def test_a_partition_taken_and_given_back_under_a_fault_is_to_be_looked_at(night
     assert report.held
 
 
-def test_an_eager_group_gives_up_everything(night: Night) -> None:
+def test_an_eager_consumer_gives_up_everything(night: Night) -> None:
+    night.forget("c2.12 opened")
+    night.opened(9, "c2.12", kind="library, eager")
     night.stopped(135, "c2.12", T0)
     night.started(136, "c2.12", {T0: 120})
-    assert night.judged(group=Group("g", topics=("t",), members=("library, eager",))).held
+    assert night.judged().held
 
 
 def test_a_process_that_ended_by_itself_is_told(night: Night) -> None:

@@ -1,4 +1,4 @@
-"""A minute and a half of chaos with real processes. Longer runs have their own command, ``scripts/chaos``."""
+"""A minute of chaos with real processes. Longer runs have their own command, ``scripts/chaos``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIMED = {Rule.CLEAN_FAILOVER, Rule.KILLED_FAILOVER, Rule.FROZEN_COORDINATOR, Rul
 @pytest.mark.timeout(900)
 def test_chaos_breaks_nothing(tmp_path: Path) -> None:
     run = subprocess.run(
-        [sys.executable, "-m", "tests.chaos", "run", "--minutes", "1.5", "--seed", "4", "--dir", str(tmp_path)],
+        [sys.executable, "-m", "tests.chaos", "run", "--minutes", "1", "--seed", "4", "--dir", str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=900,
@@ -31,4 +31,4 @@ def test_chaos_breaks_nothing(tmp_path: Path) -> None:
     assert not broken - TIMED, page
     exercised = {ruling.rule for ruling in report.rulings if ruling.status is not Status.NOT_EXERCISED}
     assert {Rule.NOTHING_MISSING, Rule.ONE_OWNER, Rule.REPEATS, Rule.ORDER, Rule.CONVERGENCE} <= exercised, page
-    assert sum(report.done.values()) > 20, page
+    assert sum(report.done.values()) > 12, page

@@ -19,6 +19,9 @@ from kafka_coord.dev.cluster.server import JvmServer
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.cluster.zookeeper import EnsemblePeer, ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import DevClusterError, StoreUnavailable
+from kafka_coord.model import Member
+from kafka_coord.monitor.cluster import read_cluster
+from kafka_coord.monitor.snapshot import read_groups
 from kafka_coord.zk import layout
 from kafka_coord.zk.session import KazooStore, connect
 from tests.chaos.links import Link, Network
@@ -27,6 +30,8 @@ from tests.chaos.skewed import set_skew
 
 SERVE_SESSION_MS = 6_000
 KAFKA_SESSION_MS = 6_000
+CONSUMER_PROTOCOL_SESSION_MS = 6_000
+"""Of KIP-848 members."""
 SERVERS = 3
 
 _ZOOKEEPER = ZooKeeperSettings(
@@ -109,13 +114,17 @@ class _Front:
 class ChaosTestbed:
     """All processes of a run. The end of the ``with`` block ends all of them, however the run ends."""
 
-    def __init__(self, directory: Path, per_s: float, *, for_clients: bool = False) -> None:
+    def __init__(
+        self, directory: Path, per_s: float, *, for_clients: bool = False, managed_groups: str | None = None
+    ) -> None:
         self.directory = directory.absolute()
         self.lock = threading.Lock()
         self.actors: list[Actor] = []
         self._per_s = per_s
         self._for_clients = for_clients
-        """Whether the instances serve stock Kafka clients, which are all consumers then, and the producer."""
+        """Whether the instances serve stock Kafka clients, which the producer is one of then."""
+        self._managed_groups = managed_groups
+        """The groups of stock clients that the instances manage from the first member on: ``--managed-groups``."""
         self._fronts: dict[int, _Front] = {}
         self._network = Network()
         self._left = ExitStack()
@@ -154,6 +163,11 @@ class ChaosTestbed:
 
     def groups(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(actor.part.group for actor in self.of("consumer") if actor.part))
+
+    def members(self, group: str) -> tuple[Member, ...]:
+        """The members of a managed group. Raises :class:`KafkaCoordError`."""
+        found = read_groups(self.store, [group], read_cluster(self.store))[group]
+        return tuple(found.observation.members.values())
 
     # --- setting it up -----------------------------------------------------------------------------------------------
 
@@ -324,6 +338,9 @@ class ChaosTestbed:
         links = [link, channel]
         if front := self._fronts.get(number):
             arguments += ["--listen-kafka", f"{LOOPBACK}:{front.listens}", "--broker-listener", _hosts(front.broker)]
+            arguments += ["--kafka-consumer-session-timeout-ms", str(CONSUMER_PROTOCOL_SESSION_MS)]
+            if self._managed_groups is not None:
+                arguments += ["--managed-groups", self._managed_groups]
             links += [front.clients, front.broker]
         process = ChildProcess(
             f"serve-{number}", _skewed(skew, "kafka_coord.cli.main", arguments), self._log(f"serve-{number}")

@@ -30,7 +30,7 @@ _MISSED = "IllegalStateException: Committed proposal cached out of order"
 
 
 class Watch:
-    """Runs on threads of its own until closed. Calls ``on_death`` for a process that ended by itself."""
+    """Runs on its own threads until closed. Calls ``on_death`` for a process that ended by itself."""
 
     def __init__(
         self, testbed: ChaosTestbed, events: EventWriter, resources: ResourceWriter, on_death: Callable[[Actor], None]

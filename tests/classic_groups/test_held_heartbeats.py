@@ -1,10 +1,14 @@
-"""How long a heartbeat may be held."""
+"""How long a heartbeat may be held, and what its client is told at the end."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from itertools import pairwise
+
 import pytest
 
-from kafka_coord.classic_groups.held_heartbeats import hold_limit_s, longest_hold_s
+from kafka_coord.classic_groups.errors import Error
+from kafka_coord.classic_groups.held_heartbeats import Beats, hold_limit_s, longest_hold_s
 
 
 @pytest.mark.parametrize(
@@ -25,3 +29,114 @@ def test_the_limit_fits_the_client_and_its_session(
     software: str, session_s: float, silent_s: float, limit_s: float
 ) -> None:
     assert max(0.0, hold_limit_s(longest_hold_s(software), session_s, silent_s)) == pytest.approx(limit_s)
+
+
+AGAIN = Error.COORDINATOR_LOAD_IN_PROGRESS
+SESSION_S = 45.0
+
+
+def test_a_hold_ends_just_before_librdkafka_sends_the_next_heartbeat() -> None:
+    assert Beats(99.0).arrived(100.0, "librdkafka", SESSION_S) == pytest.approx(8.75)
+    assert Beats(99.0).arrived(100.0, "apache-kafka-java", SESSION_S) == pytest.approx(6.0), "its interval begins anew"
+    assert Beats(99.0).arrived(100.0, "librdkafka", 10.0) == pytest.approx(2.75), "the session is short"
+    assert Beats(99.0).arrived(100.0, "librdkafka", 6.0) == pytest.approx(2.0), "shorter than to the next tick"
+
+
+def test_a_commit_makes_librdkafka_send_its_heartbeat_again() -> None:
+    beats, at = Beats(99.0), 100.0
+    beats.arrived(at, "librdkafka", SESSION_S)
+    assert beats.interrupted(at + 4.0) is AGAIN
+    assert beats.arrived(at + 4.1, "librdkafka", SESSION_S) == pytest.approx(4.65), "its ticks stay where they are"
+    assert beats.interrupted(at + 8.7) is Error.NONE, "the next tick is near"
+    assert beats.arrived(at + 9.0, "librdkafka", SESSION_S) == pytest.approx(8.75)
+
+
+def test_other_clients_do_not_send_heartbeats_again() -> None:
+    beats = Beats(99.0)
+    beats.arrived(100.0, "kgo", SESSION_S)
+    assert beats.interrupted(101.0) is Error.NONE
+
+
+@dataclass
+class Librdkafka:
+    """Its heartbeats for a minute, in steps of 0.1 s: ``sent``, and the times without one under way."""
+
+    sent: int = 0
+    silent: list[int] = field(default_factory=list)
+
+    def commits_every(self, period: int) -> Librdkafka:
+        beats, ends, again_at, retries = Beats(99.0), 0, -1, 0
+        for now in range(1020, 1620):
+            is_held, is_tick = now < ends, now % 30 == 0
+            if is_held and (now + 3) % period == 0:
+                answer, ends, is_held = beats.interrupted(now / 10), now, False
+                again_at, retries = (now + 2**retries, retries + 1) if answer is AGAIN else (-1, 0)
+            if now == again_at or (is_tick and not is_held and again_at < now):
+                retries = retries if now == again_at else 0
+                ends = now + round(beats.arrived(now / 10, "librdkafka", SESSION_S) * 10)
+                self.sent += 1
+            elif not is_held:
+                self.silent.append(now)
+        return self
+
+
+def test_a_client_with_automatic_commits_is_hardly_ever_silent() -> None:
+    client = Librdkafka().commits_every(50)
+    assert client.sent <= 20, "as many heartbeats as to Kafka"
+    assert len(client.silent) < 600 * 0.06
+    assert not any(set(range(at, at + 5)) <= {*client.silent} for at in client.silent), "0.5 s at once"
+
+
+@pytest.mark.parametrize("period", [1, 3, 7, 10, 20, 30, 40])
+def test_a_client_that_commits_often_sends_no_more_heartbeats_than_to_kafka(period: int) -> None:
+    assert Librdkafka().commits_every(period).sent <= 20 + 3, "three in hand"
+
+
+@dataclass
+class Java:
+    """The heartbeats of the Java client for ten minutes, in steps of 0.1 s. It sends one 3 s after the one before, even
+    if that is held. After an error, it waits longer each time, until it is answered without one."""
+
+    sent: int = 0
+    silent: list[int] = field(default_factory=list)
+    fine: list[int] = field(default_factory=list)
+    """When an answer had no error."""
+
+    def commits_every(self, period: int) -> Java:
+        beats, is_held, due, failed = Beats(99.0), False, 1020, 0
+        for now in range(1020, 7020):
+            if is_held and (now == due or now % period == 0):
+                is_held = False
+                if beats.interrupted(now / 10) is AGAIN:
+                    assert now != due, "a heartbeat is not asked for because the next one has come"
+                    due, failed = now + min(2**failed, 10), failed + 1
+                else:
+                    self.fine.append(now)
+                    failed = 0
+            if now == due:
+                assert beats.arrived(now / 10, "apache-kafka-java", SESSION_S) > 3.0
+                self.sent, is_held, due = self.sent + 1, True, now + 30
+            if not is_held:
+                self.silent.append(now)
+        return self
+
+
+def test_a_java_client_with_automatic_commits_is_hardly_ever_silent() -> None:
+    client = Java().commits_every(50)
+    assert client.sent <= 10 * 24, "4 a minute more than to Kafka"
+    assert len(client.silent) < 6000 * 0.03
+
+
+def test_a_java_client_that_joins_again_is_asked_again() -> None:
+    beats = Beats(99.0)
+    for at in (100.0, 110.0):
+        beats.joined()
+        beats.arrived(at, "apache-kafka-java", SESSION_S)
+        assert beats.interrupted(at + 1.0) is AGAIN
+
+
+@pytest.mark.parametrize("period", [1, 3, 7, 10, 20, 30, 40, 70])
+def test_a_java_client_that_commits_at_other_times_sends_hardly_more_heartbeats(period: int) -> None:
+    client = Java().commits_every(period)
+    assert client.sent <= 10 * 24 + 3
+    assert max(later - before for before, later in pairwise(client.fine)) <= 80, "its membership goes on"

@@ -111,20 +111,20 @@ class Histories(RuleBasedStateMachine):
         instance = "i" if client == "static" else None
         self._do(Sync(self._token(client), known.member_id, instance, known.generation, assignments=given))
 
-    @rule(client=CLIENTS, longest_s=st.sampled_from([0.0, 15.0, 15.0]))
-    def beat(self, client: str, longest_s: float) -> None:
+    @rule(client=CLIENTS, software=st.sampled_from(["", "librdkafka", "apache-kafka-java"]))
+    def beat(self, client: str, software: str) -> None:
         known = self.clients.setdefault(client, Client())
-        self._do(Heartbeat(self._token(client), known.member_id, None, known.generation, longest_s))
+        self._do(Heartbeat(self._token(client), known.member_id, None, known.generation, software))
 
-    @rule(lost=st.booleans())
-    def end_holds(self, lost: bool) -> None:
+    @rule(lost=st.booleans(), by_client=st.booleans())
+    def end_holds(self, lost: bool, by_client: bool) -> None:
         """Ends their limits, or their connections."""
         for token, one in list(self.held.items()):
             if lost:
                 del self.held[token], self.waiting[token]
                 self._do(ConnectionLost(frozenset({token})))
             else:
-                self._do(Released(token, one.member_id))
+                self._do(Released(token, one.member_id, by_client))
                 assert token not in self.held
 
     @rule(client=CLIENTS)
@@ -173,7 +173,7 @@ class Histories(RuleBasedStateMachine):
     def pass_time(self, seconds: float) -> None:
         end = self.now + seconds
         if seconds > 10.0 / 3:
-            self.end_holds(lost=False)
+            self.end_holds(lost=False, by_client=False)
         for _ in range(1_000):
             if self.group.due > end:
                 break

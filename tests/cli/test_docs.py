@@ -51,7 +51,7 @@ def typed_in_help() -> Iterator[tuple[str, str]]:
 
 def parse(line: str) -> None:
     """Parses a command line as the program would, without running it. Raises :class:`click.UsageError`."""
-    words = shlex.split(re.split(r" [|>#] | {2,}#|\)", line.replace("…", "x"))[0])
+    words = shlex.split(re.split(r" (?:[|#]|>+) | {2,}#|\)", line.replace("…", "x"))[0])
     words = [_PLACEHOLDERS.get(word, word) for word in words]
     name = words.pop(0)
     ctx: click.Context = click.Context(cli, info_name=name)

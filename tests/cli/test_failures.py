@@ -33,7 +33,7 @@ def one_line(err: str) -> str:
         (("--config", "/no/such.toml", "groups", "list"), 2, "/no/such.toml cannot be read"),
         (("--kafka-property", "nonsense", "groups", "list"), 2, "is not KEY=VALUE"),
         (("serve",), 2, "serve.broker_id is not set"),
-        (("serve", "--broker-id", "one"), 2, "serve.broker_id: 'one' from flag --broker-id cannot be used"),
+        (("serve", "--broker-id", "one"), 2, "serve.broker_id: 'one' from flag --broker-id is invalid"),
         (("groups", "pause"), 2, "name one group, or give --all"),
         (("consume", "--group", "g"), 2, "give one of --topic, --include, --exclude"),
         (("consume", "--group", "g", "--topic", "t", "--formatter", "{secret}"), 2, "{secret} is not one of"),
@@ -43,7 +43,7 @@ def one_line(err: str) -> str:
         (("groups", "reset-offsets", "g", "--to-earliest"), 2, "choose topics"),
         (("groups", "reset-offsets", "g", "--to-earliest", "--to-latest", "--all-topics"), 2, "2 rules given"),
         (("groups", "reset-offsets", "g", "--topic", "t:5-1", "--to-earliest"), 2, "is not a range"),
-        (("groups", "settings", "g", "--assignor", "magic"), 2, "known are range, roundrobin, sticky, weighted"),
+        (("groups", "settings", "g", "--assignor", "magic"), 2, "use one of range, roundrobin, sticky, weighted"),
         (("coordinator", "withdraw", "../brokers"), 7, "is not a request id"),
     ],
 )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 
 import pytest
 
-from kafka_coord.model import Request, RequestType
+from kafka_coord.cli.options import who
+from kafka_coord.model import Request, RequestType, TopicPartition
 from kafka_coord.model import json_fields as fields
-from kafka_coord.monitor.requests import read_requests
+from kafka_coord.monitor.requests import ask, read_requests
 from kafka_coord.zk import layout
 from tests.cli.running import Run, started
 from tests.coordinator.harness import World
@@ -53,6 +55,44 @@ def test_history_lists_moves(elected: World, coord: Run) -> None:
     assert coord("groups", "history", "nobody").code == 7
 
 
+def test_every_action_leaves_who_why_and_what_it_changed(elected: World, coord: Run, caplog) -> None:
+    caplog.set_level(logging.INFO)
+    consumer = elected.consumer("c1").join()
+    eventually(lambda: stable(coord, 1))
+    coord("groups", "settings", "delays", "--assignor", "range", "--reason", "as before")
+    coord("groups", "pause", "delays", "--reason", "disks")
+    coord("groups", "resume", "delays", "--reason", "disks are back")
+    coord("groups", "rebalance", "delays", "--reason", "more memory", "--wait")
+    coord("groups", "evict", "delays", "c1", "--reason", "stuck", "--wait")
+    consumer.position.clear()
+    offsets = {TopicPartition("flights", 0): 7}
+    request = Request(RequestType.RESET_OFFSETS, "delays", offsets=offsets, by="alice@here", change="flights 0: - → 7")
+    ask(elected.store, request, 10, print)
+    coord("groups", "delete-offsets", "delays", "--topic", "flights:0", "--yes", "--reason", "bug 17")
+
+    def trail() -> list[tuple[str, str | None, str | None]]:
+        rows = coord("groups", "history", "delays", "--actions", "-o", "json").json()
+        assert all("@" in row["by"] and row["at"] for row in rows)
+        return [(row["action"], row["reason"], row["change"]) for row in rows]
+
+    expected = [
+        ("settings", "as before", "assignor: sticky → range"),
+        ("pause", "disks", None),
+        ("resume", "disks are back", f"was paused by {who()} (disks)"),
+        ("rebalance", "more memory", None),
+        ("evict", "stuck", "c1"),
+        ("reset-offsets", None, "flights 0: - → 7"),
+        ("delete-offsets", "bug 17", "flights 0: 7 → -"),
+    ]
+    assert trail() == expected
+    assert f"{who()}: delete-offsets (bug 17): flights 0: 7 → - group=delays" in caplog.messages
+    assert "bug 17" in coord("groups", "history", "delays").out
+    elected.instance(2).start()
+    coord("coordinator", "resign")
+    coord("groups", "rebalance", "delays")
+    assert trail() == [*expected, ("rebalance", None, None)]
+
+
 def test_evict_takes_the_registration_and_the_partitions(elected: World, coord: Run) -> None:
     elected.consumer("c1").join()
     elected.consumer("c2").join()
@@ -63,9 +103,20 @@ def test_evict_takes_the_registration_and_the_partitions(elected: World, coord: 
     assert ran.code == 0, ran.err
     found = coord("groups", "describe", "delays", "--members", "-o", "json").json()["members"]
     assert [(row["consumer"], row["owned"]) for row in found] == [("c1", {"flights": "0-3"})]
-    ran = coord("groups", "evict", "delays", "c2")
-    assert ran.code == 6
-    assert "not a member" in ran.err
+    ran = coord("groups", "evict", "delays", "c1", "c2")
+    assert ran.code == 7
+    assert "c2 is not a member of group delays, whose members are c1; nobody was evicted" in ran.err
+    assert coord("groups", "evict", "nobody", "c1").code == 7
+    assert stable(coord, 1)
+
+
+def test_evict_takes_several_consumers(elected: World, coord: Run) -> None:
+    for name in ("c1", "c2", "c3"):
+        elected.consumer(name).join()
+    eventually(lambda: stable(coord, 3))
+    ran = coord("groups", "evict", "delays", "c2", "c3", "--wait", "-o", "json")
+    assert [answer["result"] for answer in ran.json()] == ["done", "done"]
+    assert stable(coord, 1)
 
 
 def test_a_paused_group_stays_as_it_is_until_resumed(elected: World, coord: Run) -> None:
@@ -78,8 +129,13 @@ def test_a_paused_group_stays_as_it_is_until_resumed(elected: World, coord: Run)
     assert found["state"] == "Paused"
     assert found["paused"]["reason"] == "disks"
     assert "@" in found["paused"]["by"]
-    waited = coord("groups", "rebalance", "delays", "--timeout", "0.3")
+    waited = coord("groups", "rebalance", "delays", "--wait")
     assert waited.code == 8
+    assert f"is pending until the group is resumed: group 'delays' is paused by {who()} since 20" in waited.err
+    assert ": disks. Withdraw it: kafka-coord coordinator withdraw request-" in waited.err
+    (pending,) = coord("groups", "describe", "delays", "--state", "-o", "json").json()["requests"]
+    assert (pending["type"], pending["by"], pending["result"]) == ("rebalance", who(), None)
+    assert "rebalance by" in coord("groups", "describe", "delays", "--state").out
 
     assert coord("groups", "resume", "delays", "--wait").code == 0
     assert stable(coord, 2)
@@ -94,9 +150,13 @@ def test_all_groups_are_paused_and_resumed_at_once(elected: World, coord: Run) -
     assert coord("groups", "pause", "--all", "--reason", "upgrade", "--wait").code == 0
     elected.consumer("c1", group="second").join()
     assert coord("groups", "describe", "second", "-o", "json").json()["state"] == "Paused"
-    assert "ALL GROUPS ARE PAUSED" in coord("coordinator", "status").out
+    assert f"ALL GROUPS ARE PAUSED by {who()} since 20" in coord("coordinator", "status").out
+    stored = elected.store.get(layout.PAUSED)
+    elected.store.set(layout.PAUSED, b"\xff")
+    assert "ALL GROUPS ARE PAUSED (by whom cannot be read)" in coord("coordinator", "status").out
+    elected.store.set(layout.PAUSED, stored.data)
     only = coord("groups", "resume", "delays")
-    assert "lift that with: kafka-coord groups resume --all" in only.err
+    assert "to lift that pause: kafka-coord groups resume --all" in only.err
     assert coord("groups", "resume", "--all", "--wait").code == 0
     assert stable(coord, 1, "second")
 
@@ -114,9 +174,12 @@ def test_settings_are_changed_one_by_one_and_obeyed(elected: World, coord: Run) 
         "assignor": "range",
         "rebalance_timeout_ms": 30_000,
         "offsets_retention_ms": 604_800_000,
+        "origin": dict.fromkeys(("assignor", "rebalance_timeout_ms", "offsets_retention_ms"), "znode"),
     }
     eventually(lambda: coord("groups", "history", "delays", "-o", "json").json()[-1]["assignor"] == "range")
-    assert coord("groups", "settings", "delays", "--assignor", "default", "-o", "json").json()["assignor"] is None
+    default = coord("groups", "settings", "delays", "--assignor", "default", "-o", "json").json()
+    assert (default["assignor"], default["origin"]["assignor"]) == (None, "default")
+    assert default["origin"]["rebalance_timeout_ms"] == "znode"
     assert coord("groups", "settings", "nobody", "--assignor", "range").code == 7
     assert coord("groups", "settings", "nobody", "--assignor", "range", "--create").code == 0
 
@@ -163,6 +226,58 @@ def test_resign_hands_over_to_the_other_instance(elected: World, coord: Run) -> 
 
     assert ran.code == 0, ran.err
     eventually(lambda: coord("coordinator", "status", "-o", "json").out.startswith('{\n  "coordinator": 2,'))
+
+
+def test_resign_hands_over_to_the_one_that_is_named(elected: World, coord: Run) -> None:
+    for broker_id in (2, 3):
+        elected.instance(broker_id).start()
+    for successor, epoch in ((3, 2), (1, 3)):  # and back at once
+        ran = coord("coordinator", "resign", "--to", str(successor))
+        assert ran.code == 0, ran.err
+        assert ran.out == f"done: broker {successor} coordinates, epoch {epoch}\n"
+    actions = coord("coordinator", "history", "-o", "json").json()["actions"]
+    assert [row["change"] for row in actions] == ["to broker 3", "to broker 1"]
+    for successor, problem in (
+        (1, "broker 1 coordinates already"),
+        (9, "no instance runs beside broker 9; instances run beside broker 1, 2, 3"),
+    ):
+        ran = coord("coordinator", "resign", "--to", str(successor))
+        assert (ran.code, ran.err) == (6, f"kafka-coord: refused: {problem}\n")
+
+
+def test_the_history_of_the_cluster_has_elections_and_what_concerns_no_group(elected: World, coord: Run) -> None:
+    elected.instance(2).start()
+    elected.store.ensure_path(layout.group("delays"))
+    coord("groups", "pause", "--all", "--reason", "upgrade")
+    coord("groups", "resume", "--all")
+    coord("coordinator", "resign", "--reason", "host goes down")
+    eventually(lambda: coord("coordinator", "status").code == 0)  # the other one is elected
+    coord("groups", "delete", "delays", "--yes", "--reason", "old")
+
+    def seen() -> tuple[list[tuple[int, str, str | None]], list[tuple[str, str | None, str | None]]]:
+        found = coord("coordinator", "history", "-o", "json").json()
+        assert {row["by"] for row in found["actions"]} <= {who()}
+        return (
+            [(row["epoch"], row["host"], row["why"]) for row in found["elections"]],
+            [(row["action"], row["reason"], row["change"]) for row in found["actions"]],
+        )
+
+    resigned = f"an operator asked for it: {who()}: resign (host goes down)"
+    expected = (
+        [(1, "kafka-1", resigned), (2, "kafka-2", None)],
+        [
+            ("pause --all", "upgrade", None),
+            ("resume --all", None, f"was paused by {who()} (upgrade)"),
+            ("resign", "host goes down", None),
+            ("delete-group", "old", "group delays"),
+        ],
+    )
+    eventually(lambda: seen() == expected)
+    elected.store.delete(layout.COORDINATOR)  # its own election ends without its knowledge
+    eventually(lambda: len(seen()[0]) == 3)
+    assert seen()[0][1] == (2, "kafka-2", "its session ended, or it was deposed")
+    assert resigned in coord("coordinator", "history").out
+    assert "4711" in coord("coordinator", "status").out
 
 
 def test_without_a_coordinator_a_request_stays_queued_and_says_so(world: World, coord: Run) -> None:

@@ -31,6 +31,8 @@ def rebalancing(tree: Tree) -> Tree:
 
 def test_offsets_as_json_are_what_docs_operations_promises(rebalancing: Tree, coord: Run) -> None:
     found = coord("groups", "describe", "delays", "--offsets", "-o", "json").json()
+    committed = [one.pop("committed_at") for one in found["offsets"]]
+    assert [bool(one) for one in committed] == [True, True, True, False]
     row = {"topic": "flights", "holding": "owned", "end_offset": None, "lag": None}
     assert found == {
         "group": "delays",
@@ -43,6 +45,9 @@ def test_offsets_as_json_are_what_docs_operations_promises(rebalancing: Tree, co
             row | {"partition": 2, "owner": "c2", "committed_offset": 7},
             row | {"partition": 3, "owner": "c2", "committed_offset": None, "holding": "stopping"},
         ],
+        "lag": None,
+        "worst_lag": None,
+        "lag_unknown": 4,
         "lag_note": "lag is unknown: no live broker is registered below /brokers/ids",
         "unreadable": [],
     }
@@ -112,6 +117,7 @@ def test_state_as_json(rebalancing: Tree, coord: Run) -> None:
         "rebalance_timeout_ms": 30_000,
         "offsets_retention_ms": 604_800_000,
         "paused": None,
+        "requests": [],
         "unreadable": [],
     }
 
@@ -275,6 +281,20 @@ def test_stable_is_what_the_coordinator_itself_calls_stable(world: World, coord:
     eventually(stable)
 
 
+def test_a_pattern_takes_whole_names(tree: Tree, coord: Run) -> None:
+    for topic, partitions in {"flights": 4, "flights-old": 1, "routes": 2, "__internal": 1}.items():
+        tree.topic(topic, partitions)
+
+    def taken(*arguments: str) -> dict[str, int]:
+        return {row["topic"]: row["partitions"] for row in coord("groups", "match", *arguments, "-o", "json").json()}
+
+    assert taken("flights") == {"flights": 4}
+    assert taken("flights.*,routes") == {"flights": 4, "flights-old": 1, "routes": 2}
+    assert taken("flights.*", "--exclude") == {"routes": 2}
+    assert coord("groups", "match", "none").err == "0 of 4 topics\n"
+    assert coord("groups", "match", "(").code == 2
+
+
 def test_two_thousand_groups_are_listed_in_a_few_reads(tree: Tree, coord: Run) -> None:
     from kafka_coord.zk.store import Create
 
@@ -293,6 +313,36 @@ def test_two_thousand_groups_are_listed_in_a_few_reads(tree: Tree, coord: Run) -
     from kafka_coord.monitor.groups import list_groups
 
     tree.store.read_many = counted  # type: ignore[method-assign]
-    _, rows = list_groups(tree.store)
+    _, rows, _ = list_groups(tree.store)
     assert len(rows) == 2_000
     assert len(reads) <= 4
+
+
+def test_the_status_names_what_keeps_a_partition_from_being_started(tree: Tree, coord: Run) -> None:
+    """The coordinator tells nobody to start it, so the status must not say so either."""
+    tree.coordinator()
+    tree.topic("flights", 1)
+    tree.group("delays")
+    tree.member("delays", "b2")
+    tree.ledger("delays", "b2")
+    tree.target("delays", {"b2": "0"})
+    assert "told b2 to start" in status(coord)
+    tree.offset("delays", "flights", 0, b"garbage")
+    assert "cannot start flights[0]: /consumers/groups/delays/offsets/flights/0 is unreadable" in status(coord)
+    assert "told" not in status(coord)
+
+
+def test_the_status_names_a_command_that_cannot_be_read(tree: Tree, coord: Run) -> None:
+    tree.coordinator()
+    tree.topic("flights", 1)
+    tree.group("delays")
+    tree.member("delays", "g1")
+    tree.ledger("delays", "g1", owned="0")
+    tree.target("delays", {"g1": "0"})
+    tree.put(layout.command("delays", "g1", "stop-0000000099"), b"garbage")
+    assert "g1 cannot read its command stop-0000000099" in status(coord)
+    assert "waiting for g1" not in status(coord)
+
+
+def status(coord: Run) -> str:
+    return str(coord("groups", "describe", "delays", "--state", "-o", "json").json()["status"])

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 import signal
 import socket
+import threading
+import urllib.error
 import urllib.request
 from pathlib import Path
 
+import pytest
+
+from kafka_coord.cli.serve import log_dead_thread
 from kafka_coord.dev.cluster.ports import free_port
 from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.zk import layout
@@ -33,6 +40,10 @@ def test_serve_registers_coordinates_reports_ready_and_resigns_at_sigterm(
             assert cluster.coordinator.endpoints == {"http": address}
             with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as metrics:
                 assert b"kafka_coord_elected" in metrics.read()
+            with urllib.request.urlopen(f"http://{address}/api/v1/cluster", timeout=20) as cluster_document:
+                assert json.load(cluster_document)["coordinator"] == 7
+            with urllib.request.urlopen(f"http://{address}/", timeout=20) as page:
+                assert page.url == f"http://{address}/dashboard/"
             world.consumer("c1").join()
             world.settles("c1", partitions=4)
 
@@ -46,13 +57,47 @@ def test_serve_registers_coordinates_reports_ready_and_resigns_at_sigterm(
     assert world.store.exists(layout.instance(7)) is None
 
 
-def test_serve_is_set_by_file_and_variable(world: World, zk_hosts: str, tmp_path: Path) -> None:
+def test_serve_is_set_by_file_and_variable_and_logs_json(world: World, zk_hosts: str, tmp_path: Path) -> None:
     file = tmp_path / "coord.toml"
     file.write_text(f'[zookeeper]\nhosts = "{zk_hosts}"\nsession_timeout_ms = 4000\n[serve]\nbroker_id = 1\n')
-    with started("serve", "--config", str(file), KAFKA_COORD_SERVE_BROKER_ID="2") as process:
+    variables = {"KAFKA_COORD_SERVE_BROKER_ID": "2", "KAFKA_COORD_SERVE_LOG_FORMAT": "json"}
+    with started("serve", "--config", str(file), **variables) as process:
         eventually(lambda: read_cluster(world.store).instances)
         assert set(read_cluster(world.store).instances) == {2}
-        assert process.ended(by=signal.SIGINT).code == 0
+        eventually(lambda: {'"ready"', '"started"'} <= set(process.err.read_text().replace(",", " ").split()))
+        ran = process.ended(by=signal.SIGINT)
+    assert ran.code == 0
+    said = {line["event"]: line for line in map(json.loads, ran.err.splitlines()) if "event" in line}
+    assert {"ready", "elected", "started", "stopping", "stepped_down", "stopped"} <= said.keys()
+    assert said["elected"]["broker_id"] == said["ready"]["broker_id"] == 2
+
+
+def test_a_signal_sets_the_log_level_to_debug_and_back(world: World, zk_hosts: str) -> None:
+    with started("serve", "--broker-id", "1", "-z", zk_hosts) as process:
+        eventually(lambda: read_cluster(world.store).coordinator)
+        process.process.send_signal(signal.SIGUSR1)
+        eventually(lambda: "log level: DEBUG, until" in process.err.read_text())
+        world.consumer("c1").join()
+        world.settles("c1", partitions=4)
+        eventually(lambda: process.err.read_text().count(" DEBUG ") > 1)
+        process.process.send_signal(signal.SIGUSR1)
+        eventually(lambda: "log level: INFO, until" in process.err.read_text())
+        ran = process.ended(by=signal.SIGTERM)
+    quiet, _, after = re.split(".* log level: .*\n", ran.err)
+    assert " DEBUG " not in quiet + after
+
+
+def test_serve_measures_the_lag_for_the_metrics_only_if_told_to(world: World, zk_hosts: str) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    arguments = ("serve", "--broker-id", "1", "--listen-http", address, "-z", zk_hosts)
+    variables = {"KAFKA_COORD_SERVE_LAG_METRICS_GROUPS": "5", "KAFKA_COORD_SERVE_HTTP_DASHBOARD": "no"}
+    with started(*arguments, **variables) as process:
+        eventually(lambda: "cannot measure the lag of the groups: no live broker" in process.err.read_text())
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"http://{address}/dashboard/", timeout=20)
+        assert process.ended(by=signal.SIGTERM).code == 0
+    with started(*arguments[:3], "-z", zk_hosts, KAFKA_COORD_SERVE_LAG_METRICS_GROUPS="5") as process:
+        assert process.ended().code == 2
 
 
 def test_a_second_serve_with_the_same_broker_id_says_so_and_ends(tree: Tree, zk_hosts: str) -> None:
@@ -66,8 +111,11 @@ def test_a_second_serve_with_the_same_broker_id_says_so_and_ends(tree: Tree, zk_
     assert ran.code != 0
     assert "Traceback" not in ran.err
     last = ran.err.strip().splitlines()[-1]
-    assert last.startswith("kafka-coord: ")
-    assert "1" in last
+    assert last.startswith("kafka-coord: broker id 1 is taken by an instance on host ")
+    assert last.endswith("stop it, or use another broker id here")
+    assert f", pid {first.process.pid}, since 20" in last
+    waiting = [line for line in ran.err.splitlines() if "for its session to end" in line]
+    assert 1 <= len(waiting) <= 3, "once, then every 5 s"
 
 
 def test_serve_waits_for_a_zookeeper_that_is_not_up_yet_and_can_be_stopped() -> None:
@@ -95,3 +143,14 @@ def test_secrets_are_in_no_log_line(world: World, zk_hosts: str) -> None:
     assert ran.code == 0
     assert "DEBUG" in ran.err
     assert "hunter2" not in ran.err
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_dies_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(threading, "excepthook", log_dead_thread)
+    doomed = threading.Thread(target=lambda: 1 / 0, name="managed-groups")
+    doomed.start()
+    doomed.join()
+    (record,) = caplog.records
+    assert record.getMessage() == "the thread managed-groups has ended (a bug): restart this instance"
+    assert record.exc_info is not None

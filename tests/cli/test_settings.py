@@ -9,6 +9,7 @@ import pytest
 
 from kafka_coord.errors import SettingsError
 from kafka_coord.settings import Secret, Settings, keys, load_settings, variable_of
+from tests.cli.running import run
 
 
 def written(tmp_path: Path, toml: str) -> Path:
@@ -39,7 +40,7 @@ def test_the_file_may_be_named_by_a_variable(tmp_path: Path) -> None:
     assert load_settings(environ={"KAFKA_COORD_CONFIG": str(file)}).zookeeper.hosts == "file:1"
 
 
-ANY_TEXT = ("password", "username", "hosts", "secret")
+ANY_TEXT = ("password", "username", "hosts", "secret", "managed_groups")
 
 
 @pytest.mark.parametrize("key", sorted(key for key in keys() if not key.endswith(ANY_TEXT)))
@@ -174,6 +175,23 @@ def test_secrets_are_never_shown(caplog: pytest.LogCaptureFixture) -> None:
     assert found.zookeeper.digest is not None
     assert found.zookeeper.digest.reveal() == "alice:hunter2"
     assert found.kafka.properties["sasl.password"] == "hunter2"
+
+
+def test_every_setting_is_shown_with_its_source_and_no_secret(tmp_path: Path) -> None:
+    file = written(tmp_path, '[kafka]\nsasl.password = "hunter2"\n[serve]\nbroker_id = 3\n')
+    variables = {"KAFKA_COORD_ZOOKEEPER_DIGEST": "alice:hunter2", "KAFKA_COORD_CONFIG": str(file)}
+
+    ran = run("settings", "show", "-z", "zk1:1", "-o", "json", **variables)
+
+    found = {row["setting"]: (row["value"], row["origin"]) for row in ran.json()}
+    assert found.keys() == {*keys(), "kafka.sasl.password"}
+    assert {key: one for key, one in found.items() if one[1] != "default"} == {
+        "zookeeper.hosts": ("zk1:1", "flag --zookeeper"),
+        "zookeeper.digest": ("Secret(…)", "variable KAFKA_COORD_ZOOKEEPER_DIGEST"),
+        "serve.broker_id": (3, str(file)),
+        "kafka.sasl.password": ("Secret(…)", str(file)),
+    }
+    assert found["serve.look_interval_ms"] == (60_000, "default")
 
 
 def test_a_refused_secret_is_not_quoted() -> None:

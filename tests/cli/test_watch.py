@@ -20,7 +20,7 @@ def test_a_pipe_gets_one_look_after_the_other(world: World, coord: Run) -> None:
     world.consumer("c1").join()
     world.settles("c1", partitions=4)
     out = coord("watch", "--count", "2", "--interval", "0.1").out
-    assert out.count("broker 1 coordinates, epoch 1; 1 groups") == 2
+    assert out.count("broker 1 coordinates, epoch 1; 1 group\n") == 2
     assert out.count("flights[0-3]") == 2
 
 

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from kafka_coord.dev.cluster.kafka import KafkaCluster
+from kafka_coord.monitor.lag_metrics import LagSampler
+from kafka_coord.zk import connect
 from tests.cli.running import Run, run, started
 from tests.coordinator.harness import Instance
 from tests.waiting import eventually
@@ -86,6 +88,101 @@ def test_what_was_printed_is_committed_and_no_more(coord: Run, loaded: str, grou
     assert sum(row["committed_offset"] for row in rows) == sum(row["end_offset"] for row in rows) == 300
 
 
+def test_the_lag_of_everything_the_largest_first(coord: Run, loaded: str, group: str) -> None:
+    more = f"{group}-more"
+    for name in (group, more):
+        ran = coord("consume", "--group", name, "--topic", loaded, "--from-beginning", "--max-messages", "300")
+        assert ran.code == 0, ran.err
+
+    ran = coord("groups", "reset-offsets", more, "--all-topics", "--to-offset", "41", "--execute")
+    assert ran.code == 0, ran.err
+    listed = coord("groups", "list", "--lag", "-o", "json").json()
+    lags = {row["group"]: row["lag"] for row in listed}
+    assert (lags[group], lags[more]) == (0, 177)
+    assert [row["lag"] or 0 for row in listed] == sorted((row["lag"] or 0 for row in listed), reverse=True)
+    row = next(row for row in listed if row["group"] == more)
+    one = coord("groups", "describe", more, "--by-lag", "-o", "json").json()
+    assert {name: one[name] for name in ("lag", "worst_lag", "lag_unknown")} == {
+        name: row[name] for name in ("lag", "worst_lag", "lag_unknown")
+    }
+    assert one["offsets"][0]["lag"] == row["worst_lag"]
+
+    both = coord("groups", "describe", group, more, "--offsets", "-o", "json").json()
+    assert [(one["group"], one["lag"]) for one in both] == [(group, 0), (more, 177)]
+    shown = coord("groups", "describe", "--all-groups", "--topic", f"{loaded}:0-2", "--by-lag")
+    assert {line.split()[0] for line in shown.out.splitlines()[1:]} == {group, more}
+    assert "lag: 177 in 6 partitions, at most" in shown.err
+    assert len(coord("groups", "describe", group, more, "--topic", f"{loaded}:1", "-o", "tsv").out.splitlines()) == 3
+
+
+def test_the_metrics_tell_the_lag_of_the_groups_furthest_behind(
+    coord: Run, kafka_cluster: KafkaCluster, loaded: str, group: str
+) -> None:
+    ran = coord("consume", "--group", group, "--topic", loaded, "--from-beginning", "--max-messages", "300")
+    assert ran.code == 0, ran.err
+    assert coord("groups", "reset-offsets", group, "--all-topics", "--to-earliest", "--execute").code == 0
+    leads = True
+    sampler = LagSampler(lambda: connect(kafka_cluster.zookeeper), {}, lambda: leads, most=1, interval_s=0.1)
+    try:
+        found = eventually(lambda: {one.name: one.samples for one in sampler.collect()})
+        (lag,) = found["kafka_coord_group_lag_records"]
+        furthest, *others = coord("groups", "list", "--lag", "-o", "json").json()
+        assert (lag.labels, lag.value) == ({"group": furthest["group"], "kind": "managed"}, furthest["lag"])
+        assert lag.value >= 300
+        assert found["kafka_coord_group_lag_unknown_partitions"][0].value == furthest["lag_unknown"]
+        assert found["kafka_coord_group_lag_left_out_groups"][0].value == len(others)
+        leads = False
+        assert list(sampler.collect()) == []
+    finally:
+        sampler.close()
+
+
+def test_a_group_gets_offsets_before_its_first_consumer(coord: Run, loaded: str, group: str) -> None:
+    reset = partial(coord, "groups", "reset-offsets", group, "--topic", loaded, "--to-latest", "--execute")
+    assert reset().code == 7
+    assert reset("--create", "--reason", "new").code == 0
+    assert {row["lag"] for row in offsets(coord, group)} == {0}
+    trail = coord("groups", "history", group, "--actions", "-o", "json").json()
+    assert [(row["action"], row["reason"]) for row in trail] == [("settings", "new"), ("reset-offsets", "new")]
+    assert trail[0]["change"] == "created"
+    assert reset("--create").code == 0
+    assert coord("groups", "describe", group, "--state", "-o", "json").json()["state"] == "Empty"
+
+
+def test_names_of_groups_and_all_groups_exclude_each_other(coord: Run, loaded: str, group: str) -> None:
+    assert coord("groups", "describe").code == 2
+    assert coord("groups", "describe", group, "--all-groups").code == 2
+    assert coord("groups", "describe", group, "nobody").code == 7
+    coord("consume", "--group", group, "--topic", loaded, "--from-beginning", "--max-messages", "1")
+    assert coord("groups", "describe", group, "--topic", "another").code == 7
+
+
+def test_offsets_are_reset_while_a_consumer_runs(
+    coord: Run, kafka_cluster: KafkaCluster, loaded: str, group: str
+) -> None:
+    arguments = ("consume", "--group", group, "--topic", loaded, "--from-beginning", "--consumer-id", "c1")
+    with started(*arguments, "--max-messages", "600", "-z", kafka_cluster.zookeeper) as process:
+        printed = [process.line() for _ in range(300)]
+        eventually(lambda: sum(row["committed_offset"] or 0 for row in offsets(coord, group)) == 300)
+        reset = partial(coord, "groups", "reset-offsets", group, "--topic", loaded, "--to-earliest", "--execute")
+        refused = reset()
+        assert refused.code == 6
+        assert "owned by c1; nothing was changed. Stop these consumers, or add --pause to reset while they run" in (
+            refused.err
+        )
+        ran = reset("--pause", "--reason", "bug 17")
+        assert ran.code == 0, ran.err
+        again = process.ended(within_s=60)
+    assert again.code == 0, again.err
+    assert sorted(again.out.splitlines()) == sorted(map(str.rstrip, printed))
+    trail = coord("groups", "history", group, "--actions", "-o", "json").json()
+    assert [row["action"] for row in trail] == ["pause", "evict", "reset-offsets", "resume"]
+    assert {row["reason"] for row in trail} == {"bug 17"}
+    assert trail[2]["change"] == f"to-earliest: {loaded} " + ", ".join(
+        f"{row['partition']}: {row['end_offset']} → 0" for row in offsets(coord, group)
+    )
+
+
 def test_ctrl_c_leaves_the_group_and_commits_what_was_printed(
     coord: Run, kafka_cluster: KafkaCluster, loaded: str, group: str
 ) -> None:
@@ -145,6 +242,33 @@ def test_reset_offsets_previews_executes_exports_and_takes_back(
     assert [row["committed_offset"] for row in offsets(coord, group)] == [0, 0, 0]
     file.write_text("no-such-topic,0,1\n")
     assert reset("--from-file", str(file)).code == 7
+
+
+def test_offsets_of_several_groups_are_exported_reset_and_taken_back(
+    coord: Run, loaded: str, group: str, tmp_path: Path
+) -> None:
+    groups = [f"{group}-a", f"{group}-b"]
+    reset = partial(coord, "groups", "reset-offsets")
+    made = reset(*groups, "--topic", loaded, "--to-latest", "--execute", "--create", "-o", "json")
+    assert made.code == 0, made.err
+    ends = {(row["group"], row["partition"]): row["new_offset"] for row in made.json()}
+    lines = [f"{name},{loaded},{partition},{offset}" for (name, partition), offset in ends.items()]
+
+    exported = reset(*groups, "--all-topics", "--to-current", "--export").out
+    assert exported.splitlines() == lines
+    assert set(lines) <= set(reset("--all-groups", "--all-topics", "--to-current", "--export").out.splitlines())
+    assert reset(*groups, "--topic", f"{loaded}:1", "--to-earliest", "--execute").code == 0
+    file = tmp_path / "offsets.csv"
+    file.write_text(exported)
+    taken_back = reset("--all-groups", "--from-file", str(file), "--execute", "-o", "json").json()
+
+    changed = {(row["group"], row["partition"]) for row in taken_back if row["current_offset"] != row["new_offset"]}
+    assert changed == {(name, 1) for name in groups}
+    shifted = reset(*groups, "--topic", loaded, "--shift-by", "-1")
+    assert {row["committed_offset"] for name in groups for row in offsets(coord, name)} == set(ends.values())
+    assert shifted.code == 0, shifted.err
+    assert reset("--all-groups", "--topic", "no-such-topic", "--to-latest").code == 7
+    assert reset(groups[0], "no-such-group", "--topic", loaded, "--to-latest", "--execute").code == 7
 
 
 def test_reset_is_refused_while_somebody_owns_the_partition(
@@ -223,4 +347,4 @@ def test_watch_shows_owners_and_lag(coord: Run, loaded: str, group: str) -> None
 def test_doctor_finds_nothing_wrong_with_three_brokers(coord: Run) -> None:
     ran = coord("doctor", "--all")
     assert ran.code == 0, ran.out
-    assert "3 brokers registered, all of their listeners accept connections" in ran.out
+    assert "3 brokers registered; all listeners accept connections" in ran.out

@@ -42,7 +42,8 @@ class Connected:
 @dataclass
 class ChannelByHand:
     """Records the connector's leaves and registrations. ``failures`` are raised by attempts to leave, ``unavailable``
-    by attempts to register, in order; ``holder`` has the name."""
+    by attempts to register, in order; ``holder`` has the name. ``commands`` are in the channel; ``watcher`` is notified
+    of more."""
 
     group: str = "g"
     consumer: str = "c"
@@ -52,6 +53,11 @@ class ChannelByHand:
     unavailable: list[Exception] = field(default_factory=list)
     registrations: int = 0
     registered: bool = False
+    abandoned: list[Registration] = field(default_factory=list)
+    commands: dict[CommandId, Command] = field(default_factory=dict)
+    listings: int = 0
+    reads: list[CommandId] = field(default_factory=list)
+    watcher: Watcher | None = None
 
     def register(self, value: bytes) -> Registration | Holder:
         del value
@@ -76,14 +82,16 @@ class ChannelByHand:
         return self.registered
 
     def outstanding(self, watcher: Watcher | None = None) -> tuple[tuple[CommandId, ...], tuple[str, ...]]:
-        del watcher
-        return (), ()
+        self.listings += 1
+        self.watcher = watcher
+        return tuple(self.commands), ()
 
     def was_evicted(self, registration: Registration) -> bool:
         del registration
         return False
 
-    def abandon(self, registration: Registration) -> None: ...
+    def abandon(self, registration: Registration) -> None:
+        self.abandoned.append(registration)
 
     def unwatch(self) -> None: ...
 
@@ -94,7 +102,8 @@ class ChannelByHand:
         return offsets
 
     def read(self, command: CommandId) -> Command | None:
-        raise AssertionError(command)
+        self.reads.append(command)
+        return self.commands.get(command)
 
     def drop(self, command: CommandId) -> None:
         raise AssertionError(command)

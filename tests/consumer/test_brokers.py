@@ -15,6 +15,7 @@ from kafka_coord.zk import connect, layout
 from tests.consumer.by_hand import HandCoordinator
 from tests.consumer.conftest import partitions_of
 from tests.consumer.reading import Reader
+from tests.simulation.store import Quiet, connected_store
 from tests.waiting import eventually
 
 
@@ -97,6 +98,22 @@ def test_the_directory_follows_brokers_that_come_and_go_and_skips_what_it_cannot
         assert directory.addresses == ("b1:9092", "b3:9092")
     finally:
         store.close()
+
+
+def test_the_directory_reads_again_only_when_a_watch_or_its_owner_says_so() -> None:
+    doings: list[str] = []
+    around = Quiet()
+    around.before_effect = lambda _store, doing: doings.append(doing)  # type: ignore[method-assign]
+    store = connected_store(around=around)
+    store.ensure_path(layout.BROKER_IDS)
+    directory = BrokerDirectory(store, lambda: None)
+    directory.step()
+    doings.clear()
+    directory.step()
+    assert doings == []
+    directory.look_again()
+    directory.step()
+    assert doings
 
 
 @pytest.mark.kafka

@@ -13,6 +13,7 @@ from kafka_coord.errors import ConsumerError
 from kafka_coord.zk.clock import SystemClock
 from kafka_coord.zk.store import Op
 from tests.consumer.stepped import PARTITION, ChannelByHand, Connected, Member
+from tests.waiting import eventually
 
 
 class Defective(ChannelByHand):
@@ -53,3 +54,18 @@ def test_a_crash_fails_the_commits_that_wait_and_leaves_the_group() -> None:
         thread.check()
     assert channel.left
     assert member.connector.commit({PARTITION: 5}).exception(0) is not None
+
+
+def test_a_consumer_that_has_left_ends_its_thread_and_is_not_said_to_have_crashed() -> None:
+    member = Member()
+    ended = threading.Event()
+    thread = ConnectorThread(
+        member.connector, Connected(SystemClock()), member.channel, threading.Event(), consumer="c", at_end=ended.set
+    )
+    thread.start()
+    assert eventually(lambda: member.channel.registrations)
+    member.connector.close(5.0)
+    thread.join(20)
+    assert ended.wait(20)
+    assert member.connector.done
+    assert member.connector.failure is None

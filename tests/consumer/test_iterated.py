@@ -5,30 +5,12 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 
 from kafka_coord.consumer.fetched_runs import IteratedRun
 from kafka_coord.consumer.held_partition import HeldPartition
-from kafka_coord.model import TopicPartition
-
-PARTITION = TopicPartition("flights", 0)
-
-
-@dataclass(frozen=True)
-class Message:
-    """The calls that the consumer makes on librdkafka's message."""
-
-    at: int
-
-    def offset(self) -> int:
-        return self.at
-
-
-def messages(count: int) -> list[Message]:
-    """Offsets with every third one missing, as in a compacted topic."""
-    return [Message(offset) for offset in range(count * 2) if offset % 3][:count]
+from tests.consumer.fetched import PARTITION, Message, messages
 
 
 @pytest.fixture

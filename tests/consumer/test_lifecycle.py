@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kafka_coord import Consumer, ConsumerClosed, ConsumerError, MembershipLost, Record, TopicPartition
+from kafka_coord import Consumer, ConsumerClosed, ConsumerError, MembershipLost, Record, SettingsError, TopicPartition
 from kafka_coord.dev.cluster.kafka import KafkaCluster
 from tests.consumer.by_hand import HandCoordinator
 from tests.consumer.conftest import partitions_of
@@ -239,6 +239,52 @@ def test_two_threads_on_one_stream_are_refused(
         eventually(lambda: reader.records)  # from now on it waits for the next record
         with pytest.raises(ConsumerError, match="as many streams as there are threads"):
             consumer.poll(5)
+
+
+def test_another_subscription_waits_for_the_record_in_hand_and_begins_a_new_incarnation(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
+) -> None:
+    topic, another = make_topic(), make_topic()
+    produce(topic, 0, 3)
+    told: list[frozenset[TopicPartition]] = []
+    consumer = make_consumer(topics=[topic], on_revoke=told.append)
+    before = coordinator.await_member(consumer.consumer_id)
+    coordinator.run_start(consumer.consumer_id, partitions_of(topic, 0))
+    assert read(consumer, 1)
+
+    consumer.subscribe([topic, another])
+    assert consumer.subscription.topics == {topic: 1, another: 1}
+    eventually(lambda: not consumer.assignment())
+    assert coordinator.member(consumer.consumer_id) == before, "a record is in hand"
+    assert consumer.poll(0.0) is None
+    after = coordinator.await_member(consumer.consumer_id, other_than=before.incarnation)
+    assert after.subscription == consumer.subscription
+    assert told == [frozenset(partitions_of(topic, 0))]
+    assert (consumer.stats.losses, coordinator.offset(*partitions_of(topic, 0))) == (0, 1)
+    coordinator.run_start(consumer.consumer_id, partitions_of(topic, 0))
+    assert [record.offset for record in read(consumer, 2)] == [1, 2]
+    with pytest.raises(SettingsError, match="1 streams"):
+        consumer.subscribe({topic: 2})
+
+
+def test_a_stopped_consumer_ends_the_loop_after_the_record_in_hand(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
+) -> None:
+    topic = make_topic()
+    produce(topic, 0, 100)
+    consumer = make_consumer(topics=[topic])
+    coordinator.run_start(consumer.consumer_id, partitions_of(topic, 0))
+    given = 0
+    with consumer:
+        for _record in consumer:
+            given += 1
+            if given == 7:
+                assert repr(consumer).endswith("holds 1 partitions>")
+                consumer.stop()
+        assert (consumer.poll(5), consumer.consume(5, 5), consumer.stopped) == (None, [], True)
+    assert given == 7
+    assert coordinator.offset(*partitions_of(topic, 0)) == 7
+    assert repr(consumer).endswith("closed>")
 
 
 def test_a_consumer_of_several_streams_is_not_read_as_one(make_consumer: MakeConsumer, make_topic: MakeTopic) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from confluent_kafka import Producer
 
-from kafka_coord import Consumer, ConsumerError, MembershipLost, NoOffset, NotFound, TopicPartition
+from kafka_coord import Consumer, ConsumerError, MembershipLost, NoOffset, NotFound, SettingsError, TopicPartition
 from kafka_coord.dev.cluster.kafka import KafkaCluster
 from kafka_coord.model import NO_OFFSET
 from kafka_coord.zk import connect, layout
@@ -208,6 +210,37 @@ def test_seeking_while_records_are_queued_gives_exactly_what_was_sought(
     assert consumer.position(partition) == 100
     (value,) = produce(topic, 0, 1)
     assert [record.value for record in read(consumer, 1)] == [value]
+
+
+def test_the_log_is_asked_for_its_ends_its_times_and_the_lag(
+    kafka_cluster: KafkaCluster, make_consumer: MakeConsumer, make_topic: MakeTopic, coordinator: HandCoordinator
+) -> None:
+    topic = make_topic(partitions=2)
+    filled, empty = partitions_of(topic, 0, 1)
+    began = datetime(2026, 1, 1, tzinfo=UTC)
+    producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers, "log_level": 0})
+    for minute in range(5):
+        time_ms = int((began + timedelta(minutes=minute)).timestamp() * 1000)
+        producer.produce(topic, b"v", partition=0, timestamp=time_ms)
+    assert producer.flush(90) == 0
+    consumer = make_consumer(topics=[topic])
+    coordinator.run_start(consumer.consumer_id, {filled: NO_OFFSET, empty: NO_OFFSET})
+    assert consumer.lag() == {filled: 5, empty: 0}
+    assert len(read(consumer, 2)) == 2
+
+    assert consumer.lag() == {filled: 3, empty: 0}
+    assert consumer.beginning_offsets() == {filled: 0, empty: 0}
+    assert consumer.end_offsets([(topic, 0)]) == {filled: 5}
+    late, early = began + timedelta(hours=1), began + timedelta(minutes=3)
+    assert consumer.offsets_for_times({filled: early, empty: 0}) == {filled: 3, empty: None}
+    consumer.seek(filled, early)
+    assert [record.offset for record in read(consumer, 1)] == [3]
+    consumer.seek(filled, late)
+    assert consumer.position(filled) == 5
+    with pytest.raises(NotFound, match=f"{topic}-9"):
+        consumer.end_offsets([(topic, 9)])
+    with pytest.raises(SettingsError, match="no time zone"):
+        consumer.seek(filled, datetime(2026, 1, 1))  # noqa: DTZ001
 
 
 def test_commit_of_a_partition_that_is_not_held_is_refused(

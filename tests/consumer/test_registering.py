@@ -6,7 +6,7 @@ import pytest
 
 from kafka_coord.channel.zookeeper import Holder
 from kafka_coord.errors import ConsumerIdInUse, StoreUnavailable
-from tests.consumer.stepped import ChannelByHand, Member
+from tests.consumer.stepped import REGISTRATION, ChannelByHand, Member
 
 GHOST = Holder(incarnation=3, session_id=9, member=None)
 WAITS_S = 1.0 + 10.0 * 1.2
@@ -55,6 +55,7 @@ def test_one_that_was_evicted_for_being_slow_registers_when_its_application_come
     for _ in range(100):
         member.step_when_due()
     assert member.connector.counters.losses == 1
+    assert member.channel.abandoned == [REGISTRATION]
     assert (member.channel.registrations, member.connector.registration) == (1, None)
 
     woken = member.woken

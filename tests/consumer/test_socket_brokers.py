@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 from kafka_coord.channel.messages import ClusterMetadata
+from kafka_coord.consumer.broker_lookup import BrokerLookup
 from kafka_coord.consumer.socket_brokers import SocketBrokers
+from tests.consumer.stepped import Connected
+from tests.coordinator.clock import ManualClock
 
 
 class Party:
     def __init__(self) -> None:
         self.woken = self.asked = 0
         self.brokers = SocketBrokers(self._wake, self._ask)
+        self.handle = Connected(ManualClock())
+        self.connected: list[tuple[str, ...]] = []
 
     def _wake(self) -> None:
         self.woken += 1
 
     def _ask(self) -> None:
         self.asked += 1
+
+    def lookup(self, bootstrap_servers: str | None) -> BrokerLookup:
+        return BrokerLookup(cast("Any", self), bootstrap_servers, self.connected.append)
 
     def told(self, *addresses: str) -> None:
         brokers = {number: (f"PLAINTEXT://{address}",) for number, address in enumerate(addresses)}
@@ -49,3 +59,22 @@ def test_a_consumer_that_was_told_of_none_asks_again() -> None:
     party.told("a:1")
     assert party.brokers.addresses == ("a:1",)
     assert not party.brokers.problem
+
+
+def test_brokers_that_the_application_names_are_used_and_nothing_is_looked_up() -> None:
+    party = Party()
+    assert party.lookup("a:1,b:2").step(0.0) == float("inf")
+    assert (party.connected, party.asked) == ([("a:1", "b:2")], 0)
+
+
+def test_brokers_are_looked_up_until_there_are_some_and_then_now_and_then() -> None:
+    party = Party()
+    lookup = party.lookup(None)
+    assert lookup.step(0.0) == 1.0
+    party.told("a:1")
+    assert lookup.step(0.5) == 30.5
+    assert lookup.step(5.0) == 30.5
+    assert party.asked == 1
+    lookup.step(30.5)
+    assert party.asked == 2
+    assert party.connected[-1] == ("a:1",)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ from kafka_coord.model import (
     Ledger,
     Member,
     PartitionSet,
+    Process,
     Request,
     StartFetcher,
     Subscription,
@@ -77,10 +79,13 @@ class Instance:
         options: CoordinatorOptions = FAST,
         zk: ZkOptions | None = None,
         session_timeout_ms: int = SESSION_MS,
+        endpoints: Mapping[str, str] | None = None,
     ) -> None:
         self.store = open_store(hosts, session_timeout_ms, zk)
         self.broker_id = broker_id
-        self.service = CoordinatorService(self.store, broker_id, {"channel": f"127.0.0.1:{9000 + broker_id}"}, options)
+        process = Process(f"kafka-{broker_id}", 4711, "0", round(time.time() * 1000))
+        published = endpoints or {"channel": f"127.0.0.1:{9000 + broker_id}"}
+        self.service = CoordinatorService(self.store, broker_id, published, options, process=process)
 
     def start(self) -> Instance:
         self.service.start()
@@ -219,8 +224,14 @@ class World:
         self.instances: list[Instance] = []
         self._consumers: list[ScriptedConsumer] = []
 
-    def instance(self, broker_id: int, options: CoordinatorOptions = FAST, zk: ZkOptions | None = None) -> Instance:
-        self.instances.append(Instance(self.hosts, broker_id, options, zk, self._session_timeout_ms))
+    def instance(
+        self,
+        broker_id: int,
+        options: CoordinatorOptions = FAST,
+        zk: ZkOptions | None = None,
+        endpoints: Mapping[str, str] | None = None,
+    ) -> Instance:
+        self.instances.append(Instance(self.hosts, broker_id, options, zk, self._session_timeout_ms, endpoints))
         return self.instances[-1]
 
     def consumer(self, name: str, group: str = "delays", **member: Any) -> ScriptedConsumer:

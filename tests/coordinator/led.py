@@ -8,17 +8,16 @@ from kafka_coord.coordinator.catalog import TopicCatalog
 from kafka_coord.coordinator.decision_writer import ActiveLeadership
 from kafka_coord.coordinator.execute import Executor
 from kafka_coord.coordinator.handler import RebalanceRequestHandler
+from kafka_coord.coordinator.operator_requests import PendingRequests
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.registry import GroupRegistry
-from kafka_coord.coordinator.requests import PendingRequests
 from kafka_coord.dev.bench.group import plain_member
 from kafka_coord.model import TopicInfo
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Check
 from tests.simulation.scheduler import VirtualClock
-from tests.simulation.server import SimulatedZooKeeper
-from tests.simulation.store import Quiet, SimulatedStore
+from tests.simulation.store import Quiet, connected_store
 
 
 class Led:
@@ -28,9 +27,7 @@ class Led:
     def __init__(self, topic: str, partitions: int, around: Quiet | None = None) -> None:
         self.clock = VirtualClock()
         self.topic = topic
-        server = SimulatedZooKeeper()
-        self.store = SimulatedStore(server, self.clock, around or Quiet(), 10_000)
-        self.store.connect(server.replicas[0])
+        self.store = connected_store(clock=self.clock, around=around)
         for path in (*layout.PERSISTENT_ROOTS, layout.COORDINATOR_EPOCH):
             self.store.ensure_path(path)
         self.queue = RebalanceRequestQueue(self.clock)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kafka_coord.coordinator.deadlines import DeadlineInputs, Deadlines, deadlines
+import pytest
+
+from kafka_coord.coordinator.deadlines import SLOW_COMMAND_MS, DeadlineInputs, Deadlines, deadlines
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.timers import GroupTimers
 from kafka_coord.model import (
@@ -56,9 +58,28 @@ def test_a_command_is_overdue_after_the_rebalance_timeout_of_its_incarnation() -
     looks = Looks()
     seen = replace(NOTHING, members={"c1": MEMBER}, registered={"c1"}, channels={"c1": Channel((command,))})
     assert looks.at(0, seen).overdue == frozenset()
+    assert looks.timers.next_due == SLOW_COMMAND_MS / 1000
     assert looks.at(59.9, seen).overdue == frozenset()
     assert looks.at(60, seen).overdue == {"c1"}
     assert looks.at(60, replace(seen, members={"c1": replace(MEMBER, incarnation=2)})).overdue == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("own_ms", "kind", "limit_s"),
+    [
+        (5_000, CommandType.STOP_FETCHER, 5),
+        (300_000, CommandType.STOP_FETCHER, 300),
+        (5_000, CommandType.START_FETCHER, 60),
+        (300_000, CommandType.START_FETCHER, 300),
+    ],
+)
+def test_a_member_may_have_a_rebalance_timeout_of_its_own(own_ms: int, kind: CommandType, limit_s: int) -> None:
+    looks, command = Looks(), CommandId(7, kind, f"{kind}-0000000007")
+    members = {"c1": replace(MEMBER, rebalance_timeout_ms=own_ms), "c2": replace(MEMBER, consumer="c2")}
+    seen = replace(NOTHING, members=members, registered=set(members), channels={"c1": Channel((command,))})
+    looks.at(0, seen)
+    assert looks.at(limit_s - 0.1, seen).overdue == frozenset()
+    assert looks.at(limit_s, seen).overdue == {"c1"}
 
 
 def test_a_channel_is_retired_once_its_consumer_is_gone_for_long() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from kafka_coord.channel.operations import register_ops
@@ -9,7 +11,7 @@ from kafka_coord.coordinator.assignors import built_in_assignors
 from kafka_coord.coordinator.coordinator import ConsumerCoordinator
 from kafka_coord.coordinator.group_reader import GROUPS_AT_ONCE
 from kafka_coord.coordinator.options import CoordinatorOptions
-from kafka_coord.coordinator.scheduling import LOOK_AGAIN_S
+from kafka_coord.coordinator.scheduling import GATHER_S, LOOK_AGAIN_S
 from kafka_coord.dev.bench.group import plain_member
 from kafka_coord.errors import RequestTooLarge, StoreUnavailable
 from kafka_coord.model import Assignment, Request, RequestType, TopicInfo, history_from_json
@@ -101,7 +103,7 @@ def test_one_group_that_changed_meanwhile_does_not_keep_the_others_from_being_wr
     world.requests_made.before_effect = meddle  # type: ignore[method-assign]
     world.handler.step()
     assert world.handler.failed_passes == 1
-    assert world.queue.is_requested("g01")
+    assert "g01" in world.queue.groups_being_rebalanced
     written = [group for group in world.groups if world.store.children(layout.channel(group, "c1"))]
     assert written == ["g00", "g02", "g03", "g04"]
 
@@ -194,7 +196,7 @@ def test_a_group_that_was_sent_commands_waits_for_an_event_or_a_moment() -> None
     world = World(1)
     world.handler.step()
     (group,) = world.groups
-    assert not world.queue.is_requested(group), "there is nothing to see until it is acknowledged"
+    assert group not in world.queue.groups_being_rebalanced, "there is nothing to see until it is acknowledged"
     (command,) = world.store.children(layout.channel(group, "c1"))
     due = world.queue.next_due()
     assert due is not None
@@ -204,7 +206,100 @@ def test_a_group_that_was_sent_commands_waits_for_an_event_or_a_moment() -> None
     while world.store.has_notification():
         world.store.deliver()
 
-    assert world.queue.is_requested(group), "an acknowledgement is looked at at once"
+    assert group in world.queue.groups_being_rebalanced, "an acknowledgement is looked at at once"
+
+
+def test_one_pass_serves_acknowledgements_that_come_together() -> None:
+    world = World(1)
+    (group,) = world.groups
+    world.join(group, "c2")
+    world.handler.step()
+
+    for consumer, is_last in (("c1", False), ("c2", True)):
+        (command,) = world.store.children(layout.channel(group, consumer))
+        world.store.delete(layout.command(group, consumer, command))
+        while world.store.has_notification():
+            world.store.deliver()
+        assert (group in world.queue.groups_being_rebalanced) is is_last
+        due = world.queue.next_due()
+        assert due is not None
+        assert due - world.clock.monotonic() <= GATHER_S
+
+
+def test_the_history_tells_how_long_the_stops_took() -> None:
+    world = World(1)
+    (group,) = world.groups
+    world.settle()
+    world.join(group, "c2")
+    for _ in range(4):
+        world.handler.step()
+        world.clock.now += 1.0
+        for consumer in ("c1", "c2"):
+            for command in world.store.children(layout.channel(group, consumer)):
+                world.store.delete(layout.command(group, consumer, command))
+        world.queue.request(group)
+    *_, last = history_from_json(fields.load(world.store.get(layout.history(group)).data, "here"), "here")
+    assert (last.generation, last.stopped_ms, last.settled_ms) == (2, 2_000, 2_000)
+
+
+def test_what_a_group_waits_for_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(1)
+    (group,) = world.groups
+    world.settle()
+    world.join(group, "c2")
+    with caplog.at_level(logging.INFO):
+        for _ in range(5):
+            world.queue.request(group)
+            world.handler.step()
+    said = [message for message in caplog.messages if "waiting" in message]
+    assert len(said) == len(set(said)) >= 1, said
+
+
+def test_a_group_comes_to_rest_however_often_it_is_looked_at_and_its_state_stays_known() -> None:
+    world = World(1)
+    (group,) = world.groups
+    world.settle()
+    for _ in range(3):
+        world.queue.request(group)
+        world.handler.step()
+        world.clock.now += 0.6 * CoordinatorOptions().settled_after_ms / 1000
+    assert world.store.exists(layout.settled(group)) is not None
+
+    known, world.requests_made.reads = world.handler.outcomes[group], 0
+    world.clock.now += CoordinatorOptions().look_interval_ms / 1000
+    world.handler.step()
+    assert world.requests_made.reads == 1
+    assert world.handler.outcomes[group] == known
+
+
+def test_a_group_at_rest_that_an_event_names_is_not_put_behind_later_events() -> None:
+    world = World(2)
+    world.settle()
+    at_rest, active = world.groups
+    world.handler.step()
+    while world.queue.take_now() is not None:
+        pass
+    reader = world.handler._reader
+    reader._may_be_idle = lambda group: group == at_rest  # type: ignore[method-assign]
+    for group in (at_rest, active):
+        world.queue.request(group)
+
+    batch = reader.take(0)
+    assert batch is not None
+    assert [memory.group for memory in batch.memories] == [at_rest]
+    world.queue.request("later")
+    assert world.queue.take_now() == active
+
+
+def test_a_group_that_cannot_be_decided_yet_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(1)
+    (group,) = world.groups
+    monkeypatch.setattr("kafka_coord.coordinator.decision_writer.match_patterns", lambda *_: False)
+    world.handler.step()
+    assert group in world.queue.groups_being_rebalanced
+    monkeypatch.undo()
+    world.handler.step()
+    assert world.decided() == [group]
 
 
 def test_a_decision_that_moves_nothing_takes_one_look_and_one_write() -> None:
@@ -222,7 +317,7 @@ def test_a_decision_that_moves_nothing_takes_one_look_and_one_write() -> None:
     assert world.requests_made.reads == 1, "the history it wrote itself is not read again"
     found = history_from_json(fields.load(world.store.get(layout.history(group)).data, "here"), "here")
     assert [(one.generation, one.settled_ms is not None) for one in found] == [(1, True), (2, True)]
-    assert not world.queue.is_requested(group)
+    assert group not in world.queue.groups_being_rebalanced
 
 
 def test_a_history_somebody_else_wrote_meanwhile_is_read_again() -> None:
@@ -247,11 +342,11 @@ def test_a_topic_that_grows_while_a_group_is_first_looked_at_is_not_missed() -> 
     def grow(_store: SimulatedStore, doing: str) -> None:
         if doing.startswith("read") and len(world.catalog.topics["flights"].partitions) == 4:
             world.catalog.put(TopicInfo("flights", frozenset(range(6)), "id-1"))
-            assert not world.registry.groups_to_look_at("flights"), "nobody knows yet that the group wants it"
+            assert not world.registry.groups_for_topic("flights"), "nobody knows yet that the group wants it"
 
     world.requests_made.before_effect = grow  # type: ignore[method-assign]
     world.handler.step()
-    assert world.queue.is_requested(group)
+    assert group in world.queue.groups_being_rebalanced
     world.handler.step()
     written = world.store.get(layout.assignment(group)).data
     target = Assignment.from_json(fields.load(written, "here"), 0, "here")
@@ -272,7 +367,7 @@ def test_one_that_happens_to_be_asked_for_twice_is_handled_once_for_each() -> No
     world.queue.take_now = take_and_ask_again  # type: ignore[method-assign]
     world.handler.step()
     assert world.handler.passes == 3
-    assert world.queue.is_requested("g01")
+    assert "g01" in world.queue.groups_being_rebalanced
 
 
 def test_what_cannot_be_read_is_looked_at_again_whole() -> None:
@@ -281,6 +376,9 @@ def test_what_cannot_be_read_is_looked_at_again_whole() -> None:
     assert world.handler.step()
     assert world.handler.failed_passes == 3
     assert world.decided() == []
+    due = world.queue.next_due()
+    assert due is not None
+    assert due - world.clock.monotonic() == pytest.approx(CoordinatorOptions().retry_backoff_ms / 1000)
     world.requests_made.lost = False
     world.clock.now += 1.0
     world.handler.step()
@@ -298,7 +396,7 @@ def test_nothing_is_decided_any_more_once_it_no_longer_leads() -> None:
     world.requests_made.before_effect = deposed  # type: ignore[method-assign]
     world.handler.step()
     assert world.decided() == []
-    assert all(world.queue.is_requested(group) for group in world.groups), "for whoever asks next"
+    assert all(group in world.queue.groups_being_rebalanced for group in world.groups), "for whoever asks next"
 
 
 def test_what_somebody_waits_for_is_decided_with_one_read_and_one_write_at_the_first_look() -> None:

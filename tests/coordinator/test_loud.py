@@ -16,7 +16,7 @@ from tests.coordinator.harness import World
 from tests.coordinator.led import Led
 from tests.simulation.scheduler import VirtualClock
 from tests.simulation.server import SimulatedZooKeeper
-from tests.simulation.store import Quiet, SimulatedStore
+from tests.simulation.store import SimulatedStore, connected_store
 from tests.waiting import eventually
 
 EPOCH_HELD = "cannot elect anybody: /consumers/coordinator_epoch holds 'garbage'"
@@ -32,9 +32,7 @@ class Stepped:
         self.service = CoordinatorService(self.connected(), 1, options=CoordinatorOptions())
 
     def connected(self) -> SimulatedStore:
-        store = SimulatedStore(self.server, self.clock, Quiet(), 600_000)
-        store.connect(self.server.replicas[0])
-        return store
+        return connected_store(self.server, self.clock, timeout_ms=600_000)
 
     def turn(self, seconds: float = 1.0) -> None:
         self.clock.now += seconds
@@ -55,7 +53,7 @@ def test_one_that_loses_its_epoch_says_so_when_it_steps_down(caplog: pytest.LogC
     world.turn()
 
     (said,) = [line for line in caplog.messages if "stepped down" in line]
-    assert said.endswith("somebody wrote or deleted /consumers/coordinator_epoch, so it can write nothing any more")
+    assert said.endswith("somebody wrote or deleted /consumers/coordinator_epoch, so it can no longer write")
 
 
 def test_an_epoch_nobody_can_read_is_logged_every_minute_and_told_to_whoever_asks(

@@ -7,9 +7,8 @@ from kafka_coord.model import Ledger, Member, Subscription
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Delete
-from tests.simulation.scheduler import VirtualClock
 from tests.simulation.server import SimulatedZooKeeper
-from tests.simulation.store import Quiet, SimulatedStore
+from tests.simulation.store import Quiet, SimulatedStore, connected_store
 
 
 class _VanishesBeforeTheSecondRead(Quiet):
@@ -28,8 +27,7 @@ class _VanishesBeforeTheSecondRead(Quiet):
 def test_a_member_that_vanishes_between_the_two_reads_of_a_look_has_its_grace() -> None:
     server = SimulatedZooKeeper()
     around = _VanishesBeforeTheSecondRead(server)
-    store = SimulatedStore(server, VirtualClock(), around, 10_000)
-    store.connect(server.replicas[0])
+    store = connected_store(server, around=around)
     for path in (layout.ids("delays"), layout.owners("delays"), layout.channels("delays")):
         store.ensure_path(path)
     member = Member("c1", 1, Subscription.to(["flights"]), rejoin_grace_ms=60_000)

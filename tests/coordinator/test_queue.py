@@ -26,7 +26,7 @@ def test_an_event_during_the_look_enqueues_the_group_anew():
     queue = RebalanceRequestQueue(ManualClock())
     queue.request("delays")
     assert queue.take_now() == "delays"
-    assert not queue.is_requested("delays")
+    assert "delays" not in queue.groups_being_rebalanced
     queue.request("delays")  # arrives during the pass
     assert taken(queue) == ["delays"]
 
@@ -52,17 +52,6 @@ def test_a_timer_requests_its_group_when_due_and_the_earliest_wins():
     assert taken(queue) == ["delays"]
     clock.advance(20)
     assert taken(queue) == []
-
-
-def test_clear_forgets_bits_timers_and_entries():
-    clock = ManualClock()
-    queue = RebalanceRequestQueue(clock)
-    queue.request("a")
-    queue.request_at("b", clock.now)
-    queue.clear()
-    assert taken(queue) == []
-    queue.request("a")
-    assert taken(queue) == ["a"]
 
 
 def test_a_waiting_taker_is_woken_by_a_request_and_by_close():
@@ -133,8 +122,6 @@ def test_a_calm_group_that_is_put_back_is_taken_again_unless_something_has_happe
     queue.put_back("a")
     assert len(queue) == 1
     assert queue.next_due() == clock.now
-    queue.clear()
-    assert queue.take_now() is None
 
 
 def test_what_is_gathered_is_no_calm_group_when_it_is_due():

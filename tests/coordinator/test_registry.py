@@ -8,6 +8,14 @@ def member(name: str, subscription: Subscription) -> Member:
     return Member(consumer=name, incarnation=1, subscription=subscription)
 
 
+def matched(pattern: str, *topics: str, black_list: bool = False) -> Subscription:
+    """A pattern that has been matched with these topics, as after a pass."""
+    subscription = Subscription.matching(pattern, black_list=black_list)
+    for topic in topics:
+        subscription.wants(topic)
+    return subscription
+
+
 def test_a_static_subscription_is_found_by_its_topics_only():
     registry = GroupRegistry()
     registry.update("delays", [member("c1", Subscription.to(["flights", "routes"]))])
@@ -18,7 +26,7 @@ def test_a_static_subscription_is_found_by_its_topics_only():
 
 def test_a_pattern_makes_the_group_a_wildcard_group():
     registry = GroupRegistry()
-    registry.update("audit", [member("c1", Subscription.matching("fl.*,routes"))])
+    registry.update("audit", [member("c1", matched("fl.*,routes", "flights", "routes", "myflights"))])
     assert registry.groups_with_wildcard_topics == {"audit"}
     assert registry.groups_for_topic("flights") == {"audit"}
     assert registry.groups_for_topic("routes") == {"audit"}
@@ -27,7 +35,8 @@ def test_a_pattern_makes_the_group_a_wildcard_group():
 
 def test_a_black_list_takes_all_but_its_matches_and_internal_topics():
     registry = GroupRegistry()
-    registry.update("all", [member("c1", Subscription.matching("private.*", black_list=True))])
+    subscription = matched("private.*", "flights", "private-1", "__consumer_offsets", black_list=True)
+    registry.update("all", [member("c1", subscription)])
     assert registry.groups_for_topic("flights") == {"all"}
     assert registry.groups_for_topic("private-1") == set()
     assert registry.groups_for_topic("__consumer_offsets") == set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafka_coord.coordinator.options import CoordinatorOptions
-from kafka_coord.model import PartitionSet, Pause, Request, RequestType, TopicPartition
+from kafka_coord.model import GroupKind, PartitionSet, Pause, Request, RequestType, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from tests.coordinator.harness import World
@@ -83,6 +83,29 @@ def test_a_deleted_group_is_gone_with_all_it_had(settled: World):
     eventually(lambda: settled.node(layout.group("delays")) is None)
 
 
+def test_a_group_is_deleted_only_if_its_offsets_have_not_changed_since(settled: World):
+    settled._consumers[0].leave()
+    settled.settles()
+    before = settled.store.get(layout.group("delays")).stat.pzxid
+    written = Request(RequestType.RESET_OFFSETS, group="delays", offsets={TopicPartition("flights", 0): 9})
+    assert settled.ask(written).result == "done"
+    answer = settled.ask(Request(RequestType.DELETE_GROUP, group="delays", unchanged_since=before))
+    assert (answer.result, answer.message) == ("refused", "its offsets have changed since")
+    now = settled.store.get(layout.offset("delays", "flights", 0)).stat.mzxid
+    removed = Request(RequestType.DELETE_OFFSETS, group="delays", partitions=PartitionSet({"flights": [0]}))
+    assert settled.ask(removed).result == "done"
+    assert settled.ask(Request(RequestType.DELETE_GROUP, group="delays", unchanged_since=now)).result == "refused"
+    now = settled.store.get(layout.topic_offsets("delays", "flights")).stat.pzxid
+    assert settled.ask(Request(RequestType.DELETE_GROUP, group="delays", unchanged_since=now)).result == "done"
+
+
+def test_the_elected_coordinator_leaves_conversions_to_others(settled: World):
+    asked = Request(RequestType.CONVERT_GROUP, group="no-such-group", to=GroupKind.MANAGED)
+    path = settled.store.create(layout.REQUEST_PREFIX, fields.dump(asked.to_json()), sequence=True)
+    assert settled.ask(Request(RequestType.REBALANCE, group="no-such-group")).result == "refused"
+    assert not Request.from_json(fields.load(settled.store.get(path).data, path), "", path).answered
+
+
 def test_a_paused_group_moves_nothing_until_it_is_resumed(settled: World):
     settled.store.create(layout.paused("delays"), fields.dump(Pause("ops", "upgrade", 1).to_json()))
     settled.ask(Request(RequestType.LOOK, group="delays"))
@@ -117,3 +140,9 @@ def test_answers_nobody_fetches_are_removed_after_a_while(world: World):
     answer = world.ask(Request(RequestType.REBALANCE, group="nobody"))
     eventually(lambda: world.children(layout.REQUESTS) == ())
     assert answer.result == "refused"
+
+
+def test_a_resignation_that_names_a_group_is_a_resignation(settled: World):
+    answer = settled.ask(Request(RequestType.RESIGN, group="delays"))
+    assert answer.result == "done"
+    assert "resigned" in answer.message

@@ -120,7 +120,7 @@ def test_a_second_instance_with_the_same_broker_id_is_refused(world: World):
     world.instance(1).start()
     twin = Instance(world.hosts, 1)
     twin.service.start()
-    with pytest.raises(SettingsError, match="broker id 1 is registered already"):
+    with pytest.raises(SettingsError, match="broker id 1 is taken by an instance"):
         twin.service.wait(20)
     twin.stop()
 

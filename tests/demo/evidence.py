@@ -67,8 +67,8 @@ class SmallRun:
 
     def journals(self) -> list[Journal]:
         return [
-            Journal("c1", START_MS, START_MS + 10_000, tuple(self.c1), tuple(self.holds["c1"])),
-            Journal("c2", START_MS + 100, None, tuple(self.c2), tuple(self.holds["c2"])),
+            Journal("c1", tuple(self.c1), tuple(self.holds["c1"])),
+            Journal("c2", tuple(self.c2), tuple(self.holds["c2"])),
         ]
 
     def evidence(self) -> Evidence:

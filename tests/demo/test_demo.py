@@ -78,6 +78,24 @@ def test_stock_clients_play_through_a_killed_coordinator_and_one_that_moves(tmp_
     assert processes_mentioning(tmp_path) == []
 
 
+@pytest.mark.spark
+@pytest.mark.slow
+def test_every_kind_of_consumer_works_in_one_group_and_one_of_each_is_killed(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*DEMO, "--clients", "mixed", "--dir", str(tmp_path / "run"), "--report", str(tmp_path / "report.html")],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("(kill -9) while it owns") == 4
+    for happened in ("takes its share", "is elected, epoch", "grows from 12 to 16", "leaves the group cleanly"):
+        assert happened in done.stdout
+    assert processes_mentioning(tmp_path) == []
+
+
 def test_ctrl_c_in_the_middle_stops_everything(tmp_path: Path) -> None:
     with subprocess.Popen(
         [*DEMO, "--dir", str(tmp_path / "run"), "--report", str(tmp_path / "report.html")],

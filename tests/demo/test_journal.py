@@ -17,14 +17,12 @@ PARTITIONS = PartitionSet({"flights": [0, 1, 5]})
 def write(path: Path) -> Journal:
     runs = (run(0, range(5, 9), 3_000), run(1, range(2), 3_000))
     with JournalWriter(path) as journal:
-        journal.joined(1_000)
         journal.handed(2_000, Change.STARTED, PARTITIONS)
         journal.records(3_000, runs)
         journal.handed(4_000, Change.STOPPED, PARTITIONS)
         journal.committed(4_500, {tp(0): 9, tp(1): 2})
-        journal.left(5_000)
     handed = (Handed(2_000, Change.STARTED, PARTITIONS), Handed(4_000, Change.STOPPED, PARTITIONS))
-    return Journal("c1", 1_000, 5_000, runs, handed, (Acknowledged(4_500, {tp(0): 9, tp(1): 2}),))
+    return Journal("c1", runs, handed, (Acknowledged(4_500, {tp(0): 9, tp(1): 2}),))
 
 
 def test_what_was_written_is_read_back(tmp_path: Path) -> None:
@@ -41,7 +39,7 @@ def test_a_half_line_of_a_killed_writer_is_left_out(tmp_path: Path) -> None:
     for cut in range(1, len(content.splitlines()[-1]) + 1):
         path.write_bytes(content[:-cut])
         found = read_journal(path, "c1")
-        assert found.left_ms is None
+        assert found.commits == ()
         assert found.runs == whole.runs
 
 
@@ -65,12 +63,12 @@ def test_writing_goes_on_where_it_ended(tmp_path: Path) -> None:
         b'{"at_ms":1,"event":"exploded"}',
         b'{"at_ms":1,"event":"started","partitions":{"flights":"x"}}',
         b'{"at_ms":1,"event":"records","runs":[["flights",0,1,["UA"],[]]]}',
-        b'{"event":"joined"}',
+        b'{"event":"committed","offsets":[]}',
     ],
 )
 def test_a_line_that_is_none_is_named(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "c1"
-    path.write_bytes(b'{"at_ms":1,"event":"joined"}\n' + line + b"\n")
+    path.write_bytes(b'{"at_ms":1,"event":"committed","offsets":[]}\n' + line + b"\n")
 
     with pytest.raises(MalformedValue, match="c1:2"):
         read_journal(path, "c1")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kafka_coord.dev.demo.journal import Change, Handed, Journal, Killing
 from kafka_coord.dev.demo.timeline import (
     Ending,
@@ -16,6 +18,7 @@ from kafka_coord.dev.demo.timeline import (
     overlaps_of,
     rates_of,
     spans_of,
+    with_seen_changes,
 )
 from kafka_coord.model import PartitionSet
 from tests.demo.evidence import START_MS, SmallRun, run, tp
@@ -125,3 +128,25 @@ def test_nothing_at_all_still_makes_a_timeline() -> None:
 
 def test_a_committed_offset_beyond_the_end_is_no_negative_lag() -> None:
     assert Sample(0, {tp(0): 12}, {tp(0): 10}).total_lag == 0
+
+
+def test_what_a_consumer_could_not_write_down_is_taken_from_the_samples():
+    def sample(at_ms: int, *owned: int) -> Sample:
+        return Sample(START_MS + at_ms, {}, {}, {tp(number): "query" for number in owned} | {tp(9): "c1"})
+
+    journal = with_seen_changes(
+        Journal("query"), [sample(0), sample(10, 1), sample(20, 1, 2), sample(30, 2), sample(40)]
+    )
+    assert spans_of([journal], [], START_MS + 70) == (
+        Span(tp(1), "query", START_MS + 10, START_MS + 20, Ending.STOPPED),
+        Span(tp(2), "query", START_MS + 20, START_MS + 30, Ending.STOPPED),
+    )
+
+    late = [sample(10, 1), replace(sample(20, 1), asked_ms=START_MS + 12), sample(30)]
+    (span,) = spans_of([with_seen_changes(Journal("query"), late)], [], START_MS + 70)
+    assert (span.from_ms, span.to_ms) == (START_MS + 10, START_MS + 12), "it may have ended while it was being read"
+
+
+def test_what_a_consumer_wrote_down_counts_more_than_the_samples():
+    journal = Journal("c1", handed=(Handed(START_MS, Change.STARTED, PartitionSet.of({tp(1)})),))
+    assert with_seen_changes(journal, [Sample(START_MS, {}, {}, {tp(2): "c1"})]) is journal

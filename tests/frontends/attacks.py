@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import multiprocessing
 import ssl
 import sys
@@ -267,11 +268,13 @@ ATTACKS: dict[str, tuple[Callable[[str, int], Coroutine[Any, Any, None]], int]] 
 
 
 def _run(what: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> None:
+    gc.freeze()  # the parent's clients must not be collected here: their threads do not exist in a fork
     with suppress(KeyboardInterrupt):
         asyncio.run(what(*args))
 
 
 def _measure(address: str, seconds: float, authority: str | None, found: Any) -> None:
+    gc.freeze()
     tls = ssl.create_default_context(cadata=authority) if authority is not None else None
     found.put(asyncio.run(stand_by(address, seconds, tls)))
 

@@ -96,7 +96,7 @@ def test_whoever_is_denied_is_logged_without_the_secret_and_a_flood_is_counted(
     caplog.clear()
     denials.note("10.0.0.2:1", "not-authorised", "user etl may not be a member of group 'x'", 170.0)
     assert [record.getMessage() for record in caplog.records] == [
-        "denied access to socket consumers: 40 more in the last period",
+        "denied access to 40 more socket consumers in the last period",
         "denied access to socket consumer address=10.0.0.2:1 code=not-authorised"
         " reason=\"user etl may not be a member of group 'x'\"",
     ]

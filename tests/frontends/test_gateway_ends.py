@@ -15,6 +15,7 @@ def test_the_gateway_that_ended_is_reported(monkeypatch: pytest.MonkeyPatch) -> 
     server = GatewayServer("127.0.0.1:0", house.store, 1, house.leadership_view)
     try:
         server.raise_failure()
+        assert [thread.is_alive() for thread in server.threads] == [True, True]
 
         def fails(_gateway: Gateway) -> float:
             raise ZeroDivisionError("a defect")
@@ -29,5 +30,6 @@ def test_the_gateway_that_ended_is_reported(monkeypatch: pytest.MonkeyPatch) -> 
             return False
 
         eventually(has_ended)
+        eventually(lambda: [thread.is_alive() for thread in server.threads] == [True, False])
     finally:
         server.close()

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.rpc import Answered, Refused
+from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.errors import StoreError
-from kafka_coord.frontends.members.committed import MAX_READS
+from kafka_coord.frontends.members.committed_offsets import MAX_READS
 from kafka_coord.frontends.members.fenced_store import FencedStore
 from kafka_coord.frontends.members.isolation import isolated
+from kafka_coord.frontends.members.machine.instructions import WriteMember
+from kafka_coord.frontends.members.machine.stimuli import MemberId
+from kafka_coord.frontends.members.writes import MemberZnodes, Write
 from kafka_coord.frontends.socket.options import GatewayOptions
+from kafka_coord.model import CommittedOffset, TopicPartition
 from kafka_coord.model.json_fields import MAX_VALUE_BYTES
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
@@ -144,6 +152,17 @@ def test_a_frame_that_makes_the_gateway_fail_ends_its_own_connection_only(monkey
     assert isinstance(_answer_to_commit(house, good), Answered)
 
 
+def test_who_goes_away_before_its_answer_disturbs_nobody() -> None:
+    house = SimulatedHouse()
+    gone, good = house.consumer("gone").register().owning({0: 5}), house.consumer("good").register().owning({1: 5})
+    gone.say_commit({0: 6})
+    commit = good.say_commit({1: 6})
+    house.gateway.lost(gone.connection)
+    house.turn()
+    assert (house.offset(0), house.offset(1)) == (6, 6)
+    assert isinstance(good.answer_to(commit), Answered)
+
+
 def _answer_to_commit(house: SimulatedHouse, consumer: SimulatedConsumer) -> Answered | Refused | None:
     number = consumer.say_commit({0: 6})
     house.turn()
@@ -168,3 +187,15 @@ def test_only_what_is_refused_by_itself_fails() -> None:
 def test_the_fenced_store_answers_for_everything_a_store_can_do() -> None:
     inherited = {name for name in vars(Store) if not name.startswith("_")} - set(vars(FencedStore))
     assert inherited == set()
+
+
+def _write(number: int, **wanted: Any) -> Write:
+    registration = Registration("g", "c", incarnation=7, token=1, session_id=1)
+    znodes = MemberZnodes(registration, ConsumerChannel(SimulatedHouse().store, "g", "c"))
+    return Write(znodes, WriteMember(MemberId("g", "c", 7), number, {}, **wanted))
+
+
+def test_details_are_written_with_the_offsets() -> None:
+    details = {TopicPartition(TOPIC, 0): CommittedOffset(5, metadata="checked")}
+    paths = [op.path for op in _write(1, details=details).ops()]
+    assert paths[-1] == layout.offset_details("g", TOPIC, 0)

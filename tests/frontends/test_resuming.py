@@ -130,6 +130,19 @@ def test_a_leave_after_an_election_stores_what_was_consumed_although_the_ledger_
     assert house.offset(0) == 160
 
 
+def test_who_resumes_although_its_ledger_is_unreadable_has_no_known_generation() -> None:
+    house = SimulatedHouse()
+    s1 = house.consumer().register().owning({0: 100})
+    write_ledger(s1, owned=partitions(0))
+    house.other.set(layout.ledger(s1.group, s1.name), b"damaged")
+    asked = resume(s1)
+    house.turn(2)
+    assert isinstance(s1.answer_to(asked), Answered)
+    assert house.gateway.term is not None
+    (resumed,) = [line for line in house.gateway.term.machine.story(s1.group, s1.name) if "Resumed(" in line]
+    assert resumed.endswith("generation=None)")
+
+
 def test_a_registration_that_nobody_may_read_keeps_nobody_else_from_resuming() -> None:
     house = SimulatedHouse()
     s1 = house.consumer().register()

@@ -51,8 +51,8 @@ def test_a_new_term_finds_the_members_of_its_protocol_in_its_groups(world: World
 
     fence = Check(FENCE, 0)
     assert members(world, TermScope(fence, 1)) == {("a", "s1")}
-    assert members(world, TermScope(fence, 1, "consumer")) == {("a", "k1"), ("b", "k2")}
-    assert members(world, TermScope(fence, 1, "consumer", lambda group: group == "b")) == {("b", "k2")}
+    assert members(world, TermScope(fence, 1, ("consumer",))) == {("a", "k1"), ("b", "k2")}
+    assert members(world, TermScope(fence, 1, ("consumer",), lambda group: group == "b")) == {("b", "k2")}
 
 
 def test_no_resume_key_takes_over_a_member_of_another_protocol(world: World) -> None:

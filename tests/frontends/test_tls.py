@@ -16,12 +16,12 @@ from kafka_coord.channel.client import SocketClient, ask_cluster_metadata
 from kafka_coord.channel.link import SocketLink
 from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.rpc import Answered, Refused
-from kafka_coord.cli.serve import tls_context
 from kafka_coord.errors import NoAuth, SettingsError, StoreUnavailable
 from kafka_coord.frontends import handshakes
 from kafka_coord.frontends.socket import server
 from kafka_coord.frontends.socket.access import Access
 from kafka_coord.frontends.socket.options import GatewayOptions
+from kafka_coord.frontends.tls import tls_context
 from kafka_coord.model import Member, Subscription, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk.clock import SystemClock

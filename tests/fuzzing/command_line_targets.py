@@ -5,10 +5,10 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from kafka_coord.cli.groups.partitions import parse_scope
 from kafka_coord.cli.output import clean
 from kafka_coord.cli.records import read_records
 from kafka_coord.errors import MalformedValue, SettingsError
+from kafka_coord.monitor.scope import parse_scope
 from tests.fuzzing.mutations import Form
 from tests.fuzzing.target import Target
 

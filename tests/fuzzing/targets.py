@@ -291,7 +291,7 @@ def _identities(raw: bytes) -> object:
 
 
 def _csv(raw: bytes) -> object:
-    return read_csv(raw.decode("utf-8", "replace").splitlines(), "delays", "offsets.csv")
+    return read_csv(raw.decode("utf-8", "replace").splitlines(), ["delays"], "offsets.csv")
 
 
 def _host_and_port(raw: bytes) -> object:

@@ -13,12 +13,12 @@ from kafka_coord.grouplog.records import (
     group_record,
     group_removal,
     keep_alive_record,
-    offset_record,
 )
 from kafka_coord.grouplog.term import producer_of
 from kafka_coord.monitor.log_audit import LogReport, LogRule, PartitionJudge
 from kafka_coord.wire.batches import Batch, LogRecord
-from kafka_coord.wire.messages import message
+from kafka_coord.wire.consumer_protocol import encoded_subscription
+from tests.grouplog.offset_record import offset_record
 
 PARTITION = 3
 
@@ -55,11 +55,9 @@ def offset(value: int | None, at_ms: int = 0, group: str = "g", topic: str = "t"
 
 
 def group(generation: int, members: int = 1, topic: str = "t") -> LogRecord:
-    form = message("ConsumerProtocolSubscription")
-    subscription = bytes(form.encode(form(topics=(topic,)), 0, bytearray(b"\0\0")))
     found = GroupMetadata("g", generation_id=generation, protocol_name="range", protocol_type="consumer")
     for number in range(members):
-        offered = (Protocol("range", subscription),)
+        offered = (Protocol("range", encoded_subscription(topic)),)
         found.add(MemberMetadata(f"m{number}", None, "c", "/h", 10.0, 60.0, offered), "consumer")
     return group_record(found, {}, 0)
 

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_coord.grouplog.records import CommittedOffset, OffsetEntry, offset_record, read_record
+from kafka_coord.grouplog.records import OffsetEntry, read_record
+from kafka_coord.model import CommittedOffset
 from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.messages import message
+from tests.grouplog.offset_record import offset_record
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 _INT32, _INT64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)

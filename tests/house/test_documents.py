@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 from collections.abc import Iterator
 from configparser import ConfigParser
@@ -50,6 +51,15 @@ def test_every_decision_that_is_cited_is_there() -> None:
     assert not [f"{where}: ADR {number}" for where, number in cited if number not in written]
 
 
+def test_each_decision_has_a_number_of_its_own_and_its_title_begins_with_it() -> None:
+    decisions = sorted(ROOT.glob("docs/adr/*.md"))
+    numbers = [int(file.name[:4]) for file in decisions]
+    assert len(set(numbers)) == len(numbers), numbers
+    titles = [file.read_text().partition("\n")[0] for file in decisions]
+    wrong = [title for number, title in zip(numbers, titles, strict=True) if not title.startswith(f"# ADR {number}: ")]
+    assert not wrong
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: str(document.relative_to(ROOT)))
 def test_every_link_leads_somewhere(document: Path) -> None:
     broken = []
@@ -84,6 +94,12 @@ def test_every_package_has_its_place_in_the_architecture() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     inner = {package.name for package in rooms.packages() if len(package.relative_to(ROOT).parts) <= 3}
     assert not [name for name in sorted(inner - {"kafka_coord"}) if f"{name}/`" not in text]
+
+
+def test_what_happens_where_names_code_that_is_there() -> None:
+    section = (ROOT / "docs" / "architecture.md").read_text().partition("### Where it happens")[2].partition("\n## ")[0]
+    for name in re.findall(r"`(\w+(?:\.\w+)+)`", section):
+        pkgutil.resolve_name(f"kafka_coord.{name}")  # raises if it is not there
 
 
 def test_every_folder_of_what_runs_beside_the_tests_is_there() -> None:

@@ -52,7 +52,7 @@ def test_the_contracts_are_kept(checkout: Path) -> None:
             "plan.planning -> kafka_coord.zk.session",
         ),
         ("coordinator/plan/target.py", "import time", "kafka_coord.coordinator.plan.target -> time"),
-        ("coordinator/assignors/level.py", "import random", "kafka_coord.coordinator.assignors.level -> random"),
+        ("coordinator/assignors/load_balancing.py", "import random", "assignors.load_balancing -> random"),
         ("channel/frames.py", "import socket", "kafka_coord.channel.frames -> socket"),
         ("channel/messages.py", "import kafka_coord.channel.client", "kafka_coord.channel.client -> threading"),
         ("channel/rpc.py", "import threading", "kafka_coord.channel.rpc -> threading"),

@@ -15,17 +15,21 @@ from hypothesis import strategies as st
 
 from kafka_coord.errors import MalformedValue, UnknownVersion
 from kafka_coord.model import (
+    Action,
     Assignment,
+    CommittedOffset,
     CoordinatorInfo,
     GroupSettings,
     Ledger,
     Member,
     Pause,
     Request,
+    actions_from_json,
     command_from_json,
     history_from_json,
     parse_command_id,
 )
+from kafka_coord.model.cluster_history import ClusterHistory, Election
 from kafka_coord.model.json_fields import MAX_VALUE_BYTES, dump, load
 from tests.model import values
 
@@ -38,7 +42,9 @@ DECODERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "settings": lambda value: GroupSettings.from_json(value, "/x"),
     "pause": lambda value: Pause.from_json(value, "/x"),
     "coordinator": lambda value: CoordinatorInfo.from_json(value, "/x"),
-    "history": lambda value: history_from_json(value, "/x"),
+    "committed offset": lambda value: CommittedOffset.from_json(value, "/x"),
+    "history": lambda value: (history_from_json(value, "/x"), actions_from_json(value, "/x")),
+    "cluster history": lambda value: ClusterHistory.from_json(value, "/x"),
 }
 GOOD: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "registration": values.members.map(lambda found: found.to_json()),
@@ -49,7 +55,19 @@ GOOD: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "settings": values.group_settings.map(lambda found: found.to_json()),
     "pause": values.pauses.map(lambda found: found.to_json()),
     "coordinator": values.coordinators.map(lambda found: found.to_json()),
-    "history": values.decisions.map(lambda found: {"version": 1, "decisions": [found.to_json()]}),
+    "committed offset": values.committed_offsets.map(lambda found: found.to_json()),
+    "history": values.decisions.map(
+        lambda found: {
+            "version": 1,
+            "decisions": [found.to_json()],
+            "actions": [Action("evict", "alice@here", 1, "stuck", "c1").to_json()],
+        }
+    ),
+    "cluster history": st.just(
+        ClusterHistory(
+            (Election(1, "kafka-1", 7, 1, 2, "resigned"),), (Action("resign", "alice@here", 1, "why"),)
+        ).to_json()
+    ),
 }
 kinds = pytest.mark.parametrize("kind", sorted(DECODERS))
 _SETTINGS = settings(deadline=None, max_examples=40)
@@ -152,7 +170,7 @@ def test_what_is_no_value_at_all(raw):
 
 
 def test_a_version_of_the_future_is_told_from_garbage():
-    with pytest.raises(UnknownVersion, match="version 2; this release knows version 1"):
+    with pytest.raises(UnknownVersion, match="version 2; this release supports version 1"):
         load(b'{"version":2}', "/x")
 
 
@@ -223,6 +241,7 @@ def test_a_small_value_cannot_make_a_large_one(bomb):
 _FIELDS = (
     *("version", "subscription", "pattern", "capacity", "mode", "timestamp", "incarnation", "owned", "streams", "type"),
     *("place", "members", "inputs", "partitions", "offsets", "group", "by", "endpoints", "decisions", "topic_ids"),
+    *("offset", "leader_epoch", "metadata"),
 )
 
 
@@ -247,6 +266,8 @@ _LEAST: dict[str, dict[str, Any]] = {
     "pause": {"by": ""},
     "coordinator": {"brokerid": 1, "epoch": 1, "timestamp": ""},
     "history": {"decisions": []},
+    "cluster history": {"elections": [], "actions": []},
+    "committed offset": {"offset": 1},
 }
 
 

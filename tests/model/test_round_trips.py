@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import (
+    Action,
     Assignment,
     Cause,
+    CommittedOffset,
     CoordinatorInfo,
     Decision,
     GroupSettings,
@@ -21,10 +23,13 @@ from kafka_coord.model import (
     PartitionSet,
     Pause,
     Request,
+    RequestType,
+    actions_from_json,
     command_from_json,
     history_from_json,
     history_to_json,
 )
+from kafka_coord.model.action import MAX_ACTIONS, MAX_ACTIONS_BYTES, MAX_CHANGE, encoded_actions, newest
 from kafka_coord.model.json_fields import dump, load
 from kafka_coord.model.operations import MAX_HISTORY
 from kafka_coord.model.partitions import parse_ranges, ranges
@@ -78,10 +83,28 @@ def test_settings_pauses_and_who_coordinates(group_settings, pause, coordinator)
 
 
 @_SETTINGS
+@given(values.committed_offsets)
+def test_a_committed_offset(offset):
+    assert CommittedOffset.from_json(through_bytes(offset), "/x") == offset
+
+
+@_SETTINGS
 @given(st.lists(values.decisions, max_size=4))
 def test_a_history(decisions):
     value = history_to_json(tuple(decisions))
     assert history_from_json(load(dump(value), "/x"), "/x") == tuple(decisions)
+
+
+def test_a_history_keeps_the_newest_actions_within_its_size():
+    actions = [Action("evict", "alice@here", at, "why", "c" * 1_500) for at in range(300)]
+
+    kept = newest(encoded_actions(actions))
+
+    assert MAX_ACTIONS_BYTES - 3_000 < sum(map(len, kept)) <= MAX_ACTIONS_BYTES
+    value = load(b'{"version":1,"decisions":[],"actions":[%b]}' % b",".join(kept), "/x")
+    assert actions_from_json(value, "/x") == tuple(actions[-len(kept) :])
+    assert history_from_json(value, "/x") == ()
+    assert len(newest(encoded_actions([Action("pause", "a", at) for at in range(300)]))) == MAX_ACTIONS
 
 
 @_SETTINGS
@@ -137,3 +160,11 @@ def test_a_decision_of_an_earlier_release_has_no_cause_and_one_of_a_later_releas
     assert earlier.cause is None
     with pytest.raises(MalformedValue):
         Decision.from_json({**written, "causes": "member-joined"}, "/here")
+
+
+def test_a_request_of_many_partitions_is_written_with_the_beginning_of_what_it_changes():
+    many = PartitionSet({"flights": range(60_000)})
+    request = Request(RequestType.DELETE_OFFSETS, "delays", partitions=many, change="flights " + "0: 17 → -, " * 60_000)
+    read = Request.from_json(load(dump(request.to_json()), "/r"), "request-1", "/r")
+    assert read.partitions == many
+    assert read.change == request.change[:MAX_CHANGE]

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from kafka_coord.model import (
     Assignment,
     Cause,
+    CommittedOffset,
     CoordinatorInfo,
     Decision,
+    GroupKind,
     GroupSettings,
     Ledger,
     Member,
@@ -133,6 +135,13 @@ starts = st.builds(
 group_settings = st.builds(
     GroupSettings, assignor=optional_words, rebalance_timeout_ms=st.integers(1, 10**12), offsets_retention_ms=longs
 )
+committed_offsets = st.builds(
+    CommittedOffset,
+    offset=longs,
+    leader_epoch=st.integers(-1, (1 << 31) - 1),
+    metadata=words,
+    committed_at_ms=st.just(0),
+)
 pauses = st.builds(Pause, by=words, reason=words, since_ms=longs)
 requests = st.builds(
     Request,
@@ -144,8 +153,12 @@ requests = st.builds(
     timestamp_ms=longs,
     offsets=st.dictionaries(st.builds(TopicPartition, names, numbers), longs, max_size=5),
     partitions=partition_sets,
+    to=st.sampled_from(GroupKind),
+    unchanged_since=longs,
     result=words,
     message=words,
+    action=words,
+    change=words,
     request_id=names,
 )
 coordinators = st.builds(

@@ -12,33 +12,26 @@ from kafka_coord.grouplog.records import (
     group_record,
     group_removal,
     keep_alive_record,
-    offset_record,
 )
 from kafka_coord.model.operations import Cause
 from kafka_coord.monitor.client_groups.history import decisions
 from kafka_coord.monitor.client_groups.log import EntryKind, LogEntry, about_group, entry_of
 from kafka_coord.wire.batches import LogRecord
-from kafka_coord.wire.messages import message
+from kafka_coord.wire.consumer_protocol import encoded_assignment, encoded_subscription
+from tests.grouplog.offset_record import offset_record
 
 _AT_MS = 1_700_000_000_000
 
 
 def assigned(*partitions: int) -> bytes:
-    form = message("ConsumerProtocolAssignment")
-    topic = form.struct("TopicPartition")(topic="flights", partitions=partitions)
-    return bytes(form.encode(form(assigned_partitions=(topic,)), 0, bytearray(b"\0\0")))
-
-
-def subscribed(topic: str = "flights") -> bytes:
-    form = message("ConsumerProtocolSubscription")
-    return bytes(form.encode(form(topics=(topic,)), 0, bytearray(b"\0\0")))
+    return encoded_assignment(("flights", number) for number in partitions)
 
 
 def written(generation: int, owned: dict[str, bytes], protocol: str = "range", topic: str = "flights") -> LogEntry:
     group = GroupMetadata("delays", generation_id=generation, protocol_name=protocol if owned else None)
     for name in owned:
         member = MemberMetadata(
-            f"{name}-id", name, "client", "/127.0.0.1", 45.0, 300.0, (Protocol(protocol, subscribed(topic)),)
+            f"{name}-id", name, "client", "/127.0.0.1", 45.0, 300.0, (Protocol(protocol, encoded_subscription(topic)),)
         )
         group.add(member, "consumer")
     if not owned:

@@ -11,11 +11,14 @@ import pytest
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.model import PartitionSet, Pause, Request, RequestType, StopFetcher
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.cluster_history import ClusterHistory, Election
 from kafka_coord.monitor.channel import read_waiting
 from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.monitor.doctor import Finding, Severity, examine
+from kafka_coord.monitor.doctor.brokers import check_elections
+from kafka_coord.monitor.doctor.four_letter import ServerFacts
 from kafka_coord.monitor.doctor.groups import check_groups, check_requests
-from kafka_coord.monitor.doctor.zookeeper import check_clock, check_servers
+from kafka_coord.monitor.doctor.zookeeper import check_clock, check_servers, check_writes
 from kafka_coord.monitor.requests import read_requests
 from kafka_coord.monitor.snapshot import read_groups
 from kafka_coord.zk import layout
@@ -197,11 +200,14 @@ def test_a_registration_no_session_ends(healthy: Tree, zk_hosts: str) -> None:
 def test_a_pause_nobody_lifted(healthy: Tree, zk_hosts: str) -> None:
     now_ms = round(healthy.store.clock.time() * 1000)
     healthy.value(layout.paused("delays"), Pause("alice", "disks", now_ms).to_json())
-    assert bad(examined(healthy, zk_hosts)) == []
+    found = examined(healthy, zk_hosts)
+    assert bad(found) == []
+    assert [one.severity for one in found if one.check == "pauses"] == [Severity.INFO]
     healthy.value(layout.paused("delays"), Pause("alice", "disks", now_ms - 7_200_000).to_json())
-    found = only(examined(healthy, zk_hosts), "pauses")
-    assert found.what == "group delays is paused by alice (disks)"
-    assert found.todo == "kafka-coord groups resume delays"
+    forgotten = only(examined(healthy, zk_hosts), "pauses")
+    assert forgotten.what.startswith("group delays is paused by alice (disks) for 2 h (since ")
+    assert forgotten.group == "delays"
+    assert forgotten.todo == "kafka-coord groups resume delays"
 
 
 def test_all_groups_paused(healthy: Tree, zk_hosts: str) -> None:
@@ -230,12 +236,41 @@ def test_a_consumer_that_does_not_obey(world: World) -> None:
     waiting = read_waiting(world.store, snapshots).commands
     now_ms = round(world.store.clock.time() * 1000)
     assert [one for one in check_groups(cluster, snapshots, waiting, now_ms) if one.severity is not Severity.OK] == []
-    (found,) = check_groups(cluster, snapshots, waiting, now_ms + 70_000)
-    assert "stuck has not acknowledged a command for" in found.what
+    (found,) = check_groups(cluster, snapshots, waiting, now_ms + 12_000)
+    assert "stuck has not acknowledged its command to start flights[0-3] for 1" in found.what
+    assert "; the coordinator evicts it in 4" in found.what
     assert found.todo.endswith("kafka-coord groups evict delays stuck")
+    (late,) = check_groups(cluster, snapshots, waiting, now_ms + 70_000)
+    assert "longer than its rebalance timeout" in late.what
 
 
 def test_a_subscription_to_nothing(healthy: Tree, zk_hosts: str) -> None:
     healthy.member("delays", "c2", topic="nowhere")
     told = [one for one in examined(healthy, zk_hosts) if one.check == "subscriptions"]
     assert [one.what for one in told] == ["group delays subscribes to nowhere, which does not exist"]
+
+
+def test_a_coordinator_that_changes_again_and_again() -> None:
+    now_ms = 1_800_000_000_000
+    elections = [
+        Election(at % 2 + 1, "kafka-1", at, now_ms - (6 - at) * 60_000, now_ms - (5 - at) * 60_000, "lost its session")
+        for at in range(6)
+    ]
+    (found,) = check_elections(ClusterHistory(tuple(elections)), now_ms)
+    assert found.what == (
+        "the coordinator changed 6 times in the last hour, the last time 60 s ago (07:59:00 UTC)."
+        " Elected: broker 1 (3), 2 (3). Ended: lost its session (6)"
+    )
+    assert list(check_elections(ClusterHistory(tuple(elections[:3])), now_ms)) == []
+    assert list(check_elections(ClusterHistory(tuple(elections)), now_ms + 3_600_000)) == []
+
+
+def test_a_server_whose_writes_became_slow() -> None:
+    def facts(writes: int, took_ms: int) -> ServerFacts:
+        metrics = {"zk_cnt_updatelatency": str(writes), "zk_sum_updatelatency": str(took_ms)}
+        return ServerFacts("zk1:2181", (3, 9, 5), "leader", metrics, reached=True)
+
+    assert list(check_writes(facts(100_000, 200_000), None)) == []
+    (found,) = check_writes(facts(100_010, 208_000), facts(100_000, 200_000))
+    assert found.what == "zk1:2181 took 800 ms for each of the last 10 writes"
+    assert list(check_writes(facts(10, 20), facts(100_000, 200_000))) == [], "it was restarted"

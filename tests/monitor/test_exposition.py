@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
+import ssl
 import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
+import trustme
 from prometheus_client.core import Metric
 
+from kafka_coord.frontends.tls import tls_context
 from kafka_coord.monitor import exposition
 from kafka_coord.monitor.exposition import Exposition, gauge
+from kafka_coord.monitor.http_host import is_own, own_names
 from tests.waiting import eventually
 
 
@@ -56,6 +63,36 @@ def test_a_peer_that_drips_its_request_loses_its_thread(served: Exposition, monk
     assert healthy(served)
 
 
+def test_a_response_that_lasts_ends_when_its_peer_takes_nothing(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(exposition, "_WRITE_S", 0.3)
+    monkeypatch.setattr(exposition, "REQUEST_S", 0.3)
+    ended = threading.Event()
+
+    def site(environ: dict[str, Any], start: exposition.StartResponse) -> Iterator[bytes]:
+        start("200 OK", [])
+        environ["kafka_coord.lasts"]()
+        try:
+            while True:
+                yield b"x" * 100_000
+        finally:
+            ended.set()
+
+    made = Exposition("127.0.0.1:0", None, lambda: (True, {}), setting="--listen-http", site=site)
+    try:
+        with socket.create_connection(("127.0.0.1", made.port)) as peer:
+            peer.send(b"GET /anything HTTP/1.1\r\n\r\n")
+            taken = 0
+            while taken < 5_000_000:  # it has no limit as a whole
+                taken += len(peer.recv(100_000))
+            assert not ended.is_set()
+            assert ended.wait(30)
+    finally:
+        made.close()
+    assert capfd.readouterr().err == ""
+
+
 def test_however_many_drip_whoever_comes_is_answered(served: Exposition, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exposition, "MAX_REQUESTS", 5)
     before = threading.active_count()
@@ -66,3 +103,93 @@ def test_however_many_drip_whoever_comes_is_answered(served: Exposition, monkeyp
     eventually(lambda: threading.active_count() <= before + 5)
     for peer in peers:
         peer.close()
+
+
+@pytest.mark.parametrize(
+    ("header", "own"),
+    [
+        ("localhost:9404", True),
+        ("LOCALHOST.", True),
+        ("127.0.0.1:9404", True),
+        ("192.0.2.7", True),
+        ("[::1]:9404", True),
+        ("[2001:db8::1]", True),
+        ("kafka-1:1", True),
+        ("ops.example.org", True),
+        ("evil.example.org", False),
+        ("ops.example.org.evil.example.org", False),
+        ("evil.example.org@localhost", False),
+        ("127.0.0.1.evil.example.org:9404", False),
+        ("localhost,evil.example.org", False),
+        ("[::1]evil.example.org", False),
+        ("127.1", False),
+        ("", False),
+    ],
+)
+def test_a_name_is_the_servers_own_or_an_address(header: str, own: bool) -> None:
+    assert is_own(header, own_names("kafka-1", ["ops.example.org", ""])) is own
+
+
+def told(environ: dict[str, Any], start: exposition.StartResponse) -> list[bytes]:
+    """Answers with the scheme and the client's certificate, after the body."""
+    environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"] or 0))
+    start("200 OK", [])
+    return [f"{environ['wsgi.url_scheme']} {environ.get('kafka_coord.certificate')}".encode()]
+
+
+def asked(connection: http.client.HTTPConnection, path: str, host: str) -> tuple[int, bytes]:
+    connection.request("GET", path, headers={"Host": host})
+    answer = connection.getresponse()
+    return answer.status, answer.read()
+
+
+def test_a_site_whose_name_was_made_to_point_here_reads_nothing_but_metrics() -> None:
+    made = Exposition(
+        "127.0.0.1:0", Nothing(), lambda: (True, {}), setting="--listen-http", site=told, pages={"/page": list}
+    )
+    try:
+        connection = http.client.HTTPConnection("127.0.0.1", made.port, timeout=20)
+        for path in ("/dashboard/", "/page", "/"):
+            status, body = asked(connection, path, f"evil.example.org:{made.port}")
+            assert status == 421
+            assert b"--http-host-names" in body
+            assert asked(connection, path, f"localhost:{made.port}")[0] == 200
+        for path in ("/metrics", "/health"):
+            assert asked(connection, path, "kafka-1.monitoring.svc")[0] == 200
+        connection.close()
+    finally:
+        made.close()
+
+
+def test_over_tls_a_client_may_have_a_certificate_and_plain_text_gets_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    authority = trustme.CA()
+    own, ca = tmp_path / "own.pem", tmp_path / "ca.pem"
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(own)
+    authority.cert_pem.write_to_path(ca)
+    tls = tls_context(own, None, ca, optional=True)
+    made = Exposition("127.0.0.1:0", None, lambda: (True, {}), setting="--listen-http", site=told, tls=tls)
+    try:
+        for name, said in ((None, b"https None"), ("alice", b"https alice")):
+            trusting = ssl.create_default_context(cafile=str(ca))
+            if name is not None:
+                authority.issue_cert("127.0.0.1", common_name=name).configure_cert(trusting)
+            connection = http.client.HTTPSConnection("127.0.0.1", made.port, timeout=20, context=trusting)
+            assert asked(connection, "/", "localhost") == (200, said)
+            connection.close()
+        plain = http.client.HTTPConnection("127.0.0.1", made.port, timeout=20)
+        with pytest.raises((http.client.HTTPException, OSError)):
+            asked(plain, "/", "localhost")
+        plain.close()
+        monkeypatch.setattr(exposition, "REQUEST_S", 0.3)
+        with socket.create_connection(("127.0.0.1", made.port), timeout=20) as silent:
+            assert silent.recv(1) == b"", "a peer that never ends its handshake is cut off"
+        with suppress(OSError):  # it may also be cut off in its handshake
+            plain_socket = socket.create_connection(("127.0.0.1", made.port), timeout=20)
+            with trusting.wrap_socket(plain_socket, server_hostname="127.0.0.1") as unfinished:
+                unfinished.send(b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\n")
+                assert unfinished.recv(1) == b"", "as is one that never ends its body"
+    finally:
+        made.close()
+    assert capfd.readouterr().err == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -51,8 +52,9 @@ def test_metrics_tell_who_leads_and_how_the_groups_are(world: World, served: Met
     assert "kafka_coord_elected 1.0" in lines
     assert "kafka_coord_epoch 1.0" in lines
     assert "kafka_coord_passes_total" in lines
-    for name in ("lease", "proven"):  # the former name stays for one release
-        assert float(lines.split(f"kafka_coord_zookeeper_session_{name}_seconds ")[-1].split()[0]) > 0
+    assert float(lines.split("kafka_coord_zookeeper_session_lease_seconds ")[-1].split()[0]) > 0
+    assert 'kafka_coord_rebalances_total{cause="member-joined"} 1.0' in lines
+    assert "kafka_coord_rebalance_seconds_count 1.0" in lines
 
 
 def test_health_is_ok_while_connected_and_not_once_closed(elected: Instance, served: MetricsServer):
@@ -98,6 +100,17 @@ def test_a_handler_or_gateway_that_hangs_fails_health(elected: Instance, monkeyp
     monkeypatch.setattr(RebalanceRequestHandler, "age_s", lambda _: STUCK_S + 2)
     assert health(elected.service, elected.store)[1]["problems"] == [
         f"the handler has completed no step for {STUCK_S + 2:.0f} s"
+    ]
+
+
+def test_a_listener_whose_thread_has_ended_fails_health(elected: Instance):
+    dead = threading.Thread(target=int, name="managed-groups")
+    dead.start()
+    dead.join()
+    healthy, said = health(elected.service, elected.store, threads=[threading.current_thread(), dead])
+    assert not healthy
+    assert said["problems"] == [
+        "the thread managed-groups of a listener has ended: restart this instance; its log says why"
     ]
 
 

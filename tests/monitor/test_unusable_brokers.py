@@ -38,7 +38,7 @@ def test_the_doctor_names_each_and_checks_the_others(tree: Tree, address: str) -
     assert [one.what.split()[0] for one in errors] == [layout.broker(number) for number in UNUSABLE]
     assert all("restart its broker" in one.todo for one in errors)
     assert [one.what for one in findings if one.severity is Severity.OK] == [
-        "1 brokers registered, all of their listeners accept connections"
+        "1 broker registered; all listeners accept connections"
     ]
 
 

@@ -74,7 +74,7 @@ def test_a_consumer_under_anothers_identity_is_told_so_and_gets_nothing(world: W
     with pytest.raises(NoAuth):
         world.consumer("c2", "delays", zk=identified("sales")).join()
     thief = open_as(identified("sales"))
-    with pytest.raises(NoAuth):  # nor if the channel exists already
+    with pytest.raises(NoAuth):  # nor if the channel already exists
         ConsumerChannel(thief, "delays", "c1x").register(b"{}")
     assert world.children(layout.ids("delays")) == ("c1",)
 

@@ -50,7 +50,8 @@ def rows() -> Iterator[Row]:
 def test_the_document_has_a_row_for_writes_to_every_place_of_the_plan():
     written = {rule.place for row in rows() if row.operation == "set" and (rule := rule_of(row.path))}
     structure = {"/consumers", layout.COORDINATORS, layout.REQUESTS, layout.GROUPS, layout.COORDINATOR}
-    structure |= {f"/consumers/groups/<group>/{part}" for part in ("ids", "channel", "owners", "offsets")}
+    parts = ("ids", "channel", "owners", "offsets", "details", "details/<topic>")
+    structure |= {f"/consumers/groups/<group>/{part}" for part in parts}
     assert {rule.place for rule in RULES} - structure - {"/consumers/coordinators/<instance>"} == written - structure
     assert len(list(rows())) > 35
 
@@ -100,7 +101,7 @@ def is_allowed(store: KazooStore, row: Row) -> bool:
     except NoAuth:
         return False
     except MultiFailed as failure:
-        # the server checks rights first: only those with the right learn that the znode exists already, for instance
+        # the server checks rights first: only those with the right learn that the znode already exists, for instance
         return not (failure.index == 0 and isinstance(failure.cause, NoAuth))
     except StoreError as failure:
         raise AssertionError(f"{row}: {failure}") from failure
@@ -129,6 +130,8 @@ def populate(store: KazooStore) -> None:
         layout.COORDINATOR_EPOCH,
         layout.instance(1),
         layout.PAUSED,
+        layout.HISTORY,
+        layout.SUCCESSOR,
         layout.request("request-0000000000"),
         *(
             path
@@ -142,6 +145,7 @@ def populate(store: KazooStore) -> None:
                 layout.registration(group, "c1"),
                 layout.command(group, "c1", "stop-0000000000"),
                 layout.offset(group, "flights", 0),
+                layout.offset_details(group, "flights", 0),
             )
         ),
     ):

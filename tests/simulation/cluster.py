@@ -17,7 +17,7 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, Delete, SessionState, SetData
 from tests.simulation.applications import SimulatedLog
 from tests.simulation.audited import violations
-from tests.simulation.faults import FAULTS, MOVE, UNREADABLE, FaultInjector
+from tests.simulation.faults import CLASSIC, FAULTS, MOVE, UNREADABLE, FaultInjector
 from tests.simulation.group_kind import GROUP, OTHER_TOPIC, TOPIC, GroupKind
 from tests.simulation.invariants import InvariantBroken, InvariantChecker
 from tests.simulation.kafka_members import KafkaMember
@@ -26,6 +26,7 @@ from tests.simulation.network import SimulatedNetwork
 from tests.simulation.process import Process
 from tests.simulation.scheduler import Actor, Scheduler
 from tests.simulation.server import SimulatedZooKeeper
+from tests.simulation.sockets import ProtocolBroken
 from tests.simulation.store import SimulatedStore
 
 SETTLED_AFTER_MS = (0, 0, 0, 1, 200, 2_000)
@@ -55,7 +56,8 @@ class SimulatedCluster:
         self._said: deque[tuple[int, float, str]] = deque(maxlen=STORY_LENGTH)
         self.faults, self.turmoil, self.spared = faults, turmoil, spared
         # Not all kinds in every history: some defects show only if others do not hide them ("swarm testing").
-        self.kinds = sorted(kind for kind in sorted(faults) if self.rng.random() < 0.6) or sorted(faults)
+        kinds = sorted(faults - {CLASSIC})
+        self.kinds = [kind for kind in kinds if self.rng.random() < 0.6] or kinds
         self.faults_met = 0
         self.fault_rate = self.rng.choice((0.002, 0.005, 0.015))
         self.steps = 0
@@ -67,7 +69,10 @@ class SimulatedCluster:
         self.options = CoordinatorOptions(look_interval_ms, settled_after_ms=rest.choice(SETTLED_AFTER_MS))
         self.server.can_follow = rest.random() < 0.75
         kafka = random.Random(f"kafka {seed}") if MOVE in faults else None
-        self.kind = GroupKind.drawn(self.rng, random.Random(f"more {seed}"), kafka)
+        classic = random.Random(f"classic {seed}") if CLASSIC in faults else None
+        self.kind = GroupKind.drawn(self.rng, random.Random(f"more {seed}"), kafka, classic)
+        if self.kind.classic != "none":  # classic clients do not tell topics of one name from each other
+            self.kinds = [one for one in self.kinds if one != "topic"]
         self.log_leader = "serve-1"
         """The instance beside the broker that leads the group's partition of the groups log."""
         self.topic_ids: dict[str, str] = {}
@@ -150,7 +155,7 @@ class SimulatedCluster:
 
     def _by_pattern(self, process: Process) -> bool:
         member = process.connector
-        return bool(member.topics.regex) if isinstance(member, KafkaMember) else self.kind.by_pattern(process.name)
+        return member.takes_all if isinstance(member, KafkaMember) else process.by_pattern
 
     def _unsettled(self) -> str:
         """The elected coordinator's view of the group, if a lost event keeps it from seeing that the group is
@@ -363,6 +368,8 @@ class SimulatedCluster:
             self.run()
         except InvariantBroken as broken:
             return broken
+        except ProtocolBroken as broken:
+            return InvariantBroken(str(broken))
         finally:
             self.end()
         return None

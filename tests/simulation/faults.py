@@ -6,12 +6,13 @@ import base64
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kafka_coord.consumer.connector import Connector
 from kafka_coord.frontends.kafka.managed.topics import Topics
 from kafka_coord.model import Request, RequestType
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, Delete, SetData
-from tests.simulation.group_kind import GROUP, OTHER_TOPIC, PATTERN, TOPIC
+from tests.simulation.group_kind import GROUP, OTHER_TOPIC, TOPIC
 from tests.simulation.kafka_members import KafkaMember
 from tests.simulation.process import Process
 from tests.simulation.unreadable import Vandal
@@ -32,8 +33,10 @@ MOVE = "move"
 """A kind of fault by itself: the leadership of the groups log moves. Where it may happen, some of the members are Kafka
 clients, which the leader's instance serves."""
 SUBSCRIBE = "subscribe"
-"""Only Kafka clients do it."""
 KAFKA_FAULTS = FAULTS | {MOVE, SUBSCRIBE}
+CLASSIC = "classic"
+"""No fault: some of the Kafka clients may be classic ones."""
+CLASSIC_FAULTS = KAFKA_FAULTS | {CLASSIC}
 UNREADABLE = "unreadable"
 """A kind of fault of its own: somebody overwrites a znode with unreadable bytes, and repairs it after a while."""
 
@@ -67,7 +70,7 @@ class FaultInjector:
             "reset": lambda: self._ask_for_reset(for_s),
             "evict": lambda: self.ask(Request(RequestType.EVICT, GROUP, process.consumer)),
             "rebalance": lambda: self.ask(Request(RequestType.REBALANCE, GROUP)),
-            "resign": lambda: self.ask(Request(RequestType.RESIGN)),
+            "resign": lambda: self._ask_to_resign(process),
             "depose": self._depose,
             UNREADABLE: lambda: self.vandal.strike(for_s),
             MOVE: self._move,
@@ -85,11 +88,15 @@ class FaultInjector:
         self.cluster.log_leader = self.cluster.rng.choice(self.cluster.instances())
 
     def _subscribe(self, process: Process) -> None:
-        """A Kafka client subscribes to all topics, or to one, in place."""
+        """A consumer subscribes to all topics, or to one: a Kafka client in place, the others by registering again."""
         member = process.connector
         if isinstance(member, KafkaMember) and process.alive:
             by_name = Topics(frozenset({TOPIC}), "")
-            member.subscribe(by_name if member.topics.regex else Topics(frozenset(), PATTERN))
+            member.subscribe(by_name if member.takes_all else member.all_topics)
+        elif isinstance(member, Connector) and process.alive:
+            self.cluster.occurred["subscribed anew"] += 1
+            process.by_pattern, process.subscribed_anew = not process.by_pattern, True
+            member.register_again()
 
     def _depose(self) -> None:
         """Somebody deletes the znode of the elected instance, whose session lives on: another one is elected beside
@@ -169,6 +176,11 @@ class FaultInjector:
         if offsets:
             request = Request(RequestType.RESET_OFFSETS, GROUP, offsets=offsets)
             self.cluster.later(for_s, lambda: self.ask(request))
+
+    def _ask_to_resign(self, process: Process) -> None:
+        """For any instance to follow, or for ``process``, if it is one."""
+        kind, _, number = process.name.partition("-")
+        self.ask(Request(RequestType.RESIGN, successor=int(number) if kind == "serve" else None))
 
     def ask(self, request: Request) -> None:
         if layout.REQUESTS not in self.cluster.server.tree.nodes:

@@ -13,9 +13,9 @@ BYSTANDER = "calm"
 TOPIC, OTHER_TOPIC = "flights", "fares"
 PATTERN = "f.*"
 SOCKET_SESSIONS_MS = (3_000, 6_000, 12_000)
-KAFKA_SESSIONS_MS = (10_000, 15_000)
+KAFKA_SESSIONS_MS = (10_000, 24_000)
 """Longer than the longest hold of a heartbeat."""
-SOFTWARE = ("librdkafka", "apache-kafka-java", "")
+SOFTWARE = ("librdkafka", "apache-kafka-java", "kgo", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +40,24 @@ class GroupKind:
     """Which members are Kafka clients with ``group.protocol=consumer``: ``none``, ``all``, or ``some``: the first of
     every three."""
     kafka_session_ms: int = 0
+    classic: str = "none"
+    """Which of the Kafka clients are classic ones: ``none``, ``all``, or ``some``: those with an even number."""
     static: bool = False
     """Whether the Kafka clients have instance ids."""
 
     @classmethod
-    def drawn(cls, rng: random.Random, more: random.Random, kafka: random.Random | None = None) -> GroupKind:
+    def drawn(
+        cls,
+        rng: random.Random,
+        more: random.Random,
+        kafka: random.Random | None = None,
+        classic: random.Random | None = None,
+    ) -> GroupKind:
         """``more`` draws the properties that were added later, so that earlier seeds give the same histories.
-        ``kafka`` draws those of Kafka clients, if some of the members may be such."""
+        ``kafka`` draws those of Kafka clients, if some of the members may be such, and ``classic`` whether some of
+        these are classic ones."""
         return cls(
+            classic=classic.choice(("none", "some", "all")) if classic is not None else "none",
             kafka=kafka.choice(("some", "some", "all")) if kafka is not None else "none",
             kafka_session_ms=kafka.choice(KAFKA_SESSIONS_MS) if kafka is not None else 0,
             static=kafka is not None and kafka.random() < 0.4,
@@ -67,16 +77,20 @@ class GroupKind:
     def by_kafka(self, consumer: str) -> bool:
         return self.kafka == "all" or (self.kafka == "some" and int(consumer[1:]) % 3 == 1)
 
+    def by_classic(self, consumer: str) -> bool:
+        is_one = self.classic == "all" or (self.classic == "some" and int(consumer[1:]) % 2 == 0)
+        return is_one and self.by_kafka(consumer)
+
     def by_socket(self, consumer: str) -> bool:
         if self.by_kafka(consumer):
             return False
         return self.sockets == "all" or (self.sockets == "some" and int(consumer[1:]) % 2 == 0)
 
-    def member(self, consumer: str, timestamp: str) -> Member:
+    def member(self, consumer: str, timestamp: str, *, by_pattern: bool) -> Member:
         return Member(
             consumer,
             0,
-            Subscription.matching(PATTERN) if self.by_pattern(consumer) else Subscription.to([TOPIC]),
+            Subscription.matching(PATTERN) if by_pattern else Subscription.to([TOPIC]),
             assignor=self.assignor,
             mode=self.mode,
             rejoin_grace_ms=self.grace_ms,

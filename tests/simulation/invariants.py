@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from kafka_coord.channel.operations import decode_command, decode_offset
-from kafka_coord.coordinator.plan.invariants import violations
 from kafka_coord.coordinator.steps import Plan, WriteLedgerAndCommands
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import (
@@ -26,6 +25,7 @@ from kafka_coord.model import (
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import ANY_VERSION, Check, Create, Delete, WatchType
+from tests.coordinator.plan.invariants import violations
 from tests.simulation.garbage import GARBAGE
 from tests.simulation.group_kind import BYSTANDER, GROUP
 from tests.simulation.server import Change, SimulatedZooKeeper, Transaction
@@ -62,6 +62,15 @@ class Witness(Protocol):
         """The incarnation that it believes it is; ``None`` while it is not registered."""
 
     def holds(self, partition: TopicPartition) -> bool: ...
+
+    subscribed_anew: bool
+    """Whether it will register again only because its subscription has changed."""
+
+    def replaces(self, member_id: str) -> bool: ...
+
+    @property
+    def starts_when_told(self) -> bool:
+        """Whether the instance acknowledges for it what it starts, before it does: as a classic client."""
 
     def may_fetch(self, partition: TopicPartition) -> bool: ...
 
@@ -178,7 +187,7 @@ class InvariantChecker:
             self._offset(group, TopicPartition(name, int(last)), change, transaction, served)
         elif kind == "ids" and name and change.kind is WatchType.DELETED:
             self._left(group, name, change, transaction, served)
-            self._departed(group, name, change)
+            self._departed(group, name, change, transaction)
             if change.path in served and change.before is not None:
                 self.expired.add((group, name, change.before.czxid))
                 self._expired(name, change, transaction)
@@ -304,8 +313,10 @@ class InvariantChecker:
                 is_gone = not stops and self._of_earlier_topic(
                     self.ledgers.get(group, {}).get(consumer, Ledger(consumer, 0)), PartitionSet.of([partition])
                 )  # a Kafka client finds no topic with that id
+                is_told = not stops and witness.starts_when_told
+                has_left = not stops and witness.closing  # and its acknowledgement could not be written before
                 self._check(
-                    witness.holds(partition) != stops or is_gone,
+                    witness.holds(partition) != stops or is_gone or is_told or has_left,
                     f"{change.path} was acknowledged without effect on {partition}",
                 )
             if stops:
@@ -422,17 +433,22 @@ class InvariantChecker:
         witness = self._named(consumer)
         if change.before is None or witness is None or witness.closing or change.before.data in GARBAGE:
             return
-        came_back = any(isinstance(op, Create) and op.path == change.path for op in transaction.ops)
         member_id = fields.plain(fields.load(change.before.data, change.path).get("resume_key", ""))
         since, last = self._heard.get(member_id, (0, 0))
-        if not came_back and transaction.time_ms - last < LONG_SILENCE_MS:
+        if witness.replaces(member_id):
+            return
+        if not _is_replaced(change, transaction) and transaction.time_ms - last < LONG_SILENCE_MS:
             self._check(
                 transaction.time_ms - since < LONGEST_WRITE_MS,
                 f"{consumer} was expired, and last heard of at {last} ms",
             )
 
-    def _departed(self, group: str, consumer: str, change: Change) -> None:
-        ledger = self.ledgers.get(group, {}).get(consumer)
+    def _departed(self, group: str, consumer: str, change: Change, transaction: Transaction) -> None:
+        ledger, witness = self.ledgers.get(group, {}).get(consumer), self._named(consumer)
+        if witness is not None and witness.subscribed_anew:
+            witness.subscribed_anew = False
+            if _is_replaced(change, transaction):
+                return  # it has committed everything
         if ledger is not None and change.before is not None and ledger.incarnation == change.before.czxid:
             self.crashed(group, ledger.held)
 
@@ -553,3 +569,7 @@ def _served(transaction: Transaction) -> Mapping[str, str]:
         elif consumer is not None:
             served[op.path] = consumer
     return served
+
+
+def _is_replaced(deleted: Change, transaction: Transaction) -> bool:
+    return any(isinstance(op, Create) and op.path == deleted.path for op in transaction.ops)

@@ -17,7 +17,7 @@ from greenlet import GreenletExit
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import StoreError
 from kafka_coord.frontends.kafka.listener import claim_term
-from kafka_coord.frontends.kafka.managed.members import Heartbeat
+from kafka_coord.frontends.kafka.managed.member import Request
 from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.zk.store import Store
@@ -55,8 +55,8 @@ class SimulatedTerms(ManagedTerms):
         failed: Callable[[Exception], None],
         heard: Callable[[str], None],
     ) -> None:
-        super().__init__(store, lost)
-        self._timeout_s, self._failed, self._heard = session_timeout_s, failed, heard
+        super().__init__(store, lost, lambda _request: None, session_timeout_s)
+        self._failed, self._heard = failed, heard
 
         def wait(timeout: float) -> None:
             scheduler.sleep(scheduler.clock.now + timeout, self._news.is_set)
@@ -66,15 +66,14 @@ class SimulatedTerms(ManagedTerms):
     def _begin(self, partition: int, number: int) -> None:
         super()._begin(partition, number)
         served = self._served[partition]
-        served.members._session_timeout_s = self._timeout_s
         served.term.machine._validate = True
-        step, heartbeat = served.step, served.members.heartbeat
+        step, arrived = served.step, served.members.arrived
 
-        def noted(beat: Heartbeat, now: float) -> None:
-            self._heard(beat.member_id)
-            heartbeat(beat, now)
+        def noted(request: Request, now: float) -> None:
+            self._heard(request.member_id)
+            arrived(request, now)
 
-        served.members.heartbeat = noted  # type: ignore[method-assign]
+        served.members.arrived = noted  # type: ignore[method-assign]
 
         def watched() -> float:
             try:

@@ -1,4 +1,4 @@
-"""A simulated stock client with ``group.protocol=consumer`` (KIP-848), as librdkafka and the Java client behave.
+"""A simulated stock client with ``group.protocol=consumer`` (KIP-848), like librdkafka, the Java client or franz-go.
 
 It joins with epoch 0 and beats. It reconciles what it owns with the assignment it was told: it stops partitions,
 commits them, and then starts others from the stored offsets. Then it acknowledges in a heartbeat that says what it
@@ -14,11 +14,13 @@ from typing import Any
 
 from kafka_coord.channel.operations import Offsets
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.frontends.kafka.managed.members import JOIN, LEAVE, LEAVE_FOR_NOW, Commit, Heartbeat
+from kafka_coord.classic_groups.held_heartbeats import waits_beyond_interval
+from kafka_coord.frontends.kafka.managed.heartbeats import JOIN, LEAVE, LEAVE_FOR_NOW, Heartbeat
+from kafka_coord.frontends.kafka.managed.member import Commit
 from kafka_coord.frontends.kafka.managed.topics import UNCHANGED, Topics
-from kafka_coord.model import NO_OFFSET, StartPoint, TopicPartition
+from kafka_coord.model import NO_OFFSET, CommittedOffset, StartPoint, TopicPartition
 from tests.simulation.applications import SimulatedFetchers
-from tests.simulation.group_kind import GROUP
+from tests.simulation.group_kind import GROUP, PATTERN
 from tests.simulation.kafka_front import Ask
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.sockets import ProtocolBroken, Wire
@@ -33,7 +35,7 @@ _TIMEOUT_S = 2.0
 _SHORTEST_TIMEOUT_S = 1.0
 """The timeout of librdkafka's heartbeats, whatever interval it was told."""
 _LONG_TIMEOUT_S = 10.0
-"""The timeout of the Java client's heartbeats."""
+"""The timeout of the heartbeats of the Java client and franz-go."""
 
 _FENCED = frozenset({Error.FENCED_MEMBER_EPOCH, Error.UNKNOWN_MEMBER_ID})
 _MOVED = frozenset({Error.NOT_COORDINATOR, Error.COORDINATOR_NOT_AVAILABLE, Error.COORDINATOR_LOAD_IN_PROGRESS})
@@ -62,6 +64,8 @@ class Surroundings:
     """Connects to the coordinator; ``None`` if nobody answers."""
     topic: Callable[[bytes], tuple[str, int] | None]
     """The topic's name, and its identity (the czxid of its znode), if it exists."""
+    named: Callable[[str], int | None]
+    """The identity of the topic with this name, if there is one."""
     registration: Callable[[int, Topics], bytes]
     """The value of a new registration for these topics, as the instance of a broker writes it."""
     incarnation: Callable[[Iterable[bytes]], int | None]
@@ -107,6 +111,7 @@ class KafkaMember:
         self._target: frozenset[Id] | None = None
         self._revoking: frozenset[Id] = frozenset()
         self._values: list[bytes] = []
+        """Of all its joins: one that it has given up may have registered it, and a fence may keep that registration."""
         self._round = 0
         self._full = True
         self._topics_due = False
@@ -125,6 +130,13 @@ class KafkaMember:
         self._awake = True
 
     # --- what the cluster asks ---------------------------------------------------------------------------------------
+
+    all_topics = Topics(frozenset(), PATTERN)
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether it subscribes to all topics."""
+        return bool(self.topics.regex)
 
     def may_hand_out(self) -> bool:
         """A Kafka client reads on until it learns that it is not a member any more."""
@@ -234,12 +246,15 @@ class KafkaMember:
         return sent
 
     def _send_what_is_due(self) -> None:
-        if (
-            self._beating is None
-            and not self._leaving
-            and (self._ack_due or self._topics_due or self._now >= self._beat_due)
-        ):
+        if not self._leaving:
+            self._beat_if_due()
+        self._commit_if_due()
+
+    def _beat_if_due(self) -> None:
+        if self._beating is None and (self._ack_due or self._topics_due or self._now >= self._beat_due):
             self._beat(self.epoch)
+
+    def _commit_if_due(self) -> None:
         is_due = self._now >= (self._again_at if self._is_urgent else self._commit_due)
         if self._committing is None and self.epoch != JOIN and not self._leaving and is_due:
             self._commit_due, self._is_urgent = self._now + AUTO_COMMIT_S, False
@@ -279,7 +294,7 @@ class KafkaMember:
 
             return await terms.heartbeat(GROUP, identity.member_id, beat, caller)
 
-        polls_long = identity.software.startswith("apache-kafka-java")
+        polls_long = waits_beyond_interval(identity.software)
         within_s = _LONG_TIMEOUT_S if polls_long else max(_SHORTEST_TIMEOUT_S, self._told_s)
         self._ack_due = self._topics_due = False
         owns = "" if owned is None else f" owning {sorted(map(str, self.owned.values()))}"
@@ -334,7 +349,7 @@ class KafkaMember:
             self._stale = self.epoch, read
         self._around.lost(self._fetchers.abandon())
         self.owned, self._revoking, self._target = {}, frozenset(), None
-        self.epoch, self.incarnation, self._values = JOIN, None, []
+        self.epoch, self.incarnation = JOIN, None
         self._full, self._ack_due, self._beat_due = True, False, self._now
 
     # --- the assignment ----------------------------------------------------------------------------------------------
@@ -376,8 +391,12 @@ class KafkaMember:
         self._ack_due = self._ack_due or self._acks_between or not more
         return True
 
+    def _topic(self, one: Id) -> tuple[str, int] | None:
+        """Its topic's name and identity, if it exists."""
+        return self._around.topic(one[0])
+
     def _resolved(self, one: Id) -> TopicPartition | None:
-        found = self._around.topic(one[0])
+        found = self._topic(one)
         return TopicPartition(found[0], one[1]) if found is not None else None
 
     def _fetch(self, wanted: Mapping[Id, TopicPartition]) -> None:
@@ -404,8 +423,11 @@ class KafkaMember:
         for one, partition in wanted.items():
             if self._target is None or one not in self._target:
                 continue
-            offset = found.get(partition)
-            topic = self._around.topic(one[0])
+            stored = found.get(partition)
+            offset = stored.offset if stored is not None else None
+            if stored is not None and not stored.is_bare and stored != _committed(stored.offset):
+                raise ProtocolBroken(f"{partition} has the details of another offset: {stored}")
+            topic = self._topic(one)
             self.told[partition] = topic[1] if topic is not None else 0
             self._fetchers.hold({partition: StartPoint(NO_OFFSET if offset is None else offset)})
             self._fetchers.begin([partition])
@@ -418,10 +440,12 @@ class KafkaMember:
         if not offsets:
             return
         identity = self.identity
+        details = {tp: _committed(offset) for tp, offset in offsets.items()}
 
         async def ask(terms: Any, _caller: Any, _broker_id: int) -> Any:
             return await terms.commit(
-                GROUP, lambda token: Commit(token, (GROUP, identity.consumer), identity.member_id, epoch, offsets)
+                GROUP,
+                lambda token: Commit(token, (GROUP, identity.consumer), identity.member_id, epoch, offsets, details),
             )
 
         self._committing = self._send(ask, take, _TIMEOUT_S)
@@ -485,3 +509,8 @@ class KafkaMember:
     def _ended(self) -> None:
         self.done, self.epoch = True, JOIN
         self._fetchers.abandon()
+
+
+def _committed(offset: int) -> CommittedOffset:
+    """What members say about this offset when they commit it: all say the same."""
+    return CommittedOffset(offset, offset % 5, f"at {offset}" if offset % 3 == 0 else "")

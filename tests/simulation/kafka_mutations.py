@@ -7,26 +7,28 @@ from typing import Any
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import Fenced, StoreError
-from kafka_coord.frontends.kafka.managed.members import ConsumerGroupMembers
+from kafka_coord.frontends.kafka.managed.classic import ClassicMember
+from kafka_coord.frontends.kafka.managed.heartbeats import ConsumerGroupMember
+from kafka_coord.frontends.kafka.managed.members import KafkaMembers
 from kafka_coord.frontends.members.fenced_store import FencedStore
 from kafka_coord.frontends.members.machine import stimuli
 from kafka_coord.frontends.members.machine.state import CommitWrite
 from kafka_coord.frontends.members.machine.writes import Writes
 from kafka_coord.model import StartFetcher, StopFetcher
 from kafka_coord.zk.store import Check
-from tests.simulation.faults import KAFKA_FAULTS, MOVE
+from tests.simulation.faults import CLASSIC, CLASSIC_FAULTS, KAFKA_FAULTS, MOVE
 
 Patch = tuple[Any, str, Any]
 
 
 def _commits_of_any_epoch() -> Patch:
-    original = ConsumerGroupMembers.why_not
+    original = KafkaMembers.why_not
 
     def why_not(self: Any, key: Any, member_id: str, epoch: int) -> Error:
         found = original(self, key, member_id, epoch)
         return Error.NONE if found is Error.STALE_MEMBER_EPOCH else found
 
-    return ConsumerGroupMembers, "why_not", why_not
+    return KafkaMembers, "why_not", why_not
 
 
 def _commits_of_what_is_not_held() -> tuple[Patch, ...]:
@@ -39,27 +41,27 @@ def _commits_of_what_is_not_held() -> tuple[Patch, ...]:
 
 
 def _acknowledged_when_told(kind: type) -> Patch:
-    original = ConsumerGroupMembers._acknowledge
+    original = ConsumerGroupMember._acknowledge
 
-    def acknowledge(self: Any, member: Any) -> None:
-        if member.command is not None and member.told and isinstance(member.command[1], kind):
-            self._acknowledged(member, *member.command)
+    def acknowledge(self: Any) -> None:
+        if self.command is not None and self.told and isinstance(self.command[1], kind):
+            self.acknowledged()
         else:
-            original(self, member)
+            original(self)
 
-    return ConsumerGroupMembers, "_acknowledge", acknowledge
+    return ConsumerGroupMember, "_acknowledge", acknowledge
 
 
 def _started_by_any_commit() -> Patch:
-    original = ConsumerGroupMembers.commit
+    original = KafkaMembers.commit
 
     def commit(self: Any, wanted: Any, now: float) -> None:
         member = self.members.get(wanted.key)
         if member is not None and member.command is not None and isinstance(member.command[1], StartFetcher):
-            self._acknowledged(member, *member.command)
+            member.acknowledged()
         original(self, wanted, now)
 
-    return ConsumerGroupMembers, "commit", commit
+    return KafkaMembers, "commit", commit
 
 
 def _writes_under_the_next_term() -> Patch:
@@ -77,30 +79,34 @@ def _writes_under_the_next_term() -> Patch:
 
 
 def _stopped_by_the_present_ids() -> Patch:
-    def is_assigned(self: Any, member: Any, owned: Any) -> bool:
-        stops = member.command[1].partitions if member.command is not None else ()
-        return bool(owned.isdisjoint((self._identity(tp.topic), tp.partition) for tp in stops))
+    def is_assigned(self: Any, owned: Any) -> bool:
+        stops = self.command[1].partitions if self.command is not None else ()
+        return bool(owned.isdisjoint((self.members.identity(tp.topic), tp.partition) for tp in stops))
 
-    return ConsumerGroupMembers, "_is_assigned", is_assigned
+    return ConsumerGroupMember, "_is_assigned", is_assigned
 
 
 def _told_the_present_ids() -> Patch:
-    original = ConsumerGroupMembers._assign
-    return (
-        ConsumerGroupMembers,
-        "_assign",
-        lambda self, member, partitions, _ids: original(self, member, partitions, {}),
-    )
+    original = ConsumerGroupMember._learn
+    return ConsumerGroupMember, "_learn", lambda self, partitions, _ids: original(self, partitions, {})
 
 
 def _heartbeats_do_not_count_as_life() -> Patch:
-    original = ConsumerGroupMembers.take
+    original = KafkaMembers.take
 
     def take(self: Any) -> Any:
         arrived, answers = original(self)
         return [one for one in arrived if not isinstance(one, stimuli.Heard)], answers
 
-    return ConsumerGroupMembers, "take", take
+    return KafkaMembers, "take", take
+
+
+def _stopped_by_any_join() -> Patch:
+    return ClassicMember, "_acknowledge_stop", lambda self, _join: self.acknowledged()
+
+
+def _commits_of_any_generation() -> Patch:
+    return ClassicMember, "knows", lambda _self, _generation: True
 
 
 KAFKA_MUTATIONS: dict[str, Callable[[], Patch | tuple[Patch, ...]]] = {
@@ -110,9 +116,11 @@ KAFKA_MUTATIONS: dict[str, Callable[[], Patch | tuple[Patch, ...]]] = {
     "a Kafka client's start acknowledged when it was told": lambda: _acknowledged_when_told(StartFetcher),
     "a Kafka client's start acknowledged by any commit": _started_by_any_commit,
     "a term's writes go on under the next term": _writes_under_the_next_term,
-    "a Kafka client's stop judged by the present topic ids": _stopped_by_the_present_ids,
-    "a Kafka client told the present topic ids": _told_the_present_ids,
+    "a Kafka client's stop judged by the current topic ids": _stopped_by_the_present_ids,
+    "a Kafka client told the current topic ids": _told_the_present_ids,
     "heartbeats of Kafka clients do not count as life": _heartbeats_do_not_count_as_life,
+    "a classic client's JoinGroup acknowledges whatever it owns": _stopped_by_any_join,
+    "a classic client's commit of any generation": _commits_of_any_generation,
 }
 
 _LOSE_MEMBERSHIP = frozenset({MOVE, "evict", "expire", "rebalance"})
@@ -121,7 +129,9 @@ KAFKA_TELLING = dict.fromkeys(KAFKA_MUTATIONS, KAFKA_FAULTS) | {
     "a Kafka client's commit of any epoch": _LOSE_MEMBERSHIP,
     "a Kafka client's commit of any epoch and partition": _LOSE_MEMBERSHIP,
     "a term's writes go on under the next term": frozenset({MOVE, "grow", "freeze"}),
-    "a Kafka client's stop judged by the present topic ids": frozenset({MOVE, "topic"}),
-    "a Kafka client told the present topic ids": frozenset({MOVE, "topic"}),
+    "a Kafka client's stop judged by the current topic ids": frozenset({MOVE, "topic"}),
+    "a Kafka client told the current topic ids": frozenset({MOVE, "topic"}),
+    "a classic client's JoinGroup acknowledges whatever it owns": CLASSIC_FAULTS,
+    "a classic client's commit of any generation": _LOSE_MEMBERSHIP | {CLASSIC},
 }
 """The faults to run these defects with."""

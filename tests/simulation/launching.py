@@ -18,7 +18,7 @@ from kafka_coord.coordinator.decision_writer import DecisionWriter, PreparedPlan
 from kafka_coord.coordinator.memory import GroupMemory
 from kafka_coord.coordinator.observe import Snapshot
 from kafka_coord.coordinator.service import CoordinatorService
-from kafka_coord.frontends.kafka.managed.terms import PROTOCOL
+from kafka_coord.frontends.kafka.managed import classic, heartbeats
 from kafka_coord.frontends.kafka.managed.topics import Topics
 from kafka_coord.frontends.members.registering import registration_value
 from kafka_coord.frontends.socket.leadership_view import ServiceLeadership
@@ -27,6 +27,8 @@ from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import SessionState
 from tests.simulation.applications import SimulatedFetchers
+from tests.simulation.classic_members import ClassicMember
+from tests.simulation.garbage import GARBAGE
 from tests.simulation.group_kind import GROUP, SOFTWARE
 from tests.simulation.invariants import InvariantBroken
 from tests.simulation.kafka_front import SimulatedListener, SimulatedTerms
@@ -75,7 +77,7 @@ class Launcher:
                 if service.coordinator is not None and service.coordinator is not known:
                     known = service.coordinator
                     self.cluster.spawn(process, "handler", partial(self._handle, known))
-                self.cluster.scheduler.sleep(self.cluster.clock.now + wait_s, service.is_awake)
+                self.cluster.scheduler.sleep(self.cluster.clock.now + wait_s, service.awake.is_set)
 
         self.cluster.spawn(process, "service", body)
         if self.cluster.kind.sockets != "none":
@@ -168,7 +170,10 @@ class Launcher:
             self.cluster.checker.handed(GROUP, process.name, partition, begin, end, others)
 
         def registration_value() -> bytes:
-            return fields.dump(self.cluster.kind.member(process.name, str(self.cluster.ms())).to_json())
+            timestamp = str(self.cluster.ms())
+            return fields.dump(
+                self.cluster.kind.member(process.name, timestamp, by_pattern=process.by_pattern).to_json()
+            )
 
         def may_hand_out() -> bool:
             return process.connector is not None and process.connector.may_hand_out()
@@ -198,11 +203,17 @@ class Launcher:
                 fetchers.poll(self.cluster.rng.randint(1, 4))
                 self.cluster.scheduler.sleep(self.cluster.clock.now + self.cluster.rng.random() * 0.2)
 
-        process.closing, process.leave_began = False, {}
+        process.closing, process.subscribed_anew, process.leave_began = False, False, {}
+        process.by_pattern = self.cluster.kind.by_pattern(process.name)
         if self.cluster.kind.by_kafka(process.name):
             self._start_kafka_member(process, fetchers)
             self.cluster.spawn(process, "application", apply)
             return
+
+        def lost(partitions: Iterable[TopicPartition]) -> None:
+            process.subscribed_anew = False
+            self.cluster.checker.crashed(GROUP, PartitionSet.of(partitions))
+
         handle, channel = self._transport(process, wake)
         connector = process.connector = Connector(
             handle,
@@ -211,7 +222,7 @@ class Launcher:
             registration_value=registration_value,
             wake=wake,
             on_stop=stopped,
-            on_lost=lambda lost: self.cluster.checker.crashed(GROUP, PartitionSet.of(lost)),
+            on_lost=lost,
         )
 
         def connect() -> None:
@@ -234,9 +245,12 @@ class Launcher:
     def _start_kafka_member(self, process: Process, fetchers: SimulatedFetchers) -> None:
         cluster, kind = self.cluster, self.cluster.kind
         member_id = f"{process.name}.{self._word(process).rpartition(' ')[2]}"
-        model = kind.member(process.name, "")
+        model = kind.member(process.name, "", by_pattern=process.by_pattern)
         instance_id = process.name if kind.static else ""
+        is_classic = kind.by_classic(process.name)
         topics = Topics(frozenset(model.subscription.topics), model.subscription.pattern)
+        if is_classic and topics.regex:
+            topics = ClassicMember.all_topics
         identity = Identity(member_id, instance_id, cluster.rng.choice(SOFTWARE), topics)
 
         def registration(broker_id: int, wanted: Topics) -> bytes:
@@ -246,14 +260,18 @@ class Launcher:
                 wanted.subscription(),
                 session_timeout_ms=kind.kafka_session_ms,
                 rejoin_grace_ms=kind.kafka_session_ms if instance_id else 0,
-                protocol=PROTOCOL,
+                protocol=classic.PROTOCOL if is_classic else heartbeats.PROTOCOL,
             )
             register = Register(GROUP, member, auto_commit=False, resume_key=member_id)
             return registration_value(register, broker_id, f"{process.name}:1", cluster.ms(), self._word(process))
 
         def incarnation(values: Iterable[bytes]) -> int | None:
             node = cluster.server.tree.nodes.get(layout.registration(GROUP, identity.consumer))
-            return node.czxid if node is not None and node.data in values else None
+            # its subscription may have been changed since, before its client heard of the registration
+            is_its_own = node is not None and (
+                node.data in GARBAGE or any(_nonce(value) in node.data for value in values)
+            )
+            return node.czxid if node is not None and is_its_own else None
 
         def dial() -> Wire | None:
             stale = not cluster.calm and cluster.rng.random() < 0.2
@@ -272,6 +290,7 @@ class Launcher:
         around = Surroundings(
             dial=dial,
             topic=topic,
+            named=cluster.log.topics.get,
             registration=registration,
             incarnation=incarnation,
             lost=lambda lost: cluster.checker.crashed(GROUP, PartitionSet.of(lost)),
@@ -279,7 +298,14 @@ class Launcher:
             occurs=cluster.occurs,
             says=cluster.say,
         )
-        member = process.connector = process.client = KafkaMember(identity, fetchers, cluster.scheduler, around)
+        member: KafkaMember
+        who = identity, fetchers, cluster.scheduler, around
+        if is_classic:
+            assignor = cluster.rng.choice(("range", classic.COOPERATIVE))
+            member = ClassicMember(*who, assignor=assignor, session_timeout_s=kind.kafka_session_ms / 1000)
+        else:
+            member = KafkaMember(*who)
+        process.connector = process.client = member
 
         def run() -> None:
             member.run()
@@ -373,3 +399,8 @@ class Launcher:
         if process.frozen:
             self.cluster.say(f"{process.name} goes on")
             process.frozen = False
+
+
+def _nonce(registration: bytes) -> bytes:
+    """What no other registration has."""
+    return fields.text(fields.load(registration, ""), "nonce", "").encode()

@@ -14,9 +14,9 @@ from kafka_coord.consumer.connector import Connector
 from kafka_coord.coordinator import decide, observe
 from kafka_coord.coordinator.execute import Executor
 from kafka_coord.coordinator.group_reader import GroupReader
-from kafka_coord.coordinator.offsets import read_start_offsets
-from kafka_coord.coordinator.plan import member_update, target_decision
+from kafka_coord.coordinator.plan import acknowledged_stops, target_decision
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
+from kafka_coord.coordinator.start_offsets import read_start_offsets
 from kafka_coord.frontends.members.fenced_store import FencedStore
 from kafka_coord.frontends.members.machine import MembershipMachine
 from kafka_coord.frontends.members.machine.stimuli import MemberWritten
@@ -29,6 +29,7 @@ from kafka_coord.zk.election import ZkElection
 from kafka_coord.zk.layout import COORDINATOR_EPOCH
 from kafka_coord.zk.store import Check, GetData
 from tests.simulation.applications import SimulatedFetchers
+from tests.simulation.faults import SUBSCRIBE
 from tests.simulation.kafka_mutations import KAFKA_MUTATIONS, KAFKA_TELLING
 from tests.simulation.rule_mutations import RULE_MUTATIONS
 
@@ -79,7 +80,7 @@ def _events_are_dropped() -> Patch:
 
 
 def _release_while_a_stop_is_outstanding() -> Patch:
-    original = member_update.member_update_of
+    original = acknowledged_stops.member_update_of
 
     def member_update_of(*args: Any) -> Any:
         update = original(*args)
@@ -88,11 +89,11 @@ def _release_while_a_stop_is_outstanding() -> Patch:
             update.ledger = replace(update.ledger, stopping=NO_PARTITIONS)
         return update
 
-    return member_update, "member_update_of", member_update_of
+    return acknowledged_stops, "member_update_of", member_update_of
 
 
 def _coordinator_without_incarnation_check() -> Patch:
-    return member_update, "is_dead", lambda _ledger, _member: False
+    return acknowledged_stops, "is_dead", lambda _ledger, _member: False
 
 
 def _consumer_without_incarnation_check() -> Patch:
@@ -149,7 +150,7 @@ def _bit_cleared_after_looking() -> Patch:
     original = GroupReader.snapshots
 
     def snapshots(self: Any, memories: Any) -> Any:
-        bits, groups = self._queue._groups_being_rebalanced, [memory.group for memory in memories]
+        bits, groups = self._queue.groups_being_rebalanced, [memory.group for memory in memories]
         bits.update(groups)
         try:
             return original(self, memories)
@@ -287,6 +288,19 @@ def _gateway_without_epoch_check() -> Patch:
     return FencedStore, "multi", lambda self, ops: self._store.multi(ops)
 
 
+def _new_subscription_without_offsets() -> Patch:
+    original = Connector._gave_up
+
+    def gave_up(self: Any, registration: Any) -> bool:
+        self._fetchers.uncommitted = dict
+        try:
+            return original(self, registration)
+        finally:
+            del self._fetchers.uncommitted
+
+    return Connector, "_gave_up", gave_up
+
+
 MUTATIONS: dict[str, Callable[[], Patch | tuple[Patch, ...]]] = {
     "no epoch check": _no_epoch_check,
     "no token check": _no_token_check,
@@ -313,6 +327,7 @@ MUTATIONS: dict[str, Callable[[], Patch | tuple[Patch, ...]]] = {
     "consumed meanwhile and called stored": _called_stored_unwritten,
     "two writes of one member in a request": _several_writes_under_way,
     "a leave without offsets": _leave_without_offsets,
+    "a new subscription without offsets": _new_subscription_without_offsets,
     "settled, whatever has happened": _settled_whatever_has_happened,
     "zxids of after the read": _zxids_of_after_the_look,
     **KAFKA_MUTATIONS,
@@ -324,6 +339,7 @@ TELLING = {
     "no incarnation check by the consumer": frozenset({"kill", "freeze"}),
     "bit cleared after reading": frozenset({"evict"}),
     "an acknowledgement called done before it is written": frozenset({"expire", "rebalance"}),
+    "a new subscription without offsets": frozenset({SUBSCRIBE, "grow", "kill"}),
     "lease counted from when an answer is heard": frozenset({"freeze"}),
     "zxids of after the read": frozenset({"evict"}),
     "two writes of one member in a request": frozenset({"lost", "rebalance", "grow"}),

@@ -42,7 +42,7 @@ PURE_TESTS = (
     *("tests/coordinator/test_deadlines.py", "tests/coordinator/test_handler.py"),
     *(f"tests/coordinator/plan/test_{name}.py" for name in ("asking", "causes", "moving", "violations", "invariants")),
     *("tests/frontends/machine", "tests/frontends/test_offsets_stay.py", "tests/channel/test_membership.py"),
-    *("tests/consumer/test_leaving.py", "tests/frontends/kafka/managed/test_members.py"),
+    *("tests/consumer/test_leaving.py", "tests/frontends/kafka/managed"),
 )
 """The tests without a server that take seconds. Those of the planner run with a few examples each."""
 EXAMPLES = 25

@@ -9,6 +9,7 @@ from kafka_coord.consumer.connector import Connector
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.model import TopicPartition
 from tests.simulation.applications import SimulatedFetchers
+from tests.simulation.classic_members import ClassicMember
 from tests.simulation.kafka_front import SimulatedListener
 from tests.simulation.kafka_members import KafkaMember
 from tests.simulation.scheduler import Actor
@@ -33,6 +34,9 @@ class Process:
     unreachable_until: float = 0.0
     """Before this time, the process opens no socket connection. The store's connection is independent of it."""
     fetchers: SimulatedFetchers | None = None
+    by_pattern: bool = False
+    """Whether its consumer subscribes to all topics."""
+    subscribed_anew: bool = False
     closing: bool = False
     leave_began: dict[TopicPartition, int] = field(default_factory=dict)
     """For each partition held when its leave began, the offset up to which the application had come back."""
@@ -65,7 +69,7 @@ class Process:
     @property
     def incarnation(self) -> int | None:
         if isinstance(self.connector, KafkaMember):
-            return self.connector.incarnation
+            return self.connector.incarnation if not self.connector.done else None
         registration = self.connector.registration if self.connector is not None else None
         return registration.incarnation if registration is not None else None
 
@@ -77,6 +81,17 @@ class Process:
             return {}  # if its registration is removed from now on, the reason is its silence
         holdings = self.fetchers.holdings
         return {tp: (began, holdings[tp].consumed) for tp, began in self.leave_began.items() if tp in holdings}
+
+    def replaces(self, member_id: str) -> bool:
+        """Whether it is a static classic client that takes the place of the one with this member id."""
+        one = self.connector
+        if not isinstance(one, ClassicMember) or not one.identity.instance_id:
+            return False
+        return member_id != one.identity.member_id
+
+    @property
+    def starts_when_told(self) -> bool:
+        return isinstance(self.connector, ClassicMember)
 
     def may_fetch(self, partition: TopicPartition) -> bool:
         if not self.alive or self.fetchers is None or self.connector is None:

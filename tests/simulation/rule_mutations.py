@@ -7,10 +7,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from kafka_coord.coordinator import deadlines, decision_writer, observe, offsets
+from kafka_coord.coordinator import deadlines, decision_writer, observe, start_offsets
 from kafka_coord.coordinator.decide import Decided
 from kafka_coord.coordinator.execute import Executor
-from kafka_coord.coordinator.plan import plan, planning, reconcile, requests
+from kafka_coord.coordinator.plan import operator_requests, plan, planning, reconcile
 from kafka_coord.coordinator.plan.member_update import MemberUpdate
 from kafka_coord.coordinator.steps import WriteLedgerAndCommands
 from kafka_coord.model import NO_OFFSET, NO_PARTITIONS, PartitionSet, StartFetcher
@@ -36,12 +36,12 @@ def _everything_is_stopped() -> Patch:
 
 
 def _reset_while_held() -> Patch:
-    return requests, "_fault", lambda *_args, **_more: ""
+    return operator_requests, "_fault", lambda *_args, **_more: ""
 
 
 def _old_offsets_of_a_new_topic() -> Patch:
-    original = offsets._of_topic
-    return offsets, "_of_topic", lambda *args: replace(original(*args), remove=(), stale=False)
+    original = start_offsets._of_topic
+    return start_offsets, "_of_topic", lambda *args: replace(original(*args), remove=(), stale=False)
 
 
 def _pause_not_seen() -> Patch:
@@ -90,17 +90,17 @@ def _places_hold_nothing() -> Patch:
 
 
 def _retention_of_a_live_group() -> Patch:
-    return deadlines, "_retention_passed", lambda inputs, *_: not inputs.registered
+    return deadlines, "offsets_expire_at_ms", lambda registered, *_: None if registered else 0
 
 
 def _unreadable_offset_taken_for_none() -> Patch:
-    original = offsets._begin
+    original = start_offsets._begin
 
     def begin(*args: Any, **more: Any) -> Any:
         found = original(*args, **more)
         return found if isinstance(found, int) else NO_OFFSET
 
-    return offsets, "_begin", begin
+    return start_offsets, "_begin", begin
 
 
 def _steps_cut_from_a_plan() -> Patch:
@@ -108,7 +108,7 @@ def _steps_cut_from_a_plan() -> Patch:
 
     def decide(store: Any, observation: Any, assignors: Any) -> Decided:
         decided = plan(observation, assignors)
-        start = offsets.read_start_offsets(store, observation.group, decided.started, observation.topics)
+        start = start_offsets.read_start_offsets(store, observation.group, decided.started, observation.topics)
         steps = [kept for step in decided.steps if (kept := _cut(step, PartitionSet.of(start.unreadable))) is not None]
         return Decided(replace(decided, steps=tuple(steps)), observation, start)
 

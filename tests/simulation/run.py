@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 import click
 
 from tests.simulation.cluster import TURMOIL
-from tests.simulation.faults import KAFKA_FAULTS, UNREADABLE
+from tests.simulation.faults import CLASSIC_FAULTS, UNREADABLE
 from tests.simulation.shrinking import History, Played, play, shrink
 
 CHUNK = 20
 """Histories that a process gets at once: about a second of work, so that the end does not wait long."""
-ALL_FAULTS = KAFKA_FAULTS | {UNREADABLE}
+ALL_FAULTS = CLASSIC_FAULTS | {UNREADABLE}
 _TOLD_LINES = 200
 _SHRINK_S = 90.0
 _INTERRUPTED = 130

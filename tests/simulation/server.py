@@ -302,7 +302,7 @@ class SimulatedZooKeeper:
                 raise NoNode(f"create {op.path}: no parent", op.path)
             path = f"{op.path}{parent.creations:010d}" if op.sequence else op.path
             if path in nodes:
-                raise NodeExists(f"create {path}: the znode exists already", path)
+                raise NodeExists(f"create {path}: the znode already exists", path)
             if parent.owner:
                 raise StoreError(f"create {path}: an ephemeral znode can have no children", path)
             return Change(WatchType.CREATED, path, op.data, session_id if op.ephemeral else 0)

@@ -239,7 +239,7 @@ class SimulatedClient:
         self._resuming, self._told = self._link.session_id == before, False
         why, silent = self._read_until_lost(wire, resume_by)
         wire.hang_up()
-        self._link.lost(why)
+        self._link.lost()
         lasted = self._scheduler.clock.now - began > LASTED_S
         self._search.ended(coordinator, why, silent=silent, lasted=lasted)
 

@@ -29,6 +29,7 @@ from kafka_coord.zk.store import (
     WatchEvent,
     WatchType,
 )
+from tests.simulation.scheduler import VirtualClock
 from tests.simulation.server import Replica, ServerSession, SimulatedZooKeeper
 
 T = TypeVar("T")
@@ -318,3 +319,16 @@ class SimulatedStore(Store):
 
     def _ms(self) -> int:
         return int(self._clock.time() * 1000)
+
+
+def connected_store(
+    server: SimulatedZooKeeper | None = None,
+    clock: Clock | None = None,
+    around: Surroundings | None = None,
+    timeout_ms: int = 10_000,
+) -> SimulatedStore:
+    """A store with a session, on a server of its own if none is given."""
+    server = server or SimulatedZooKeeper()
+    store = SimulatedStore(server, clock or VirtualClock(), around or Quiet(), timeout_ms)
+    store.connect(server.replicas[0])
+    return store

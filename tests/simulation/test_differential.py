@@ -7,9 +7,8 @@ import pytest
 
 from kafka_coord.zk import connect, session
 from tests.simulation.comparison import Answers, sequence_of
-from tests.simulation.scheduler import VirtualClock
 from tests.simulation.server import SimulatedZooKeeper
-from tests.simulation.store import Quiet, SimulatedStore
+from tests.simulation.store import connected_store
 from tests.waiting import eventually
 
 SEQUENCES = int(os.environ.get("SEQUENCES", "50"))
@@ -32,12 +31,7 @@ def test_random_operations_are_answered_alike(zk_hosts: str, monkeypatch: pytest
 def _compare(seed: int, hosts: str) -> None:
     server = SimulatedZooKeeper()
 
-    def simulated() -> SimulatedStore:
-        store = SimulatedStore(server, VirtualClock(), Quiet(), 10_000)
-        store.connect(server.replicas[0])
-        return store
-
-    ours = Answers(simulated, CLIENTS)
+    ours = Answers(lambda: connected_store(server), CLIENTS)
     theirs = Answers(lambda: connect(hosts, session_timeout_ms=10_000), CLIENTS)
     story = []
     try:

@@ -7,11 +7,18 @@ from collections.abc import Iterator
 import pytest
 
 from tests.simulation.cluster import SimulatedCluster, run_history
-from tests.simulation.faults import FAULTS, KAFKA_FAULTS, MOVE, SUBSCRIBE, UNREADABLE
+from tests.simulation.faults import CLASSIC_FAULTS, FAULTS, KAFKA_FAULTS, MOVE, SUBSCRIBE, UNREADABLE
 from tests.simulation.unreadable import KINDS
 
 SEEDS = 120
 KAFKA_SEEDS = 30
+CLASSIC_SEEDS = range(100, 160)
+CLASSIC_MOMENTS = {
+    *("joined as a classic client, range", "joined as a classic client, cooperative-sticky"),
+    "heartbeat of a classic client answered REBALANCE_IN_PROGRESS",
+    "heartbeat of a classic client answered UNKNOWN_MEMBER_ID",
+    "join of a classic client answered NOT_COORDINATOR",
+}
 KAFKA_MOMENTS = {
     *(MOVE, SUBSCRIBE, "registered as a Kafka client", "heard of after a failure", "instance id not released"),
     "heartbeat answered UNKNOWN_MEMBER_ID",
@@ -33,7 +40,7 @@ def test_invariants_hold_in_histories_with_faults() -> None:
 
 def test_invariants_hold_where_znodes_of_every_kind_become_unreadable() -> None:
     occurred: Counter[str] = Counter()
-    for faults in (FAULTS | {UNREADABLE}, frozenset({UNREADABLE, "kill", "close", "grow"})):
+    for faults in (FAULTS | {UNREADABLE, SUBSCRIBE}, frozenset({UNREADABLE, "kill", "close", "grow"})):
         for seed in range(1_000, 1_030):
             cluster = SimulatedCluster(seed, faults)
             broken = cluster.verdict()
@@ -41,6 +48,7 @@ def test_invariants_hold_where_znodes_of_every_kind_become_unreadable() -> None:
             assert cluster.audit() == "", f"seed {seed}"
             occurred += cluster.occurred
     assert {kind for kind in KINDS if not occurred[f"unreadable {kind}"]} == set()
+    assert occurred["subscribed anew"] > 10
 
 
 def test_invariants_hold_with_kafka_clients_among_the_members() -> None:
@@ -55,6 +63,20 @@ def test_invariants_hold_with_kafka_clients_among_the_members() -> None:
         kinds.add((cluster.kind.kafka, cluster.kind.static))
     assert len(kinds) == 4
     assert KAFKA_MOMENTS - occurred.keys() == set()
+
+
+def test_invariants_hold_with_classic_clients_among_the_members() -> None:
+    occurred: Counter[str] = Counter()
+    kinds = set()
+    for seed in CLASSIC_SEEDS:
+        cluster = SimulatedCluster(seed, CLASSIC_FAULTS)
+        broken = cluster.verdict()
+        assert broken is None, f"seed {seed}: {broken}\n" + "\n".join(cluster.story[-80:])
+        assert cluster.audit() == "", f"seed {seed}"
+        occurred += cluster.occurred
+        kinds.add((cluster.kind.classic, cluster.kind.static))
+    assert len(kinds) == 6
+    assert CLASSIC_MOMENTS - occurred.keys() == set()
 
 
 def test_a_history_without_faults_comes_to_rest() -> None:

@@ -10,7 +10,7 @@ from tests.simulation.faults import FAULTS
 from tests.simulation.mutations import MUTATIONS, mutated
 from tests.simulation.planted import FAULTS_UNDER, likely_first
 
-WITHIN_SEEDS = 200
+WITHIN_SEEDS = 400
 
 
 @pytest.fixture(autouse=True)

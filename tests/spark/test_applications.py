@@ -142,11 +142,6 @@ def test_every_record_is_in_the_table_once_whoever_is_killed(
             except KafkaCoordError:
                 return False
 
-        def begins_again(victim: str) -> None:
-            eventually(lambda: victim not in watching.owners() and watching.owners(), within_s=90, every_s=0.2)
-            applications[victim].start()
-            eventually(all_own, within_s=120, every_s=0.2)
-
         def grows() -> None:
             rows = table.state().rows
             eventually(lambda: table.state().rows > rows + 1_000, within_s=90, every_s=0.2)
@@ -155,12 +150,14 @@ def test_every_record_is_in_the_table_once_whoever_is_killed(
         watching.start()
         grows()
 
-        applications["spark-a"].kill()  # a driver
-        begins_again("spark-a")
+        killed = {"spark-a", "plain"}  # one is a driver
+        for name in killed:
+            applications[name].kill()
+        eventually(lambda: watching.owners().keys() == made.keys() - killed, within_s=90, every_s=0.2)
         grows()
-
-        applications["plain"].kill()
-        begins_again("plain")
+        for name in killed:
+            applications[name].start()
+        eventually(all_own, within_s=120, every_s=0.2)
         grows()
 
         pid = applications["spark-b"].pid

@@ -221,12 +221,13 @@ def test_the_zip_is_importable_and_always_the_same(tmp_path):
 
 def test_executors_need_all_but_spark():
     required = [
-        "click>=8.1",
+        "kazoo>=2.10",
+        'click>=8.1; extra == "cli"',
         'pandas<3,>=2.2; extra == "spark"',
         'pyspark==4.2.0; extra == "spark"',
         'pytest>=8; extra == "test"',
     ]
-    assert requirements(required) == ["click>=8.1", "pandas<3,>=2.2"]
+    assert requirements(required) == ["kazoo>=2.10", "click>=8.1", "pandas<3,>=2.2"]
     named = {re.split(r"[<>=!~ ]", one)[0] for one in requirements()}
     assert {"kazoo", "confluent-kafka", "pyarrow", "pandas"} <= named
     assert "pyspark" not in named

@@ -25,7 +25,7 @@ Values = dict[tuple[str, ...], float]
 
 
 def values(text: str) -> Values:
-    """Keyed by name and label values, such as ``("kafka_coord_query_lag", "delays", "0", …)``, sorted by label."""
+    """Keyed by name and label values, such as ``("kafka_coord_query_rows_total", "delays", …)``, sorted by label."""
     return {
         (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
@@ -71,15 +71,15 @@ def test_each_partitions_lag_is_as_of_what_was_read_and_goes_with_the_partition(
     found = told_by(listener)
     where = ("delays", "0", "delays-by-hour", "flights")
     assert found["kafka_coord_query_read_offset", *where] == 10
-    assert found["kafka_coord_query_lag", *where] == 5
-    assert found["kafka_coord_query_lag", "delays", "1", "delays-by-hour", "flights"] == 0
+    assert found["kafka_coord_query_partition_lag_records", *where] == 5
+    assert found["kafka_coord_query_partition_lag_records", "delays", "1", "delays-by-hour", "flights"] == 0
     assert found["kafka_coord_query_rows_total", "delays", "delays-by-hour"] == 13
     assert values(file.read_text()) == found
 
     listener.onQueryProgress(progress(2, OffsetRanges({a: [(10, 15)]}), {"flights": {"0": 20}}))
     found = told_by(listener)
-    assert found["kafka_coord_query_lag", *where] == 5
-    assert ("kafka_coord_query_lag", "delays", "1", "delays-by-hour", "flights") not in found
+    assert found["kafka_coord_query_partition_lag_records", *where] == 5
+    assert ("kafka_coord_query_partition_lag_records", "delays", "1", "delays-by-hour", "flights") not in found
 
 
 def test_a_slow_micro_batch_has_a_line_that_says_what_took_so_long(caplog: pytest.LogCaptureFixture):
@@ -119,11 +119,11 @@ def test_a_driver_serves_its_queries_and_the_groups_lag(spark, kafka_cluster, el
         name = str(running.id)
         rows = ("kafka_coord_query_rows_total", "spark-watched", name)
         eventually(lambda: scraped().get(rows) == 300, within_s=150, every_s=0.3)
-        lag = ("kafka_coord_group_lag", "spark-watched", "1", topic)
+        lag = ("kafka_coord_group_partition_lag_records", "spark-watched", "1", topic)
         eventually(lambda: scraped().get(lag) == 0, within_s=30, every_s=0.3)
         found = scraped()
         assert found["kafka_coord_group_committed_offset", "spark-watched", "1", topic] == 150
-        assert found["kafka_coord_query_lag", "spark-watched", "0", name, topic] == 0
+        assert found["kafka_coord_query_partition_lag_records", "spark-watched", "0", name, topic] == 0
         assert found["kafka_coord_query_slow_batches_total", "spark-watched", name] >= 3
         latest = [source.latestOffset for source in running.lastProgress.sources]
         assert json.loads(latest[0]) == {topic: {"0": 150, "1": 150}}

@@ -11,7 +11,7 @@ from kafka_coord.errors import MembershipLost, NoNode, NotEmpty
 from kafka_coord.model import Request, RequestType, StartFetcher, StopFetcher, TopicPartition
 from kafka_coord.zk import layout
 from tests.coordinator.harness import FAST, World
-from tests.trouble.conftest import look, registered, remove
+from tests.trouble.conftest import look, put, registered, remove
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.zookeeper
@@ -44,7 +44,7 @@ def test_a_deleted_ledger_is_written_back_and_nothing_is_owned_twice(world: Worl
     world.settles("c1", partitions=4)
     remove(world, layout.owners("delays"))
     c2 = world.consumer("c2").join()  # the target changes in the same pass that misses the ledger
-    said("wrote back a deleted ledger", layout.ledger("delays", "c1"), "evict")
+    said("restored a deleted ledger", layout.ledger("delays", "c1"), "evict")
     stop = eventually(lambda: c1.obey(acknowledge=False))
     assert isinstance(stop, StopFetcher)
     look(world)
@@ -94,6 +94,22 @@ def test_a_deleted_target_is_made_anew_above_every_generation_there_was(world: W
     assert world.settles("c2", partitions=4).generation > generation
     assert len(c1.seen) == len(c2.seen) == 1, "what does not move is not touched"
     bystander()
+
+
+def test_a_history_that_begins_anew_with_an_action_knows_the_generation(world: World):
+    world.instance(1).start_elected()
+    c1 = world.consumer("c1").join()
+    for _ in range(2):
+        world.ask(Request(RequestType.REBALANCE, group="delays"))
+    c1.leave()
+    eventually(lambda: world.target().members == {})
+    generation = world.target().generation
+    put(world, layout.history("delays"), b"[]")
+    world.ask(Request(RequestType.LOOK, group="delays", by="root@vm", action="pause"))
+    assert [d.generation for d in world.history()] == [generation]
+    world.store.delete(layout.assignment("delays"))
+    world.consumer("c2").join()
+    assert world.settles("c2", partitions=4).generation > generation
 
 
 def test_a_deleted_history_costs_the_history(world: World):

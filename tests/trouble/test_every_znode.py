@@ -157,11 +157,9 @@ class Cluster:
         return [one for one in found if one.severity is Severity.ERROR and path in one.what]
 
     def remedy(self, path: str) -> str:
-        """The command's findings about a znode, with their remedies."""
-        eventually(lambda: self.errors(path), within_s=20)
-        ran = run("doctor", "-o", "json", zookeeper=self.world.hosts)
-        assert ran.code == 10
-        return next(f"{one['what']}; {one['todo']}" for one in json.loads(ran.out) if path in one["what"])
+        """The doctor's first finding about a znode, with its remedy."""
+        found = eventually(lambda: self.errors(path), within_s=20)[0]
+        return f"{found.what}; {found.todo}"
 
     def heal(self, path: str, remedy: str, before: bytes) -> None:
         """Follows the doctor's remedy literally."""

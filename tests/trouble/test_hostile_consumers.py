@@ -11,6 +11,7 @@ from kazoo.security import make_acl, make_digest_acl
 from kafka_coord.channel.zookeeper import Holder
 from kafka_coord.model import GroupSettings, Request, RequestType, StartFetcher
 from kafka_coord.model import json_fields as fields
+from kafka_coord.monitor.requests import submit
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create
 from tests.coordinator.harness import FAST, World
@@ -102,7 +103,7 @@ def test_children_below_znodes_that_have_none_stop_no_eviction_and_no_removal(wo
     assert world.ask(Request(RequestType.EVICT, group="delays", consumer="ghost")).result == "done"
     world.settles("c1", partitions=4)
     assert not registered(world, "ghost")
-    said("kafka-coord keeps nothing there", "owners/gone")
+    said("kafka-coord stores nothing there", "owners/gone")
     bystander()
 
 
@@ -151,6 +152,30 @@ def test_a_request_the_coordinator_may_not_answer_is_set_aside(world: World, for
     bystander()
 
 
+def test_a_history_of_the_cluster_that_may_not_be_read_hinders_nobody(world: World, foreign, said):
+    world.store.ensure_path(layout.CONSUMERS)
+    foreign.create(layout.HISTORY, b"")
+    instance = world.instance(1).start_elected()
+    said("the history of the cluster is not kept", layout.HISTORY)
+    world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    assert world.ask(Request(RequestType.RESIGN)).result == "done"
+    assert instance.service.wait_registered(0)
+
+
+def test_a_successors_name_that_may_not_be_read_hinders_no_election(world: World, foreign, said):
+    world.store.ensure_path(layout.CONSUMERS)
+    foreign.create(layout.SUCCESSOR, b"")
+    world.instance(1).start_elected()
+    other = world.instance(2).start()
+    assert world.ask(Request(RequestType.RESIGN)).result == "done"
+    eventually(lambda: other.service.leads)
+    said("no successor can be named", layout.SUCCESSOR)
+    submit(world.store, Request(RequestType.RESIGN, successor=1))
+    said("cannot go on. I am 2", layout.SUCCESSOR)
+    assert other.service.leads
+
+
 def test_a_reason_with_line_breaks_and_of_any_length_is_one_short_line(world: World, said):
     world.instance(1).start_elected()
     world.consumer("c1").join()
@@ -158,9 +183,10 @@ def test_a_reason_with_line_breaks_and_of_any_length_is_one_short_line(world: Wo
     reason = "because\nERROR everything is lost\n" + "x" * 500_000
     asked = Request(RequestType.EVICT, group="delays", consumer="c1", reason=reason)
     assert world.ask(asked).result == "done"
-    line = said("evicts c1: operator asked: because ERROR everything")
-    assert "\n" not in line
-    assert len(line) < 2_200
+    for words in ("evicts c1: operator asked: because ERROR everything", "unknown: evict (because ERROR everything"):
+        line = said(words)
+        assert "\n" not in line
+        assert len(line) < 2_200
 
 
 def test_two_live_consumers_under_one_name_are_told_apart(world: World):

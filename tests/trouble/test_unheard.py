@@ -182,7 +182,7 @@ def test_the_remedy_for_an_illegal_name_is_no_command_that_refuses_the_name(
     put(world, path, b"")
     (found,) = findings(coord, path)
     assert "kafka-coord" not in found["todo"]
-    assert "delete the znode with all below it" in found["todo"]
+    assert "delete the znode with everything below it" in found["todo"]
 
 
 def test_a_group_that_does_not_exist_and_a_state_there_is_not_are_mistakes(

@@ -17,7 +17,7 @@ from kafka_coord.errors import Fenced, MultiFailed, NodeExists, StoreUnavailable
 from kafka_coord.model.json_fields import load
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import Leadership, ZkElection
-from kafka_coord.zk.epoch_fence import write_fenced
+from kafka_coord.zk.fencing import write_fenced
 from kafka_coord.zk.session import KazooStore
 from kafka_coord.zk.store import Create, SessionState, SetData
 from tests.waiting import eventually

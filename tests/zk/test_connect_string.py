@@ -54,7 +54,7 @@ def test_an_acl_of_the_creator_needs_a_creator() -> None:
 
 def test_sasl_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kafka_coord.zk.options.find_spec", lambda name: None)
-    with pytest.raises(SettingsError, match="pip install pure-sasl"):
+    with pytest.raises(SettingsError, match=r"pip install 'kafka-coord\[sasl\]'"):
         ZkOptions(sasl=Sasl(username="u", password="p")).client_arguments()  # noqa: S106 - not a secret
 
 

@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import ZkElection
-from kafka_coord.zk.store import Delete, GetChildren, Store
+from kafka_coord.zk.store import Delete, GetChildren, SetData, Store
+from kafka_coord.zk.successor import HOLD_BACK_S, Successor, name_op
 from tests.simulation.scheduler import VirtualClock
 from tests.simulation.server import SimulatedZooKeeper
-from tests.simulation.store import Quiet, SimulatedStore
+from tests.simulation.store import SimulatedStore, connected_store
 
 
-def open_store(zookeeper: SimulatedZooKeeper) -> SimulatedStore:
-    store = SimulatedStore(zookeeper, VirtualClock(), Quiet(), 10_000)
-    store.connect(zookeeper.replicas[0])
-    return store
-
-
-def stand(store: Store) -> ZkElection:
+def stand(store: Store, broker_id: int = 1) -> ZkElection:
     for path in layout.PERSISTENT_ROOTS:
         store.ensure_path(path)
-    return ZkElection(store, 1, {"channel": "127.0.0.1:1"}, lambda: None)
+    return ZkElection(store, broker_id, {"channel": "127.0.0.1:1"}, lambda: None)
+
+
+@pytest.fixture
+def vacant() -> tuple[VirtualClock, list[ZkElection], SimulatedStore]:
+    """Brokers 1, 2 and 3; broker 1 was elected, and resigned for broker 3 to follow."""
+    zookeeper, clock = SimulatedZooKeeper(), VirtualClock()
+    stores = [connected_store(zookeeper, clock) for _ in range(3)]
+    elections = [stand(store, broker_id) for broker_id, store in enumerate(stores, 1)]
+    leadership = elections[0].elect()
+    assert leadership is not None
+    stores[0].multi([leadership.fence, name_op(stores[0], Successor(3, leadership.epoch))])
+    elections[0].resign(leadership)
+    return clock, elections, stores[0]
 
 
 def test_an_instance_whose_session_was_replaced_leads_no_more_although_its_znode_is_still_there() -> None:
     """A client gives its session up before the server ends it."""
-    store = open_store(SimulatedZooKeeper())
+    store = connected_store(SimulatedZooKeeper())
     election = stand(store)
     assert election.elect() is not None
     store.remote = None
@@ -38,7 +48,7 @@ def test_an_instance_whose_session_was_replaced_leads_no_more_although_its_znode
 
 
 def test_an_instance_is_elected_although_somebody_deleted_everything() -> None:
-    store = open_store(SimulatedZooKeeper())
+    store = connected_store(SimulatedZooKeeper())
     election = stand(store)
     (children,) = store.read_many([GetChildren(layout.CONSUMERS)])
     assert isinstance(children, tuple)
@@ -48,3 +58,38 @@ def test_an_instance_is_elected_although_somebody_deleted_everything() -> None:
 
     assert won is not None
     assert won.epoch == 1
+
+
+Vacancy = tuple[VirtualClock, list[ZkElection], SimulatedStore]
+
+
+def test_the_others_leave_a_vacancy_to_the_one_who_is_named(vacant: Vacancy) -> None:
+    _, (first, second, third), _ = vacant
+    assert first.elect() is None
+    assert second.elect() is None
+    assert second.successor() == 3
+    assert third.elect() is not None
+
+
+def test_a_successor_that_does_not_stand_is_waited_for_only_so_long(vacant: Vacancy) -> None:
+    clock, (_, second, third), _ = vacant
+    assert second.elect() is None
+    clock.now += HOLD_BACK_S
+    won = second.elect()
+    assert won is not None
+    assert won.epoch == 2
+    assert third.elect() is None
+
+
+def test_a_name_counts_for_one_vacancy_only(vacant: Vacancy) -> None:
+    _, (_, second, third), _ = vacant
+    leadership = third.elect()
+    third.resign(leadership)
+    assert second.elect() is not None
+
+
+@pytest.mark.parametrize("garbage", [b"", b"\xff", b'{"version": 1, "broker_id": "3", "epoch": 1}', b'{"version": 9}'])
+def test_an_unreadable_name_holds_nobody_back(vacant: Vacancy, garbage: bytes) -> None:
+    _, (_, second, _), store = vacant
+    store.multi([SetData(layout.SUCCESSOR, garbage)])
+    assert second.elect() is not None

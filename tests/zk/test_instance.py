@@ -8,8 +8,9 @@ import pytest
 
 from kafka_coord.errors import NodeExists, SettingsError, StoreUnavailable
 from kafka_coord.model.json_fields import load
-from kafka_coord.model.operations import CoordinatorInfo
+from kafka_coord.model.operations import CoordinatorInfo, Process
 from kafka_coord.zk import layout
+from kafka_coord.zk.instance import InstanceRegistration
 from kafka_coord.zk.session import KazooStore
 from kafka_coord.zk.store import SessionState
 from tests.waiting import eventually
@@ -69,7 +70,7 @@ def test_the_ghost_of_an_earlier_session_is_waited_out(open_store: OpenStore) ->
     ghost, instance = Candidate(open_store, 1), Candidate(open_store, 1)
     ghost.election.register_instance()
 
-    with pytest.raises(NodeExists, match="waiting 12 s more in case it is this one from before a restart"):
+    with pytest.raises(NodeExists, match="waiting up to 12 s for its session to end"):
         instance.election.register_instance()
     instance.woken.clear()
     ghost.store.close()
@@ -85,9 +86,19 @@ def test_a_namesake_that_lives_on_is_an_error_that_says_what_to_do(open_store: O
     instance = Candidate(open_store, 1)
 
     sentence = eventually(lambda: refused(instance))
-    assert "broker id 1 is registered already" in sentence
+    assert "broker id 1 is taken by an instance with session 0x" in sentence
     assert "use another broker id here" in sentence
     assert namesake.election.is_registered()
+
+
+def test_a_namesake_is_named_by_its_host_and_pid(open_store: OpenStore, store: KazooStore) -> None:
+    process = Process("kafka-1", 4711, "0.1.0", 1_732_060_800_000)
+    store.ensure_path(layout.COORDINATORS)
+    InstanceRegistration(open_store(), 1, {}, lambda: None, process).register()
+    assert CoordinatorInfo.from_json(load(store.get(PATH).data, PATH), PATH).process == process
+
+    with pytest.raises(NodeExists, match="broker id 1 is taken by an instance on host kafka-1, pid 4711, since 20"):
+        Candidate(open_store, 1).election.register_instance()
 
 
 @pytest.mark.parametrize("operation", ["create", "get"])
@@ -103,7 +114,7 @@ def test_a_ghost_is_waited_for_anew_once_zookeeper_was_away(open_store: OpenStor
     with pytest.raises(StoreUnavailable):
         instance.election.register_instance()
 
-    with pytest.raises(NodeExists, match="in case it is this one from before a restart"):
+    with pytest.raises(NodeExists, match="for its session to end"):
         instance.election.register_instance()
 
 
@@ -119,7 +130,7 @@ def test_a_namesake_that_writes_nonsense_is_waited_for_as_long_as_our_own_sessio
     other = open_store()
     for nonsense in (b"\xff", b"[]", b"7", json.dumps({"session_timeout_ms": -5}).encode(), b""):
         other.create(PATH, nonsense, ephemeral=True)
-        with pytest.raises(NodeExists, match=r"waiting 1[12] s more"):
+        with pytest.raises(NodeExists, match="waiting up to 12 s for its session to end"):
             instance.election.register_instance()
         other.delete(PATH)
 

@@ -1,4 +1,4 @@
-"""How long a session certainly lives, compared with a model of what the ZooKeeper leader knows."""
+"""How long a session is certainly alive, compared with a model of what the ZooKeeper leader knows."""
 
 from __future__ import annotations
 

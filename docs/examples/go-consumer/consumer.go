@@ -24,7 +24,7 @@ type refused struct{ code, message string }
 
 func (r refused) Error() string { return r.code + ": " + r.message }
 
-// The waits of docs/socket-protocol.md, "When it is over". This consumer never resumes: a lost connection ends its
+// The waits of docs/socket-protocol.md, "Losing the membership". This consumer never resumes: a lost connection ends its
 // membership, so no lease is left that would make them shorter.
 const (
 	connectWait  = 3 * time.Second

@@ -7,16 +7,21 @@ import click
 from kafka_coord.cli.lazy import LazyCommands
 
 _COMMANDS = {
-    "list": ("kafka_coord.cli.groups.show:list_command", "All groups, with their state."),
-    "describe": ("kafka_coord.cli.groups.show:describe", "One group: state, members, offsets and lag."),
-    "history": ("kafka_coord.cli.groups.history:history", "The last decisions, their reasons and durations."),
-    "log": ("kafka_coord.cli.groups.log:log", "The records in the log of client-assigned groups."),
+    "list": ("kafka_coord.cli.groups.show:list_command", "List all groups with their state."),
+    "describe": ("kafka_coord.cli.groups.show:describe", "Show groups: state, members, offsets and lag."),
+    "match": ("kafka_coord.cli.groups.match:match", "Show which topics a pattern matches."),
+    "history": (
+        "kafka_coord.cli.groups.history:history",
+        "Show the last decisions, and what operators did.",
+    ),
+    "log": ("kafka_coord.cli.groups.log:log", "Show the records of client-assigned groups."),
     "rebalance": ("kafka_coord.cli.groups.operate:rebalance", "Decide a new target now."),
-    "evict": ("kafka_coord.cli.groups.operate:evict", "Delete a consumer's registration."),
+    "evict": ("kafka_coord.cli.groups.operate:evict", "Delete consumers' registrations."),
     "pause": ("kafka_coord.cli.groups.operate:pause", "Pause rebalances of a group, or of all."),
     "resume": ("kafka_coord.cli.groups.operate:resume", "Allow rebalances again."),
     "settings": ("kafka_coord.cli.groups.operate:settings", "Show or change a group's settings."),
     "reset-offsets": ("kafka_coord.cli.groups.reset:reset_offsets", "Set committed offsets by a rule."),
+    "convert": ("kafka_coord.cli.groups.convert:convert", "Make a group managed, or client-assigned."),
     "import": ("kafka_coord.cli.groups.copying:import_command", "Copy committed offsets from the brokers' own groups."),
     "export": ("kafka_coord.cli.groups.copying:export_command", "Copy committed offsets to the brokers' own groups."),
     "delete-offsets": ("kafka_coord.cli.groups.operate:delete_offsets", "Delete committed offsets."),

@@ -1,4 +1,4 @@
-"""`groups import` and `groups export`: committed offsets from and to the brokers' own groups."""
+"""``groups import`` and ``groups export``: copy committed offsets from and to the brokers' own groups."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from kafka_coord.cli.lag import note_left_out
 from kafka_coord.cli.options import output_option, timeout_option, who
 from kafka_coord.cli.output import Column, Format, Section, note, number, show
 from kafka_coord.cli.requests import ANSWER_TIMEOUT_S
+from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import BrokerError, NotFound, RequestRefused, SettingsError
 from kafka_coord.settings import Settings
 from kafka_coord.zk.brokers import Brokers, read_brokers
@@ -52,10 +53,10 @@ class _Asked:
             raise SettingsError(f"use {place}: other places are not supported")
         if bool(self.groups) is self.everything:
             raise SettingsError(
-                "name groups or give --all, not both" if self.everything else "name groups, or use --all"
+                "name groups or give --all, not both" if self.everything else "name groups, or give --all"
             )
         if self.dry_run and self.execute:
-            raise SettingsError("--dry-run and --execute exclude each other")
+            raise SettingsError("give --dry-run or --execute, not both")
 
 
 def _copying_options(command: Callable[[bool, _Asked], None]) -> Callable[..., None]:
@@ -72,7 +73,9 @@ def _copying_options(command: Callable[[bool, _Asked], None]) -> Callable[..., N
             "--dry-run", is_flag=True, help="Only show the offsets that would be written. This is the default."
         ),
         click.option(
-            "--overwrite", is_flag=True, help="Also replace later offsets at the target, so that the group goes back."
+            "--overwrite",
+            is_flag=True,
+            help="Also replace later offsets at the target: the group then reads records again.",
         ),
         click.option(
             "--all", "everything", is_flag=True, help="Copy all groups of the source that have committed offsets."
@@ -85,15 +88,15 @@ def _copying_options(command: Callable[[bool, _Asked], None]) -> Callable[..., N
 
 @click.command("import")
 @click.option(
-    "--from-kafka", "chosen", is_flag=True, help="From __consumer_offsets, through the brokers' own listener."
+    "--from-kafka", "chosen", is_flag=True, help="Copy from __consumer_offsets, through the brokers' own listener."
 )
 @_copying_options
 def import_command(chosen: bool, asked: _Asked) -> None:
-    """Copy committed offsets of groups that consumed through the brokers into groups that instances coordinate.
+    """Copy committed offsets from the brokers' own groups into groups that instances coordinate.
 
-    Offsets go to the groups log, and to ZooKeeper for a group that is managed. Shows what it would do; does it with
-    --execute. It may be repeated. Nothing is written of a group that has members among the instances. Where the target
-    has a later offset it stays, unless --overwrite is given.
+    Offsets go to the groups log, or to ZooKeeper if the group is managed. Without --execute, the command only shows
+    what it would do. You may repeat it. It skips groups with members at the instances. Later offsets at the target
+    stay, unless you give --overwrite.
 
     \b
     kafka-coord groups import --from-kafka delays
@@ -104,14 +107,16 @@ def import_command(chosen: bool, asked: _Asked) -> None:
 
 
 @click.command("export")
-@click.option("--to-kafka", "chosen", is_flag=True, help="Into __consumer_offsets, through the brokers' own listener.")
+@click.option(
+    "--to-kafka", "chosen", is_flag=True, help="Copy to __consumer_offsets, through the brokers' own listener."
+)
 @_copying_options
 def export_command(chosen: bool, asked: _Asked) -> None:
     """Copy committed offsets of groups that instances coordinate to the brokers, so that their clients can go back.
 
-    Managed groups, whose offsets are in ZooKeeper, are copied as well. Shows what it would do; does it with --execute.
-    It may be repeated. Nothing is written of a group that has members at the brokers. Where the target has a later
-    offset it stays, unless --overwrite is given.
+    It also copies managed groups, whose offsets are in ZooKeeper. Without --execute, the command only shows what it
+    would do. You may repeat it. It skips groups with members at the brokers. Later offsets at the target stay, unless
+    you give --overwrite.
 
     \b
     kafka-coord groups export --to-kafka delays
@@ -149,7 +154,7 @@ def _offset_stores(store: Store, settings: Settings, timeout_s: float) -> tuple[
 
 
 def _own_listeners(store: Store, properties: Mapping[str, str], instances: Mapping[int, str]) -> str:
-    """The brokers' addresses at a listener whose address is not an instance's."""
+    """The brokers' addresses on a listener that does not lead to instances."""
     from kafka_coord.consumer.brokers import choose
 
     found = read_brokers(store) or Brokers()
@@ -185,12 +190,14 @@ def _run(source: OffsetStore, target: OffsetStore, kafka: KafkaOffsetStore, aske
             note(f"group {one.group}: {one.warning}")
     ahead = sum(row.verdict is Verdict.AHEAD for one in found for row in one.rows)
     if ahead:
-        note(f"{ahead} partitions stay as they are, because the target is ahead; --overwrite copies them too")
+        note(f"left as it is: {counted(ahead, 'partition')} where the target is ahead; --overwrite copies them too")
     if problems:
         told = "; ".join(f"group {group}: {problem}" for group, problem in sorted(problems.items()))
-        raise RequestRefused(f"{len(problems)} groups were {'not copied' if asked.execute else 'refused'}: {told}")
+        raise RequestRefused(
+            f"{counted(len(problems), 'group')} {'not copied' if asked.execute else 'refused'}: {told}"
+        )
     if not asked.execute:
-        note(f"nothing was changed; --execute writes {written} offsets")
+        note(f"nothing was changed; --execute writes {counted(written, 'offset')}")
 
 
 def _documents(one: GroupCopy) -> Iterator[dict[str, Any]]:

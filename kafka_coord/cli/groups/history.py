@@ -1,24 +1,23 @@
-"""``groups history``."""
+"""``groups history``: shows the last decisions about a group, and operators' actions."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import click
 
 from kafka_coord.cli.connection import connection_options, current_settings, open_store
-from kafka_coord.cli.groups.kinds import any_group_argument, kind_of, kind_option
+from kafka_coord.cli.groups.kinds import any_group_argument, kind_option
 from kafka_coord.cli.lag import log_progress, open_log
 from kafka_coord.cli.options import output_option
-from kafka_coord.cli.output import Column, Format, Section, duration, iso_time, number, show
+from kafka_coord.cli.output import ACTIONS, Column, Format, Section, duration, number, show
 from kafka_coord.grouplog.manager import partition_of
-from kafka_coord.model import Decision
+from kafka_coord.model import Action, Decision, GroupKind
 from kafka_coord.monitor.client_groups.asking import Instances
 from kafka_coord.monitor.client_groups.groups import read_client_group
 from kafka_coord.monitor.client_groups.history import decisions as decisions_of
 from kafka_coord.monitor.client_groups.log import about_group, entry_of
-from kafka_coord.monitor.groups import GroupKind
-from kafka_coord.monitor.history import read_history
+from kafka_coord.monitor.documents import action_document, decision_document
+from kafka_coord.monitor.groups import kind_of
+from kafka_coord.monitor.history import read_trail
 from kafka_coord.settings import Settings
 from kafka_coord.zk.store import Store
 
@@ -41,13 +40,20 @@ _MOVES = (number("generation", "GEN"), Column("consumer"), Column("gained"), Col
 @any_group_argument
 @kind_option
 @click.option(
-    "--last", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="The number of decisions."
+    "--last",
+    type=click.IntRange(1),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="The number of decisions to show.",
 )
 @click.option("--verbose", "-v", is_flag=True, help="Also show what each consumer gained and lost.")
+@click.option("--actions", "only_actions", is_flag=True, help="Show only what operators did.")
 @output_option
 @connection_options
-def history(group: str, kind: str | None, last: int, verbose: bool, output: Format) -> None:
-    """Show the last decisions about a group: when, why, which partitions moved, and how long it took.
+def history(group: str, kind: str | None, last: int, verbose: bool, only_actions: bool, output: Format) -> None:
+    """Show the last decisions about a group: when, why, which partitions moved, and how long it took. After them, the
+    table shows what operators did: who, from where, why, and what it changed. For other formats, give --actions.
 
     STOPPED is the time from the decision until every stop-fetcher was acknowledged; SETTLED is the time until every
     partition had its owner. Oldest first.
@@ -57,19 +63,27 @@ def history(group: str, kind: str | None, last: int, verbose: bool, output: Form
 
     \b
     kafka-coord groups history delays --last 5 --verbose
+    kafka-coord groups history delays --actions -o json
     """
     settings = current_settings()
     with open_store(settings) as store:
+        actions: tuple[Action, ...] = ()
         if kind_of(store, group, kind) is GroupKind.MANAGED:
-            decisions = read_history(store, group)[-last:]
+            decisions, actions = read_trail(store, group)
         else:
-            decisions = _of_client_group(store, settings, group)[-last:]
-    documents = [_document(decision) for decision in decisions]
+            decisions = _of_client_group(store, settings, group)
+    decisions, done = decisions[-last:], [action_document(one) for one in actions[-last:]]
+    if only_actions:
+        show(output, done, [Section("actions", ACTIONS, done)])
+        return
+    documents = [decision_document(decision) for decision in decisions]
     rows = [
         document | {"stopped_after": duration(decision.stopped_ms), "settled_after": duration(decision.settled_ms)}
         for document, decision in zip(documents, decisions, strict=True)
     ]
     sections = [Section("decisions", _COLUMNS, rows)]
+    if done and output is Format.TABLE:
+        sections.append(Section("actions", ACTIONS, done))
     if verbose:
         moves = [
             {
@@ -94,9 +108,3 @@ def _of_client_group(store: Store, settings: Settings, group: str) -> tuple[Deci
             Instances(store, settings.kafka.properties), group
         )  # it may have only offsets; raises NotFound if it has none
     return found
-
-
-def _document(decision: Decision) -> dict[str, Any]:
-    document = decision.to_json()
-    decided = iso_time(document.pop("decided_at_ms"))
-    return {"generation": document.pop("generation"), "decided_at": decided, **document}

@@ -1,18 +1,20 @@
-"""Decides which kind of group a name means: a managed one in ZooKeeper, or a client-assigned one."""
+"""The names of groups of either kind, managed or client-assigned."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from kafka_coord.errors import NotFound
-from kafka_coord.model.names import is_legal, legal
-from kafka_coord.monitor.groups import GroupKind, snapshot_of
-from kafka_coord.zk import layout
-from kafka_coord.zk.store import Store
+from kafka_coord.cli.candidates import all_groups, offering
+from kafka_coord.cli.output import note
+from kafka_coord.model import GroupKind
+from kafka_coord.model.names import legal
 
 if TYPE_CHECKING:
+    from kafka_coord.monitor.client_groups.asking import Instances
+
     _NameType = click.ParamType[str]
 else:
     _NameType = click.ParamType  # generic only in newer releases of click
@@ -27,6 +29,9 @@ class AnyName(_NameType):
         del param, ctx
         return str(value) if value else legal("group", value)
 
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in offering(all_groups)(ctx, param, incomplete)]
+
 
 any_group_argument = click.argument("group", type=AnyName())
 kind_option = click.option(
@@ -36,20 +41,15 @@ kind_option = click.option(
 )
 
 
-def kind_of(store: Store, group: str, wanted: str | None = None) -> GroupKind:
-    """The requested kind. Without one: managed if such a group exists, otherwise client-assigned if instances serve
-    Kafka clients. Raises :class:`NotFound` with the existing names, and :class:`InvalidName`.
-    """
-    from kafka_coord.monitor.client_groups.instance_directory import read_instances
+def every_group(instances: Instances, wanted: str | None = None) -> list[tuple[str, GroupKind]]:
+    """Every group, or every group of the ``wanted`` kind, sorted by name. Notes which client-assigned groups cannot be
+    shown."""
+    from kafka_coord.monitor.client_groups.groups import list_client_groups
+    from kafka_coord.monitor.cluster import read_cluster
 
-    if wanted == GroupKind.MANAGED:
-        legal("group", group)
-    if wanted is not None:
-        return GroupKind(wanted)
-    if is_legal(group) and store.exists(layout.group(group)) is not None:
-        return GroupKind.MANAGED
-    if read_instances(store).is_used:
-        return GroupKind.CLIENT_ASSIGNED
-    legal("group", group)
-    snapshot_of(store, group)
-    raise NotFound(f"no group {group!r}")
+    found = [(group, GroupKind.MANAGED) for group in read_cluster(instances.store).groups]
+    listed = list_client_groups(instances)
+    for sentence in listed.missing:
+        note(sentence)
+    found += [(one.group, GroupKind.CLIENT_ASSIGNED) for one in listed.groups]
+    return sorted(one for one in found if wanted in {None, one[1]})

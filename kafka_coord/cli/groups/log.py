@@ -1,4 +1,4 @@
-"""``groups log dump``."""
+"""``groups log dump``: shows records of the groups log."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from kafka_coord.cli.connection import connection_options, current_settings, ope
 from kafka_coord.cli.groups.kinds import AnyName
 from kafka_coord.cli.lag import log_progress, open_log
 from kafka_coord.cli.options import output_option
-from kafka_coord.cli.output import Column, Format, Section, iso_time, note, number, show
+from kafka_coord.cli.output import Column, Format, Section, note, number, show
 from kafka_coord.errors import SettingsError
 from kafka_coord.grouplog.manager import partition_of
-from kafka_coord.grouplog.records import Claim, CommittedOffset, GroupEntry, OffsetEntry
+from kafka_coord.grouplog.records import Claim, GroupEntry, OffsetEntry
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
-from kafka_coord.model import NO_PARTITIONS
+from kafka_coord.model import NO_PARTITIONS, CommittedOffset
 from kafka_coord.monitor.client_groups.history import owned_in
 from kafka_coord.monitor.client_groups.log import EntryKind, LogEntry, about_group, entry_of
+from kafka_coord.monitor.documents import iso_time
 
 _COLUMNS = (number("offset"), Column("at"), Column("kind"), Column("group"), Column("what"))
 
@@ -37,9 +38,13 @@ def log() -> None:
 @log.command()
 @click.argument("partition", type=click.IntRange(0, PARTITIONS - 1), required=False)
 @click.option("--group", type=AnyName(), help="Show only the records of this group, and the claims of its partition.")
-@click.option("--from", "first", type=click.IntRange(0), metavar="OFFSET", help="Begin at this offset.")
+@click.option("--from", "first", type=click.IntRange(0), metavar="OFFSET", help="Start at this offset.")
 @click.option(
-    "--last", type=click.IntRange(1, 1_000_000), default=1_000, show_default=True, help="The most records to show."
+    "--last",
+    type=click.IntRange(1, 1_000_000),
+    default=1_000,
+    show_default=True,
+    help="The maximum number of records to show.",
 )
 @output_option
 @connection_options

@@ -8,32 +8,40 @@ from typing import Any
 
 import click
 
+from kafka_coord.cli import candidates
 from kafka_coord.cli.connection import connection_options, current_settings, open_store
-from kafka_coord.cli.groups.kinds import AnyName, any_group_argument, kind_of, kind_option
-from kafka_coord.cli.groups.partitions import parse_scope
+from kafka_coord.cli.groups.kinds import AnyName, any_group_argument, kind_option
+from kafka_coord.cli.groups.partitions import partitions_option
 from kafka_coord.cli.options import CONSUMER, GROUP, group_argument, output_option, timeout_option, who
-from kafka_coord.cli.output import Column, Format, Section, show
-from kafka_coord.cli.requests import asked, asking_options, confirm, done, reason_option, show_answers
+from kafka_coord.cli.output import Column, Format, Section, note, paused_by, show
+from kafka_coord.cli.requests import asked, asking_options, confirm, reason_option, show_answers
 from kafka_coord.coordinator.remediation import what_to_do
 from kafka_coord.coordinator.steps import AT_REST
 from kafka_coord.errors import MalformedValue, NotFound, SettingsError, Timeout
-from kafka_coord.model import GroupSettings, PartitionSet, Request, RequestType
+from kafka_coord.model import GroupKind, GroupSettings, PartitionSet, Request, RequestType
+from kafka_coord.model import json_fields as fields
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.monitor import operate
+from kafka_coord.monitor.actions import Acting
+from kafka_coord.monitor.actions import evict as evict_consumers
+from kafka_coord.monitor.actions import rebalance as rebalance_group
 from kafka_coord.monitor.client_groups.asking import Instances
-from kafka_coord.monitor.client_groups.changes import delete_group, evict_member
+from kafka_coord.monitor.client_groups.changes import delete_group
 from kafka_coord.monitor.client_groups.changes import delete_offsets as delete_client_offsets
 from kafka_coord.monitor.client_groups.groups import is_client_group, read_client_group
 from kafka_coord.monitor.cluster import read_cluster
-from kafka_coord.monitor.groups import GroupKind, snapshot_of
-from kafka_coord.monitor.offsets import read_committed
+from kafka_coord.monitor.documents import done_document
+from kafka_coord.monitor.groups import kind_of, snapshot_of
+from kafka_coord.monitor.offsets import offsets_change, read_committed
+from kafka_coord.monitor.scope import parse_scope
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 
 _LOOK_AGAIN_S = 0.25
+_SETTINGS = (Column("setting"), Column("value"), Column("origin", "FROM"))
 
 wait_option = click.option("--wait", is_flag=True, help="Return only when the group is stable, within --timeout.")
-yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 
 
 @click.command()
@@ -42,13 +50,14 @@ yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @wait_option
 @asking_options
 def rebalance(group: str, reason: str, wait: bool, timeout_s: float, output: Format) -> None:
-    """Decide a new target for the group, even if nothing changed.
+    """Decide a new target for the group, even if nothing changed. While the group is paused, the request stays pending
+    until it is resumed; the command says so immediately, and exits with code 8.
 
     \b
     kafka-coord groups rebalance delays --reason "after adding memory" --wait
     """
     with open_store() as store:
-        answer = asked(store, Request(RequestType.REBALANCE, group=group, reason=reason, by=who()), timeout_s)
+        answer = rebalance_group(store, group, Acting(who(), reason, timeout_s, note), paused_by)
         if wait:
             _wait_settled(store, group, timeout_s)
     show_answers(output, [answer])
@@ -56,35 +65,34 @@ def rebalance(group: str, reason: str, wait: bool, timeout_s: float, output: For
 
 @click.command()
 @any_group_argument
-@click.argument("consumer", type=CONSUMER)
+@click.argument("consumers", type=CONSUMER, nargs=-1, required=True, metavar="CONSUMER…")
 @kind_option
 @reason_option
 @wait_option
 @asking_options
 def evict(
-    group: str, consumer: str, kind: str | None, reason: str, wait: bool, timeout_s: float, output: Format
+    group: str, consumers: tuple[str, ...], kind: str | None, reason: str, wait: bool, timeout_s: float, output: Format
 ) -> None:
-    """Delete a consumer's registration: its partitions go to others, and it must register again.
+    """Delete consumers' registrations: their partitions go to others, and they must register again. Exit code 7 if the
+    group or one of the consumers does not exist; then nobody is evicted.
 
     A member of a client-assigned group is named by its group.instance.id or its member id, as `groups describe
     --members` shows it. It joins again as soon as it learns of its eviction.
 
     \b
     kafka-coord groups evict delays c3 --reason "stuck since noon"
+    kafka-coord groups evict delays c3 c4 --wait
     """
     settings = current_settings()
     with open_store(settings) as store:
         instances = Instances(store, settings.kafka.properties)
-        if kind_of(store, group, kind) is GroupKind.MANAGED:
-            request = Request(RequestType.EVICT, group=group, consumer=consumer, reason=reason, by=who())
-            answer = asked(store, request, timeout_s)
-            if wait:
-                _wait_settled(store, group, timeout_s)
-        else:
-            answer = done("evict", group, evict_member(instances, group, consumer, timeout_s))
-            if wait:
-                _wait_client_group_settled(instances, group, timeout_s)
-    show_answers(output, [answer])
+        found = kind_of(store, group, kind)
+        answers = evict_consumers(instances, group, found, consumers, Acting(who(), reason, timeout_s, note))
+        if wait and found is GroupKind.MANAGED:
+            _wait_settled(store, group, timeout_s)
+        elif wait:
+            _wait_client_group_settled(instances, group, timeout_s)
+    show_answers(output, answers)
 
 
 @click.command()
@@ -115,10 +123,11 @@ def pause(group: str | None, everywhere: bool, reason: str, wait: bool, timeout_
 @click.command()
 @click.argument("group", type=GROUP, required=False)
 @click.option("--all", "everywhere", is_flag=True, help="Lift the pause of all groups.")
+@reason_option
 @click.option("--wait", is_flag=True, help="Return only when the group is stable again (with --all: every group).")
 @timeout_option(60.0, "How long to wait with --wait, for each group.")
 @connection_options
-def resume(group: str | None, everywhere: bool, wait: bool, timeout_s: float) -> None:
+def resume(group: str | None, everywhere: bool, reason: str, wait: bool, timeout_s: float) -> None:
     """Allow rebalances again, of one group, or with --all in general (groups paused by name stay paused).
 
     \b
@@ -127,7 +136,7 @@ def resume(group: str | None, everywhere: bool, wait: bool, timeout_s: float) ->
     """
     target = _one_or_all(group, everywhere)
     with open_store() as store:
-        operate.resume(store, target, by=who())
+        operate.resume(store, target, by=who(), reason=reason)
         for one in _affected(store, target) if wait else ():
             _wait_settled(store, one, timeout_s)
     click.echo(f"{_named(target)} resumed")
@@ -135,10 +144,16 @@ def resume(group: str | None, everywhere: bool, wait: bool, timeout_s: float) ->
 
 @click.command()
 @group_argument
-@click.option("--assignor", metavar="NAME", help="range, roundrobin, sticky, weighted, one of your own, or 'default'.")
+@click.option(
+    "--assignor",
+    metavar="NAME",
+    shell_complete=candidates.assignors,
+    help="range, roundrobin, sticky, weighted, an installed one, or 'default'.",
+)
 @click.option("--rebalance-timeout-ms", type=click.IntRange(1, 86_400_000), metavar="MS")
 @click.option("--offsets-retention-ms", type=click.IntRange(0, 10 * 365 * 86_400_000), metavar="MS")
 @click.option("--create", is_flag=True, help="Create the group if it does not exist yet.")
+@reason_option
 @output_option
 @connection_options
 def settings(
@@ -147,9 +162,10 @@ def settings(
     rebalance_timeout_ms: int | None,
     offsets_retention_ms: int | None,
     create: bool,
+    reason: str,
     output: Format,
 ) -> None:
-    """Show a group's settings, or change the given ones.
+    """Show a group's settings and where each comes from, its znode or the default; or change the given ones.
 
     \b
     kafka-coord groups settings delays
@@ -168,22 +184,30 @@ def settings(
     with open_store() as store:
         if changes or create:
             found = operate.change_settings(
-                store, group, lambda old: dataclasses.replace(old, **changes), by=who(), create=create
+                store, group, lambda old: dataclasses.replace(old, **changes), by=who(), reason=reason, create=create
             )
         else:
             found = _stored_settings(store, group)
-    document = _settings_document(group, found)
-    shown = document | {"assignor": found.assignor or f"{DEFAULT_ASSIGNOR} (default)"}
-    rows = [{"setting": name, "value": value} for name, value in shown.items()]
-    show(output, document, [Section("settings", (Column("setting"), Column("value")), rows)])
+        path = layout.group(group)
+        data = store.get(path).data
+    stored = fields.load(data, path) if data else {}
+    values = found.to_json() | {"assignor": found.assignor}
+    del values["version"]
+    origin = {name: "znode" if name in stored else "default" for name in values}
+    rows = [
+        {"setting": name, "value": DEFAULT_ASSIGNOR if value is None else value, "origin": origin[name]}
+        for name, value in sorted(values.items())
+    ]
+    show(output, {"group": group, **values, "origin": origin}, [Section("settings", _SETTINGS, rows)])
 
 
 @click.command()
 @click.argument("groups", type=AnyName(), nargs=-1, required=True, metavar="GROUP…")
 @kind_option
 @yes_option
+@reason_option
 @asking_options
-def delete(groups: tuple[str, ...], kind: str | None, yes: bool, timeout_s: float, output: Format) -> None:
+def delete(groups: tuple[str, ...], kind: str | None, yes: bool, reason: str, timeout_s: float, output: Format) -> None:
     """Remove groups with their offsets, history and settings. Refused while a group has members.
 
     \b
@@ -202,21 +226,24 @@ def delete(groups: tuple[str, ...], kind: str | None, yes: bool, timeout_s: floa
         ]
         if missing:
             raise NotFound(f"no group {', '.join(missing)}; nothing was deleted")
-        answers = [
-            asked(store, Request(RequestType.DELETE_GROUP, group=group, by=who()), timeout_s)
-            if found is GroupKind.MANAGED
-            else done("delete-group", group, delete_group(instances, group, timeout_s))
-            for group, found in kinds.items()
-        ]
+        answers = []
+        for group, found in kinds.items():
+            if found is GroupKind.MANAGED:
+                request = Request(RequestType.DELETE_GROUP, group=group, reason=reason, by=who())
+                answers.append(asked(store, request, timeout_s))
+            else:
+                answers.append(done_document("delete-group", group, delete_group(instances, group, timeout_s)))
+                operate.record(store, "delete-group", group, by=who(), reason=reason)
     show_answers(output, answers)
 
 
 @click.command("delete-offsets")
 @any_group_argument
 @kind_option
-@click.option("--topic", "topics", multiple=True, metavar="TOPIC[:0,1-3]", help="A topic, or some of its partitions.")
+@partitions_option("A topic, or some of its partitions.")
 @click.option("--all-topics", is_flag=True, help="Every topic the group has an offset for.")
 @yes_option
+@reason_option
 @asking_options
 def delete_offsets(
     group: str,
@@ -224,6 +251,7 @@ def delete_offsets(
     topics: tuple[str, ...],
     all_topics: bool,
     yes: bool,
+    reason: str,
     timeout_s: float,
     output: Format,
 ) -> None:
@@ -239,21 +267,30 @@ def delete_offsets(
         managed = kind_of(store, group, kind) is GroupKind.MANAGED
         if managed:
             cluster, _ = snapshot_of(store, group)
-            stored = read_committed(store, group, cluster.topics).stored
+            committed = read_committed(store, group, cluster.topics)
+            stored = committed.stored
         else:
             stored = PartitionSet.of(read_client_group(instances, group).committed)
         chosen = scope.choose(stored, group)
         confirm(f"Delete the offsets of group {group} for {chosen}?", yes=yes)
         if managed:
-            request = Request(RequestType.DELETE_OFFSETS, group=group, partitions=chosen, by=who())
+            request = Request(
+                RequestType.DELETE_OFFSETS,
+                group=group,
+                partitions=chosen,
+                reason=reason,
+                by=who(),
+                change=offsets_change(committed.offsets, dict.fromkeys(chosen)),
+            )
             answer = asked(store, request, timeout_s)
         else:
-            answer = done("delete-offsets", group, delete_client_offsets(instances, group, chosen, timeout_s))
+            answer = done_document("delete-offsets", group, delete_client_offsets(instances, group, chosen, timeout_s))
+            operate.record(store, f"delete-offsets {chosen}", group, by=who(), reason=reason)
     show_answers(output, [answer])
 
 
 def _stored_settings(store: Store, group: str) -> GroupSettings:
-    """Raises :class:`MalformedValue` if they are unreadable: the defaults apply then, and nobody chose them."""
+    """Raises :class:`MalformedValue` for unreadable settings, because nobody chose the defaults that then apply."""
     seen = snapshot_of(store, group)[1].observation
     for one in seen.unreadable:
         if one.path == layout.group(group):
@@ -296,13 +333,4 @@ def _require_assignor(name: str) -> None:
 
     known = sorted(load_assignors())
     if name not in known:
-        raise SettingsError(f"assignor {name!r} is not installed here; known are {', '.join(known)}")
-
-
-def _settings_document(group: str, found: GroupSettings) -> dict[str, Any]:
-    return {
-        "group": group,
-        "assignor": found.assignor,
-        "rebalance_timeout_ms": found.rebalance_timeout_ms,
-        "offsets_retention_ms": found.offsets_retention_ms,
-    }
+        raise SettingsError(f"assignor {name!r} is not installed; use one of {', '.join(known)}")

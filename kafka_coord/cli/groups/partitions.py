@@ -2,60 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-from kafka_coord.errors import MalformedValue, NotFound, SettingsError
-from kafka_coord.model import PartitionSet, TopicInfo
-from kafka_coord.model.names import legal
-from kafka_coord.model.partitions import parse_ranges
+import click
 
+from kafka_coord.cli import candidates
+from kafka_coord.cli.candidates import offering
 
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """``topics`` maps a topic to its partitions, ``None`` meaning all of them; empty means every topic."""
-
-    topics: Mapping[str, frozenset[int] | None]
-
-    def choose(self, there: PartitionSet, group: str) -> PartitionSet:
-        """The chosen part of ``there``. Raises :class:`NotFound` if a named topic or partition is not in it."""
-        if not self.topics:
-            if not there:
-                raise NotFound(f"group {group!r} has no offsets and subscribes to no topic that exists")
-            return there
-        chosen = {}
-        for topic, numbers in self.topics.items():
-            known = there.of_topic(topic)
-            if not known:
-                raise NotFound(f"no topic {topic!r}; there are {', '.join(there.topics) or 'none'}")
-            missing = (numbers or frozenset()) - known
-            if missing:
-                raise NotFound(
-                    f"topic {topic!r} has no partition {min(missing)}; it has {PartitionSet({topic: known})}"
-                )
-            chosen[topic] = numbers if numbers is not None else known
-        return PartitionSet(chosen)
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-def parse_scope(topics: tuple[str, ...], *, all_topics: bool) -> Scope:
-    """Reads the options. Raises :class:`SettingsError` unless exactly one of the two is given, in the right form."""
-    if all_topics is bool(topics):
-        raise SettingsError("choose topics: --topic NAME (repeatable, NAME:0,3-5 for some partitions) or --all-topics")
-    found: dict[str, frozenset[int] | None] = {}
-    for written in topics:
-        name, colon, numbers = written.partition(":")
-        legal("topic", name)
-        try:
-            chosen = parse_ranges(numbers, "--topic") if colon else None
-        except MalformedValue as error:
-            raise SettingsError(f"--topic {written[:80]!r}: {error.reason}") from None
-        if colon and not chosen:
-            raise SettingsError(f"--topic {written!r} names no partition; write {name}:0,3-5, or {name} for all")
-        before = found.get(name, frozenset())
-        found[name] = None if chosen is None or before is None else before | chosen
-    return Scope(found)
-
-
-def all_partitions(topics: Mapping[str, TopicInfo]) -> PartitionSet:
-    """Every partition Kafka has."""
-    return PartitionSet({name: info.partitions for name, info in topics.items()})
+def partitions_option(what: str) -> Callable[[F], F]:
+    """``--topic TOPIC[:0,1-3]``, repeatable; :func:`kafka_coord.monitor.scope.parse_scope` reads it."""
+    return click.option(
+        "--topic",
+        "topics",
+        multiple=True,
+        metavar="TOPIC[:0,1-3]",
+        shell_complete=offering(candidates.topics),
+        help=what,
+    )

@@ -1,35 +1,48 @@
-"""``groups reset-offsets``."""
+"""``groups reset-offsets``: sets committed offsets by a rule."""
 
 from __future__ import annotations
 
+import csv
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from kafka_coord.cli.connection import current_settings, open_store
-from kafka_coord.cli.groups.kinds import any_group_argument, kind_of, kind_option
-from kafka_coord.cli.groups.partitions import all_partitions, parse_scope
-from kafka_coord.cli.lag import BrokerLog
+from kafka_coord.cli.groups.kinds import AnyName, every_group, kind_option
+from kafka_coord.cli.groups.partitions import partitions_option
+from kafka_coord.cli.lag import note_left_out
 from kafka_coord.cli.options import who
 from kafka_coord.cli.output import Column, Format, Section, note, number, show
-from kafka_coord.cli.requests import asked, asking_options, reason_option
-from kafka_coord.errors import NotFound, RequestRefused, SettingsError
-from kafka_coord.model import PartitionSet, Request, RequestType, TopicPartition
+from kafka_coord.cli.requests import asking_options, reason_option
+from kafka_coord.coordinator.plan.reasons import counted
+from kafka_coord.errors import NotFound, RequestRefused, SettingsError, Timeout
+from kafka_coord.model import GroupKind, PartitionSet, TopicPartition
+from kafka_coord.model.names import legal
+from kafka_coord.monitor.actions import Acting
 from kafka_coord.monitor.client_groups.asking import Instances
-from kafka_coord.monitor.client_groups.changes import write_offsets
-from kafka_coord.monitor.client_groups.groups import read_client_group
-from kafka_coord.monitor.cluster import Cluster, read_cluster
-from kafka_coord.monitor.groups import GroupKind, snapshot_of
-from kafka_coord.monitor.offsets import holders, partitions_of, read_committed
-from kafka_coord.monitor.reset import ResetRow, Rule, RuleKind, compute, duration_ms, read_csv, time_ms
-
-IN_ONE_REQUEST = 2_000
-"""Partitions in one request: the coordinator writes each request as one multi, which must fit ZooKeeper's limit."""
+from kafka_coord.monitor.client_groups.groups import is_client_group
+from kafka_coord.monitor.groups import kind_of
+from kafka_coord.monitor.lag import BrokerLog
+from kafka_coord.monitor.operate import change_settings
+from kafka_coord.monitor.reset import (
+    FileOffsets,
+    ResetRow,
+    Rule,
+    RuleKind,
+    before_now_ms,
+    compute,
+    read_csv,
+    time_ms,
+)
+from kafka_coord.monitor.resetting import Plan, Resettable, read_resettable, reset, reset_documents
+from kafka_coord.monitor.scope import Scope, parse_scope
+from kafka_coord.zk import layout
 
 _COLUMNS = (
     Column("group"),
@@ -43,22 +56,37 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Resettable:
-    """The data of a group of either kind that a reset needs. ``known`` are its partitions, ``owners`` maps them to
-    their owners; ``write`` sets offsets and returns a sentence about the result.
-    """
+class _Choice:
+    """Which partitions get which offsets. ``scope`` is ``None`` if ``file`` names the partitions. With ``of_all``,
+    ``scope`` chooses only among the group's own partitions, and may find none."""
 
-    cluster: Cluster
-    committed: Mapping[TopicPartition, int]
-    known: PartitionSet
-    owners: Mapping[TopicPartition, str]
-    write: Callable[[Mapping[TopicPartition, int]], str]
+    rule: Rule
+    scope: Scope | None
+    file: FileOffsets
+    of_all: bool
+
+    def rows(self, found: Resettable, log: BrokerLog) -> tuple[ResetRow, ...]:
+        """Raises :class:`NotFound`, :class:`RequestRefused`, :class:`BrokerError`."""
+        explicit = self.file.get(found.group, {})
+        return compute(self.rule, self._partitions(found, explicit), found.committed, log, explicit)
+
+    def _partitions(self, found: Resettable, explicit: Mapping[TopicPartition, int]) -> PartitionSet:
+        if self.scope is None:
+            wanted = PartitionSet.of(explicit)
+            if missing := wanted - found.there:
+                raise NotFound(f"the file names partitions that do not exist: {missing}; nothing was changed")
+            return wanted
+        if not self.of_all:
+            return found.chosen(self.scope)
+        known = found.known & found.there
+        return found.chosen(self.scope) & known if self.scope.topics else known
 
 
 @click.command("reset-offsets")
-@any_group_argument
+@click.argument("groups", type=AnyName(), nargs=-1, metavar="GROUP…")
+@click.option("--all-groups", is_flag=True, help="Every group; with --from-file, every group in the file.")
 @kind_option
-@click.option("--topic", "topics", multiple=True, metavar="TOPIC[:0,1-3]", help="A topic, or some of its partitions.")
+@partitions_option("A topic, or some of its partitions.")
 @click.option("--all-topics", is_flag=True, help="Every topic the group subscribes to or has offsets for.")
 @click.option("--to-earliest", is_flag=True, help="To the first record in the log.")
 @click.option("--to-latest", is_flag=True, help="To the end: only new records.")
@@ -66,17 +94,34 @@ class _Resettable:
 @click.option("--to-offset", type=click.IntRange(0, (1 << 63) - 1), metavar="N", help="To this offset.")
 @click.option("--shift-by", type=int, metavar="N", help="N records forward, or back if N is negative.")
 @click.option(
-    "--by-duration", metavar="PnDTnHnMnS", help="To the first record that is not older than this: PT1H30M, P7D."
+    "--by-duration",
+    metavar="PnDTnHnMnS",
+    help="To the first record that is at most this old: PT1H30M, P7D.",
 )
-@click.option("--to-datetime", metavar="TIME", help="To the first record from then on: 2026-01-31T12:00:00.000 (UTC).")
+@click.option(
+    "--to-datetime",
+    metavar="TIME",
+    help="To the first record at or after this time: 2026-01-31T12:00:00.000 (UTC).",
+)
 @click.option("--from-file", metavar="FILE", help="To the offsets of a CSV file, as --export writes it.")
 @click.option("--dry-run", is_flag=True, help="Only show the changes. This is the default.")
 @click.option("--execute", is_flag=True, help="Do it.")
-@click.option("--export", is_flag=True, help="Print topic,partition,offset lines instead of a table.")
+@click.option(
+    "--pause",
+    is_flag=True,
+    help="With --execute, while consumers run: pause the group, evict the owners, reset, resume.",
+)
+@click.option("--create", is_flag=True, help="With --execute: create a managed group if there is none of this name.")
+@click.option(
+    "--export",
+    is_flag=True,
+    help="Print lines topic,partition,offset instead of a table; for several groups, group,topic,partition,offset.",
+)
 @reason_option
 @asking_options
 def reset_offsets(
-    group: str,
+    groups: tuple[str, ...],
+    all_groups: bool,
     kind: str | None,
     topics: tuple[str, ...],
     all_topics: bool,
@@ -90,6 +135,8 @@ def reset_offsets(
     from_file: str | None,
     dry_run: bool,
     execute: bool,
+    pause: bool,
+    create: bool,
     export: bool,
     reason: str,
     timeout_s: float,
@@ -97,18 +144,28 @@ def reset_offsets(
 ) -> None:
     """Set committed offsets by one of the rules. Shows the changes; --execute makes them.
 
-    Refused while a member owns one of the partitions: stop the consumers, or evict them. Offsets outside the log
-    become its nearest end, as with Kafka's own tool.
+    Refused while a member owns one of the partitions: stop the consumers, or give --pause. Then the command pauses the
+    group, evicts the owners (they register again immediately), resets, and resumes the group. No process is restarted.
+    Offsets outside the log become its nearest end, as with Kafka's own tool.
+
+    Of several groups, the command names those it cannot reset, resets the others, and exits with code 6. --all-groups
+    with --topic leaves out the groups that have nothing to do with the topic.
 
     \b
     kafka-coord groups reset-offsets delays --topic flights --to-earliest
     kafka-coord groups reset-offsets delays --topic flights:0,3-5 --shift-by -100 --execute
+    kafka-coord groups reset-offsets delays --topic flights --to-earliest --execute --pause --reason "bug 17"
+    kafka-coord groups reset-offsets later --topic flights --to-latest --execute --create
     kafka-coord groups reset-offsets delays --all-topics --by-duration PT2H --execute
     kafka-coord groups reset-offsets delays --all-topics --to-current --export > offsets.csv
     kafka-coord groups reset-offsets delays --from-file offsets.csv --execute
+    kafka-coord groups reset-offsets --all-groups --all-topics --to-current --export > all.csv
+    kafka-coord groups reset-offsets --all-groups --from-file all.csv --execute
     """
     if dry_run and execute:
-        raise SettingsError("--dry-run and --execute exclude each other")
+        raise SettingsError("give --dry-run or --execute, not both")
+    if bool(groups) is all_groups:
+        raise SettingsError("name groups, or give --all-groups" + (", not both" if groups else ""))
     rule = _rule(
         {
             RuleKind.TO_EARLIEST: to_earliest or None,
@@ -121,55 +178,72 @@ def reset_offsets(
         by_duration,
         to_datetime,
     )
-    explicit = _read_file(from_file, group) if from_file is not None else None
-    if explicit is not None and (topics or all_topics):
+    file = _read_file(from_file, groups) if from_file is not None else {}
+    if from_file is not None and (topics or all_topics):
         raise SettingsError("--from-file names the partitions itself: leave out --topic and --all-topics")
-    scope = parse_scope(topics, all_topics=all_topics) if explicit is None else None
+    scope = parse_scope(topics, all_topics=all_topics) if from_file is None else None
+    choice = _Choice(rule, scope, file, of_all=all_groups)
+    named = tuple(dict.fromkeys(groups or file))
+    if create and not named:
+        raise SettingsError("--create needs the names of the groups: --all-groups are those that exist")
     settings = current_settings()
-    with open_store(settings) as store:
-        found = _resettable(Instances(store, settings.kafka.properties), group, kind, reason, timeout_s)
-        there = all_partitions(found.cluster.topics)
-        if explicit is not None:
-            wanted = PartitionSet.of(explicit)
-            _require_existing(wanted, there)
-        elif scope is not None:
-            wanted = scope.choose(there if topics else found.known & there, group)
-        with BrokerLog(store, settings) as log:
-            rows = compute(rule, wanted, found.committed, log, explicit)
-        if execute:
-            _execute(group, found, rows)
-    _show(output, group, found.owners, rows, export=export)
+    with open_store(settings) as store, BrokerLog(store, settings.kafka.properties, note_left_out) as log:
+        instances = Instances(store, settings.kafka.properties)
+        if create and execute and kind != GroupKind.CLIENT_ASSIGNED:
+            _create(instances, [group for group in named if not _exists(instances, group, kind)], reason)
+        wanted = [(group, kind_of(store, group, kind)) for group in named] or every_group(instances, kind)
+        if pause and any(of is not GroupKind.MANAGED for _, of in wanted):
+            raise SettingsError("--pause is for managed groups: stop the members of a client-assigned group")
+
+        acting = Acting(who(), reason, timeout_s, note)
+
+        def again(group: str, of: GroupKind) -> Plan:
+            (now,) = read_resettable(instances, [(group, of)], str(rule), acting)
+            return now, choice.rows(now, log)
+
+        problems: dict[str, str] = {}
+        plans: list[Plan] = []
+        everyone = read_resettable(instances, wanted, str(rule), acting)
+        if all_groups and scope is not None and scope.topics and everyone:
+            scope.choose(everyone[0].there, "")  # the topics exist
+        for found in everyone:
+            with _noted(problems, found.group, several=len(wanted) != 1):
+                plans.append((found, choice.rows(found, log)))
+        for at, (found, rows) in enumerate(plans if execute else ()):
+            with _noted(problems, found.group, several=len(wanted) != 1):
+                plans[at] = reset(
+                    store, found, rows, acting, pause=pause, again=partial(again, found.group, found.kind)
+                )
+    plans = [(found, rows) for found, rows in plans if found.group not in problems]
+    _show(output, plans, with_group=all_groups or len(named) > 1, export=export)
+    if problems:
+        told = "; ".join(f"group {group}: {problem}" for group, problem in problems.items())
+        raise RequestRefused(f"{counted(len(problems), 'group')} of {len(wanted)} refused: {told}")
     if not execute and not export:
         note("nothing was changed; add --execute to make the changes")
 
 
-def _resettable(instances: Instances, group: str, kind: str | None, reason: str, timeout_s: float) -> _Resettable:
-    store = instances.store
-    if kind_of(store, group, kind) is GroupKind.CLIENT_ASSIGNED:
-        client, cluster = read_client_group(instances, group), read_cluster(store)
-        return _Resettable(
-            cluster,
-            client.committed,
-            client.partitions(cluster.topics),
-            client.held,
-            lambda offsets: f"done: {write_offsets(instances, group, offsets, timeout_s)}",
-        )
+@contextmanager
+def _noted(problems: dict[str, str], group: str, *, several: bool) -> Iterator[None]:
+    """If there are ``several`` groups, notes why one of them cannot be reset, and goes on with the others."""
+    try:
+        yield
+    except (RequestRefused, NotFound, Timeout) as error:
+        if not several:
+            raise
+        problems[group] = str(error)
 
-    def ask_for(offsets: Mapping[TopicPartition, int]) -> str:
-        """Sends the offsets to the coordinator. Only it can ensure that no start happens at the same time."""
-        request = Request(RequestType.RESET_OFFSETS, group=group, offsets=offsets, reason=reason, by=who())
-        answer = asked(store, request, timeout_s)
-        return f"{answer['result']}: {answer['message']}"
 
-    cluster, snapshot = snapshot_of(store, group)
-    committed = read_committed(store, group, cluster.topics)
-    return _Resettable(
-        cluster,
-        committed.offsets,
-        partitions_of(snapshot.observation, committed),
-        {tp: owner for tp, (owner, _) in holders(snapshot.observation.ledgers.values()).items()},
-        ask_for,
-    )
+def _create(instances: Instances, groups: Sequence[str], reason: str) -> None:
+    for group in groups:
+        change_settings(instances.store, group, lambda found: found, by=who(), reason=reason, create=True)
+
+
+def _exists(instances: Instances, group: str, kind: str | None) -> bool:
+    """Whether a group with this name exists and, if ``kind`` is given, is of this kind."""
+    if instances.store.exists(layout.group(legal("group", group))) is not None:
+        return True
+    return kind is None and instances.directory().is_used and is_client_group(instances, group)
 
 
 def _rule(given: Mapping[RuleKind, Any], by_duration: str | None, to_datetime: str | None) -> Rule:
@@ -179,7 +253,7 @@ def _rule(given: Mapping[RuleKind, Any], by_duration: str | None, to_datetime: s
         if value is not None
     ]
     if by_duration is not None:
-        chosen.append(Rule(RuleKind.TO_TIME, max(0, round(time.time() * 1000) - duration_ms(by_duration))))
+        chosen.append(Rule(RuleKind.TO_TIME, before_now_ms(by_duration)))
     if to_datetime is not None:
         chosen.append(Rule(RuleKind.TO_TIME, time_ms(to_datetime)))
     if len(chosen) != 1:
@@ -190,62 +264,23 @@ def _rule(given: Mapping[RuleKind, Any], by_duration: str | None, to_datetime: s
     return chosen[0]
 
 
-def _read_file(name: str, group: str) -> dict[TopicPartition, int]:
+def _read_file(name: str, groups: tuple[str, ...]) -> FileOffsets:
     try:
         if name == "-":
-            return read_csv(sys.stdin, group, "standard input")
-        return read_csv(Path(name).read_text(encoding="utf-8").splitlines(), group, name)
+            return read_csv(sys.stdin, groups, "standard input")
+        return read_csv(Path(name).read_text(encoding="utf-8").splitlines(), groups, name)
     except OSError as error:
         raise SettingsError(f"--from-file {name!r} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise SettingsError(f"--from-file {name!r} is not text") from None
 
 
-def _require_existing(wanted: PartitionSet, there: PartitionSet) -> None:
-    missing = wanted - there
-    if missing:
-        raise NotFound(f"the file names partitions that do not exist: {missing}; nothing was changed")
-
-
-def _execute(group: str, found: _Resettable, rows: tuple[ResetRow, ...]) -> None:
-    owned = {tp: found.owners[tp] for row in rows if (tp := TopicPartition(row.topic, row.partition)) in found.owners}
-    if owned:
-        owners = ", ".join(sorted(set(owned.values())))
-        raise RequestRefused(
-            f"{PartitionSet.of(owned)} of group {group!r} owned by {owners}; nothing was changed. "
-            "Stop these consumers first (or evict them)"
-        )
-    done = 0
-    for part in _parts(rows):
-        try:
-            sentence = found.write({TopicPartition(row.topic, row.partition): row.new_offset for row in part})
-        except RequestRefused as error:
-            raise RequestRefused(f"{error}" + (f"; {done} partitions were reset before" if done else "")) from error
-        done += len(part)
-        note(sentence)
-
-
-def _parts(rows: tuple[ResetRow, ...]) -> Iterator[tuple[ResetRow, ...]]:
-    return (rows[at : at + IN_ONE_REQUEST] for at in range(0, len(rows), IN_ONE_REQUEST))
-
-
-def _show(
-    output: Format, group: str, owners: Mapping[TopicPartition, str], rows: tuple[ResetRow, ...], *, export: bool
-) -> None:
+def _show(output: Format, plans: Sequence[Plan], *, with_group: bool, export: bool) -> None:
     if export:
-        for row in rows:
-            click.echo(f"{row.topic},{row.partition},{row.new_offset}")
+        lines = csv.writer(sys.stdout, lineterminator="\n")
+        for found, rows in plans:
+            group = (found.group,) if with_group else ()
+            lines.writerows((*group, row.topic, row.partition, row.new_offset) for row in rows)
         return
-    documents = [
-        {
-            "group": group,
-            "topic": row.topic,
-            "partition": row.partition,
-            "current_offset": row.current_offset,
-            "new_offset": row.new_offset,
-            "owner": owners.get(TopicPartition(row.topic, row.partition)),
-            "note": row.note or None,
-        }
-        for row in rows
-    ]
+    documents = [document for found, rows in plans for document in reset_documents(found, rows)]
     show(output, documents, [Section("offsets", _COLUMNS, documents)])

@@ -2,23 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import click
 
 from kafka_coord.cli.connection import connection_options, current_settings, open_store
-from kafka_coord.cli.documents import describe_document, group_document
-from kafka_coord.cli.groups.kinds import any_group_argument, kind_of, kind_option
-from kafka_coord.cli.lag import BrokerLog, end_offsets_reader
+from kafka_coord.cli.groups.kinds import AnyName, kind_option
+from kafka_coord.cli.groups.partitions import partitions_option
+from kafka_coord.cli.lag import note_left_out
 from kafka_coord.cli.options import output_option
-from kafka_coord.cli.output import Column, Format, Section, cell, duration, iso_time, note, number, show
+from kafka_coord.cli.output import Column, Format, Section, cell, duration, note, number, paused_by, show
+from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.coordinator.steps import GroupState
-from kafka_coord.model import Unreadable
+from kafka_coord.errors import NotFound, SettingsError
+from kafka_coord.model import GroupKind, Unreadable
+from kafka_coord.monitor.all_groups import list_all_groups
 from kafka_coord.monitor.client_groups.asking import Instances
-from kafka_coord.monitor.client_groups.groups import describe_client_group, list_client_groups
+from kafka_coord.monitor.client_groups.groups import (
+    described,
+    list_client_groups,
+    read_client_group,
+    with_offsets,
+)
 from kafka_coord.monitor.cluster import Cluster, read_cluster
-from kafka_coord.monitor.groups import GroupDescription, GroupKind, MemberRow, describe_group, list_groups
+from kafka_coord.monitor.documents import describe_document, group_document, iso_time
+from kafka_coord.monitor.groups import (
+    EndOffsets,
+    GroupDescription,
+    MemberRow,
+    Presences,
+    describe_group,
+    describe_groups,
+    kind_of,
+)
+from kafka_coord.monitor.lag import BrokerLog
+from kafka_coord.monitor.offsets import LagTotal, OffsetRow
 from kafka_coord.monitor.presence import read_presences
+from kafka_coord.monitor.requests import QueuedRequest, read_requests
+from kafka_coord.monitor.scope import Scope, parse_scope
+from kafka_coord.zk.store import Store
 
 _LIST = (
     Column("group"),
@@ -32,6 +57,8 @@ _LIST = (
     Column("kind"),
     number("coordinator"),
 )
+
+_LAG = (number("lag"), number("worst_lag"), number("lag_unknown", "UNKNOWN"))
 
 _OFFSETS = (
     Column("topic"),
@@ -92,11 +119,12 @@ _STATES = (GroupState.STABLE, GroupState.REBALANCING, GroupState.PAUSED, GroupSt
     "states",
     type=click.Choice([str(one) for one in _STATES], case_sensitive=False),
     multiple=True,
-    help="Only groups in this state; repeatable.",
+    help="Show only groups in this state; repeatable.",
 )
+@click.option("--lag", "with_lag", is_flag=True, help="Show each group's lag, the largest first. Asks the brokers.")
 @output_option
 @connection_options
-def list_command(states: tuple[str, ...], output: Format) -> None:
+def list_command(states: tuple[str, ...], with_lag: bool, output: Format) -> None:
     """List all groups with their state. KIND is managed if the coordinator assigns partitions, and client-assigned if
     the members, stock Kafka clients, assign them. COORDINATOR is the broker id of the instance that coordinates the
     group.
@@ -107,76 +135,201 @@ def list_command(states: tuple[str, ...], output: Format) -> None:
     Paused        an operator paused rebalances
     Empty         no members; offsets are kept for their retention
 
+    LAG adds up the partitions whose lag is known, WORST-LAG is the largest of a partition, and UNKNOWN counts the
+    partitions whose lag is unknown, because nothing is committed or the broker did not answer.
+
     \b
     kafka-coord groups list
+    kafka-coord groups list --lag
     kafka-coord groups list --state Rebalancing -o tsv
     """
     settings = current_settings()
-    with open_store(settings) as store:
-        cluster, managed = list_groups(store)
-        clients = list_client_groups(Instances(store, settings.kafka.properties))
-    rows = sorted((*managed, *clients.rows), key=lambda row: (row.group, row.kind))
+    with open_store(settings) as store, BrokerLog(store, settings.kafka.properties, note_left_out) as log:
+        ends = log.known_ends if with_lag else None
+        found = list_all_groups(Instances(store, settings.kafka.properties), ends)
     wanted = {state.lower() for state in states}
-    documents = [group_document(row) for row in rows if not wanted or row.state.lower() in wanted]
-    show(output, documents, [Section("groups", _LIST, documents)])
-    if not cluster.initialised:
+    documents = [group_document(row) for row in found.rows if not wanted or row.state.lower() in wanted]
+    show(output, documents, [Section("groups", (*_LIST, *_LAG) if with_lag else _LIST, documents)])
+    if found.lag_note:
+        note(found.lag_note)
+    if not found.cluster.initialised:
         note("/consumers/groups does not exist below this chroot, so no coordinator has ever run here")
-    report_unreadable(cluster.unreadable)
-    for sentence in clients.missing:
+    report_unreadable(found.cluster.unreadable)
+    for sentence in found.missing:
         note(sentence)
-    if cluster.undecided and cluster.initialised:
-        note(nobody_decides(cluster))
+    if found.cluster.undecided and found.cluster.initialised:
+        note(nobody_decides(found.cluster))
 
 
 @click.command()
-@any_group_argument
+@click.argument("groups", type=AnyName(), nargs=-1, metavar="GROUP…")
+@click.option("--all-groups", is_flag=True, help="Show every group.")
 @kind_option
-@click.option("--members", is_flag=True, help="The members, and the partitions that each owns.")
-@click.option("--offsets", is_flag=True, help="Owner, committed offset, end offset and lag of each partition.")
-@click.option("--state", is_flag=True, help="State, generation, coordinator, assignor, settings.")
-@click.option("--verbose", "-v", is_flag=True, help="Everything known about each member.")
+@click.option("--members", is_flag=True, help="Show the members, and the partitions that each owns.")
+@click.option("--offsets", is_flag=True, help="Show owner, committed offset, end offset and lag of each partition.")
+@click.option("--state", is_flag=True, help="Show state, generation, coordinator, assignor and settings.")
+@partitions_option("Only the offsets of this; repeatable.")
+@click.option("--by-lag", is_flag=True, help="Show the partitions with the largest lag first.")
+@click.option("--verbose", "-v", is_flag=True, help="Show everything known about each member.")
 @output_option
 @connection_options
 def describe(
-    group: str, kind: str | None, members: bool, offsets: bool, state: bool, verbose: bool, output: Format
+    groups: tuple[str, ...],
+    all_groups: bool,
+    kind: str | None,
+    members: bool,
+    offsets: bool,
+    state: bool,
+    topics: tuple[str, ...],
+    by_lag: bool,
+    verbose: bool,
+    output: Format,
 ) -> None:
-    """Show one group: its state, its members, and its offsets with their lag. Without an option, it shows all three.
-    The lag is the distance to the brokers' current end offsets; it is unknown (json: null) if the broker does not
-    answer.
+    """Show groups: their state, members, and offsets with their lag. Without an option, it shows all three. The lag is
+    the distance to the brokers' current end offsets; it is unknown (json: null) if nothing is committed or the broker
+    does not answer. --topic and --by-lag show only offsets, unless another part is named.
+
+    Of several groups, or with --all-groups, every row begins with its group, and json is a list. With --topic,
+    --all-groups leaves out the groups that have nothing to do with the topic.
 
     \b
     kafka-coord groups describe delays
     kafka-coord groups describe delays --members --verbose
     kafka-coord groups describe delays --offsets -o json
+    kafka-coord groups describe --all-groups --topic flights --by-lag
     """
-    chosen = {"state": state, "members": members, "offsets": offsets}
+    if bool(groups) is all_groups:
+        raise SettingsError("name groups, or give --all-groups" + (", not both" if groups else ""))
+    chosen = {"state": state, "members": members, "offsets": offsets or bool(topics) or by_lag}
     if not any(chosen.values()):
         chosen = dict.fromkeys(chosen, True)
+    scope = parse_scope(topics, all_topics=False) if topics else None
     settings = current_settings()
-    with open_store(settings) as store, BrokerLog(store, settings) as log:
-        ends = end_offsets_reader(log) if chosen["offsets"] else None
-        if kind_of(store, group, kind) is GroupKind.MANAGED:
-            found = describe_group(store, group, ends, read_presences if chosen["members"] else None)
-        else:
-            found = describe_client_group(
-                Instances(store, settings.kafka.properties), group, read_cluster(store).topics, ends
-            )
-    document = describe_document(found, chosen)
-    show(output, document, _sections(found, document, chosen, verbose=verbose))
-    if chosen["offsets"]:
-        if found.lag_note:
-            note(found.lag_note)
-        if found.of_earlier_topic:
-            note(f"not counted, because the topic has been deleted and recreated: {found.of_earlier_topic}")
-    if found.heard_note:
-        note(found.heard_note)
-    report_unreadable(found.unreadable)
+    with open_store(settings) as store, BrokerLog(store, settings.kafka.properties, note_left_out) as log:
+        found = _described(
+            Instances(store, settings.kafka.properties),
+            groups,
+            kind,
+            log.known_ends if chosen["offsets"] else None,
+            cache(read_presences) if chosen["members"] else None,
+        )
+        requests = _waiting_requests(store) if chosen["state"] else {}
+    if scope is not None:
+        found = _within(found, scope, must_be_there=bool(groups))
+    if by_lag:
+        found = [replace(one, offsets=tuple(sorted(one.offsets, key=_by_lag))) for one in found]
+    documents = [describe_document(one, chosen, requests.get(one.group, ())) for one in found]
+    alone = len(groups) == 1
+    parts = [_sections(one, document, chosen, verbose=verbose) for one, document in zip(found, documents, strict=True)]
+    sections = parts[0] if alone else _together(found, parts)
+    if by_lag and not alone:
+        sections[-1] = replace(sections[-1], rows=sorted(sections[-1].rows, key=lambda row: -(row["lag"] or 0)))
+    show(output, documents[0] if alone else documents, sections)
+    if chosen["offsets"] and output is Format.TABLE:
+        note(_total(found))
+    for sentence in _notes(found, of_offsets=chosen["offsets"]):
+        note(sentence)
+    report_unreadable(tuple(unreadable for one in found for unreadable in one.unreadable))
+
+
+def _notes(found: Sequence[GroupDescription], *, of_offsets: bool) -> dict[str, None]:
+    """Remarks about the output for people, each of them once."""
+    earlier = "not counted, because the topic has been deleted and recreated: "
+    return dict.fromkeys(
+        [
+            *(one.lag_note for one in found if one.lag_note),
+            *(f"{earlier}{one.of_earlier_topic}" for one in found if of_offsets and one.of_earlier_topic),
+            *(one.heard_note for one in found if one.heard_note),
+        ]
+    )
+
+
+def _waiting_requests(store: Store) -> dict[str, list[QueuedRequest]]:
+    requests: dict[str, list[QueuedRequest]] = {}
+    for one in read_requests(store)[0]:
+        if not one.request.answered:
+            requests.setdefault(one.request.group, []).append(one)
+    return requests
+
+
+def _described(
+    instances: Instances,
+    groups: tuple[str, ...],
+    kind: str | None,
+    ends: EndOffsets | None,
+    presences: Presences | None,
+) -> list[GroupDescription]:
+    """The groups in the given order; without ``groups``, every group by name. Raises :class:`NotFound`."""
+    store = instances.store
+    if not groups:
+        cluster, listed = read_cluster(store), list_client_groups(instances)
+        for sentence in listed.missing:
+            note(sentence)
+        wanted = cluster.groups if kind != GroupKind.CLIENT_ASSIGNED else ()
+        named = with_offsets(instances, listed.groups if kind != GroupKind.MANAGED else ())
+        everyone = [*describe_groups(store, cluster, wanted, ends, presences), *described(named, cluster.topics, ends)]
+        return sorted(everyone, key=lambda one: (one.group, one.kind))
+    kinds = {group: kind_of(store, group, kind) for group in groups}
+    managed = [group for group in kinds if kinds[group] is GroupKind.MANAGED]
+    clients = [group for group in kinds if kinds[group] is not GroupKind.MANAGED]
+    found: dict[str, GroupDescription] = {}
+    if len(managed) == 1:
+        found = {managed[0]: describe_group(store, managed[0], ends, presences)}
+    elif managed:
+        found = {one.group: one for one in describe_groups(store, read_cluster(store), managed, ends, presences)}
+    if clients:
+        read = [read_client_group(instances, group) for group in clients]
+        found |= {one.group: one for one in described(read, read_cluster(store).topics, ends)}
+    missing = kinds.keys() - found.keys()
+    if missing:
+        raise NotFound(f"no group {', '.join(sorted(missing))}")
+    return [found[group] for group in kinds]
+
+
+def _within(found: Sequence[GroupDescription], scope: Scope, *, must_be_there: bool) -> list[GroupDescription]:
+    """Keeps the offsets in the scope, and the groups with such offsets. With ``must_be_there``, raises
+    :class:`NotFound` for a group without such offsets."""
+    cut = [replace(one, offsets=tuple(row for row in one.offsets if _is_in(row, scope))) for one in found]
+    absent = [one.group for one in cut if not one.offsets]
+    if must_be_there and absent:
+        raise NotFound(f"group {absent[0]!r} has no such partition of {', '.join(scope.topics)}")
+    return [one for one in cut if one.offsets]
+
+
+def _is_in(row: OffsetRow, scope: Scope) -> bool:
+    numbers = scope.topics.get(row.topic, frozenset())
+    return numbers is None or row.partition in numbers
+
+
+def _by_lag(row: OffsetRow) -> int:
+    return -(row.lag or 0)
+
+
+def _together(found: Sequence[GroupDescription], parts: Sequence[Sequence[Section]]) -> list[Section]:
+    """Merges the sections of several groups, with the group in the first column."""
+    if not found:
+        return [Section("groups", _LIST, [])]
+    return [
+        Section(
+            same[0].name,
+            (Column("group"), *same[0].columns),
+            [{**row, "group": one.group} for one, section in zip(found, same, strict=True) for row in section.rows],
+        )
+        for same in zip(*parts, strict=True)
+    ]
+
+
+def _total(found: Sequence[GroupDescription]) -> str:
+    total = LagTotal.of(row for one in found for row in one.offsets)
+    partitions = counted(sum(len(one.offsets) for one in found), "partition")
+    unknown = f"; unknown of {total.unknown}" if total.unknown else ""
+    return f"lag: {cell(total.lag)} in {partitions}, at most {cell(total.worst)} in one{unknown}"
 
 
 def _sections(found: GroupDescription, document: Any, chosen: dict[str, bool], *, verbose: bool) -> list[Section]:
     sections = []
     if chosen["state"]:
-        sections.append(Section("state", _FACTS, _facts(found)))
+        sections.append(Section("state", _FACTS, _facts(found, document["requests"])))
     if chosen["members"]:
         columns = _MEMBERS_VERBOSE if verbose else _MEMBERS
         rows = [_member_cells(member) for member in found.members]
@@ -186,7 +339,7 @@ def _sections(found: GroupDescription, document: Any, chosen: dict[str, bool], *
     return sections
 
 
-def _facts(found: GroupDescription) -> list[dict[str, Any]]:
+def _facts(found: GroupDescription, requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     facts = {
         "group": found.group,
         "kind": str(found.kind),
@@ -205,8 +358,11 @@ def _facts(found: GroupDescription) -> list[dict[str, Any]]:
     }
     if found.pause is not None:
         where = "everywhere" if found.paused_everywhere else "this group"
-        since = iso_time(found.pause.since_ms) or "unknown"
-        facts["paused"] = f"{where}, by {cell(found.pause.by)} since {since}: {cell(found.pause.reason)}"
+        facts["paused"] = f"{where}, {paused_by(found.pause)}"
+    if requests:
+        facts["waiting requests"] = "; ".join(
+            f"{one['type']} by {one['by'] or 'unknown'} since {one['since']} ({one['request']})" for one in requests
+        )
     return [{"fact": name, "value": value} for name, value in facts.items()]
 
 

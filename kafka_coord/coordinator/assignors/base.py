@@ -24,12 +24,13 @@ class AssignmentInputs:
     current: Mapping[str, PartitionSet] = field(default_factory=dict)
 
     def streams_of(self, consumer: str, topic: str) -> int:
-        """How many streams a consumer runs for a topic it subscribes to. Matches no pattern."""
+        """How many streams a consumer runs for a topic that it subscribes to. Does not check that a pattern matches the
+        topic."""
         subscription = self.members[consumer].subscription
         return subscription.streams if subscription.is_wildcard else subscription.topics.get(topic, 1)
 
     def by_subscription(self) -> list[tuple[tuple[str, ...], list[str]]]:
-        """(topics, consumers) for each distinct subscription, consumers sorted.
+        """Each distinct subscription as (topics, consumers), with the consumers sorted.
 
         A large group has few distinct subscriptions. They are compared by identity first, because hashing thousands of
         topics for each of thousands of members would take too long.
@@ -50,9 +51,9 @@ class AssignmentInputs:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The intended owner of each partition. It names every member, and each partition of a subscribed topic once.
+    """The intended owner of each partition. Lists every member, and each partition of a subscribed topic exactly once.
 
-    ``streams`` (consumer → partition → stream, 0 left out) is for assignors that decide streams too.
+    ``streams`` (consumer → partition → stream; stream 0 is omitted) is set by assignors that also choose streams.
     """
 
     members: Mapping[str, PartitionSet]
@@ -61,7 +62,8 @@ class Target:
 
 @runtime_checkable
 class Assignor(Protocol):
-    """Computes targets. Its name is its entry point in ``kafka_coord.assignors``; it is built without arguments.
+    """Computes targets. An assignor is named after its entry point in ``kafka_coord.assignors``; its constructor takes
+    no arguments.
 
     An assignor that fills ``Target.streams`` has an attribute ``decides_streams = True``. For the others, the
     coordinator spreads each consumer's partitions of a topic over its streams when it starts them.

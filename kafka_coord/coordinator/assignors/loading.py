@@ -1,4 +1,4 @@
-"""Finds the assignors: the built-in ones, and those of installed packages by entry point."""
+"""Finds the assignors: the built-in ones, and plug-ins from installed packages, by entry point."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def built_in_assignors() -> dict[str, Assignor]:
 
 
 def load_assignors() -> dict[str, Assignor]:
-    """name → assignor. Logs and skips one that cannot be loaded. A plug-in cannot replace a built-in assignor."""
+    """The assignors by name. Logs and skips any that cannot be loaded. A plug-in cannot replace a built-in assignor."""
     assignors = built_in_assignors()
     for entry_point in entry_points(group=ENTRY_POINTS):
         if entry_point.name in assignors:

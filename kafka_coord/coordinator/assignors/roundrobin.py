@@ -1,4 +1,4 @@
-"""``roundrobin``: all partitions of all topics in order, dealt to the members in turn."""
+"""``roundrobin``: deals all partitions of all topics, in order, to the members in turn."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from kafka_coord.model import PartitionSet
 
 
 class RoundRobinAssignor:
-    """Deals partitions, sorted by topic and number, to members, sorted by name, skipping those not subscribed.
+    """Deals partitions, sorted by topic and number, to the members that subscribe to the topic, sorted by name.
 
-    This is the round robin of later Kafka clients. Kafka 0.8.2 sorted partitions by the hash of their name and refused
-    groups whose members had different subscriptions. It ignores current owners.
+    Later Kafka clients deal in the same way. Kafka 0.8.2 sorted partitions by the hash of their name and refused groups
+    whose members had different subscriptions. This assignor ignores current owners.
     """
 
     def assign(self, inputs: AssignmentInputs) -> Target:
@@ -30,7 +30,7 @@ class RoundRobinAssignor:
 
 
 def _takers(inputs: AssignmentInputs, names: list[str]) -> list[tuple[str, list[int]]]:
-    """(topic, positions in ``names`` of its subscribers, sorted), topics sorted."""
+    """Each topic, sorted by name, with the sorted positions of its subscribers in ``names``."""
     position = {consumer: at for at, consumer in enumerate(names)}
     subscribers: dict[str, tuple[int, ...]] = {}
     classes = inputs.by_subscription()

@@ -7,15 +7,16 @@ from dataclasses import dataclass, field, replace
 
 from kafka_coord.coordinator.plan.member_update import MemberUpdate
 from kafka_coord.coordinator.plan.membership import Membership
-from kafka_coord.coordinator.plan.requests import done, pending, refused
+from kafka_coord.coordinator.plan.operator_requests import done, pending, refused
 from kafka_coord.coordinator.steps import AnswerRequest, EvictUnledgered, Step, WriteLedgerAndCommands
 from kafka_coord.model import CommandType, Observation, RequestType
 
 
 @dataclass(slots=True)
 class Evictions:
-    """The evictions of this pass and their reasons. ``given_up`` are consumers in grace that lose their place.
-    ``answers`` are by consumer: each follows the step that it answers, so that both are written together."""
+    """The evictions of this pass and their reasons, by consumer. ``given_up`` are consumers in grace that lose their
+    place. Each answer in ``answers`` follows the step that carries out its request, so that both are written
+    together."""
 
     reasons: dict[str, str] = field(default_factory=dict)
     given_up: set[str] = field(default_factory=set)
@@ -33,7 +34,7 @@ class Evictions:
                 ledger = observation.ledgers[consumer]
                 steps.append(WriteLedgerAndCommands(replace(ledger, place=None), ledger.znode_version, evict=True))
             else:
-                # its ledger is missing, or is unreadable and goes once the consumer is gone
+                # no ledger to write: it is missing, or unreadable (then it is removed after the consumer)
                 steps.append(EvictUnledgered(consumer))
             steps += self.answers.get(consumer, ())
         strangers = sorted(self.answers.keys() - {*self.reasons, *self.given_up, *membership.gone})
@@ -41,7 +42,8 @@ class Evictions:
 
 
 def decide_evictions(observation: Observation, membership: Membership) -> Evictions:
-    """Evicts consumers an operator named and, unless the group is paused, those that did not acknowledge in time."""
+    """Evicts consumers an operator named and, unless the group is paused, consumers that did not acknowledge in
+    time."""
     found = Evictions()
     _asked_for(observation, membership, found)
     if observation.pause is None:
@@ -60,9 +62,9 @@ def _asked_for(observation: Observation, membership: Membership, found: Eviction
             answers.append(done(request, f"{consumer} is evicted and must register again"))
         elif consumer in membership.in_grace:
             found.given_up.add(consumer)
-            answers.append(done(request, f"{consumer} was gone already; its place is no longer kept"))
+            answers.append(done(request, f"{consumer} was already gone; its place is no longer kept"))
         elif consumer in membership.gone:
-            answers.append(done(request, f"{consumer} was gone already; what it left behind is removed"))
+            answers.append(done(request, f"{consumer} was already gone; its remains are removed"))
         else:
             answers.append(refused(request, f"{consumer} is not a member of group {observation.group}"))
 
@@ -75,8 +77,8 @@ def _overdue(observation: Observation, membership: Membership, found: Evictions)
             continue
         if ledger is not None and ledger.incarnation != membership.live[consumer].incarnation:
             continue
-        seconds = observation.settings.rebalance_timeout_for(membership.live[consumer]) / 1000
-        verb = "stop" if channel.commands[0].type is CommandType.STOP_FETCHER else "start"
-        found.reasons[consumer] = (
-            f"{verb}-fetcher ({channel.commands[0].name}) not acknowledged within the limit of {seconds:g} s"
-        )
+        member, limit_ms = membership.live[consumer], observation.settings.rebalance_timeout_for
+        command = min(channel.commands, key=lambda one: limit_ms(member, one.type))
+        verb = "stop" if command.type is CommandType.STOP_FETCHER else "start"
+        seconds = limit_ms(member, command.type) / 1000
+        found.reasons[consumer] = f"{verb}-fetcher ({command.name}) not acknowledged within the limit of {seconds:g} s"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kafka_coord.coordinator.plan.membership import Membership
-from kafka_coord.coordinator.plan.requests import done, pending, refused
+from kafka_coord.coordinator.plan.operator_requests import done, outdated, pending, refused
 from kafka_coord.coordinator.steps import GroupState, Plan, RemoveGroup, Step
 from kafka_coord.model import Observation, RequestType
 
@@ -24,8 +24,9 @@ def _plan(observation: Observation, why: str, answers: list[Step]) -> Plan:
 
 
 def _asked_for(observation: Observation, membership: Membership) -> list[Step] | None:
-    """The answers if an operator's delete-group is granted; ``None`` if there is none, or it is refused."""
-    asked = [r for r in pending(observation) if r.type is RequestType.DELETE_GROUP]
+    """The answers if an operator's delete-group request is granted; ``None`` if there is no such request or it is
+    refused."""
+    asked = [r for r in pending(observation) if r.type is RequestType.DELETE_GROUP and not outdated(observation, r)]
     if not asked or membership.live or membership.any_registration_unreadable:
         return None
     steps: list[Step] = [done(asked[0], f"group {observation.group} was removed")]
@@ -40,7 +41,7 @@ def _asked_for(observation: Observation, membership: Membership) -> list[Step] |
 def _retention_passed(observation: Observation, membership: Membership) -> list[Step] | None:
     """The answers if the group has been empty for longer than its retention; ``None`` while it must stay.
 
-    ``coordinator.deadlines`` decides how long a group has been empty (``observation.retention_passed``).
+    ``coordinator.offsets_retention`` decides when the retention has passed (``observation.retention_passed``).
     """
     nobody = not membership.effective and not membership.any_registration_unreadable
     if not observation.retention_passed or not nobody or observation.pause is not None:

@@ -18,7 +18,7 @@ NO_MEMBERS = "empty"
 
 @dataclass(frozen=True, slots=True)
 class ChosenAssignor:
-    """The assignor to use. ``complaint`` says why it is not the one that was asked for; otherwise it is empty."""
+    """The assignor to use. ``complaint`` says why a requested assignor is not used; otherwise it is empty."""
 
     name: str
     complaint: str = ""
@@ -45,7 +45,8 @@ def resolve(members: Mapping[str, Member], topics: Mapping[str, TopicInfo]) -> d
 def choose_assignor(
     observation: Observation, live: Mapping[str, Member], assignors: Mapping[str, Assignor]
 ) -> ChosenAssignor:
-    """The group's setting. Without one, the assignor that live members name, if they agree; otherwise the default."""
+    """The assignor in the group's settings; without one, the assignor on which live members agree; otherwise the
+    default."""
     asked = observation.settings.assignor
     complaint = ""
     if asked is None:
@@ -64,7 +65,6 @@ def choose_assignor(
 def assignment_inputs(
     observation: Observation, membership: Membership, effective: Mapping[str, Member]
 ) -> AssignmentInputs:
-    """The input of the assignor."""
     subscriptions = resolve(effective, observation.topics)
     wanted = frozenset().union(*{id(chosen): chosen for chosen in subscriptions.values()}.values())
     topics = {topic: observation.topics[topic] for topic in sorted(wanted)}
@@ -74,7 +74,7 @@ def assignment_inputs(
 def _current(
     observation: Observation, membership: Membership, effective: Mapping[str, Member]
 ) -> dict[str, PartitionSet]:
-    """The present owner of each partition: the member that owns it, otherwise the one that the stored target names,
+    """The current owner of each partition: the member that owns it, otherwise the one that the stored target names,
     otherwise the one that is stopping it.
     """
     claimed: dict[str, set[int]] = {}
@@ -109,10 +109,10 @@ def _current(
 
 
 def digest(inputs: AssignmentInputs, assignor: str) -> str:
-    """Covers the members (name, topics and streams, capacity, rack), the partitions and identities of topics, and the
-    assignor.
+    """A digest of the members (name, topics and streams, capacity, rack), the partitions and identities of topics, and
+    the assignor.
 
-    It leaves out everything that does not change a target (incarnations, modes, timeouts), and the location of
+    The digest leaves out everything that does not change a target (incarnations, modes, timeouts), and the location of
     replicas: a moved replica is no reason to interrupt a consumer.
     """
     if not inputs.members:

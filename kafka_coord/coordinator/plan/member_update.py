@@ -1,19 +1,16 @@
-"""Builds the update of one member: the partitions it releases, and those it is told to stop and to start."""
+"""The update of one member: its new ledger, and the commands that tell it to stop and start partitions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from kafka_coord.coordinator.plan.membership import Membership, is_dead, outstanding
-from kafka_coord.coordinator.plan.sizes import MAX_PLACE_BYTES
 from kafka_coord.coordinator.steps import WriteLedgerAndCommands
 from kafka_coord.model import (
     NO_OFFSET,
     NO_PARTITIONS,
     Assignment,
     Command,
-    CommandType,
     Ledger,
     Member,
     Mode,
@@ -26,13 +23,13 @@ from kafka_coord.model import (
     TopicPartition,
     same_topic,
 )
-from kafka_coord.model.json_fields import dump
 
 
 @dataclass(slots=True)
 class MemberUpdate:
-    """``seen`` is the observed ledger, or ``None``. ``ledger`` is the same without the partitions that this update
-    releases: all partitions of a dead incarnation, and those whose stop is acknowledged.
+    """The update of one live member. ``seen`` is the observed ledger, or ``None``. ``ledger`` is that ledger without
+    the partitions that this update releases: all partitions of a dead incarnation, and partitions whose stop is
+    acknowledged.
     """
 
     member: Member
@@ -55,11 +52,12 @@ class MemberUpdate:
         return self.ledger is not self.seen and (self.seen is None or self.ledger != self.seen)
 
     def is_behind(self, target: Assignment) -> bool:
-        """Whether this is an eager member that still holds something from before ``target``."""
+        """Whether this is an eager member that still holds partitions of an earlier target."""
         return self.member.mode is Mode.EAGER and self.ledger.generation < target.generation and bool(self.ledger.held)
 
     def eviction(self) -> WriteLedgerAndCommands:
-        """Deletes the registration. The consumer's partitions stay held until a later pass finds it gone."""
+        """The write that deletes the registration. The consumer's partitions stay held until a later pass finds it
+        gone."""
         return WriteLedgerAndCommands(
             ledger=only_held(replace(self.ledger, place=None)),
             znode_version=None if self.seen is None else self.seen.znode_version,
@@ -113,9 +111,7 @@ class MemberUpdate:
                     loads[self.ledger.stream_of(TopicPartition(topic, number)) % count] += 1
             for number in sorted(numbers):
                 partition = TopicPartition(topic, number)
-                if count == 1:
-                    stream = 0
-                elif decides_streams:
+                if decides_streams:
                     stream = chosen.get(partition, 0) % count
                 else:
                     stream = loads.index(min(loads))
@@ -135,7 +131,7 @@ def stale_topics(ledgers: Iterable[Ledger], topics: Mapping[str, TopicInfo]) -> 
 
 
 def only_held(ledger: Ledger) -> Ledger:
-    """The ledger without the streams and topic identities of partitions it no longer holds."""
+    """The ledger without the streams and topic identities of partitions that it no longer holds."""
     if not ledger.streams and not ledger.topic_ids:
         return ledger
     held = ledger.held
@@ -144,43 +140,3 @@ def only_held(ledger: Ledger) -> Ledger:
         streams={partition: stream for partition, stream in ledger.streams.items() if partition in held},
         topic_ids={topic: identity for topic, identity in ledger.topic_ids.items() if held.of_topic(topic)},
     )
-
-
-def member_update_of(observation: Observation, consumer: str, member: Member) -> MemberUpdate:
-    """Begins the update of a live consumer that has a readable ledger or none. Here an acknowledged stop becomes a
-    release."""
-    channel = outstanding(observation, consumer)
-    place, too_large = _place(member)
-    seen = observation.ledgers.get(consumer)
-    if seen is None or is_dead(seen, member):
-        # this incarnation must not carry out commands for an earlier one
-        fresh = Ledger(consumer, member.incarnation, generation=seen.generation if seen is not None else 0, place=place)
-        released = seen.held if seen is not None else NO_PARTITIONS
-        drop = tuple(command.name for command in channel.commands)
-        if seen is not None:
-            fresh = replace(fresh, znode_version=seen.znode_version)
-        return MemberUpdate(member, seen, fresh, released, drop, False, False, place_too_large=too_large)
-    stop = any(command.type is CommandType.STOP_FETCHER for command in channel.commands)
-    start = any(command.type is CommandType.START_FETCHER for command in channel.commands)
-    released = NO_PARTITIONS if stop else seen.stopping
-    ledger = seen if seen.place == place else replace(seen, place=place)
-    if released:
-        ledger = replace(ledger, stopping=NO_PARTITIONS)
-    return MemberUpdate(member, seen, ledger, released, (), stop, start, place_too_large=too_large)
-
-
-def member_updates(observation: Observation, membership: Membership) -> dict[str, MemberUpdate]:
-    """Begins the update of each live consumer, sorted by name. Leaves out those whose ledger cannot be read."""
-    return {
-        consumer: member_update_of(observation, consumer, membership.live[consumer])
-        for consumer in sorted(membership.live.keys() - set(membership.ledger_unreadable))
-    }
-
-
-def _place(member: Member) -> tuple[Member | None, bool]:
-    if not member.rejoin_grace_ms:
-        return None, False
-    few = member.subscription.is_wildcard or len(member.subscription.topics) < 500
-    if few or len(dump(member.to_json())) <= MAX_PLACE_BYTES:
-        return member, False
-    return None, True

@@ -12,10 +12,10 @@ NO_CHANNEL = Channel()
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Every consumer of an observation, sorted by the actions that are allowed. Each mapping is by consumer name.
+    """The consumers of an observation, sorted by the actions allowed on them. Each mapping is by consumer name.
 
     ``live`` have a readable registration. ``in_grace`` are gone, and their place is kept. ``gone`` have left a ledger,
-    commands or (``retired``) a channel behind, and no incarnation of theirs is alive.
+    commands or (``retired``) a channel behind, and none of their incarnations is alive.
 
     Two kinds are only partly known. ``registration_unreadable`` are alive but no members, so the partitions in their
     ledgers stay held. ``ledger_unreadable`` are alive and may hold anything that no other ledger names. While there is
@@ -28,9 +28,9 @@ class Membership:
     registration_unreadable: tuple[str, ...]
     ledger_unreadable: tuple[str, ...]
     any_registration_unreadable: frozenset[str]
-    """As ``registration_unreadable``, plus consumers that have nothing but an unreadable registration."""
+    """The consumers in ``registration_unreadable``, plus any that have nothing but an unreadable registration."""
     any_ledger_unreadable: frozenset[str]
-    """As ``ledger_unreadable``, plus consumers that are gone."""
+    """The consumers in ``ledger_unreadable``, plus any that are gone and left an unreadable ledger."""
 
     def held_by_unreadable(self, observation: Observation) -> list[Ledger]:
         """The ledgers of consumers whose registration is unreadable."""
@@ -38,13 +38,13 @@ class Membership:
 
     @property
     def effective(self) -> dict[str, Member]:
-        """The members for which a target is made, sorted by name."""
+        """The members that a target covers, sorted by name."""
         both = self.live | self.in_grace
         return {consumer: both[consumer] for consumer in sorted(both)}
 
 
 def membership_of(observation: Observation) -> Membership:
-    """Sorts the consumers of a group. This is the only place that decides which are dead."""
+    """Sorts the consumers of a group. This is the only place that decides which consumers are dead."""
     group = observation.group
     unread_ids = _unreadable_below(observation, layout.ids(group))
     unread_ledgers = _unreadable_below(observation, layout.owners(group))
@@ -102,15 +102,14 @@ def unreadable_offsets(observation: Observation) -> list[Unreadable]:
 
 
 def unreadable_commands(observation: Observation) -> dict[str, str]:
-    """consumer → the name of an unreadable command in its channel. The consumer carries out neither that nor later
-    ones."""
+    """consumer → the name of an unreadable command in its channel. The consumer carries out no more commands."""
     below = layout.channels(observation.group) + "/"
     paths = [found.path.removeprefix(below) for found in observation.unreadable if found.path.startswith(below)]
     return {consumer: name for consumer, _, name in (path.partition("/") for path in paths) if name}
 
 
 def _unreadable_below(observation: Observation, parent: str) -> dict[str, int]:
-    """consumer → incarnation (0: unknown)."""
+    """The consumers with an unreadable child of ``parent``, and the incarnation of each (0: unknown)."""
     prefix = parent + "/"
     return {
         found.path.removeprefix(prefix): found.incarnation

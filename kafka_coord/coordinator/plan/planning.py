@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kafka_coord.coordinator.assignors import Assignor
-from kafka_coord.coordinator.plan.cleanup import cut_down, forget
+from kafka_coord.coordinator.plan.acknowledged_stops import member_updates
+from kafka_coord.coordinator.plan.departures import cut_down, forget
 from kafka_coord.coordinator.plan.evictions import Evictions, decide_evictions
 from kafka_coord.coordinator.plan.group_removal import group_removal
-from kafka_coord.coordinator.plan.member_update import member_updates
 from kafka_coord.coordinator.plan.membership import Membership, membership_of
+from kafka_coord.coordinator.plan.operator_requests import offset_steps, other_answers
 from kafka_coord.coordinator.plan.reconcile import reconcile
-from kafka_coord.coordinator.plan.requests import offset_steps, other_answers
 from kafka_coord.coordinator.plan.summary import state_of, summary_of
 from kafka_coord.coordinator.plan.target_decision import TargetDecision, decide_target
 from kafka_coord.coordinator.steps import DeleteOffsets, Plan, Step, WriteOffsets
@@ -19,13 +19,13 @@ from kafka_coord.model import Observation
 
 
 def plan(observation: Observation, assignors: Mapping[str, Assignor]) -> Plan:
-    """Plans the writes for one group, and gives a summary with the reasons.
+    """Plans the writes for one group and gives a summary with the reasons.
 
     Pure and level-triggered: the same snapshot gives the same plan. If only the first steps of a plan are written, the
     next plan continues from there. ``assignors`` must include the default one (``sticky``).
 
     The order of the steps: clean up after consumers that are gone; evict; set the new target; reduce the ledgers of
-    consumers in grace to it; write offsets; then write once for each live member, first those that only release or
+    consumers in grace to it; write offsets; then write once for each live member, first the writes that only release or
     stop, then every start after the release it needs. Starts begin at the offsets found before any of this is written.
     So a plan that sets offsets for an operator starts nothing.
     """

@@ -1,4 +1,4 @@
-"""The reason for a new target, and what a group is waiting for, in words. Short, however large the group."""
+"""The reason for a new target, and what a group is waiting for, as text. Short, however large the group."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_REASON_CHARS = 300
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """The reason for a new target: in words (at most ``MAX_REASON_CHARS``), and by kind, most important first."""
+    """The reason for a new target: as text (at most ``MAX_REASON_CHARS``), and by kind, most important first."""
 
     text: str
     causes: tuple[Cause, ...]
@@ -29,8 +29,8 @@ def reason_for_target(
     recreated: Iterable[str] = (),
     with_place: Iterable[str] = (),
 ) -> Reason:
-    """The reason for a new target: the changes since the stored one. ``with_place`` are consumers with a place in their
-    ledger: if they left, their grace has ended.
+    """The reason for a new target: what has changed since the stored one. ``with_place`` are consumers with a place in
+    their ledger: if they left, their grace has ended.
     """
     before = stored.members if stored is not None else {}
     out = set(evicted) & before.keys()
@@ -91,7 +91,7 @@ def _topic_changes(
 
 
 def names(consumers: Iterable[str], most: int = 4) -> str:
-    """``c1 c2 c3 c4 and 12 more``."""
+    """Joins names: ``c1 c2 c3 c4 and 12 more``."""
     found = sorted(consumers)
     shown = " ".join(found[:most])
     return f"{shown} and {len(found) - most} more" if len(found) > most else shown
@@ -102,18 +102,18 @@ def cut(text: str, chars: int) -> str:
 
 
 def partitions_text(partitions: PartitionSet, chars: int = 60) -> str:
-    """``flights[0-3]``, or the number of partitions where that would be long."""
+    """Names partitions: ``flights[0-3]``, or gives their number if the names would be long."""
     written = str(partitions)
     return written if len(written) <= chars else f"{counted(len(partitions), 'partition')}"
 
 
 def counted(number: int, thing: str) -> str:
-    """``1 partition``, ``2 partitions``."""
+    """Counts things: ``1 partition``, ``2 partitions``."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def per_consumer(verb: str, found: Mapping[str, PartitionSet], most: int = 3) -> str:
-    """``c1 to stop flights[3], c2 to stop flights[4] and 3 more``."""
+    """Lists consumers: ``c1 to stop flights[3], c2 to stop flights[4] and 3 more``."""
     shown = [f"{consumer} to {verb} {partitions_text(found[consumer])}" for consumer in sorted(found)[:most]]
     text = ", ".join(shown)
     return f"{text} and {len(found) - most} more" if len(found) > most else text

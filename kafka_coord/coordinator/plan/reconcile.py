@@ -1,5 +1,4 @@
-"""Brings members from the partitions they hold to those the target gives them: stops, then starts, each after the
-release it needs."""
+"""Moves members from the partitions they hold to their targets: stops, then starts, each after the release it needs."""
 
 from __future__ import annotations
 
@@ -23,7 +22,8 @@ class Reconciliation:
     told_to_stop: dict[str, PartitionSet] = field(default_factory=dict)
     told_to_start: dict[str, PartitionSet] = field(default_factory=dict)
     stopping: dict[str, PartitionSet] = field(default_factory=dict)
-    starting: list[str] = field(default_factory=list)
+    starting: dict[str, PartitionSet] = field(default_factory=dict)
+    """The partitions of consumers that have yet to acknowledge a start-fetcher for some of them."""
     withheld: PartitionSet = NO_PARTITIONS
     """Partitions that the target names and no readable ledger holds. They are not started, because an unreadable ledger
     may name them."""
@@ -48,7 +48,7 @@ def reconcile(
 ) -> Reconciliation:
     """Plans the writes to live members. ``others`` are the resulting ledgers of consumers that are not written to;
     their partitions count as held. Without ``moving`` it only writes releases. Without ``starting`` it starts nothing,
-    because offsets are being set, and the next pass starts there."""
+    because offsets are being set; the next pass starts at the new offsets."""
     reconciled = Reconciliation()
     staying = {consumer: update for consumer, update in updates.items() if consumer not in evicted}
     if target is not None and moving:
@@ -105,10 +105,10 @@ def _wanted(
     observation: Observation,
     stale: frozenset[str],
 ) -> dict[str, PartitionSet]:
-    """The partitions that each member may start, if only that member is considered.
+    """The partitions that each member may start, regardless of the others.
 
-    It starts nothing of a ``stale`` topic. While a live consumer holds a partition of the earlier topic, it will commit
-    an offset of that topic; the first start on the new topic removes those offsets.
+    Leaves out ``stale`` topics. A live consumer that still holds a partition of the earlier topic will commit an offset
+    of that topic; the first start on the new topic removes those offsets.
     """
     behind = any(d.is_behind(target) or (d.member.mode is Mode.EAGER and d.ledger.stopping) for d in all_updates)
     wanted = {}
@@ -160,7 +160,8 @@ def _decide_starts(
 
 
 def without_offset(observation: Observation) -> PartitionSet:
-    """The partitions whose committed offset is unreadable: its own znode, or the znode with the topic's identity."""
+    """The partitions whose committed offset is unreadable, because of its own znode or the one with the topic's
+    identity."""
     found: dict[str, set[int]] = {}
     for unreadable in unreadable_offsets(observation):
         name, _, number = unreadable.path.removeprefix(layout.offsets(observation.group) + "/").partition("/")
@@ -174,9 +175,11 @@ def without_offset(observation: Observation) -> PartitionSet:
 
 
 def _in_order(writing: Mapping[str, MemberUpdate]) -> list[str]:
-    """Orders writes: first those that only release or stop, then those that start, each after the releases it needs.
+    """Orders writes: first the ones that only release or stop, then the ones that start, each after the releases it
+    needs.
 
-    If two writes need each other's release, one is written without those starts. They follow in a later pass.
+    If two writes need each other's release, one is written without the starts that need the other's release; they
+    follow in a later pass.
     """
     first = [consumer for consumer, update in writing.items() if not update.start]
     starting = {consumer: update for consumer, update in writing.items() if update.start}
@@ -208,7 +211,8 @@ def _in_order(writing: Mapping[str, MemberUpdate]) -> list[str]:
 
 
 def _needs(starting: Mapping[str, MemberUpdate]) -> dict[str, dict[str, list[TopicPartition]]]:
-    """consumer → another consumer that starts something too → which of its releases the first one starts."""
+    """Maps each consumer to the releases that its starts need, by the consumer that releases them. Only consumers that
+    start something themselves count."""
     started = PartitionSet.union(update.start for update in starting.values())
     released_by = {
         partition: consumer
@@ -245,7 +249,7 @@ def _summarise(staying: Mapping[str, MemberUpdate], target: Assignment | None, r
         if update.start:
             reconciled.told_to_start[consumer] = update.start
         elif update.start_outstanding:
-            reconciled.starting.append(consumer)
+            reconciled.starting[consumer] = update.ledger.owned
         owned = (update.ledger.owned - update.stop) | update.start
         mine = target.members.get(consumer, NO_PARTITIONS) if target is not None else NO_PARTITIONS
         busy = update.stop or update.start or update.stop_outstanding or update.start_outstanding

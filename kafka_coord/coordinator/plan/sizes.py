@@ -13,16 +13,17 @@ MAX_PLACE_BYTES = 200_000
 MAX_WRITE_BYTES = 900_000
 """The limit for a ledger and its commands, which are one multi. The rest of 1 MB is for paths and checks."""
 MAX_LEDGER_BYTES = 600_000
-"""The limit for a ledger after starts. A later stop names the same partitions and must fit beside it."""
+"""The limit for a ledger after starts. A later stop names the same partitions and must also fit."""
 
 ENVELOPE_BYTES = 3_000
 """Everything in a command except its partitions: at most 300 characters of reason, five numbers, field names."""
 
 _START_POINT = len('"":{"offset":-9223372036854775808,"stream":999},') + 16
-"""Includes the bytes that the partition adds to the ledger in the same multi, in its ranges and its streams."""
+"""Bytes of one start point, including what the partition adds to the ranges and streams of the ledger in the same
+multi."""
 _START_TOPIC = 3 * len('"":{},') + 64 + len(" -9223372036854775808")
-"""The size of a topic without its partitions and its name, which appears three times. Includes its identity in the
-ledger."""
+"""Bytes of one topic, including its identity in the ledger, but without its partitions and its name, which appears
+three times."""
 _STREAM_BYTES = len('"":{"999":"2147483647"},')
 _SURE = 200_000
 
@@ -38,8 +39,8 @@ def target_bytes(assignment: Assignment) -> int:
 
 
 def ledger_bytes(ledger: Ledger) -> int:
-    """The size in bytes: exact near the limit, otherwise an upper bound. It counts held partitions twice, to leave room
-    for streams and topic identities."""
+    """The size in bytes: exact near the limit, otherwise an upper bound. Held partitions count twice, to leave room for
+    streams and topic identities."""
     if ledger.place is None and len(ledger.held) < 5_000:
         bound = 2 * _singles_bound(ledger.held) + 80 * len(ledger.held.topics) + 300
         if bound <= _SURE:
@@ -55,8 +56,8 @@ def _singles_bound(partitions: PartitionSet) -> int:
 
 
 def _ranges_bound(partitions: PartitionSet) -> int:
-    """Bytes for the partitions if every missing number separates two runs and each run is written as two numbers.
-    For neighbouring partitions, which most targets have, this is far less."""
+    """Bytes for the partitions if every missing number separates two runs, each written as two numbers. Most targets
+    have few gaps, so this is far less than :func:`_singles_bound`."""
     bound = 0
     for topic, numbers in partitions.unordered():
         last = max(numbers)
@@ -89,14 +90,15 @@ def _within(
 
 
 def stop_fits(partitions: PartitionSet, budget: int) -> PartitionSet:
-    """As many of ``partitions`` as fit into one stop-fetcher command and, as stopping, into the ledger."""
+    """The first of ``partitions`` that fit into one stop-fetcher command and, as stopping partitions, into the
+    ledger."""
     within_command = fitting(partitions, 1, MAX_COMMAND_BYTES - ENVELOPE_BYTES)
     return fitting(within_command, 1, budget - ENVELOPE_BYTES, names=2, each_topic=12)
 
 
 def start_fits(partitions: PartitionSet, ledger: int, budget: int) -> PartitionSet:
     """The first of ``partitions`` that fit into one start-fetcher command, whatever their offsets are, and, as owned
-    and with the identities of their topics, into a ledger of ``ledger`` bytes."""
+    partitions with their topics' identities, into a ledger of ``ledger`` bytes."""
     within_command = fitting(partitions, _START_POINT, MAX_COMMAND_BYTES - ENVELOPE_BYTES)
     within_ledger = fitting(within_command, 16, MAX_LEDGER_BYTES - ledger, names=2, each_topic=_START_TOPIC)
     return fitting(within_ledger, _START_POINT, budget - ENVELOPE_BYTES, names=3, each_topic=_START_TOPIC)

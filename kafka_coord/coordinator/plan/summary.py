@@ -1,4 +1,4 @@
-"""The state of a group in one word, and the summary of a decision in one line."""
+"""The state of a group, and the summary of a decision in one line."""
 
 from __future__ import annotations
 
@@ -53,13 +53,17 @@ def summary_of(
         parts.append(f"released {shown}{more}, gone")
     deaf = unreadable_commands(observation)
     stopping = {c: stop for c, stop in (reconciled.stopping | reconciled.told_to_stop).items() if c not in deaf}
+    unnamed = [consumer for consumer, partitions in stopping.items() if not partitions]
+    if unnamed:
+        parts.append(f"waiting for {names(unnamed)} to acknowledge a stop-fetcher that its ledger does not name")
+    stopping = {consumer: partitions for consumer, partitions in stopping.items() if partitions}
     if stopping:
         parts.append(f"waiting for {per_consumer('stop', stopping)}")
     if reconciled.told_to_start:
         parts.append(f"told {per_consumer('start', reconciled.told_to_start)}")
-    starting = [consumer for consumer in reconciled.starting if consumer not in deaf]
+    starting = {c: owned for c, owned in reconciled.starting.items() if c not in deaf}
     if starting:
-        parts.append(f"waiting for {names(starting)} to start")
+        parts.append(f"waiting for {per_consumer('start all of', starting)}")
     if not any(parts):
         parts.append(_at_rest(observation, membership, decided, state))
     return "; ".join(filter(None, [*parts, *_warnings(observation, membership, decided, reconciled)]))
@@ -108,13 +112,11 @@ def _warnings(
         who = names(membership.registration_unreadable)
         found.append(f"the registration of {who} cannot be read: its partitions stay held; evict it")
     for consumer, name in sorted(unreadable_commands(observation).items())[:3]:
-        found.append(
-            f"{consumer} cannot read its command {name}, so it carries out neither that nor later ones: evict it"
-        )
+        found.append(f"{consumer} cannot read its command {name}, so it carries out no more commands: evict it")
     found += decided.complaints + reconciled.complaints[:3]
     strays = [consumer for consumer, channel in observation.channels.items() if channel.strays]
     if strays:
-        found.append(f"ignoring znodes that are no commands in the channel of {names(strays)}")
+        found.append(f"ignoring znodes that are not commands in the channel of {names(strays)}")
     prefix = layout.group(observation.group) + "/"
     told = {unreadable_offsets(observation)[0]} if reconciled.blocked else set()
     shown = [one.path.removeprefix(prefix) for one in observation.unreadable if one not in told]

@@ -14,7 +14,7 @@ from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 
 @dataclass(frozen=True, slots=True)
 class ComputedTarget:
-    """A target, the assignor that computed it, and complaints about the assignor. ``target`` is ``None`` without a
+    """A target, the assignor that computed it, and complaints about the assignor. ``target`` is ``None`` if there is no
     valid one."""
 
     target: Target | None
@@ -23,7 +23,7 @@ class ComputedTarget:
 
 
 def compute(inputs: AssignmentInputs, assignor: str, assignors: Mapping[str, Assignor]) -> ComputedTarget:
-    """Computes the target. If a plug-in raises or returns an invalid one, uses the default assignor and says so."""
+    """Computes the target. If a plug-in raises or returns an invalid target, uses the default assignor and says so."""
     try:
         answer: Target = assignors[assignor].assign(inputs)
         fault = fault_in(answer, inputs)
@@ -40,13 +40,13 @@ def fitted(
     computed: ComputedTarget, inputs: AssignmentInputs, assignor: Assignor, unfilled: Assignment
 ) -> ComputedTarget:
     """Keeps the target within a znode's limit. Many moves scatter the partition numbers of a huge group; a fresh
-    assignment has runs again. It moves many partitions, but it fits."""
+    assignment has runs again: it moves many partitions, but it fits."""
     size = _size(computed, unfilled)
     if size <= MAX_TARGET_BYTES:
         return computed
     afresh = replace(computed, target=assignor.assign(replace(inputs, current={})))
     if _size(afresh, unfilled) <= MAX_TARGET_BYTES:
-        note = f"the target had grown to {size} bytes, so it was computed afresh"
+        note = f"the target had grown to {size} bytes, so it was computed from scratch"
         return replace(afresh, complaint="; ".join(filter(None, (computed.complaint, note))))
     note = (
         f"no target: {counted(len(inputs.members), 'member')} and their partitions take {size} bytes,"

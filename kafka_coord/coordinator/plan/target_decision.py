@@ -9,8 +9,8 @@ from kafka_coord.coordinator.assignors import Assignor
 from kafka_coord.coordinator.plan.evictions import Evictions
 from kafka_coord.coordinator.plan.inputs import NO_MEMBERS, assignment_inputs, choose_assignor, digest
 from kafka_coord.coordinator.plan.membership import Membership, target_is_unreadable
+from kafka_coord.coordinator.plan.operator_requests import done, pending
 from kafka_coord.coordinator.plan.reasons import counted, cut, names, reason_for_target
-from kafka_coord.coordinator.plan.requests import done, pending
 from kafka_coord.coordinator.plan.target import compute, fitted
 from kafka_coord.coordinator.steps import SetTarget, Step
 from kafka_coord.model import NO_PARTITIONS, Assignment, Cause, Observation, Request, RequestType, same_topic
@@ -21,7 +21,7 @@ ANY_VERSION = -1
 
 @dataclass(slots=True)
 class TargetDecision:
-    """The target to follow, new or stored. ``moving`` tells whether stops and starts may be written for it."""
+    """The target to follow, new or stored. ``moving`` tells whether stops and starts may be written for this target."""
 
     target: Assignment | None
     moving: bool
@@ -88,7 +88,7 @@ def decide_target(
 
 
 def _without_members(observation: Observation, requests: list[Request], *, unreadable: bool) -> TargetDecision:
-    """Writes an empty target once; its members and generation show that the group is empty."""
+    """Sets an empty target, once: it records that the group is empty and continues the generations."""
     stored = observation.assignment
     answers: list[Step] = [done(request, "the group has no members: nothing to move") for request in requests]
     if not unreadable and (stored is None or not stored.members):

@@ -10,7 +10,7 @@ _ENDS_S = 30.0
 
 
 def line_within(answers: IO[bytes], within_s: float) -> bytes | None:
-    """Reads the next line; empty if the process has ended, None if no line comes in time."""
+    """Returns the next line; empty if the process has ended, None if no line comes in time."""
     ready, _, _ = select.select([answers], [], [], within_s)
     return answers.readline() if ready else None
 

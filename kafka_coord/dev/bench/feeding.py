@@ -14,8 +14,8 @@ from kafka_coord.dev.cluster.topics import TopicAdmin
 
 
 class Feeding:
-    """Writes ``burst`` records every ``every_s`` seconds to all partitions of a topic in turn, and repeats ``values``.
-    A thread does it while the ``with`` block runs.
+    """While the ``with`` block runs, a thread writes ``burst`` records every ``every_s`` seconds to all partitions of a
+    topic in turn. It repeats ``values``.
     """
 
     def __init__(self, bootstrap: str, topic: str, burst: int, every_s: float, values: Iterable[bytes]) -> None:

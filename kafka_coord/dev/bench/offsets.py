@@ -59,7 +59,7 @@ class Committing:
 
 
 def run_offsets_bench(options: OffsetsOptions, directory: Path, on_progress: OnProgress) -> BenchReport:
-    """Runs it in ``directory``, on a ZooKeeper of its own. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
+    """Runs the bench in ``directory``, on its own ZooKeeper. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
     setup = Setup.here(java=find_java().version)
     on_progress("starting ZooKeeper")
     settings = ZooKeeperSettings(tick_ms=2_000, heap_mb=256)
@@ -131,7 +131,7 @@ def table(found: Sequence[Committing]) -> Table:
 
 
 def bar(found: Sequence[Committing]) -> Bar:
-    """Judges the best of all sizes; one member alone commits one request after the other."""
+    """Judges the best of all sizes. The only member sends one commit after the other."""
     most = max(one.offsets_per_s for one in found)
     wanted = f"at least {_WANTED_PER_S:,} offsets/s"
     return Bar("offsets committed by one member", wanted, f"{most:,.0f} offsets/s", most >= _WANTED_PER_S)

@@ -1,4 +1,4 @@
-"""The report of a bench as a page of its own, with bars to look at."""
+"""The report of a bench as an HTML page, with bar charts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ _VERDICTS = {True: ("met", "good"), False: ("missed", "bad"), None: ("not measur
 
 
 def picture(report: BenchReport) -> str:
-    """The whole page."""
     return page(
         f"kafka-coord bench {report.bench}",
         tag("h1", f"kafka-coord bench {report.bench}"),

@@ -89,8 +89,8 @@ class Timed:
 
 
 def run_planner_bench(options: PlannerOptions, on_progress: OnProgress) -> BenchReport:
-    """Times are CPU milliseconds of one thread, so that another process on the machine does not count. Python's
-    collector works as it does in a coordinator."""
+    """Runs the bench. Times are CPU milliseconds of one thread, so that another process on the machine does not count.
+    Python's collector works as it does in a coordinator."""
     setup = Setup.here()
     found: list[Timed] = []
     with collecting_rarely():
@@ -111,7 +111,7 @@ def timed(options: PlannerOptions) -> Iterator[Timed]:
             for name in options.assignors or sorted(known):
                 for event in Event:
                     inputs, before = group_at(event, known[name], members, members * each, subscribed)
-                    target = known[name].assign(inputs)  # which warms up, too
+                    target = known[name].assign(inputs)  # also warms up
                     moved = sum(len(owned - inputs.current_of(consumer)) for consumer, owned in target.members.items())
                     case = Case(What.ASSIGN, name, members, members * each, subscribed, event)
                     yield Timed(case, _times(partial(known[name].assign, inputs), options.repeat), moved)
@@ -184,7 +184,7 @@ def _inputs(
 
 
 def observed(inputs: AssignmentInputs, before: Mapping[str, PartitionSet]) -> Observation:
-    """The coordinator's observation of such a group, in which each member holds its assigned partitions."""
+    """The coordinator's observation of the group, in which each member holds its partitions of ``before``."""
     ledgers = {
         consumer: Ledger(
             consumer,

@@ -1,4 +1,4 @@
-"""The result of every bench: the machine, the measurements, and the bars they meet. Does no I/O, except in
+"""The result of every bench: the machine, the measurements, and the goals they meet. Does no I/O, except in
 ``Setup.here``.
 """
 
@@ -20,7 +20,7 @@ _PACKAGES = ("kafka-coord", "pyspark", "confluent-kafka", "kazoo", "pyarrow")
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Several measurements of one thing, in one unit."""
+    """The spread of repeated measurements, all in the same unit."""
 
     n: int
     median: float
@@ -30,7 +30,8 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread | None:
-        """None for no values. The p99 is a measured value (nearest rank): for fewer than 100 values, the largest."""
+        """Returns None if there are no values. The p99 is a measured value (nearest rank): for fewer than 100 values,
+        the largest."""
         if not values:
             return None
         ranked = sorted(values)
@@ -58,8 +59,8 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The machine that the figures were measured on. ``load`` is its load average over the minute before the bench
-    began.
+    """The machine that the figures were measured on. ``load`` is the machine's load average over the minute before the
+    bench began.
     """
 
     began: str
@@ -73,7 +74,7 @@ class Setup:
 
     @classmethod
     def here(cls, **versions: str) -> Setup:
-        """This machine now; ``versions`` are those of programs that are not Python packages."""
+        """Describes this machine now. ``versions`` are the versions of programs that are not Python packages."""
         return cls(
             began=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             cpus=len(os.sched_getaffinity(0)),

@@ -56,7 +56,7 @@ class Meter:
         self._before: dict[tuple[int, int], float] = {}
         self._now: dict[tuple[int, int], float] = {}
         self.peak_bytes = 0
-        """The most memory (resident) at once. Pages that processes share after a fork are counted for each."""
+        """The peak of resident memory. Pages that processes share after a fork count once for each process."""
 
     def cpu_s(self) -> float:
         """CPU seconds used since the start of the ``with`` block."""
@@ -95,5 +95,5 @@ def _read(pid: int) -> Process | None:
         command = Path("/proc", str(pid), "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
         return None
-    # counted from the state: parent 1, starttime 19, rss 21
+    # indexes counted from the state: parent 1, starttime 19, rss 21
     return Process(pid, int(fields[19]), int(fields[1]), cpu_seconds(fields), int(fields[21]) * _PAGE, command)

@@ -1,9 +1,9 @@
 """Kills child processes when this process ends, however it ends.
 
 ``prctl(PR_SET_PDEATHSIG)`` would be shorter, but its signal is sent when the *thread* that started the child ends, and
-setting it needs code between fork and exec of a threaded process. Instead one small Python process, the reaper, holds
-the read end of a pipe and a list of processes. When the pipe closes (exit, ``kill -9``, anything), the reaper kills
-those that still run. Their start times show that they are still the same processes.
+setting it needs code between fork and exec of a threaded process. Instead, a small Python process, the reaper, holds
+the read end of a pipe and a list of processes. When the pipe closes (at exit, ``kill -9`` or a crash), the reaper kills
+the processes that still run. It checks their start times, because process ids are reused.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ class _Reaper:
 
 
 def watch(child: ProcessIdentity) -> None:
-    """Kill ``child`` when this process ends."""
+    """Kills ``child`` when this process ends."""
     _tell("watch", child)
 
 
 def release(child: ProcessIdentity) -> None:
-    """Stop watching ``child``: it has ended, or may outlive this process."""
+    """Stops watching ``child``: it has ended, or may outlive this process."""
     _tell("release", child)
 
 
 def reaper_pid() -> int | None:
-    """The reaper's own process id, if it runs. It lives as long as this process, and is not a leak."""
+    """The reaper's own process id, if it is running. It lives as long as this process and is not a leak."""
     return _reaper.process.pid if _reaper is not None else None
 
 

@@ -1,9 +1,9 @@
-"""Java's application class data archives: classes loaded and verified once, mapped at every later start.
+"""Makes servers start faster with Java's class data archives, which hold classes that are already loaded and verified.
 
-Kafka starts in 1.2 s with one and in 2.2 s without. The archive is written by the first server of its kind that ends
-cleanly (``-XX:ArchiveClassesAtExit``, about 3 s), into its own directory, and moved into the cache from there. It is
-only ever a shortcut. A Java for which it was not made starts as if it were not there (``-Xshare:auto``); but Java 17
-aborts on one that is truncated behind its header, so a server that crashes with one is started again without.
+Kafka starts in 1.2 s with an archive and in 2.2 s without. The first server of its kind that ends cleanly writes the
+archive into its own directory (``-XX:ArchiveClassesAtExit``, about 3 s); from there it is moved into the cache. Another
+Java ignores the archive (``-Xshare:auto``). But Java 17 aborts if the archive is truncated behind its header, so a
+server that crashes with an archive is started again without it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kafka_coord.dev.cluster.cache import cache_directory
+from kafka_coord.dev.cluster.java import archives_classes
 from kafka_coord.spark.java import Java
 
 _NEW = ".new"
 _USE = "-XX:SharedArchiveFile="
-# Only what goes wrong: writing an archive names every class it leaves out.
+# Otherwise, Java logs every class that it leaves out of the archive.
 _QUIET = "-Xlog:cds*=off"
 
 _lock = threading.Lock()
@@ -30,9 +31,9 @@ _being_written: dict[Path, Path] = {}
 
 def archive_flags(name: str, java: Java, class_path: Sequence[Path], directory: Path) -> tuple[str, ...]:
     """The flags that make a server of this kind use its archive, or write it to ``directory`` when it ends. One server
-    of a kind writes at a time; others that start meanwhile use none.
+    of a kind writes at a time; other servers that start in the meantime use none.
     """
-    if not java.archives_classes:
+    if not archives_classes(java):
         return ()
     archive = cache_directory() / "classes" / f"{name}-{_digest(java, class_path)}.jsa"
     if archive.is_file():
@@ -49,7 +50,7 @@ def keep_archives(directory: Path) -> None:
     for written in directory.glob(f"*.jsa{_NEW}"):
         archive = home / written.name.removesuffix(_NEW)
         beside = archive.with_name(f"{archive.name}.{os.getpid()}")
-        # A cache that cannot be written costs a second at the next start, and nothing else.
+        # If the cache cannot be written, the next start takes a second longer.
         with contextlib.suppress(OSError):
             home.mkdir(parents=True, exist_ok=True)
             try:
@@ -70,7 +71,7 @@ def discard_archives(directory: Path) -> None:
 
 
 def drop_archive(command: Sequence[str]) -> bool:
-    """Remove the archive that ``command`` uses; False if it uses none."""
+    """Removes the archive that ``command`` uses; False if it uses none."""
     for argument in command:
         if argument.startswith(_USE):
             Path(argument.removeprefix(_USE)).unlink(missing_ok=True)
@@ -79,7 +80,7 @@ def drop_archive(command: Sequence[str]) -> bool:
 
 
 def _digest(java: Java, class_path: Sequence[Path]) -> str:
-    """Changes with everything for which Java would reject the archive: its own build, and each jar's path, time and
+    """A digest of everything for which Java would reject the archive: Java's own build, and each jar's path, time and
     size.
     """
     parts = [str(java.executable.resolve()), java.version, str(java.executable.stat().st_mtime_ns)]

@@ -31,12 +31,12 @@ _MINIMUM_FREE_BYTES = 256 * 1024 * 1024
 
 
 class DevCluster:
-    """ZooKeeper servers and brokers on loopback, and, with ``coordinators``, one ``serve`` process beside each broker.
+    """ZooKeeper servers and brokers on loopback and, with ``coordinators``, a ``serve`` process beside each broker.
 
-    ``with`` brings it up and down. ``cluster.json`` in ``directory`` records the servers and their ports. So a later
-    process can look at the cluster (:meth:`status`), end it (:meth:`down`), or start it on the same data and, if free,
-    the same ports. One process at a time may own the directory. All servers that it started end with it, even by ``kill
-    -9``, unless it called :meth:`detach`.
+    A ``with`` block starts and stops them. ``cluster.json`` in ``directory`` records the servers and their ports. So a
+    later process can look at the cluster (:meth:`status`), end it (:meth:`down`), or start it on the same data and, if
+    free, the same ports. One process at a time may own the directory. All servers that it started end with it, even
+    after a ``kill -9``, unless it called :meth:`detach`.
     """
 
     def __init__(
@@ -73,14 +73,14 @@ class DevCluster:
     def ensemble(self) -> ZooKeeperEnsemble:
         """The ZooKeeper servers this object started. Raises :class:`DevClusterError` before :meth:`up`."""
         if self._ensemble is None:
-            raise DevClusterError(f"the cluster in {self.directory} was not brought up here")
+            raise DevClusterError(f"the cluster in {self.directory} was not started here")
         return self._ensemble
 
     @property
     def kafka(self) -> KafkaCluster:
         """The brokers this object started. Raises :class:`DevClusterError` before :meth:`up`."""
         if self._kafka is None:
-            raise DevClusterError(f"the cluster in {self.directory} was not brought up here")
+            raise DevClusterError(f"the cluster in {self.directory} was not started here")
         return self._kafka
 
     @property
@@ -106,8 +106,8 @@ class DevCluster:
 
     def up(self, timeout_s: float = 120.0) -> ClusterStatus:
         """Starts everything, on existing data if there is any, and returns once a record was written through every
-        broker and read back. Ends first what an earlier run left running. Raises :class:`DevClusterError` and leaves
-        nothing running if it fails.
+        broker and read back. First stops servers that an earlier run left running. If it fails, it leaves nothing
+        running, and raises :class:`DevClusterError`.
         """
         with self._verbs, self._errors_explained():
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -146,7 +146,7 @@ class DevCluster:
                 self._lock.release()
 
     def detach(self) -> None:
-        """Leave it running when this process ends; another process may now :meth:`down` it."""
+        """Keeps the servers running when this process ends; another process may then call :meth:`down`."""
         with self._verbs:
             self._save()
             for child in self._own_processes():
@@ -157,7 +157,7 @@ class DevCluster:
         """The servers that run in the directory now, including those of other processes."""
         with self._verbs:
             if self._lock.held and self._ensemble is not None:
-                self._save()  # a server may have been killed and started again by its own verbs
+                self._save()  # a server may have been killed and started again by its own methods
             return read_status(self.directory)
 
     def __enter__(self) -> Self:
@@ -216,7 +216,7 @@ class DevCluster:
 
     def _make_servers(self, before: ClusterRecord | None, settings: KafkaSettings) -> None:
         def port(name: str) -> int | None:
-            """The port of last time, if it is still free."""
+            """The port of the last run, if it is still free."""
             known = before.port_of(name) if before is not None else None
             return known if known is not None and port_is_free(known) else None
 
@@ -299,7 +299,7 @@ class DevCluster:
             raise
         except OSError as error:
             raise DevClusterError(f"{self.directory} cannot be used: {error}; use another directory") from error
-        except KafkaCoordError as error:  # of the brokers that were to be used, not of the caller's
+        except KafkaCoordError as error:  # the error is about these brokers, not the caller's cluster
             raise DevClusterError(f"the cluster in {self.directory} does not work: {error}") from error
 
 

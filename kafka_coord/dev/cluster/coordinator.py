@@ -19,8 +19,8 @@ _REGISTRATION_TIMEOUT_S = 40.0
 
 
 def serve_command(broker: KafkaBroker) -> Sequence[str]:
-    """``kafka-coord serve`` beside ``broker``, with this Python; also for Kafka clients if the broker has a listener
-    for them.
+    """The command ``kafka-coord serve`` beside ``broker``, with this Python. It also serves Kafka clients if the broker
+    has a listener for instances.
     """
     serve = serve_beside(broker.broker_id, broker.zookeeper)
     if broker.instance_port:
@@ -30,7 +30,7 @@ def serve_command(broker: KafkaBroker) -> Sequence[str]:
 
 
 def serve_beside(broker_id: int, zookeeper: str) -> list[str]:
-    """The same without a running broker, because ``serve`` needs only the broker's id."""
+    """The ``serve`` command for this broker id. The broker need not be running."""
     serve = [sys.executable, "-m", "kafka_coord.cli.main", "serve"]
     return [*serve, "--broker-id", str(broker_id), "--zookeeper", zookeeper]
 
@@ -46,20 +46,20 @@ class Coordinator:
 
     @property
     def running(self) -> bool:
-        """Whether its process runs."""
         return self.process.running
 
     def registered(self) -> bool:
-        """Whether ``/consumers/coordinators/<brokerId>`` exists, its own or one that has not expired yet."""
+        """Whether ``/consumers/coordinators/<brokerId>`` exists: this process's own, or an earlier one's that has not
+        expired yet."""
         return ephemeral_exists(self.broker.zookeeper, layout.instance(self.broker.broker_id)) is True
 
     def start(self, timeout_s: float = 60.0) -> None:
-        """Starts it and waits until it is registered. Raises :class:`DevClusterError` if it does not register."""
+        """Starts the coordinator and waits until it is registered. Raises :class:`DevClusterError` if it never is."""
         self.launch()
         self.wait_ready(timeout_s)
 
     def launch(self) -> None:
-        """Starts the process once the registration of a killed predecessor is gone. Does nothing if it runs."""
+        """Starts the process once the registration of a killed predecessor is gone. Does nothing if it is running."""
         if self.running:
             return
         registration = layout.instance(self.broker.broker_id)
@@ -69,13 +69,13 @@ class Coordinator:
         self.process.start()
 
     def wait_ready(self, timeout_s: float = 60.0) -> None:
-        """Wait until it is registered. Raises :class:`DevClusterError` with the end of its log if it is not."""
+        """Waits until it is registered. Raises :class:`DevClusterError` with the end of its log if it is not."""
         self.process.wait_until(self.registered, timeout_s)
 
     def stop(self, timeout_s: float = 15.0) -> None:
-        """Let it end cleanly: an elected one resigns."""
+        """Stops it cleanly: if elected, it resigns."""
         self.process.stop(timeout_s)
 
     def kill(self) -> None:
-        """End it as a crash would (SIGKILL)."""
+        """Kills it (SIGKILL), as a crash would."""
         self.process.kill()

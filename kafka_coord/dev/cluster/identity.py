@@ -1,4 +1,4 @@
-"""Distinguishes a process from a later one with the same number."""
+"""Distinguishes a process from a later one with the same process id."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 class ProcessIdentity:
     """A process by its number and its start time (``started``, clock ticks after boot).
 
-    Only within one boot: keep :func:`boot_id` beside identities that are written to a file.
+    Only within one boot: store :func:`boot_id` with identities that are written to a file.
     """
 
     pid: int
@@ -25,12 +25,12 @@ class ProcessIdentity:
 
     @classmethod
     def of(cls, pid: int) -> ProcessIdentity | None:
-        """The process that has the number ``pid`` now; None if none runs (a zombie has ended)."""
+        """The process that has the id ``pid`` now; None if there is none (a zombie does not count)."""
         stat = _stat(pid)
         return None if stat is None or stat[0] in "ZX" else cls(pid=pid, started=stat[1])
 
     def alive(self) -> bool:
-        """Whether this very process still runs (a stopped one does)."""
+        """Whether this very process still exists; it may be stopped."""
         return ProcessIdentity.of(self.pid) == self
 
     def paused(self) -> bool:
@@ -49,7 +49,7 @@ class ProcessIdentity:
         return True
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it has ended; False if it still runs after ``timeout_s`` seconds."""
+        """Waits until the process has ended. Returns False if it still runs after ``timeout_s`` seconds."""
         deadline = time.monotonic() + timeout_s
         while self.alive():
             if time.monotonic() >= deadline:
@@ -59,7 +59,7 @@ class ProcessIdentity:
 
 
 def boot_id() -> str:
-    """An identifier of this boot of the machine; empty where the kernel does not tell."""
+    """An identifier of this boot of the machine; empty if the kernel does not report one."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:
@@ -67,7 +67,8 @@ def boot_id() -> str:
 
 
 def stat_fields(pid: int) -> list[str] | None:
-    """``/proc/<pid>/stat`` from the state on, which is field 3 in proc(5); None when the process is gone."""
+    """The fields of ``/proc/<pid>/stat``, beginning with the state (field 3 in proc(5)); None if the process is
+    gone."""
     try:
         return Path("/proc", str(pid), "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""Steps that Ctrl-C does not interrupt."""
+"""Runs steps that Ctrl-C must not interrupt."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from types import FrameType
 
 @contextmanager
 def interrupts_held_back() -> Iterator[None]:
-    """Delivers a Ctrl-C that comes within the block at its end. Python handles signals on its main thread only, so on
-    another thread the block does nothing.
+    """Delays a Ctrl-C until the end of the block. Python handles signals on its main thread only, so on another thread
+    the block does nothing.
     """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kafka_coord.dev.cluster.java import run_java
 from kafka_coord.errors import DevClusterError
-from kafka_coord.spark.java import run_java
 
 _TIMEOUT_S = 600
 _IN_PARENTHESES = re.compile(r"\((.*Exception.*)\)$")
 
-# Every artifact is named below, so no POM is read: with them the same takes a minute instead of ten seconds.
+# Every artifact is named below, so Ivy need not read POMs, which would take a minute instead of ten seconds.
 _SETTINGS = """\
 <ivysettings>
   <settings defaultResolver="public"/>
@@ -47,10 +47,10 @@ class Artifact:
 
 
 def retrieve(artifacts: Sequence[Artifact], into: Path, *, ivy: Path, work: Path) -> None:
-    """Fetch ``artifacts`` into the new directory ``into``; ``work`` is for Ivy's own files.
+    """Fetches ``artifacts`` into the new directory ``into``; ``work`` is for Ivy's own files.
 
-    Proxy and certificates are Java's business (``JAVA_TOOL_OPTIONS``). Raises :class:`DevClusterError` if not all
-    could be fetched, with what Ivy said; OSError if a directory cannot be written.
+    Set a proxy and certificates for Java (``JAVA_TOOL_OPTIONS``). Raises :class:`DevClusterError` with Ivy's reasons if
+    a jar could not be fetched; OSError if a directory cannot be written.
     """
     settings, module = work / "ivysettings.xml", work / "ivy.xml"
     settings.write_text(_SETTINGS, encoding="utf-8")
@@ -98,6 +98,6 @@ def _not_fetched(artifacts: Sequence[Artifact], reasons: Sequence[str]) -> DevCl
     )
     return DevClusterError(
         f"{len(artifacts)} jars could not be fetched: {'; '.join(reasons)}. Check the network{proxy} and the free disk "
-        "space, or put the jars into a directory and name it by --jars-dir or KAFKA_COORD_JARS_DIR "
+        "space, or put the jars into a directory and name it with --jars-dir or KAFKA_COORD_JARS_DIR "
         "(libs/ of a Kafka 3.9 distribution will do)"
     )

@@ -93,19 +93,19 @@ class KafkaRelease:
 KAFKA = KafkaRelease(KAFKA_VERSION, _OF_KAFKA_3, 18)
 """The last line of releases that keeps its metadata in ZooKeeper."""
 
-# Written last, and renamed with the rest: a cache without it, or that differs from it, was not fetched to its end.
+# Written last: a cache that lacks this file, or differs from it, is incomplete.
 _MANIFEST = "manifest.json"
 
 
 def zookeeper_class_path() -> tuple[Path, ...]:
-    """The jars to run ZooKeeper with. Needs PySpark installed, no network."""
+    """The jars to run ZooKeeper with. Needs PySpark, but no network."""
     return _named(pyspark_jars_directory(), _ZOOKEEPER_JARS)
 
 
 def kafka_class_path(
     jars_directory: Path | None = None, on_progress: Callable[[str], None] | None = None
 ) -> tuple[Path, ...]:
-    """The jars to run Kafka with, fetched if need be (18 MB, about 10 s, once).
+    """The jars to run Kafka with. Fetches them if necessary (18 MB, about 10 s, once).
 
     ``jars_directory`` (else ``$KAFKA_COORD_JARS_DIR``) is used instead of the cache and the network if given. Raises
     :class:`DevClusterError` if a jar is missing there, or cannot be fetched.
@@ -115,7 +115,8 @@ def kafka_class_path(
 
 
 def fetched_class_path(release: KafkaRelease, on_progress: Callable[[str], None] | None = None) -> tuple[Path, ...]:
-    """The jars to run that Kafka with, from the cache, fetched into it if need be. Raises :class:`DevClusterError`."""
+    """The jars to run this release with, from the cache. Fetches them into the cache if necessary. Raises
+    :class:`DevClusterError`."""
     return _cached(release, on_progress or (lambda _: None)) + _of_pyspark()
 
 

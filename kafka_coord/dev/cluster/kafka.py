@@ -23,8 +23,8 @@ class KafkaSettings:
 
     ``zookeeper_session_ms`` is how long a killed broker is still listed, and cannot come back. ``properties`` are
     further lines of ``server.properties``. ``jars_directory``: see
-    :func:`kafka_coord.dev.cluster.jars.kafka_class_path`. ``for_instances``: each broker has a second listener, whose
-    advertised address is that of the instance beside it (:attr:`KafkaBroker.instance_port`). ``jvm_flags`` come last.
+    :func:`kafka_coord.dev.cluster.jars.kafka_class_path`. ``for_instances``: each broker has a second listener, which
+    advertises the address of the instance beside it (:attr:`KafkaBroker.instance_port`). ``jvm_flags`` come last.
     """
 
     zookeeper_session_ms: int = 6_000
@@ -60,28 +60,26 @@ class KafkaBroker(JvmServer):
         self.instance_port = (instance_port or free_port()) if self.settings.for_instances else 0
         """The port at which the instance beside it serves Kafka clients."""
         self.listener_port = free_port() if self.settings.for_instances else 0
-        """The port at which it listens for that instance."""
+        """The port at which the broker listens for the instance beside it."""
 
     @property
     def address(self) -> str:
-        """Where clients reach it, as ``host:port``."""
+        """The address for clients, as ``host:port``."""
         return f"{LOOPBACK}:{self.port}"
 
     @property
     def instance_address(self) -> str:
-        """Where Kafka clients reach the instance beside it."""
+        """The address at which the instance beside it serves Kafka clients."""
         return f"{LOOPBACK}:{self.instance_port}"
 
     @property
     def listener_address(self) -> str:
-        """The broker's address for that instance, as ``host:port``."""
+        """The broker's address for the instance beside it, as ``host:port``."""
         return f"{LOOPBACK}:{self.listener_port}"
 
     def launch(self) -> None:
-        """Start the process without waiting for it, but not before an earlier one's registration is gone.
-
-        Kafka exits with NodeExists if ``/brokers/ids/<id>`` is still there; after a kill that takes its session
-        timeout.
+        """Starts the process once an earlier one's registration is gone; does not wait until it serves. Kafka exits
+        with NodeExists while ``/brokers/ids/<id>`` exists: after a kill, for a session timeout.
         """
         if not self.running:
             self._await_deregistration()
@@ -187,7 +185,7 @@ class KafkaCluster(Startable):
 
     @property
     def instance_servers(self) -> str:
-        """The instances' addresses, as bootstrap.servers; empty if the brokers have no listener for them."""
+        """The instances' addresses, as bootstrap.servers; empty if the brokers have no listener for instances."""
         return ",".join(broker.instance_address for broker in self.brokers if broker.instance_port)
 
     def broker(self, broker_id: int) -> KafkaBroker:
@@ -199,7 +197,7 @@ class KafkaCluster(Startable):
         raise DevClusterError(f"no broker {broker_id} in this cluster; it has {ids}")
 
     def start(self, timeout_s: float = 90.0, on_progress: Callable[[str], None] | None = None) -> None:
-        """Start all brokers that do not run; return when each lists all others and a controller."""
+        """Starts the brokers that are not running and waits until each lists all others and a controller."""
         kafka_class_path(self.brokers[0].settings.jars_directory, on_progress)
         for broker in self.brokers:
             broker.launch()
@@ -208,14 +206,14 @@ class KafkaCluster(Startable):
             broker.wait_until(lambda broker=broker: broker.sees(everyone), timeout_s)  # type: ignore[misc]
 
     def stop(self) -> None:
-        """Stop all brokers at once, cleanly."""
+        """Stops all brokers cleanly, at the same time."""
         for broker in self.brokers:
             broker.process.terminate()
         for broker in self.brokers:
             broker.stop()
 
     def kill(self) -> None:
-        """End all brokers as a crash would."""
+        """Kills all brokers, as a crash would."""
         for broker in self.brokers:
             broker.kill()
 

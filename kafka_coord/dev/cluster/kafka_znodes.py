@@ -7,7 +7,7 @@ from typing import Any
 
 
 def topic_value(partitions: int, *, topic_id: str | None = None) -> bytes:
-    """The value of ``/brokers/topics/<topic>``: partitions from 0 on, each with its one replica on broker 1."""
+    """The value of ``/brokers/topics/<topic>``: partitions numbered from 0, each with one replica, on broker 1."""
     value: dict[str, Any] = {"version": 3, "partitions": {str(number): [1] for number in range(partitions)}}
     if topic_id:
         value["topic_id"] = topic_id

@@ -1,4 +1,4 @@
-"""One real Kafka 4 broker on loopback, in KRaft mode: the peers' group protocols are measured on it."""
+"""A real Kafka 4 broker on loopback, in KRaft mode, to measure Kafka's own group protocols."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 from kafka_coord.dev.cluster.ivy import Artifact
 from kafka_coord.dev.cluster.jars import KafkaRelease, fetched_class_path
+from kafka_coord.dev.cluster.java import run_java
 from kafka_coord.dev.cluster.metadata import view_of
 from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
 from kafka_coord.dev.cluster.process import OnProgress
 from kafka_coord.dev.cluster.server import JvmProgram, JvmServer
 from kafka_coord.errors import DevClusterError
-from kafka_coord.spark.java import run_java
 
 KAFKA_4_VERSION = "4.3.0"
 _NODE_ID = 1
@@ -76,11 +76,11 @@ class KraftBroker(JvmServer):
 
     @property
     def address(self) -> str:
-        """Where clients reach it, as ``host:port``."""
+        """The address for clients, as ``host:port``."""
         return f"{LOOPBACK}:{self.port}"
 
     def fetch(self, on_progress: OnProgress | None = None) -> None:
-        """Makes sure that its jars are there, before any measurement."""
+        """Fetches its jars, so that no measurement waits for them."""
         fetched_class_path(KAFKA_4, on_progress)
 
     def serving(self) -> bool:

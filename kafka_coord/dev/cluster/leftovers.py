@@ -1,6 +1,4 @@
-"""Ends servers that an earlier process started. They are known from the cluster's record, and are not children of this
-process.
-"""
+"""Stops servers that an earlier process left running, found in the cluster's record."""
 
 from __future__ import annotations
 
@@ -14,8 +12,8 @@ _STOP_TIMEOUT_S = 20.0
 
 
 def end_servers(servers: Iterable[ServerRecord]) -> None:
-    """Lets them end cleanly, kind by kind (coordinators, brokers, ZooKeeper), and kills those that take longer than 20
-    s.
+    """Lets these servers end cleanly, kind by kind (coordinators, brokers, ZooKeeper), and kills those that take longer
+    than 20 s.
     """
     running = [(server, server.process) for server in servers if server.process is not None]
     for kind in KINDS:

@@ -1,4 +1,4 @@
-"""One owner at a time for a cluster's directory. The kernel releases the lock when the owner ends, however it ends."""
+"""Locks a cluster's directory for one process; the kernel releases the lock when that process ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FILE_NAME = "lock"
 
 
 class DirectoryLock:
-    """Held from :meth:`acquire` to :meth:`release` or the end of this process."""
+    """A lock that is held from :meth:`acquire` to :meth:`release` or the end of this process."""
 
     def __init__(self, directory: Path) -> None:
         self._file = directory / _FILE_NAME
@@ -20,7 +20,6 @@ class DirectoryLock:
 
     @property
     def held(self) -> bool:
-        """Whether this object holds it."""
         return self._descriptor is not None
 
     def acquire(self) -> None:

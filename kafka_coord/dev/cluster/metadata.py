@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from kafka_coord.settings import host_and_port
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
@@ -28,10 +30,9 @@ class ClusterView:
 
 def view_of(address: str, timeout_s: float = 5.0) -> ClusterView | None:
     """The metadata of the broker at ``address`` (``host:port``); None while it does not answer."""
-    host, _, port = address.rpartition(":")
     try:
         # librdkafka retries and logs a refused connection; asking the socket first is quiet and quick.
-        socket.create_connection((host, int(port)), timeout=1).close()
+        socket.create_connection(host_and_port(address), timeout=1).close()
         # A fresh client: one that has learnt of other brokers would ask any of them.
         answer = AdminClient({"bootstrap.servers": address, "log_level": 0}).list_topics(timeout=timeout_s)
     except (OSError, KafkaException):

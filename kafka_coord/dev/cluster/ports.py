@@ -1,4 +1,4 @@
-"""TCP ports on loopback for servers that must be able to come back on the same one."""
+"""TCP ports on loopback for servers that must restart on the same port."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 _given_out: set[int] = set()
 _own_blocks: dict[int, TextIO] = {}
-"""By its first port, the locked file of each block of ports that belongs to this process."""
+"""Maps the first port of each block of ports that belongs to this process to the block's locked file."""
 _lock = threading.Lock()
 
 

@@ -15,7 +15,7 @@ TOPIC = "kafka-coord-dev-probe"
 
 
 def write_and_read_back(bootstrap_servers: str, brokers: int, timeout_s: float = 60.0) -> None:
-    """One record through each of ``brokers`` brokers and back, by a topic that is deleted again.
+    """Writes a record through each of ``brokers`` brokers and reads it back, using a topic that it then deletes.
 
     Raises :class:`DevClusterError` if a record is refused or does not come back within ``timeout_s`` seconds.
     """
@@ -49,8 +49,8 @@ def _write(bootstrap_servers: str, token: bytes, partitions: int, timeout_s: flo
 
 
 def _read(bootstrap_servers: str, token: bytes, partitions: int, timeout_s: float) -> None:
-    # librdkafka looks for the coordinator of its group even if it only assigns, whereupon Kafka makes
-    # __consumer_offsets; without a group (an empty one) it crashes in close().
+    # librdkafka looks for the coordinator of its group even if it only assigns, and Kafka then creates
+    # __consumer_offsets. Without a group (an empty one), librdkafka crashes in close().
     consumer = Consumer(
         {"bootstrap.servers": bootstrap_servers, "group.id": TOPIC, "enable.auto.commit": False, "log_level": 0}
     )

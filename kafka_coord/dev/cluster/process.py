@@ -1,4 +1,4 @@
-"""One child process: started with a log file, waited for until it is ready, stopped by its number."""
+"""One child process: starts it with a log file, waits until it is ready, stops it by process id."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from kafka_coord.dev.cluster import child_reaper
@@ -22,10 +23,10 @@ _LOG_TAIL_LINES = 8
 
 
 class ChildProcess:
-    """A program run in its own session, all its output appended to ``log``.
+    """A program in its own session; ``log`` receives all its output.
 
-    It may be started, ended and started again; all verbs are safe from any thread. It is killed when this Python
-    process ends without having stopped it, even by ``kill -9``, until :meth:`let_outlive_parent`.
+    It may be started, ended and started again, from any thread. If this Python process ends without having stopped it,
+    even by ``kill -9``, it is killed, unless :meth:`let_outlive_parent` was called.
     """
 
     def __init__(
@@ -48,30 +49,31 @@ class ChildProcess:
 
     @property
     def identity(self) -> ProcessIdentity | None:
-        """Number and start time of the running process; None when it does not run."""
+        """The running process; None if it is not running."""
         with self._lock:
             return self._identity if self.running else None
 
     @property
     def pid(self) -> int | None:
-        """The running process's number; None when it does not run."""
+        """The id of the running process; None if it is not running."""
         identity = self.identity
         return identity.pid if identity else None
 
     @property
     def running(self) -> bool:
-        """Whether it runs (a paused one does)."""
+        """Whether the process runs; a paused process counts."""
         with self._lock:
             return self._process is not None and self._process.poll() is None
 
     @property
     def exit_code(self) -> int | None:
-        """Its exit code (negative: the signal that ended it); None while it runs or before its first start."""
+        """The exit code (negative: the signal that ended it); None while it runs and before its first start."""
         with self._lock:
             return None if self._process is None else self._process.poll()
 
     def start(self) -> None:
-        """Start it, if it does not run. Raises :class:`DevClusterError` if the log or the program cannot be opened."""
+        """Starts the process unless it is running. Raises :class:`DevClusterError` if the log or program cannot be
+        opened."""
         # Nobody could stop a child that was created but is not recorded yet.
         with self._lock, interrupts_held_back():
             if self.running:
@@ -98,8 +100,8 @@ class ChildProcess:
                 child_reaper.watch(self._identity)
 
     def wait_until(self, ready: Callable[[], bool], timeout_s: float) -> None:
-        """Poll ``ready`` until it holds. Raises :class:`DevClusterError`, with the end of the log, if it does not
-        within ``timeout_s`` seconds or the process ends before.
+        """Polls ``ready`` until it returns true. Raises :class:`DevClusterError`, with the end of the log, if it does
+        not within ``timeout_s`` seconds, or if the process ends first.
         """
         deadline = time.monotonic() + timeout_s
         while not ready():
@@ -112,13 +114,13 @@ class ChildProcess:
             time.sleep(_POLL_S)
 
     def let_outlive_parent(self) -> None:
-        """From now on it keeps running when this Python process ends."""
+        """Lets the process outlive this Python process."""
         identity = self.identity
         if identity is not None:
             child_reaper.release(identity)
 
     def terminate(self) -> None:
-        """Asks it to end (SIGTERM), without waiting; :meth:`stop` waits.
+        """Asks the process to end (SIGTERM), without waiting; :meth:`stop` waits.
 
         The signal is sent once only: while Python ends it restores the default handlers, and a second signal would kill
         a process that is leaving cleanly.
@@ -131,7 +133,7 @@ class ChildProcess:
                 self._process.send_signal(signal.SIGCONT)  # a paused process would not see the other signal
 
     def stop(self, timeout_s: float = 15.0) -> bool:
-        """Ask it to end (SIGTERM) and wait; after ``timeout_s`` seconds end it with SIGKILL, and return False."""
+        """Stops the process (SIGTERM) and waits. After ``timeout_s`` seconds, kills it and returns False."""
         with self._lock:
             if self._process is None:
                 return True
@@ -146,31 +148,35 @@ class ChildProcess:
             self._forget()
             return in_time
 
-    def kill(self) -> None:
-        """End it at once (SIGKILL), paused or not, and reap it."""
+    def kill(self, *, with_children: bool = False) -> None:
+        """Kills the process (SIGKILL), paused or not, and reaps it. ``with_children`` also kills the processes it
+        started, which otherwise may end cleanly."""
         with self._lock:
             if self._process is not None:
+                if with_children:
+                    with suppress(ProcessLookupError):
+                        os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.kill()
                 self._process.wait()
                 self._forget()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal. Raises :class:`DevClusterError` if it does not run."""
+        """Sends the process a signal. Raises :class:`DevClusterError` if it is not running."""
         self._require_running("signal").signal(number)
 
     def pause(self) -> None:
-        """Freeze it (SIGSTOP) and wait until it is frozen: its connections stay open, and nothing answers."""
+        """Freezes the process (SIGSTOP) and waits until it is frozen: its connections stay open, but it is silent."""
         identity = self._require_running("pause")
         identity.signal(signal.SIGSTOP)
         while identity.alive() and not identity.paused():
             time.sleep(0.001)
 
     def resume(self) -> None:
-        """Let a paused process go on (SIGCONT)."""
+        """Resumes a paused process (SIGCONT)."""
         self._require_running("resume").signal(signal.SIGCONT)
 
     def log_since_start(self) -> str:
-        """Its output since its last start."""
+        """The output since the last start."""
         try:
             with self.log.open("rb") as file:
                 file.seek(self._log_start)

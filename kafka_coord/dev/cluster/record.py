@@ -100,7 +100,7 @@ class ClusterRecord:
 
 
 def load(directory: Path) -> ClusterRecord | None:
-    """The record in ``directory``, None if there is none. Raises :class:`DevClusterError` if it makes no sense."""
+    """The record in ``directory``, None if there is none. Raises :class:`DevClusterError` if it is malformed."""
     file = directory / FILE_NAME
     try:
         return ClusterRecord.from_json(file.read_bytes(), str(file))
@@ -117,7 +117,7 @@ def load(directory: Path) -> ClusterRecord | None:
 
 
 def save(directory: Path, record: ClusterRecord) -> None:
-    """Replace the record in ``directory``, in one step. Raises OSError."""
+    """Replaces the record in ``directory`` atomically. Raises OSError."""
     file = directory / FILE_NAME
     beside = file.with_suffix(".new")
     with beside.open("w", encoding="utf-8") as out:
@@ -128,13 +128,14 @@ def save(directory: Path, record: ClusterRecord) -> None:
 
 
 def processes_mentioning(directory: Path) -> list[tuple[int, str]]:
-    """Processes, by number, with the start of their command lines, that have a path below ``directory`` in them."""
+    """Processes whose command lines contain a path below ``directory``: maps the process id to the start of the command
+    line."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", errors="replace")
-            except OSError:  # has ended, or is somebody else's
+            except OSError:  # the process has ended, or belongs to somebody else
                 continue
             if f"{directory}/" in command:
                 found.append((int(entry.name), command[:60]))
@@ -144,5 +145,5 @@ def processes_mentioning(directory: Path) -> list[tuple[int, str]]:
 def _objects(value: Mapping[str, Any], field: str, where: str) -> list[json_fields.Json]:
     found = value.get(field)
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-        raise MalformedValue(where, f"field {field!r} is no list of objects")
+        raise MalformedValue(where, f"field {field!r} is not a list of objects")
     return found

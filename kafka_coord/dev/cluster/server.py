@@ -31,7 +31,7 @@ appender.out.layout.type = PatternLayout
 appender.out.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss.SSS}} %-5p [%t] %c{{1.}}: %m%n
 rootLogger.level = {level}
 rootLogger.appenderRef.out.ref = out
-# Ten stack traces a second for as long as a broker is down say nothing that the first line did not.
+# Otherwise, ten stack traces a second while a broker is down.
 logger.send.name = kafka.controller.RequestSendThread
 logger.send.level = error
 logger.network.name = org.apache.kafka.clients.NetworkClient
@@ -54,15 +54,15 @@ class Startable(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Start it and wait until it serves. Raises :class:`DevClusterError` if it does not."""
+        """Starts the server and waits until it serves. Raises :class:`DevClusterError` if it does not."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Let it end cleanly."""
+        """Stops it cleanly."""
 
     @abstractmethod
     def kill(self) -> None:
-        """End it as a crash would (SIGKILL)."""
+        """Kills it (SIGKILL), as a crash would."""
 
     def __enter__(self) -> Self:
         try:
@@ -81,7 +81,7 @@ class Startable(ABC):
 class JvmServer(Startable):
     """A server that can be started, ended in any way, and started again on the same data and port.
 
-    ``port`` None means any free one, chosen once. All verbs may be called from any thread.
+    ``port`` None means any free one, chosen once. All methods may be called from any thread.
     """
 
     def __init__(self, name: str, directory: Path, *, port: int | None, log_level: str) -> None:
@@ -99,12 +99,11 @@ class JvmServer(Startable):
 
     @property
     def running(self) -> bool:
-        """Whether its process runs (a paused one does)."""
+        """Whether its process runs; a paused process counts."""
         return self._process.running
 
     @property
     def pid(self) -> int | None:
-        """Its process id while it runs."""
         return self._process.pid
 
     @property
@@ -113,12 +112,12 @@ class JvmServer(Startable):
         return self._process.log
 
     def start(self, timeout_s: float = 60.0) -> None:
-        """Launch it and wait until it serves. Raises :class:`DevClusterError` if it does not within ``timeout_s``."""
+        """Starts the server and waits until it serves. Raises :class:`DevClusterError` after ``timeout_s``."""
         self.launch()
         self.wait_ready(timeout_s)
 
     def launch(self) -> None:
-        """Start the process without waiting for it, so that several start at once. Nothing if it runs."""
+        """Starts the process without waiting for it, so several can start at once. Does nothing if it is running."""
         if self.running:
             return
         if self._port_may_change and not port_is_free(self.port):
@@ -133,7 +132,7 @@ class JvmServer(Startable):
         self._process.start()
 
     def wait_ready(self, timeout_s: float = 60.0) -> None:
-        """Wait until it serves. Raises :class:`DevClusterError` with the end of its log if it does not."""
+        """Waits until it serves. Raises :class:`DevClusterError` with the end of its log if it does not."""
         self.wait_until(self.serving, timeout_s)
 
     def wait_until(self, ready: Callable[[], bool], timeout_s: float) -> None:
@@ -147,33 +146,28 @@ class JvmServer(Startable):
             self._process.wait_until(ready, timeout_s)
 
     def stop(self, timeout_s: float = 15.0) -> None:
-        """Let it end cleanly (SIGTERM), by SIGKILL if that takes longer than ``timeout_s`` seconds."""
+        """Stops the server cleanly (SIGTERM), or kills it after ``timeout_s`` seconds."""
         if self._process.stop(timeout_s):
             keep_archives(self.directory)
         else:
             discard_archives(self.directory)
 
     def kill(self) -> None:
-        """End it as a crash would (SIGKILL)."""
+        """Kills it (SIGKILL), as a crash would."""
         self._process.kill()
         discard_archives(self.directory)
 
     def pause(self) -> None:
-        """Freeze it: connections stay open, nothing is answered."""
+        """Freezes the server: its connections stay open, but it answers nothing."""
         self._process.pause()
 
     def resume(self) -> None:
-        """Let it go on after :meth:`pause`."""
+        """Resumes it after :meth:`pause`."""
         self._process.resume()
-
-    def restart(self, timeout_s: float = 60.0) -> None:
-        """Stop it cleanly if it runs, and start it on the same data and port."""
-        self.stop()
-        self.start(timeout_s)
 
     @abstractmethod
     def serving(self) -> bool:
-        """Whether it answers as a server that does its work. Never raises for a server that does not."""
+        """Whether the server answers and works. Raises nothing if it does not."""
 
     @abstractmethod
     def _prepare(self) -> JvmProgram:

@@ -15,7 +15,7 @@ from kafka_coord.zk import layout
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """One server: ``pid`` None if it does not run, ``state`` a word or two (``leader``, ``broker``, ``stopped``, …).
+    """One server: ``pid`` None if it is not running, ``state`` a word or two (``leader``, ``broker``, ``stopped``, …).
 
     ``address`` is None for a coordinator that does not serve Kafka clients.
     """
@@ -54,9 +54,9 @@ class ClusterStatus:
 
 
 def read_status(directory: Path) -> ClusterStatus:
-    """The status of the cluster in ``directory``, asked of its servers.
+    """Asks the servers in ``directory`` for their status.
 
-    Raises :class:`~kafka_coord.errors.DevClusterError` if its record cannot be understood.
+    Raises :class:`~kafka_coord.errors.DevClusterError` if the cluster's record is malformed.
     """
     directory = directory.absolute()
     found = record.load(directory)

@@ -1,4 +1,4 @@
-"""Creates, grows and deletes topics; each call returns once every live broker knows the result."""
+"""Creates, grows and deletes topics; each call returns once every live broker knows about it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kafka_coord.errors import BrokerError, NotFound, RequestRefused, Timeout
 _POLL_S = 0.05
 _AGAIN_S = 0.5
 _NO_CONTROLLER = frozenset({KafkaError.NOT_CONTROLLER, KafkaError.UNKNOWN})
-"""The errors of a broker that has just ceased, or just begun, to be the controller."""
+"""The errors of a broker that has just become the controller, or no longer is."""
 
 
 class TopicAdmin:
@@ -36,7 +36,7 @@ class TopicAdmin:
     def create(
         self, name: str, partitions: int = 1, *, replication: int = 1, config: Mapping[str, str] | None = None
     ) -> None:
-        """Create a topic; returns when each of its partitions has a leader in the metadata of every live broker.
+        """Creates a topic; returns when each of its partitions has a leader in the metadata of every live broker.
 
         Raises :class:`~kafka_coord.errors.RequestRefused` if it exists or Kafka refuses it.
         """
@@ -46,7 +46,7 @@ class TopicAdmin:
         )
 
     def add_partitions(self, name: str, total: int) -> None:
-        """Grow a topic to ``total`` partitions; returns when every live broker knows a leader of each.
+        """Grows a topic to ``total`` partitions; returns when every live broker knows a leader of each.
 
         Raises :class:`~kafka_coord.errors.RequestRefused` if it has that many already or does not exist.
         """
@@ -57,7 +57,7 @@ class TopicAdmin:
         self._await(lambda view: view.led_partitions(name) == total, f"{total} partitions of {name} with leaders")
 
     def delete(self, name: str) -> None:
-        """Delete a topic; returns when no live broker lists it and the name may be used again.
+        """Deletes a topic; returns when no live broker lists it and the name may be used again.
 
         Raises :class:`~kafka_coord.errors.RequestRefused` if it does not exist.
         """
@@ -94,8 +94,8 @@ class TopicAdmin:
         return True
 
     def _ask(self, ask: Callable[[], Mapping[str, Future[Any]]], what: str) -> None:
-        """Repeats the request until the cluster's controller has answered. If the controller has just gone, nothing was
-        done. librdkafka learns of the new one only from metadata, which it fetches every five minutes by itself.
+        """Repeats the request until the cluster's controller has answered. If the controller has just gone, the request
+        had no effect. librdkafka learns of the new controller only from metadata, which it fetches every five minutes.
         """
         deadline = time.monotonic() + self._timeout_s
         while True:
@@ -122,7 +122,7 @@ class TopicAdmin:
     def _answer(self, future: Future[Any]) -> None:
         try:
             future.result(self._timeout_s)
-        except TimeoutError:  # before librdkafka has said so itself
+        except TimeoutError:  # librdkafka has not reported a timeout itself yet
             raise Timeout(f"no broker at {self.bootstrap_servers} answered within {self._timeout_s:.0f} s") from None
 
     def _await(self, condition: Callable[[ClusterView], bool], what: str) -> None:

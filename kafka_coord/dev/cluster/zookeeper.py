@@ -68,7 +68,7 @@ class ZooKeeperServer(JvmServer):
 
     @property
     def connect_string(self) -> str:
-        """Where clients reach it, as ``host:port``."""
+        """The address for clients, as ``host:port``."""
         return f"{LOOPBACK}:{self.port}"
 
     def mode(self) -> str | None:
@@ -115,7 +115,7 @@ class ZooKeeperServer(JvmServer):
 
 
 class ZooKeeperEnsemble(Startable):
-    """Several ZooKeeper servers that replicate each other, each in a directory of its own below ``directory``."""
+    """Several ZooKeeper servers that replicate each other, each in its own directory below ``directory``."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class ZooKeeperEnsemble(Startable):
 
     @property
     def connect_string(self) -> str:
-        """Where clients reach it, as ``host:port,host:port,…``."""
+        """The addresses for clients, as ``host:port,host:port,…``."""
         return ",".join(server.connect_string for server in self.servers)
 
     def leader(self) -> ZooKeeperServer | None:
@@ -150,14 +150,14 @@ class ZooKeeperEnsemble(Startable):
         return next((server for server in self.servers if server.mode() in {"leader", "standalone"}), None)
 
     def start(self, timeout_s: float = 60.0) -> None:
-        """Start all servers that do not run, and wait until each serves."""
+        """Starts the servers that are not running and waits until each serves."""
         for server in self.servers:
             server.launch()
         for server in self.servers:
             server.wait_ready(timeout_s)
 
     def stop(self) -> None:
-        """Stop all servers, the leader last so that the others need not elect again."""
+        """Stops all servers, the leader last, so that the others need not elect again."""
         leader = self.leader() if any(server.running for server in self.servers) else None
         for server in self.servers:
             if server is not leader:
@@ -166,7 +166,7 @@ class ZooKeeperEnsemble(Startable):
             leader.stop()
 
     def kill(self) -> None:
-        """End all servers as a crash would."""
+        """Kills all servers, as a crash would."""
         for server in self.servers:
             server.kill()
 
@@ -181,14 +181,14 @@ def server_mode(port: int) -> str | None:
 
 
 def ephemeral_exists(connect_string: str, path: str) -> bool | None:
-    """Whether an ephemeral znode ``path`` (below the chroot of ``connect_string``) is there, of a live session or one
-    that has not expired yet. None if no server on loopback answers.
+    """Whether an ephemeral znode ``path`` (below the chroot of ``connect_string``) exists; its session may be live, or
+    dead but not expired yet. None if no server on loopback answers.
     """
     hosts, slash, chroot = connect_string.partition("/")
     wanted = f"{slash}{chroot}".rstrip("/") + path
     found = None
     for host in hosts.split(","):
-        # Without a session, which would outlive its use; only the standalone or leading server knows.
+        # Asks without a session, which would outlive its use. Only the standalone or leading server knows.
         _, told, answer = four_letter_word(int(host.rpartition(":")[2]), "dump").partition("Sessions with Ephemerals")
         if any(line.strip() == wanted for line in answer.splitlines()):
             return True
@@ -198,7 +198,7 @@ def ephemeral_exists(connect_string: str, path: str) -> bool | None:
 
 
 def await_no_ephemeral(connect_string: str, path: str, timeout_s: float) -> bool:
-    """Wait until the ephemeral znode ``path`` of a process that was killed has expired; False if it has not in time. It
+    """Waits until the ephemeral znode ``path`` of a killed process has expired. Returns False if it has not in time. It
     asks again if ZooKeeper does not answer. If ZooKeeper never answers, the new process reports that.
     """
     deadline = time.monotonic() + timeout_s
@@ -210,7 +210,7 @@ def await_no_ephemeral(connect_string: str, path: str, timeout_s: float) -> bool
 
 
 def four_letter_word(port: int, word: str, timeout_s: float = 5.0) -> str:
-    """What the ZooKeeper on loopback ``port`` answers to ``srvr``, ``ruok``, …; empty if it does not answer."""
+    """The answer of the ZooKeeper on loopback ``port`` to ``word`` (``srvr``, ``ruok``, …); empty if there is none."""
     chunks = bytearray()
     with _quiet_connection(port, timeout_s) as connection:
         if connection is None:

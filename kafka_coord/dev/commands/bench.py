@@ -1,4 +1,4 @@
-"""``kafka-coord bench``: measurements on this machine, beside the alternatives."""
+"""``kafka-coord bench``: measurements on this machine, compared with the alternatives."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Options = TypeVar("Options", bound="DataclassInstance")
 
 _PARTS = ("throughput", "micro-batches", "handover", "soak")
-_GROUPS_PARTS = ("requests", "passing", "join", "loading", "moving", "idle", "listing")
+_GROUPS_PARTS = ("requests", "passing", "join", "loading", "moving", "idle", "listing", "managed")
 _HTML = "kafka_coord.bench.html"
 _BARS = (Column("met"), Column("name", "BAR"), Column("wanted"), Column("found"))
 
@@ -54,6 +54,16 @@ html_option = click.option(
 )
 
 
+smoke_option = click.option(
+    "--smoke", is_flag=True, help="Run everything once, with little data, to check that it works."
+)
+
+
+def _bench_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of every bench that starts servers."""
+    return smoke_option(directory_option(html_option(output_option(command))))
+
+
 @click.group()
 def bench() -> None:
     """Measure parts of the system. A bench that needs servers starts real ones, and stops them at its end.
@@ -61,6 +71,7 @@ def bench() -> None:
     \b
     kafka-coord bench rebalance
     kafka-coord bench failover
+    kafka-coord bench dashboard
     kafka-coord bench planner
     kafka-coord bench offsets
     kafka-coord bench consume
@@ -71,24 +82,21 @@ def bench() -> None:
 
 @bench.command()
 @click.option("--rows", type=click.IntRange(100), metavar="N", help="Rows per topic. [default: 336,776]")
-@click.option("--repeat", type=click.IntRange(1, 100), metavar="N", help="How often each source reads it. [default: 5]")
+@click.option("--repeat", type=click.IntRange(1, 100), metavar="N", help="Times each source reads it. [default: 5]")
 @click.option(
     "--minutes",
     type=click.FloatRange(0, 10_000),
     default=0.0,
     metavar="N",
-    help="Then continue to read for this long, and report the Python workers' memory every minute.",
+    help="Afterwards, keep reading for this long, and report the Python workers' memory every minute.",
 )
 @click.option(
     "--only",
     type=click.Choice(_PARTS),
     multiple=True,
-    help="Only this part; repeatable.",
+    help="Measure only this part; repeatable.",
 )
-@click.option("--smoke", is_flag=True, help="Run everything once and small, to check that it works.")
-@directory_option
-@html_option
-@output_option
+@_bench_options
 def spark(
     rows: int | None,
     repeat: int | None,
@@ -144,20 +152,18 @@ def spark(
 @click.option(
     "--channel",
     type=click.Choice(["zk", "socket"]),
-    help="How members connect: each by a ZooKeeper session, or by a socket to the coordinator. [default: zk]",
+    help="How members connect: by a ZooKeeper session each, or by a socket to the coordinator. [default: zk]",
 )
 @click.option("--fetch", is_flag=True, help="Use consumers that fetch records from a real broker.")
 @click.option(
     "--compare",
     metavar="PROTOCOL,…",
     help="The same with Kafka's own group protocols, in turn and with records: classic, cooperative, kip848; and "
-    "managed: KIP-848's clients at an instance. Each with its default settings and its fastest. By default 5 times, "
-    "but a cold start and a killed member once.",
+    "their clients in groups that an instance manages: managed-classic, managed-cooperative, managed. Each with its "
+    "default settings and its fastest. With Kafka's own client, which needs a JDK: kip848-java, managed-java, "
+    "managed-java-classic, managed-java-cooperative. By default 5 times, but a cold start and a killed member once.",
 )
-@click.option("--smoke", is_flag=True, help="Run everything once and small, to check that it works.")
-@directory_option
-@html_option
-@output_option
+@_bench_options
 def rebalance(
     members: int,
     partitions: int,
@@ -183,6 +189,7 @@ def rebalance(
     kafka-coord bench rebalance --members 100 --partitions 10000 --repeat 10
     kafka-coord bench rebalance --channel socket
     kafka-coord bench rebalance --compare classic,cooperative,kip848
+    kafka-coord bench rebalance --compare kip848,managed --repeat 20
     kafka-coord bench rebalance --smoke
     """
     if fetch or compare is not None:
@@ -222,9 +229,9 @@ def _compare(
     smoke: bool,
 ) -> None:
     from kafka_coord.dev.bench.rebalance.compare import SMOKE, CompareOptions, run_compare
-    from kafka_coord.dev.bench.rebalance.contenders import PEERS
+    from kafka_coord.dev.bench.rebalance.contenders import JAVA, PEERS
 
-    known = {str(one): one for one in PEERS}
+    known = {str(one): one for one in (*PEERS, *JAVA)}
     names = [name.strip() for name in compare.split(",") if name.strip()]
     for name in names:
         if name not in known:
@@ -244,9 +251,9 @@ def _compare(
     callback=lambda _ctx, _parameter, values: tuple(_size(value) for value in values),
     help="Members and partitions per member, such as 1000x50; repeatable. [default: up to 5000x50]",
 )
-@click.option("--assignor", "assignors", metavar="NAME", multiple=True, help="Only this assignor; repeatable.")
-@click.option("--repeat", type=click.IntRange(1, 1000), metavar="N", help="How often each case is timed. [default: 5]")
-@click.option("--smoke", is_flag=True, help="Run everything once and small, to check that it works.")
+@click.option("--assignor", "assignors", metavar="NAME", multiple=True, help="Measure only this assignor; repeatable.")
+@click.option("--repeat", type=click.IntRange(1, 1000), metavar="N", help="Times each case is run. [default: 5]")
+@smoke_option
 @html_option
 @output_option
 def planner(
@@ -254,7 +261,7 @@ def planner(
 ) -> None:
     """Measure how long a decision takes, from small groups to 5,000 members with 250,000 partitions.
 
-    The bench measures each assignor by itself ('assign') and, with the default assignor, the coordinator's whole
+    The bench measures each assignor alone ('assign') and, with the default assignor, the coordinator's whole
     decision ('decide'): when nobody owns anything, when a member joins or leaves, and when topics grow by a tenth; with
     one topic, with a hundred, and with five of a hundred for each member. It reports the CPU time of one thread, needs
     no server, and takes some minutes.
@@ -285,10 +292,7 @@ def planner(
     help="Partitions per commit; repeatable. [default: 1, 10, 100, 1,000 and 10,000]",
 )
 @click.option("--seconds", type=click.FloatRange(0.1, 3600), metavar="S", help="Seconds for each size. [default: 5]")
-@click.option("--smoke", is_flag=True, help="Run everything once and small, to check that it works.")
-@directory_option
-@html_option
-@output_option
+@_bench_options
 def offsets(sizes: tuple[int, ...], seconds: float | None, smoke: bool, directory: Path | None, output: Format) -> None:
     """Measure how many offsets one member commits per second, with 1 to 10,000 partitions in a commit.
 
@@ -319,10 +323,7 @@ def offsets(sizes: tuple[int, ...], seconds: float | None, smoke: bool, director
 @click.option(
     "--repeat", type=click.IntRange(1, 1_000), metavar="N", help="Repetitions of each stop and kill. [default: 3]"
 )
-@click.option("--smoke", is_flag=True, help="Run everything once and small, to check that it works.")
-@directory_option
-@html_option
-@output_option
+@_bench_options
 def failover(
     sizes: tuple[int, ...],
     consumers: int | None,
@@ -356,6 +357,27 @@ def failover(
 
 
 @bench.command()
+@click.option("--groups", type=click.IntRange(1, 50_000), metavar="N", help="How many groups. [default: 10,000]")
+@click.option("--pages", type=click.IntRange(1, 50), metavar="N", help="Open pages of groups. [default: 10]")
+@_bench_options
+def dashboard(groups: int | None, pages: int | None, smoke: bool, directory: Path | None, output: Format) -> None:
+    """Measure what open pages of the dashboard cost the elected instance, and whether they delay its decisions.
+
+    The groups are those of `bench failover`, at rest, without brokers. The bench opens no page, then an overview, then
+    pages of groups as well. Each time it measures the CPU time at rest, and how long a joining member waits. Takes
+    some minutes.
+
+    \b
+    kafka-coord bench dashboard
+    kafka-coord bench dashboard --groups 1000 --pages 20
+    """
+    from kafka_coord.dev.bench.dashboard import SMOKE, DashboardOptions, run_dashboard_bench
+
+    options = _with(SMOKE if smoke else DashboardOptions(), groups=groups, pages=pages)
+    _measure(run_dashboard_bench, options, directory, output)
+
+
+@bench.command()
 @click.option("--consumers", type=click.IntRange(1, 9_000), metavar="N", help="Number of consumers. [default: 5,000]")
 @click.option("--groups", type=click.IntRange(1, 1_000), metavar="N", help="Number of groups. [default: 50]")
 @click.option(
@@ -365,10 +387,7 @@ def failover(
     metavar="S",
     help="Seconds with pings and commits only. [default: 60]",
 )
-@click.option("--smoke", is_flag=True, help="Run everything once and small, to check that it works.")
-@directory_option
-@html_option
-@output_option
+@_bench_options
 def sockets(
     consumers: int | None,
     groups: int | None,
@@ -379,7 +398,7 @@ def sockets(
 ) -> None:
     """Measure what thousands of consumers without ZooKeeper cost a coordinator, and how they survive its crash.
 
-    The bench starts a ZooKeeper and two instances. Each consumer has a connection of its own, the real client's link
+    The bench starts a ZooKeeper and two instances. Each consumer has its own connection, the real client's link
     and connector, and fetchers that only keep time. It measures how long it takes until all consumers are registered
     and read, what pings and commits cost, and how long an answer takes (the p99 is rounded up to a bound of the
     instance's histogram). Then it kills the elected instance: all consumers must come back to the other one with the
@@ -400,10 +419,7 @@ def sockets(
 @click.option("--records", type=click.IntRange(1_000), metavar="N", help="Records to read. [default: 1,000,000]")
 @click.option("--partitions", type=click.IntRange(1, 1_000), metavar="N", help="Partitions of the topic. [default: 12]")
 @click.option("--repeat", type=click.IntRange(1, 1_000), metavar="N", help="Repetitions with each client. [default: 5]")
-@click.option("--smoke", is_flag=True, help="Run everything once and small, to check that it works.")
-@directory_option
-@html_option
-@output_option
+@_bench_options
 def consume(
     records: int | None,
     partitions: int | None,
@@ -412,10 +428,10 @@ def consume(
     directory: Path | None,
     output: Format,
 ) -> None:
-    """Measure the records per second of the consumer, beside a plain librdkafka client, in turn.
+    """Measure the records per second of the consumer and of a plain librdkafka client, in turn.
 
     Both read the same partitions of one broker with the same settings of librdkafka, by batches and by iteration, each
-    time in a process of its own. The bench also measures how long a record takes from the producer to the application.
+    time in its own process. The bench also measures how long a record takes from the producer to the application.
 
     \b
     kafka-coord bench consume
@@ -438,12 +454,12 @@ def consume(
     "--only",
     type=click.Choice([*_GROUPS_PARTS]),
     multiple=True,
-    help="Only this part; repeatable.",
+    help="Measure only this part; repeatable.",
 )
 @click.option(
     "--compare",
     type=click.Choice(["kafka"]),
-    help="Measure the broker's own group coordinator as well, in turn.",
+    help="Also measure the broker's own group coordinator, in turn.",
 )
 @click.option(
     "--seconds", type=click.FloatRange(0.1, 3600), metavar="S", help="Seconds of each measurement. [default: 4]"
@@ -454,16 +470,13 @@ def consume(
     metavar="N",
     help="Measurements of each coordinator, alternating. [default: 2]",
 )
-@click.option("--joins", type=click.IntRange(1, 1_000), metavar="N", help="How often a member joins. [default: 5]")
+@click.option("--joins", type=click.IntRange(1, 1_000), metavar="N", help="How many times a member joins. [default: 5]")
 @click.option("--records", type=click.IntRange(1_000), metavar="N", help="Offset records to load. [default: 1,000,000]")
 @click.option(
     "--groups", type=click.IntRange(50), metavar="N", help="Groups that move, or are listed. [default: 10,000]"
 )
 @click.option("--connections", type=click.IntRange(10, 9_000), metavar="N", help="Idle connections. [default: 5,000]")
-@click.option("--smoke", is_flag=True, help="Run everything once and small, to check that it works.")
-@directory_option
-@html_option
-@output_option
+@_bench_options
 def groups(
     only: tuple[str, ...],
     compare: str | None,
@@ -472,9 +485,9 @@ def groups(
     output: Format,
     **given: float | None,
 ) -> None:
-    """Measure the listener for stock Kafka clients, beside the coordinator of the broker itself.
+    """Measure the listener for stock Kafka clients, compared with the broker's own coordinator.
 
-    The bench starts ZooKeeper, one broker and an instance beside it (two of each for the part "moving"), and sends
+    The bench starts ZooKeeper, one broker and an instance beside it (two for "moving", three for "managed"), and sends
     requests prepared beforehand. CPU is that of the process that answers, as the kernel counts it.
 
     \b
@@ -485,6 +498,7 @@ def groups(
     moving    a broker with its instance is killed; 10,000 groups move to another
     idle      5,000 members that send heartbeats and nothing else
     listing   operators' commands about 10,000 groups
+    managed   5,000 KIP-848 members in 50 groups on three instances; one more joins a group and leaves it
 
     \b
     kafka-coord bench groups --compare kafka
@@ -513,7 +527,7 @@ def _with(options: Options, **given: object) -> Options:
 def _measure(
     run: Callable[[Options, Path, OnProgress], BenchReport], options: Options, directory: Path | None, output: Format
 ) -> None:
-    """Runs a bench in that directory, and shows its results."""
+    """Runs a bench in ``directory`` and shows its results."""
     with _working_in(directory) as where:
         report = run(options, where, note)
     _show(output, report)

@@ -1,4 +1,4 @@
-"""``kafka-coord demo``: the whole system does its main job, and the demo verifies that it did."""
+"""``kafka-coord demo``: runs the whole system on real flights, breaks it, and verifies the result."""
 
 from __future__ import annotations
 
@@ -50,13 +50,16 @@ _CHECKS = (Column("verified", ""), Column("claim"), Column("found"))
 )
 @click.option(
     "--clients",
-    type=click.Choice(["own", "kafka"]),
+    type=click.Choice(["own", "kafka", "mixed"]),
     default="own",
     show_default=True,
-    help="The kind of consumers: this project's, or stock Kafka clients whose bootstrap.servers name the coordinators.",
+    help="The kind of consumers: this project's, stock Kafka clients whose bootstrap.servers name the coordinators, or "
+    "every kind in one group.",
 )
 @click.option("--records", type=int, metavar="N", help="How many flights. [default: all 336,776]")
-@click.option("--seconds", type=click.FloatRange(5, 3600), metavar="S", help="How long the consumers take, about.")
+@click.option(
+    "--seconds", type=click.FloatRange(5, 3600), metavar="S", help="About how long the consumers should take."
+)
 @click.option("--brokers", type=click.IntRange(2, 9), default=3, show_default=True, metavar="N")
 @click.option(
     "--seed",
@@ -80,8 +83,8 @@ _CHECKS = (Column("verified", ""), Column("claim"), Column("found"))
     show_default=True,
     help="Where to write the HTML report.",
 )
-@click.option("--keep", is_flag=True, help="Leave the cluster running, and say how to look at it.")
-@click.option("--no-live", is_flag=True, help="Print one line per event, as without a terminal.")
+@click.option("--keep", is_flag=True, help="Leave the cluster running, and print commands to inspect it.")
+@click.option("--no-live", is_flag=True, help="Print one line per event, as if there were no terminal.")
 def demo(
     quick: bool,
     spark: bool | None,
@@ -113,11 +116,15 @@ def demo(
     leadership of the group's log moves to another broker. The demo also verifies that no acknowledged commit was lost.
     It takes about a minute.
 
+    With --clients mixed every kind of consumer is in one group: stock clients of both group protocols, a Spark query
+    and this project's consumers. One of each kind is killed, and the elected coordinator. It takes about two minutes.
+
     \b
     kafka-coord demo
     kafka-coord demo --quick --no-live
     kafka-coord demo --quick --channel socket
     kafka-coord demo --clients kafka
+    kafka-coord demo --clients mixed --quick
     kafka-coord demo --keep --dir /tmp/demo
 
     Exit code 0 only if verified, 10 if not.
@@ -166,7 +173,6 @@ def demo(
 
 
 def _require_writable(report: Path) -> None:
-    """Checked before the run, not after it."""
     try:
         report.absolute().parent.mkdir(parents=True, exist_ok=True)
         there = report.exists()
@@ -231,7 +237,7 @@ def _tell_how_to_look(options: DemoOptions, directory: Path) -> None:
     own = f"  kafka-coord groups history {options.group}\n"
     stock = f"  any Kafka client or admin tool with bootstrap.servers={found.instance_servers}\n"
     click.echo(
-        "\nThe cluster runs on; the consumers have left. To look at it:\n"
+        "\nThe cluster is still running; the consumers have left. To inspect it:\n"
         f"  export KAFKA_COORD_ZOOKEEPER={found.zookeeper}\n"
         f"  kafka-coord groups describe {options.group}\n"
         f"{stock if found.instance_servers else own}"

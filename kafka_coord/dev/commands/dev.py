@@ -66,7 +66,7 @@ def dev() -> None:
     "--coordinators/--no-coordinators",
     default=True,
     show_default=True,
-    help="One beside each broker; Kafka clients can use them.",
+    help="Start an instance beside each broker, which Kafka clients can use.",
 )
 @click.option(
     "--channel-port",

@@ -25,13 +25,18 @@ if TYPE_CHECKING:
 @click.option("--pattern", metavar="REGEX", help="Instead of --topics: every topic whose name matches.")
 @output_directory
 @click.option("--consumer-id", type=CONSUMER, help="This application's name in the group. [default: generated]")
-@click.option("--checkpoint", metavar="DIR", help="Spark's checkpoint, for this application alone. [default: in DIR]")
+@click.option(
+    "--checkpoint", metavar="DIR", help="Spark's checkpoint, which no other application may use. [default: in DIR]"
+)
 @click.option(
     "--trigger", default="1 second", show_default=True, metavar="TIME", help="How often a micro-batch begins."
 )
-@click.option("--once", is_flag=True, help="Write the records that exist now, and end.")
+@click.option("--once", is_flag=True, help="Write the records that exist now, then stop.")
 @click.option(
-    "--max-offsets", type=click.IntRange(1), metavar="N", help="The most records in a micro-batch. [default: 1,000,000]"
+    "--max-offsets",
+    type=click.IntRange(1),
+    metavar="N",
+    help="The maximum number of records in a micro-batch. [default: 1,000,000]",
 )
 @click.option(
     "--starting-offsets",
@@ -88,7 +93,7 @@ def flights(
     log = log or options.root / "logs" / f"{name}.log"
     with (
         job_session(f"kafka-coord flights {name}", master, conf, log) as spark,
-        stopping_at_signals() as stopping,  # after Spark, which sets a handler of its own when it starts
+        stopping_at_signals() as stopping,  # after Spark, which sets its own handler when it starts
     ):
         note(f"{name} joins the group {group}; Ctrl-C lets it leave")
         ended = run_stream(spark, options, decoded, stopping.event, _SeldomNotes())
@@ -188,8 +193,8 @@ def show_report(output: Format, report: DelayReport) -> None:
 
 
 def _source_options(settings: Settings) -> dict[str, str]:
-    """The connection as the source takes it. It reads the file of settings and the environment itself, so that no
-    secret in them becomes an option that Spark keeps."""
+    """The connection as options of the source. The source reads the settings file and the environment itself, so that
+    none of their secrets becomes an option that Spark keeps."""
     zookeeper, config = settings.zookeeper, given_config()
     kafka = {
         f"kafka.{name}": str(value)
@@ -201,7 +206,7 @@ def _source_options(settings: Settings) -> dict[str, str]:
 
 
 class _SeldomNotes:
-    """Notes progress every few seconds at most, because micro-batches may be many."""
+    """Notes progress every few seconds at most, because there may be many micro-batches."""
 
     def __init__(self, every_s: float = 5.0) -> None:
         self._every_s = every_s

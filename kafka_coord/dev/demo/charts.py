@@ -1,4 +1,4 @@
-"""The pictures of a run, as SVG that inherits the page's colours (classes ``c0`` … for consumers)."""
+"""The charts of a run, as SVG that inherits the page's colours (classes ``c0`` … for consumers)."""
 
 from __future__ import annotations
 
@@ -161,7 +161,6 @@ def _coordinator_lane(frame: _Frame, y: float) -> Markup:
 
 
 def rate_chart(timeline: Timeline) -> Markup:
-    """Records a second, stacked by consumer."""
     top, height = 14.0, 190.0
     frame = _Frame(timeline, top, top + height)
     per_s = 1000 / timeline.rate_bucket_ms

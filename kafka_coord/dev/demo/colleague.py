@@ -1,4 +1,4 @@
-"""A process with a plain consumer that shares a group and a table with Spark applications."""
+"""A plain consumer, in its own process, that shares a group and a table with Spark applications."""
 
 from __future__ import annotations
 
@@ -23,10 +23,13 @@ _WAIT_S = 0.5
 def main(
     arguments: Sequence[str] | None = None, *, rows: Callable[[Sequence[Record]], pyarrow.Table] = as_arrow
 ) -> int:
-    """Runs the process; ``rows`` turns records into rows. The exit code is 0 after a clean leave, else the error's."""
+    """Runs the process; ``rows`` turns records into rows. The exit code is 0 after a clean leave, otherwise the
+    error's."""
     parser = member_arguments("kafka_coord.dev.demo.colleague", __doc__)
     parser.add_argument("--table", required=True, type=Path)
-    parser.add_argument("--batch", required=True, type=int, help="records in one append, about one a second")
+    parser.add_argument(
+        "--batch", required=True, type=int, help="records per append; there is about one append a second"
+    )
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     stopping = stopping_event()

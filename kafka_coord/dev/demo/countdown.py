@@ -12,7 +12,7 @@ from kafka_coord.dev.cluster.flights import FLIGHTS
 from kafka_coord.dev.demo.options import Clients, DemoOptions
 
 _SPARK_S = 60.0
-"""The second group: from the start of its processes to its report."""
+"""How long the second group takes, from the start of its processes to its report."""
 
 
 class Part(StrEnum):
@@ -82,7 +82,6 @@ class Countdown:
 
     @property
     def took(self) -> tuple[Took, ...]:
-        """The finished parts."""
         with self._lock:
             return tuple(self._took)
 

@@ -75,13 +75,9 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """Everything one consumer wrote. ``left_ms`` is the time of its clean leave, None if there was none. Only stock
-    clients record their acknowledged commits.
-    """
+    """Everything one consumer wrote. Only stock clients record their acknowledged commits."""
 
     consumer: str
-    joined_ms: int | None = None
-    left_ms: int | None = None
     runs: tuple[Run, ...] = ()
     handed: tuple[Handed, ...] = ()
     commits: tuple[Acknowledged, ...] = ()
@@ -113,12 +109,6 @@ class JournalWriter:
     ) -> None:
         self._file.close()
 
-    def joined(self, at_ms: int) -> None:
-        self._write({"at_ms": at_ms, "event": "joined"})
-
-    def left(self, at_ms: int) -> None:
-        self._write({"at_ms": at_ms, "event": "left"})
-
     def handed(self, at_ms: int, change: Change, partitions: PartitionSet) -> None:
         self._write({"at_ms": at_ms, "event": str(change), "partitions": partitions.to_json()})
 
@@ -142,7 +132,6 @@ def read_journal(path: Path, consumer: str) -> Journal:
     """Reads the journal of ``consumer``. It ignores an incomplete last line; a missing file is an empty journal. Raises
     :class:`~kafka_coord.errors.MalformedValue` with the line for any other fault.
     """
-    joined = left = None
     runs: list[Run] = []
     handed: list[Handed] = []
     commits: list[Acknowledged] = []
@@ -156,16 +145,12 @@ def read_journal(path: Path, consumer: str) -> Journal:
             elif event == "committed":
                 offsets = {TopicPartition(str(t), int(p)): int(offset) for t, p, offset in value["offsets"]}
                 commits.append(Acknowledged(at_ms, offsets))
-            elif event == "joined":
-                joined = at_ms
-            elif event == "left":
-                left = at_ms
             else:
                 partitions = PartitionSet.from_json(value["partitions"], where)
                 handed.append(Handed(at_ms, Change(event), partitions))
         except (ValueError, TypeError, KeyError) as error:
             raise MalformedValue(where, f"not a line of a journal ({error!r})") from error
-    return Journal(consumer, joined, left, tuple(runs), tuple(handed), tuple(commits))
+    return Journal(consumer, tuple(runs), tuple(handed), tuple(commits))
 
 
 def _whole_lines(path: Path) -> list[bytes]:

@@ -26,15 +26,14 @@ _COLOURS = ("bright_blue", "dark_orange", "green3", "medium_purple1", "gold3", "
 _BAR_CELLS = 18
 _PROGRESS_CELLS = 36
 _WIDE = 112
-"""On terminals at least this wide, events appear beside the partitions instead of below them."""
+"""On terminals at least this wide, events appear next to the partitions instead of below them."""
 _EVENTS_BESIDE, _EVENTS_BELOW = 9, 3
 _OBEYED_SHOWN_S = 4.0
 
 
 class Acknowledged:
     """The commands that consumers carried out recently. Most wait for only some tens of ms, too short to see; a change
-    of owners shows that they were carried out. ``verbs`` are the words for partitions that were taken away and for
-    those that were given.
+    of owners shows that they were carried out. ``verbs`` are the words for taking partitions away and for giving them.
     """
 
     def __init__(self, verbs: tuple[str, str] = ("stop-fetcher", "start-fetcher")) -> None:
@@ -128,7 +127,6 @@ class LiveView(PlainView):
                     self.console.print(line, soft_wrap=True)
 
     def picture(self, view: GroupView) -> Table:
-        """One frame."""
         if view.sample is not None:
             self._acknowledged.notice(view.sample.owners, time.monotonic())
         frame = Table.grid(padding=(0, 0))

@@ -20,16 +20,29 @@ class ChannelChoice(StrEnum):
 
 
 class Clients(StrEnum):
-    """The kind of consumers: this project's, or stock Kafka clients."""
+    """The consumers: this project's, stock Kafka clients in a client-assigned group, or every kind in one group."""
 
     OWN = "own"
     KAFKA = "kafka"
+    MIXED = "mixed"
+
+
+class Kind(StrEnum):
+    """What a consumer is: this project's, a stock client of one of Kafka's two group protocols, or a Spark query."""
+
+    OWN = "own"
+    CONSUMER = "consumer"
+    CLASSIC = "classic"
+    SPARK = "spark"
+
+
+_MIX = (Kind.SPARK, Kind.CONSUMER, Kind.CLASSIC, Kind.OWN, Kind.CONSUMER, Kind.CLASSIC, Kind.OWN)
 
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
     """The demo writes ``records`` flights to ``partitions`` before the consumers begin. When the topic has grown to
-    ``grown_partitions``, it writes the first ``again`` of them once more, to the new partitions only. The consumers'
+    ``grown_partitions``, it writes the first ``again`` of them again, to the new partitions only. The consumers'
     pace is limited so that they need about ``seconds``. ``seed`` decides which consumer is killed, which leaves, and
     when exactly. It takes ``session_timeout_ms`` until others notice a killed coordinator, or a killed consumer with a
     ZooKeeper session. With ``spark``, a second group of Spark queries and a plain consumer reads the first
@@ -59,14 +72,20 @@ class DemoOptions:
                 f"and {FLIGHTS:,} (there are no more flights)"
             )
         if self.brokers < 2:
-            raise SettingsError(f"--brokers {self.brokers}: at least 2, for one coordinator is killed and one goes on")
-        if self.clients is Clients.KAFKA and (self.spark or self.channel is not ChannelChoice.ZOOKEEPER):
-            raise SettingsError("--clients kafka plays with stock Kafka clients alone: leave out --spark and --channel")
+            raise SettingsError(f"--brokers {self.brokers}: at least 2, because one coordinator is killed")
+        if self.clients is not Clients.OWN and (self.spark or self.channel is not ChannelChoice.ZOOKEEPER):
+            raise SettingsError(f"--clients {self.clients} chooses the consumers: leave out --spark and --channel")
+
+    def kind(self, number: int) -> Kind:
+        """The kind of the consumer with this number (from 1)."""
+        if self.clients is Clients.MIXED:
+            return _MIX[(number - 1) % len(_MIX)]
+        return Kind.CLASSIC if self.clients is Clients.KAFKA else Kind.OWN
 
     def by_bootstrap(self, number: int) -> bool:
-        """Whether the consumer of this number (from 1) gets the coordinators' addresses instead of ZooKeeper's."""
+        """Whether the consumer with this number (from 1) gets the coordinators' addresses instead of ZooKeeper's."""
         return (
-            self.clients is Clients.KAFKA
+            self.kind(number) in {Kind.CONSUMER, Kind.CLASSIC}
             or self.channel is ChannelChoice.SOCKET
             or (self.channel is ChannelChoice.MIXED and number % 2 == 0)
         )
@@ -86,28 +105,34 @@ class DemoOptions:
 
     @property
     def spark_topic(self) -> str:
-        """The topic that group reads."""
+        """The topic that the group :attr:`spark_group` reads."""
         return f"{self.topic}-spark"
 
     @property
     def again(self) -> int:
-        """How many flights are written once more."""
         return self.records // 12
 
     @property
     def total(self) -> int:
-        """All records."""
         return self.records + self.again
 
     @property
     def records_per_s(self) -> float:
-        """The pace of one consumer in records per second; a little less than three work on average."""
-        return self.total / self.seconds / 2.8
+        """The pace of one consumer in records per second, chosen so that the group, which does not always have all its
+        consumers, works for about ``seconds``."""
+        return self.total / self.seconds / (self.consumers - 0.2)
 
 
 _QUICK = DemoOptions(records=36_000, seconds=14.0, spark=False, shared_records=24_000)
 _STOCK = DemoOptions(records=80_000, seconds=22.0, spark=False, session_timeout_ms=4_000, clients=Clients.KAFKA)
 _QUICK_STOCK = replace(_STOCK, records=24_000, seconds=8.0, partitions=6, grown_partitions=8)
+_MIXED = replace(_STOCK, records=200_000, seconds=60.0, clients=Clients.MIXED, consumers=len(_MIX))
+_QUICK_MIXED = replace(_MIXED, records=80_000, seconds=40.0)
+_BASES = {
+    Clients.OWN: (DemoOptions(), _QUICK),
+    Clients.KAFKA: (_STOCK, _QUICK_STOCK),
+    Clients.MIXED: (_MIXED, _QUICK_MIXED),
+}
 
 
 def chosen(
@@ -125,10 +150,7 @@ def chosen(
 
     Raises :class:`~kafka_coord.errors.SettingsError`.
     """
-    if Clients(clients) is Clients.KAFKA:
-        base = _QUICK_STOCK if quick else _STOCK
-    else:
-        base = _QUICK if quick else DemoOptions()
+    base = _BASES[Clients(clients)][quick]
     return replace(
         base,
         records=records or base.records,

@@ -1,4 +1,4 @@
-"""The page that shows a run: one self-contained HTML file."""
+"""Writes the report of a run: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class RunReport:
     """The contents of the page. ``failover_ms`` is the time from the coordinator's kill to the next election, and
-    ``failover_records`` the number of records that the group consumed meanwhile (None: no coordinator was killed).
+    ``failover_records`` the number of records that the group consumed in that time (None: no coordinator was killed).
     ``steps`` are the demo's steps and their seconds, ``setting`` is one sentence about the parts, and ``shared``
     describes the second group. ``stock`` is true if the consumers were stock Kafka clients.
     """
@@ -42,7 +42,6 @@ class RunReport:
 
 
 def render(report: RunReport) -> str:
-    """The whole page."""
     return page(
         f"kafka-coord demo: group {report.group}",
         *_top(report),
@@ -284,7 +283,7 @@ def _airlines(report: RunReport) -> Markup:
         tag("h2", "The group's results"),
         tag(
             "p",
-            "Flights and delays per airline, each record counted once, beside the input's own numbers.",
+            "Flights and delays per airline, each record counted once, next to the numbers from the input.",
             class_="note",
         ),
         tag("div", tag("table", tag("thead", header), tag("tbody", *rows)), class_="scroll"),

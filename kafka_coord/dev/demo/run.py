@@ -1,4 +1,4 @@
-"""The demo from beginning to end: cluster, records, scenario, verification, report."""
+"""Runs the demo: cluster, records, scenario, verification, report."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.demo.countdown import Part, Took
 from kafka_coord.dev.demo.expected import AirlineTotal, count_input
 from kafka_coord.dev.demo.journal import now_ms
+from kafka_coord.dev.demo.mixed import MixedScenario, MixedWatcher
 from kafka_coord.dev.demo.options import ChannelChoice, Clients, DemoOptions
 from kafka_coord.dev.demo.report import RunReport, render
 from kafka_coord.dev.demo.scenario import Scenario
 from kafka_coord.dev.demo.stock.scenario import StockScenario
 from kafka_coord.dev.demo.stock.watching import StockWatcher
-from kafka_coord.dev.demo.timeline import EventKind, Timeline, assemble, consumed_between
+from kafka_coord.dev.demo.timeline import EventKind, Timeline, assemble, consumed_between, with_seen_changes
 from kafka_coord.dev.demo.verification import Evidence, Verification, verify
 from kafka_coord.dev.demo.view import PlainView, Step
 from kafka_coord.dev.demo.watching import Watcher
@@ -47,6 +48,12 @@ _CHANNEL_WORDS = {
     ChannelChoice.ZOOKEEPER: "",
     ChannelChoice.SOCKET: ", without ZooKeeper, over a socket to the coordinator",
     ChannelChoice.MIXED: ", every other one without ZooKeeper, over a socket to the coordinator",
+}
+
+
+_CLIENT_WORDS = {
+    Clients.KAFKA: ", a stock Kafka client (confluent-kafka)",
+    Clients.MIXED: ": stock Kafka clients (confluent-kafka) of both group protocols, a Spark query, and this project's",
 }
 
 
@@ -71,7 +78,11 @@ def run_demo(options: DemoOptions, directory: Path, report: Path, view: PlainVie
 
     def serve(broker: KafkaBroker) -> Sequence[str]:
         listening = ["--listen-channel", channels[broker.broker_id]] if channels else []
-        return [*serve_command(broker), "--session-timeout-ms", str(options.session_timeout_ms), *listening]
+        timeouts = ["--session-timeout-ms", str(options.session_timeout_ms)]
+        if options.clients is Clients.MIXED:
+            timeouts += ["--kafka-consumer-session-timeout-ms", str(options.consumers_session_ms)]
+            timeouts += ["--managed-groups", options.group]  # a classic client may be the first to join
+        return [*serve_command(broker), *timeouts, *listening]
 
     parts = f"ZooKeeper, {options.brokers} brokers of Kafka {KAFKA_VERSION}, a coordinator beside each"
     with view.step(f"Starting {parts}", Part.START) as up:
@@ -81,7 +92,7 @@ def run_demo(options: DemoOptions, directory: Path, report: Path, view: PlainVie
             coordinators=True,
             coordinator_command=serve,
             kafka_settings=KafkaSettings(
-                replication=min(options.brokers, 3), for_instances=options.clients is Clients.KAFKA
+                replication=min(options.brokers, 3), for_instances=options.clients is not Clients.OWN
             ),
             on_progress=up.progress,
         )
@@ -125,7 +136,8 @@ def _with_cluster(
         if isinstance(watcher, StockWatcher):
             scenario: Scenario = StockScenario(options, cluster, store, watcher, workforce, view)
         else:
-            scenario = Scenario(options, cluster, watcher, workforce, view, check)
+            of_kind = MixedScenario if options.clients is Clients.MIXED else Scenario
+            scenario = of_kind(options, cluster, watcher, workforce, view, check)
         doing = f"Playing: {options.consumers} consumers, and what happens to them"
         with view.step(doing, Part.PLAY, ticks=False) as playing:
             with view.playing():
@@ -136,7 +148,8 @@ def _with_cluster(
             decisions = watcher.history()
             workforce.dismiss(*workforce.working)
             expected = count_input(options.records, options.again)
-            evidence = Evidence(ends, committed, options.total, workforce.journals(), scenario.killings, expected)
+            journals = [with_seen_changes(journal, watcher.samples) for journal in workforce.journals()]
+            evidence = Evidence(ends, committed, options.total, journals, scenario.killings, expected)
             verification = verify(evidence)
             verifying.outcome = "verified" if verification.passed else "NOT verified"
         shared = None
@@ -153,9 +166,8 @@ def _with_cluster(
 
 
 def _watcher(options: DemoOptions, cluster: DevCluster, store: Store, view: PlainView) -> Watcher:
-    if options.clients is Clients.KAFKA:
-        return StockWatcher(store, cluster.bootstrap_servers, options.group, options.topic, view.update)
-    return Watcher(store, cluster.bootstrap_servers, options.group, options.topic, view.update)
+    kinds = {Clients.OWN: Watcher, Clients.KAFKA: StockWatcher, Clients.MIXED: MixedWatcher}
+    return kinds[options.clients](store, cluster.bootstrap_servers, options.group, options.topic, view.update)
 
 
 def _shared(sharing: Future[Shared], view: PlainView) -> Shared:
@@ -250,7 +262,7 @@ def _run_report(
 
 def _setting(options: DemoOptions) -> str:
     stock = options.clients is Clients.KAFKA
-    consumers = ", a stock Kafka client (confluent-kafka)" if stock else _CHANNEL_WORDS[options.channel]
+    consumers = _CLIENT_WORDS.get(options.clients, _CHANNEL_WORDS[options.channel])
     again = (
         "The killed coordinator starts again once its session has ended"
         if stock
@@ -258,7 +270,7 @@ def _setting(options: DemoOptions) -> str:
     )
     return (
         f"Real parts on one machine: ZooKeeper, {options.brokers} brokers of Kafka {KAFKA_VERSION}, a coordinator "
-        f"process beside each, and every consumer a process of its own{consumers}. {again}, after "
+        f"process beside each, and every consumer its own process{consumers}. {again}, after "
         f"{options.session_timeout_ms / 1000:g} seconds; a dead consumer is noticed after "
         f"{options.consumers_session_ms / 1000:g}."
     )

@@ -1,4 +1,4 @@
-"""The scenario: what happens to the group while it works, one event after the other."""
+"""The scenario: the events that happen to the group while it works, in order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kafka_coord.dev.cluster.cluster import DevCluster
 from kafka_coord.dev.cluster.flights import read_flights
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.demo.journal import Killing, now_ms
-from kafka_coord.dev.demo.options import DemoOptions
+from kafka_coord.dev.demo.options import DemoOptions, Kind
 from kafka_coord.dev.demo.timeline import Event, EventKind
 from kafka_coord.dev.demo.view import PlainView
 from kafka_coord.dev.demo.watching import GroupNow, GroupView, Watcher
@@ -90,10 +90,12 @@ class Scenario:
         at_ms = now_ms()
         name = self._workforce.hire()
         self._note(EventKind.JOINED, f"{name} joins and takes its share", at_ms)
-        self._wait_until_settled(lambda found: name in _owners(found), f"{name} with partitions of its own")
+        self._wait_until_settled(lambda found: name in _owners(found), f"{name} with its own partitions")
 
-    def _kill(self) -> None:
-        victim = self._random.choice(self._workforce.working)
+    def _kill(self, kind: Kind | None = None) -> None:
+        """Kills a random consumer, of this kind if one is given."""
+        working = self._workforce.working
+        victim = self._random.choice([name for name in working if kind in {None, self._workforce.kind(name)}])
         self._workforce.kill(victim)
         at_ms = now_ms()
         held = self._left_behind(victim)

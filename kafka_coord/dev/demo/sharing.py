@@ -1,6 +1,6 @@
 """The demo's second group: Spark queries and a plain consumer share a topic, and write one table.
 
-It plays beside the first group. ``spark-1`` is a separate application and is killed half-way; ``spark-2`` and the later
+It runs alongside the first group. ``spark-1`` is a separate application, killed half-way; ``spark-2`` and the later
 ``spark-3`` are queries of another application, which also writes the report. The table must hold every record once, and
 the report must equal the input.
 """
@@ -61,7 +61,7 @@ class Shared:
 
 
 class Sharing:
-    """Plays the second group's scenario once, in ``directory``, beside all other work of the cluster."""
+    """Plays the second group's scenario once, in ``directory``, alongside all other work of the cluster."""
 
     def __init__(
         self, options: DemoOptions, cluster: DevCluster, store: Store, directory: Path, view: PlainView
@@ -229,7 +229,7 @@ class Sharing:
     def _offsets(self) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         """The end offset and the committed offset of each partition."""
         rows = self._watcher.describe().offsets
-        places = [(TopicPartition(row.topic, row.partition), row) for row in rows]
+        places = [(row.tp, row) for row in rows]
         return (
             {tp: row.end_offset for tp, row in places if row.end_offset is not None},
             {tp: row.committed_offset for tp, row in places if row.committed_offset is not None},

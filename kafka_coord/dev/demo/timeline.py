@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from kafka_coord.dev.demo.journal import Change, Journal, Killing
-from kafka_coord.model import Decision, TopicPartition
+from kafka_coord.dev.demo.journal import Change, Handed, Journal, Killing
+from kafka_coord.model import Decision, PartitionSet, TopicPartition
 
 
 class EventKind(StrEnum):
@@ -35,13 +35,15 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A view of the group: each partition's committed offset, end offset and owner, and the outstanding commands."""
+    """A view of the group: each partition's committed offset, end offset and owner, and the outstanding commands. It
+    was read between ``asked_ms`` and ``at_ms``."""
 
     at_ms: int
     committed: Mapping[TopicPartition, int]
     ends: Mapping[TopicPartition, int]
     owners: Mapping[TopicPartition, str] = field(default_factory=dict)
     pending: Mapping[str, int] = field(default_factory=dict)
+    asked_ms: int | None = None
 
     def lag(self, partition: TopicPartition) -> int:
         """The number of records of the partition that are not committed yet."""
@@ -63,8 +65,8 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A consumer's hold on a partition, from start-fetcher to stop-fetcher, and the number of records it consumed
-    meanwhile.
+    """A consumer's hold on a partition, from start-fetcher to stop-fetcher, and the number of records consumed during
+    it.
     """
 
     partition: TopicPartition
@@ -77,7 +79,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Reign:
-    """A coordinator's time, from its election to its end; ``broker_id`` is that of the broker it runs beside."""
+    """A coordinator's time, from its election to its end; ``broker_id`` is the id of the broker beside it."""
 
     broker_id: int
     epoch: int
@@ -97,7 +99,7 @@ class Handover:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The whole run. ``rates`` are records per ``rate_bucket_ms`` from ``from_ms`` on, by consumer."""
+    """The whole run. ``rates`` are records per ``rate_bucket_ms`` since ``from_ms``, by consumer."""
 
     from_ms: int
     to_ms: int
@@ -116,7 +118,6 @@ class Timeline:
         return max(1, self.to_ms - self.from_ms)
 
     def seconds(self, at_ms: int) -> float:
-        """Seconds since the beginning."""
         return (at_ms - self.from_ms) / 1000
 
 
@@ -171,6 +172,25 @@ def spans_of(journals: Sequence[Journal], killings: Sequence[Killing], until_ms:
     return tuple(sorted(spans, key=lambda span: (span.partition, span.from_ms)))
 
 
+def with_seen_changes(journal: Journal, samples: Iterable[Sample]) -> Journal:
+    """Returns the journal. If its consumer cannot record which partitions it got (a Spark query), adds the holds that
+    the samples show, which are never longer than the real ones.
+    """
+    if journal.handed:
+        return journal
+    handed: list[Handed] = []
+    held: frozenset[TopicPartition] = frozenset()
+    before_ms = 0
+    for sample in samples:
+        owned = frozenset(partition for partition, owner in sample.owners.items() if owner == journal.consumer)
+        if stopped := held - owned:
+            handed.append(Handed(before_ms, Change.STOPPED, PartitionSet.of(stopped)))
+        if started := owned - held:
+            handed.append(Handed(sample.at_ms, Change.STARTED, PartitionSet.of(started)))
+        held, before_ms = owned, sample.at_ms if sample.asked_ms is None else sample.asked_ms
+    return replace(journal, handed=tuple(handed))
+
+
 class _Counted:
     """Counts the records of one journal by partition and time."""
 
@@ -212,7 +232,6 @@ def overlaps_of(spans: Iterable[Span]) -> tuple[str, ...]:
 
 
 def rates_of(journals: Sequence[Journal], from_ms: int, to_ms: int, bucket_ms: int) -> dict[str, tuple[int, ...]]:
-    """Records processed per bucket, by consumer."""
     buckets = max(1, -(-(to_ms - from_ms) // bucket_ms))
     rates = {}
     for journal in journals:

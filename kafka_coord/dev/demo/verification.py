@@ -108,7 +108,7 @@ def verify(evidence: Evidence) -> Verification:
 
 @dataclass(slots=True)
 class _Tally:
-    """How often each offset was consumed: in all, by a killed consumer after its last commit (``tails``), and by a
+    """How many times each offset was consumed: in all, by a killed consumer after its last commit (``tails``), and by a
     consumer that lost its membership, after its last acknowledged commit (``lost``). ``losses`` are those commits.
     """
 
@@ -236,7 +236,7 @@ def _one_owner(spans: Sequence[Span]) -> Check:
 
 
 def _not_interrupted(spans: Sequence[Span]) -> Check:
-    """Checks that no partition was stopped and then started by the same owner. A lost membership is no interruption."""
+    """Checks that no partition was stopped and then started by the same owner. A lost membership does not count."""
     differences = [
         f"{after.partition}: {after.consumer} was stopped and, {after.from_ms - before.to_ms} ms later, started again"
         for before, after in pairwise(spans)
@@ -273,7 +273,7 @@ def _delays(evidence: Evidence, tally: _Tally) -> Check:
                 f"{there.delay_minutes:,} over {there.arrived:,} in the input"
             )
     minutes = sum(total.delay_minutes for total in tally.totals.values())
-    return Check("delays per airline equal the input's", f"{minutes:,} minutes in all", _bounded(differences))
+    return Check("delays per airline match the input", f"{minutes:,} minutes in all", _bounded(differences))
 
 
 def _all_committed(evidence: Evidence) -> Check:

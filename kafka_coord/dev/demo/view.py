@@ -1,4 +1,4 @@
-"""Shows the demo's progress in lines; ``live`` draws a picture of it on a terminal."""
+"""Shows the demo's progress line by line; ``live`` draws a picture of it on a terminal."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Step:
 
 
 class PlainView:
-    """Prints the demo's progress in lines, for pipes, files and continuous integration. Thread-safe. ``steps`` are the
+    """Prints the demo's progress line by line, for pipes, files and CI. Thread-safe. ``steps`` are the
     finished steps and their seconds; ``countdown`` estimates the remaining time.
     """
 
@@ -76,7 +76,6 @@ class PlainView:
         self._committed: tuple[float, int] | None = None
 
     def say(self, line: str) -> None:
-        """Prints a line."""
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def step(self, what: str, part: Part, *, ticks: bool = True) -> Step:
@@ -84,7 +83,7 @@ class PlainView:
         return Step(self, what, part, ticks=ticks)
 
     def left(self) -> str:
-        """The estimate of the remaining time, in words."""
+        """The estimate of the remaining time, as text."""
         return f"about {self.countdown.left_s():.0f} s left"
 
     def begin_step(self, what: str, *, ticks: bool) -> None:
@@ -100,11 +99,9 @@ class PlainView:
             self.say(f"    {outcome or 'done'}, {seconds:.1f} s")
 
     def event(self, event: Event) -> None:
-        """Reports an event of the scenario."""
         self.say(f"{self.clock()}  {event.text}")
 
     def update(self, view: GroupView) -> None:
-        """Reports a newer view of the group."""
         if self._began is None or view.sample is None:
             return
         self.countdown.reached(view.committed / self.options.total)
@@ -133,7 +130,6 @@ class PlainView:
         return (view.committed - before[1]) / (now - before[0]) if before and now > before[0] else 0.0
 
     def clock(self) -> str:
-        """Seconds since the scenario began."""
         return f"{time.monotonic() - self._began:6.1f} s" if self._began is not None else " " * 8
 
     @contextmanager

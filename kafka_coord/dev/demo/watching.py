@@ -1,4 +1,4 @@
-"""Watches the cluster while the demo runs, as an operator's tool does."""
+"""Watches the cluster while the demo runs, as an operator would."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.dev.demo.journal import now_ms
 from kafka_coord.dev.demo.timeline import Reign, Sample
 from kafka_coord.errors import KafkaCoordError, MalformedValue, NoNode, NotFound, StoreUnavailable, Timeout
-from kafka_coord.model import CoordinatorInfo, Decision, PartitionSet, TopicPartition, history_from_json
+from kafka_coord.model import CoordinatorInfo, Decision, TopicPartition, history_from_json
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.groups import EndOffsets, GroupDescription, describe_group
 from kafka_coord.monitor.lag import OffsetReader
@@ -96,7 +96,6 @@ class Watcher:
 
     @property
     def view(self) -> GroupView:
-        """The newest view."""
         with self._lock:
             return self._view
 
@@ -140,7 +139,7 @@ class Watcher:
         """The group now. Waits if ZooKeeper does not answer for a while. Without ``lag``, it does not ask the brokers.
         Raises :class:`~kafka_coord.errors.NotFound`, ``StoreError``.
         """
-        ends = self._ends if lag else None
+        ends = self._offsets.ends if lag else None
         return self._patiently(lambda: self._read(ends))
 
     def now(self) -> GroupNow:
@@ -149,7 +148,7 @@ class Watcher:
             found = self.describe(lag=False)
         except NotFound as error:
             return GroupNow(stable=False, words=str(error))
-        rows = {TopicPartition(row.topic, row.partition): row for row in found.offsets}
+        rows = {row.tp: row for row in found.offsets}
         return GroupNow(
             stable=found.state is GroupState.STABLE,
             words=f"{found.state} ({found.reason})",
@@ -182,10 +181,6 @@ class Watcher:
     def _read(self, ends: EndOffsets | None) -> GroupDescription:
         return describe_group(self._store, self._group, ends)
 
-    def _ends(self, partitions: PartitionSet) -> tuple[Mapping[TopicPartition, int], str]:
-        found = self._offsets.latest(partitions)
-        return found.offsets, found.note
-
     def _run(self) -> None:
         sampled = 0.0
         while not self._closing.wait(_POLL_S):
@@ -199,7 +194,7 @@ class Watcher:
                 self._on_view(self.view)
             except KafkaCoordError:  # no answer for now: the next view follows soon
                 continue
-            except Exception as error:  # a defect: tell the waiting callers, which would otherwise wait for ever
+            except Exception as error:  # a bug: tell the waiting callers, which would otherwise wait forever
                 log.exception("stopped watching")
                 self._crash = error
                 return
@@ -221,18 +216,30 @@ class Watcher:
                 self._reigns[-1] = replace(self._reigns[-1], to_ms=at_ms)
 
     def _take_sample(self) -> None:
-        found = self._read(self._ends)
+        asked_ms = now_ms()
+        found = self._read(self._offsets.ends)
         rows = [row for row in found.offsets if row.topic == self._topic]
         sample = Sample(
             at_ms=now_ms(),
-            committed={TopicPartition(row.topic, row.partition): row.committed_offset or 0 for row in rows},
-            ends={
-                TopicPartition(row.topic, row.partition): row.end_offset for row in rows if row.end_offset is not None
-            },
-            owners={TopicPartition(row.topic, row.partition): row.owner for row in rows if row.owner},
+            committed={row.tp: row.committed_offset or 0 for row in rows},
+            ends={row.tp: row.end_offset for row in rows if row.end_offset is not None},
+            owners={row.tp: row.owner for row in rows if row.owner},
             pending={member.consumer: len(member.pending) for member in found.members if member.pending},
+            asked_ms=asked_ms,
         )
         with self._lock:
             self._view = replace(self._view, at_ms=sample.at_ms, group=found, sample=sample)
             if not found.lag_note:
                 self._samples.append(sample)
+
+
+def named_by_client_id(found: GroupDescription) -> GroupDescription:
+    """Returns the description with stock Kafka clients named by their ``client.id``."""
+    names = {one.consumer: one.client or one.consumer for one in found.members if one.channel == "kafka"}
+    return replace(
+        found,
+        members=tuple(
+            replace(member, consumer=names.get(member.consumer, member.consumer)) for member in found.members
+        ),
+        offsets=tuple(replace(row, owner=row.owner and names.get(row.owner, row.owner)) for row in found.offsets),
+    )

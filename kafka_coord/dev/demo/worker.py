@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from kafka_coord import Consumer, KafkaCoordError, Record
+from kafka_coord import Consumer, KafkaCoordError
 from kafka_coord.dev.cluster.stopping import stopping_event
 from kafka_coord.dev.demo.expected import AirlineTotal
 from kafka_coord.dev.demo.journal import Change, JournalWriter, Run, now_ms
@@ -39,14 +39,27 @@ FETCHING = {
 _LONGEST_DEBT_S = 0.25
 
 
+class Consumed(Protocol):
+    """A record, as a consumer or a Spark query receives it."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def value(self) -> bytes | None: ...
+
+
 @dataclass(slots=True)
 class Work:
     """The worker's application: flights and delays per airline."""
 
     totals: dict[str, AirlineTotal] = field(default_factory=dict)
 
-    def do(self, records: Iterable[Record]) -> list[Run]:
-        """Processes a batch, and returns it as runs of consecutive offsets."""
+    def do(self, records: Iterable[Consumed]) -> list[Run]:
+        """Processes a batch and returns it as runs of consecutive offsets."""
         seen: dict[TopicPartition, list[tuple[int, str, int | None]]] = {}
         for record in records:
             flight = json.loads(record.value or b"{}")
@@ -123,18 +136,17 @@ Consuming = Callable[[argparse.Namespace, JournalWriter, threading.Event], None]
 
 
 def run_worker(program: str, consume: Consuming, arguments: Sequence[str] | None = None) -> int:
-    """Runs the process. The exit code is 0 after a clean leave, else the error's."""
+    """Runs the process. The exit code is 0 after a clean leave, otherwise the error's."""
     parser = member_arguments(program, __doc__)
     parser.add_argument("--journal", required=True, type=Path)
+    parser.add_argument("--group-protocol", choices=["classic", "consumer"], default="classic")
     parser.add_argument("--records-per-s", type=float, default=0.0, help="0: as fast as possible")
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     stopping = stopping_event()
     try:
         with JournalWriter(given.journal) as journal:
-            journal.joined(now_ms())
             consume(given, journal, stopping)
-            journal.left(now_ms())
     except KafkaCoordError as error:
         log.exception("ended consumer=%s", given.consumer_id)
         return error.exit_code

@@ -1,4 +1,4 @@
-"""The demo's consumers, each a process of its own."""
+"""The demo's consumers, each its own process."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ from typing import Self
 
 from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.dev.demo.journal import Journal, read_journal
-from kafka_coord.dev.demo.options import Clients, DemoOptions
+from kafka_coord.dev.demo.options import DemoOptions, Kind
 from kafka_coord.errors import ConsumerError
 
-_MODULES = {Clients.OWN: "kafka_coord.dev.demo.worker", Clients.KAFKA: "kafka_coord.dev.demo.stock.worker"}
+_MODULES = {
+    Kind.OWN: "kafka_coord.dev.demo.worker",
+    Kind.CONSUMER: "kafka_coord.dev.demo.stock.worker",
+    Kind.CLASSIC: "kafka_coord.dev.demo.stock.worker",
+    Kind.SPARK: "kafka_coord.dev.demo.stream_worker",
+}
 
 
 class Workforce:
@@ -31,7 +36,6 @@ class Workforce:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All consumers so far."""
         return tuple(self._processes)
 
     @property
@@ -54,7 +58,10 @@ class Workforce:
             "records-per-s": f"{self._options.records_per_s:.1f}",
             "session-timeout-ms": self._options.consumers_session_ms,
         }
-        command = [sys.executable, "-m", _MODULES[self._options.clients]]
+        kind = self._options.kind(number)
+        if kind is Kind.CONSUMER:
+            arguments["group-protocol"] = kind
+        command = [sys.executable, "-m", _MODULES[kind]]
         for option, value in arguments.items():
             command += [f"--{option}", str(value)]
         process = ChildProcess(name, command, self._directory / f"{name}.log")
@@ -63,10 +70,13 @@ class Workforce:
         process.start()
         return name
 
+    def kind(self, name: str) -> Kind:
+        return self._options.kind(1 + list(self._processes).index(name))
+
     def kill(self, name: str) -> None:
-        """``kill -9``."""
+        """``kill -9``, also for the JVM of a Spark query."""
         self._working.discard(name)
-        self._processes[name].kill()
+        self._processes[name].kill(with_children=True)
 
     def dismiss(self, *names: str) -> None:
         """Makes these consumers leave the group cleanly, all at once, and waits. Raises :class:`ConsumerError` if one
@@ -86,7 +96,7 @@ class Workforce:
             process = self._processes[name]
             if not process.running:
                 raise ConsumerError(
-                    f"{name} ended by itself with exit code {process.exit_code}: see {process.log}\n"
+                    f"{name} ended unexpectedly with exit code {process.exit_code}: see {process.log}\n"
                     + "\n".join(process.log_since_start().splitlines()[-5:])
                 )
 

@@ -1,4 +1,4 @@
-"""HTML and SVG without a way to forget escaping: text is escaped, only :class:`Markup` is not."""
+"""HTML and SVG with automatic escaping: all text is escaped, except :class:`Markup`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 
 class Markup(str):
-    """Text that is markup already."""
+    """Text that is already markup."""
 
     __slots__ = ()
 
 
 def tag(name: str, /, *children: str | None, **attributes: str | float | None) -> Markup:
-    """An element. ``class_`` gives ``class``, ``stroke_width`` gives ``stroke-width``; an attribute that is None is
-    left out, as is a child; a child that is no :class:`Markup` is text."""
+    """An element. ``class_`` becomes ``class``, ``stroke_width`` becomes ``stroke-width``. Omits attributes and
+    children that are None. Escapes children that are not :class:`Markup`."""
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_escaped(_text(value))}"'
         for key, value in attributes.items()
@@ -27,12 +27,12 @@ def tag(name: str, /, *children: str | None, **attributes: str | float | None) -
 
 
 def join(*parts: str) -> Markup:
-    """Several one after the other; those that are no :class:`Markup` are escaped."""
+    """Concatenates parts. Escapes those that are not :class:`Markup`."""
     return Markup("".join(part if isinstance(part, Markup) else _escaped(part) for part in parts))
 
 
 def table(heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> Markup:
-    """A table that scrolls by itself where it is too wide; each head with the class of its column, or ``""``."""
+    """A table that scrolls if it is too wide. ``heads`` maps each heading to its column's class, or ``""``."""
     header = tag("tr", *(tag("th", head, class_=kind or None) for head, kind in heads))
     body = [
         tag("tr", *(tag("td", cell, class_=kind or None) for cell, (_, kind) in zip(row, heads, strict=True)))
@@ -42,7 +42,8 @@ def table(heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> Ma
 
 
 def _escaped(text: str) -> str:
-    """Control characters have no meaning in a page, and some are not allowed in one at all."""
+    """Escapes the text. Replaces control characters with U+FFFD: they have no meaning in a page, and some are not
+    allowed."""
     return html.escape("".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text))
 
 

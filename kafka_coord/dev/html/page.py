@@ -1,4 +1,4 @@
-"""A page around what it shows."""
+"""The HTML page around a report's content."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kafka_coord.dev.html.style import STYLE
 
 
 def page(title: str, *sections: str) -> str:
-    """The whole file: style and sections in one, with nothing from elsewhere."""
+    """The whole HTML file, which includes the style sheet and loads nothing else."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),

@@ -1,4 +1,4 @@
-"""How the report looks, in light and in dark, on a screen and on paper. No fonts or files from elsewhere."""
+"""The report's style sheet: light and dark, for screen and print. It loads no fonts or other files."""
 
 from __future__ import annotations
 

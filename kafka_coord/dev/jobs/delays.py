@@ -1,16 +1,15 @@
-"""Delays by airline, airport and hour, and the routes most flown: a report from the table of the job ``flights``.
+"""Reports delays by airline, airport and hour, and the busiest routes, from the table of the job ``flights``.
 
-Why the sums are not a streaming aggregation. Partitions move between the applications of a group, and Spark keeps the
-state of an aggregation with one application's checkpoint: of a partition that moves, one half of a window would lie in
-one state and the other half in another; its records would be dropped as late wherever others of that application are
-further in event time; and an application that is started again from its checkpoint would count what the next owner
-counts too. The one thing the applications share is the table, exactly once by offsets (see
-:mod:`kafka_coord.spark.sinks`). So the sums are a function of the table: computed as often as one likes, by whom one
-likes, and the same for the same table.
+The sums are computed from the finished table, not by a streaming aggregation. Partitions move between the applications
+of a group, but Spark keeps the state of an aggregation in one application's checkpoint. So the two halves of a window
+would end up in two states; an application whose other partitions are further ahead would drop the records as late; and
+one that restarts from its checkpoint would count what the next owner counts too. All applications share the table,
+which holds each record once (:mod:`kafka_coord.spark.sinks`). So anybody may compute the report at any time, and the
+same table gives the same report.
 
-The windows are of event time, and the watermark is kept for each partition, as Kafka orders records within one: it is
-as far as the furthest record of the partition that has advanced least, less the delay allowed. A window that ends
-before it is ``final``. A record that came later than the delay allows is counted all the same, and as ``late``.
+Windows are of event time. Kafka orders records within a partition, so each partition has its own watermark: its
+latest event time, minus the allowed delay. The report's watermark is the lowest of these. A window that ends before it
+is ``final``. A record that came later than allowed is counted too, and counted as ``late``.
 """
 
 from __future__ import annotations
@@ -32,10 +31,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 REPORTS = "reports"
-"""Where in a job's output directory its reports are."""
+"""The subdirectory of the reports in a job's output directory."""
 
 KEYS = {"airlines": "carrier", "airports": "origin", "hours": "hour"}
-"""The parts of a report with delays, and the column each is by (``hour``: of the scheduled departure, local time)."""
+"""The parts of a report with delays, and the column that each groups by (``hour`` of the scheduled departure, local
+time)."""
 ROUTES = "routes"
 
 _INTERVAL = re.compile(r"\d+ (?:second|minute|hour|day|week)s?")
@@ -43,8 +43,8 @@ _INTERVAL = re.compile(r"\d+ (?:second|minute|hour|day|week)s?")
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """How event time is cut, as Spark says times, such as ``1 day``; and how many routes are told. Raises
-    :class:`SettingsError` for what is no time."""
+    """The length of the windows and the allowed delay, as Spark writes times (``1 day``), and the number of routes in
+    the report. Raises :class:`SettingsError` for anything else."""
 
     window: str = "1 day"
     watermark_delay: str = "1 day"
@@ -58,9 +58,9 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a report is of: ``records`` of the table, ``flights`` of them, ``undecodable`` the rest, and ``late`` the
-    flights that came later than the watermark's delay allows. ``watermark`` is the event time up to which windows are
-    final (ISO, UTC), None without any flight."""
+    """The input of a report. Of the table's ``records``, ``flights`` are flights and ``undecodable`` are not; ``late``
+    flights came later than the allowed delay. Windows are final up to ``watermark`` (event time, ISO, UTC; None if
+    there are no flights)."""
 
     records: int
     flights: int
@@ -79,7 +79,7 @@ class Summary:
         try:
             given = dict(value)
             if given.pop("version") != 1:
-                raise MalformedValue(where, f"is of version {value['version']!r}; this release knows 1")
+                raise MalformedValue(where, f"is of version {value['version']!r}; this release supports 1")
             return cls(**given | {"windows": Windows(**given["windows"])})
         except (KeyError, TypeError) as error:
             raise MalformedValue(where, f"not the summary of a report ({error!r})") from None
@@ -87,18 +87,17 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class DelayReport:
-    """A finished report: in ``directory`` one parquet data set for each part, read back without Spark.
+    """A finished report: one parquet data set for each part in ``directory``. Reading it needs no Spark.
 
     ``airlines``, ``airports`` and ``hours`` have a row for each window (``begin``, ``end``, UTC; ``final``) and
     ``carrier``, ``origin`` or ``hour``, with ``flights``, ``departed``, ``arrived``, ``departure_delay`` and
-    ``arrival_delay`` (minutes in all). ``routes`` has those most flown, by ``rank``.
+    ``arrival_delay`` (both the sum of all minutes). ``routes`` has the busiest routes, by ``rank``.
     """
 
     directory: Path
     summary: Summary
 
     def read(self, part: str) -> pyarrow.Table:
-        """One part, as it was written."""
         import pyarrow.parquet as pq
 
         if part not in {*KEYS, ROUTES}:
@@ -106,7 +105,7 @@ class DelayReport:
         return pq.read_table(self.directory / part)
 
     def totals(self, part: str) -> dict[Any, Totals]:
-        """The part's key → its totals over all windows, in the key's order."""
+        """Maps each key of the part to its totals over all windows, sorted by key."""
         found: dict[Any, Totals] = {}
         for row in self.read(part).to_pylist():
             key = row[KEYS[part]]
@@ -116,7 +115,7 @@ class DelayReport:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Flights, how many of them departed and arrived, and minutes of delay, added up."""
+    """Sums: flights, how many of them departed and arrived, and minutes of delay."""
 
     flights: int = 0
     departed: int = 0
@@ -129,7 +128,7 @@ class Totals:
 
     @property
     def mean_arrival_delay(self) -> float | None:
-        """Minutes; None where none arrived."""
+        """The mean in minutes; None if no flight arrived."""
         return self.arrival_delay / self.arrived if self.arrived else None
 
 
@@ -137,16 +136,16 @@ _TOTALLED = ("flights", "departed", "arrived", "departure_delay", "arrival_delay
 
 
 def write_report(spark: SparkSession, output: str, windows: Windows | None = None) -> DelayReport:
-    """A report of the table in a job's ``output`` as it is now. Raises :class:`NotFound` where there is no table yet.
+    """Reports on the current table in a job's ``output``. Publishes the report atomically, and keeps the last few.
 
-    It appears at once and whole. The last few are kept.
+    Raises :class:`NotFound` if there is no table yet.
     """
     windows = windows or Windows()
     root = local_directory(output)
     rows = read_table(spark, root / RECORDS).persist()
     try:
         summary = _summary(rows, windows)
-        # A table only grows: of two reports the one with more records is of a later state of it.
+        # A table only grows, so the report with more records is the later one.
         with publishing(root / REPORTS, f"{summary.records:015d}") as results:
             for part, frame in _parts(rows.where("problem IS NULL"), windows, summary.watermark).items():
                 results.write(part, frame)
@@ -157,14 +156,13 @@ def write_report(spark: SparkSession, output: str, windows: Windows | None = Non
 
 
 def last_report(output: str) -> DelayReport:
-    """The report of the latest state of the table, without Spark. Raises :class:`NotFound`, :class:`MalformedValue`."""
+    """Reads the latest report, without Spark. Raises :class:`NotFound`, :class:`MalformedValue`."""
     reports = local_directory(output) / REPORTS
     directory, value = last_published(reports, "'kafka-coord pipeline report' writes one")
     return DelayReport(directory, Summary.from_json(value, str(directory)))
 
 
 def _summary(rows: DataFrame, windows: Windows) -> Summary:
-    """One pass over the table."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 

@@ -1,4 +1,4 @@
-"""The job ``flights``: departures, as JSON, into a table that holds each of them once.
+"""The job ``flights``: writes departures, read as JSON, into a table that holds each of them once.
 
 :mod:`kafka_coord.dev.jobs.delays` adds up the table.
 """
@@ -73,8 +73,8 @@ def decoded(rows: DataFrame) -> DataFrame:
 
 
 def as_arrow(records: Iterable[Record]) -> pyarrow.Table:
-    """The same rows of a plain consumer's records, for :meth:`~kafka_coord.spark.sinks.TableWriter.append_arrow`. A
-    member without Spark thus writes into the table of those that have Spark.
+    """Returns the rows as Spark writes them, from a plain consumer's records. With
+    :meth:`~kafka_coord.spark.sinks.TableWriter.append_arrow`, a member without Spark writes into the same table.
     """
     import pyarrow as pa
 
@@ -109,7 +109,7 @@ def _row(record: Record) -> dict[str, Any]:
 
 
 def _read(value: bytes | None) -> tuple[dict[str, Any], str]:
-    """A flight, or the problem with the record."""
+    """Returns the flight, as far as it can be read, and the problem with the record (``""``: none)."""
     if value is None:
         return {}, NO_VALUE
     try:

@@ -1,4 +1,4 @@
-"""Runs a job that is a query: it writes a group's records into a parquet table until it is told to stop."""
+"""Runs a streaming job: a query that writes a group's records into a parquet table until it is told to stop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RECORDS = "records"
-"""Where in a job's output directory its table is."""
+"""The subdirectory of the table in a job's output directory."""
 CHECKPOINTS = "checkpoints"
 
 _POLL_S = 0.2
@@ -35,9 +35,9 @@ OnProgress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """``source`` are the options of the source, ``consumerId`` among them; ``output`` the directory that all
-    applications of the group write to; ``trigger`` how often a micro-batch begins, or None: what is there now, and
-    then the end. ``checkpoint`` is this application's own; by default in ``output``, under its consumer id."""
+    """``source`` holds the options of the source, including ``consumerId``. All applications of the group write to
+    ``output``. A micro-batch begins every ``trigger``; None: the query reads the records that exist now, and ends.
+    ``checkpoint`` is this application's own; by default it is in ``output``, under the consumer id."""
 
     source: Mapping[str, str]
     output: str
@@ -52,19 +52,16 @@ class StreamOptions:
 
     @property
     def root(self) -> Path:
-        """The output directory."""
         return local_directory(self.output)
 
     @property
     def table(self) -> Path:
-        """The table's directory."""
         return self.root / RECORDS
 
     @property
     def checkpoint_location(self) -> str:
-        """Each application must have its own. It is a convenience: the group's offsets and the table know all that it
-        knows.
-        """
+        """The application's own checkpoint directory. It may be deleted, because the group's offsets and the table hold
+        everything in it."""
         if self.checkpoint is not None:
             return self.checkpoint
         return (self.root / CHECKPOINTS / self.checked.consumer_id).as_uri()
@@ -90,14 +87,14 @@ def run_stream(
     written.
 
     Ends between two micro-batches, so that no later owner reads a record again. Raises :class:`RequestRefused` for
-    another group's table, and :class:`ConsumerError` where the query fails; it may then be started again, and nothing
+    another group's table, and :class:`ConsumerError` if the query fails. The query may then be started again: no record
     is lost or doubled.
     """
     group = options.checked.group
     table = ParquetTable(spark, options.table, group=group)
     if (owner := table.state().group) not in {"", group}:
         raise RequestRefused(
-            f"the table {options.table} is written by the group {owner!r}: {group!r} needs a directory of its own"
+            f"the table {options.table} is written by the group {owner!r}: {group!r} needs its own directory"
         )
     counted = _Counted(table, transform, on_progress)
     sink = BetweenBatches(counted)

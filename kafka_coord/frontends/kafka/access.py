@@ -1,7 +1,7 @@
-"""Asks the broker for a client's rights, on the client's own connection to it.
+"""Asks the broker what a client may do, on the client's own connection to the broker.
 
-So all rights are in one place, the broker's ACLs. The questions are requests that change nothing and whose answers
-begin with the right in question, on whichever broker they are asked:
+The broker's ACLs thus remain the only source of rights. Each question is a request that changes nothing and that any
+broker authorizes before anything else:
 
 ======================  ==============================================================
 right                   request
@@ -14,7 +14,7 @@ READ, DESCRIBE of       Metadata with authorized operations
 topics, the cluster
 ======================  ==============================================================
 
-DescribeGroups with authorized operations would be one request for all rights of a group; but only a group's native
+DescribeGroups with authorized operations would return all rights of a group at once, but only the group's native
 coordinator fills them in.
 """
 
@@ -29,7 +29,7 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.wire.messages import message
 
 KNOWN_S = 30.0
-"""Seconds for which an answer is cached."""
+"""How long an answer is cached, in seconds."""
 MOST_KNOWN = 100_000
 _DESCRIBE_ACLS, _HEARTBEAT, _DESCRIBE_GROUPS, _OFFSET_DELETE, _METADATA = 0, 0, 0, 0, 8
 _SECURITY_DISABLED = 54
@@ -41,28 +41,28 @@ Asking = Callable[[str, int, Any], Awaitable[Any]]
 
 
 class Operation(IntEnum):
-    """Kafka's codes."""
+    """The operations of ACLs, with Kafka's codes."""
 
     READ = 3
     DELETE = 6
     DESCRIBE = 8
 
     def within(self, bits: int) -> bool:
-        """Whether the right is among the authorized operations; a broker that does not tell them grants none."""
+        """Whether ``bits``, the authorized operations, include this one; a broker that omits them grants nothing."""
         return bits >= 0 and bool(bits >> self & 1)
 
 
 class BrokerAccess:
-    """Facts about a broker that all clients share."""
+    """Facts about the broker that all clients share."""
 
     def __init__(self) -> None:
         self.has_authorizer = False
-        """Cached once it is known: a broker without an authorizer answers every question with yes."""
+        """Cached once known. A broker without an authorizer answers every question with yes."""
 
 
 class Access:
-    """The rights of one client. Every method raises :class:`OSError` and :class:`BadMessage` as ``ask`` does: the
-    broker closes a connection that has not authenticated, and so reveals nothing."""
+    """The rights of one client. Every method raises :class:`OSError` and :class:`BadMessage` like ``ask``. The broker
+    closes a connection that has not authenticated, so nothing is revealed to it."""
 
     def __init__(self, ask: Asking, broker: BrokerAccess) -> None:
         self._ask, self._broker = ask, broker
@@ -71,11 +71,11 @@ class Access:
         self._until = 0.0
 
     def forget(self) -> None:
-        """Forgets the rights, because the client authenticates anew."""
+        """Forgets the rights, because the client authenticates again."""
         self._until = 0.0
 
     async def denied_groups(self, operation: Operation, groups: Iterable[str]) -> frozenset[str]:
-        """The groups among these for which the client lacks the right."""
+        """Returns the groups for which the client lacks the right."""
         return await self._denied(operation, True, groups)
 
     async def denied_topics(self, operation: Operation, topics: Iterable[str]) -> frozenset[str]:
@@ -104,7 +104,7 @@ class Access:
         return frozenset(name for name in wanted if not self._allowed.get((operation, of_group, name)))
 
     async def _everything(self) -> bool:
-        """Whether everything is allowed, because the broker has no authorizer."""
+        """Whether the broker has no authorizer, so that everything is allowed."""
         now = time.monotonic()
         if now < self._until:
             return self._is_open

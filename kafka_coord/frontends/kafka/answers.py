@@ -1,27 +1,26 @@
-"""Builds Kafka's messages for answers about groups, in the version of the request. Pure."""
+"""Builds the responses to requests about groups, in the version of the request. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from kafka_coord.classic_groups.errors import Error
+from kafka_coord.classic_groups.errors import Error, named
 from kafka_coord.classic_groups.events import Joined, Left, Synced
 from kafka_coord.classic_groups.machine import Group
 from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState
 from kafka_coord.frontends.kafka.instances import Node
-from kafka_coord.grouplog.records import CommittedOffset
+from kafka_coord.model import CommittedOffset
 from kafka_coord.wire.messages import message
 
 NO_OFFSET = -1
 CLASSIC = "classic"
 NOWHERE: Node = (-1, "", -1)
 _NO_ERRORS: Mapping[tuple[str, int], Error] = {}
-_CODES = frozenset(int(error) for error in Error)
 
 
 def coordinators(found: Iterable[tuple[str, int, Node]], version: int) -> Any:
-    """FindCoordinator: several keys from version 4 on (KIP-699), one key before."""
+    """Answers FindCoordinator, which names several keys in version 4 and later (KIP-699), and one key before."""
     form = message("FindCoordinatorResponse")
     if version >= 4:
         one = form.struct("Coordinator")
@@ -65,7 +64,7 @@ def synced(found: Synced) -> Any:
 
 
 def left(found: Left, version: int) -> Any:
-    """LeaveGroup: several members from version 3 on; before, the one member's error is the answer's."""
+    """Answers LeaveGroup. Before version 3 there is one member, whose error is the response's."""
     form = message("LeaveGroupResponse")
     if version < 3:
         return form(error_code=found.error or next((error for _, _, error in found.members), Error.NONE))
@@ -75,8 +74,8 @@ def left(found: Left, version: int) -> Any:
 
 
 def per_partition(name: str, topics: Any, error: Error, errors: Mapping[tuple[str, int], Error] = _NO_ERRORS) -> Any:
-    """OffsetCommit, OffsetDelete, TxnOffsetCommit: an error for each requested partition; ``error`` if ``errors`` has
-    none for it."""
+    """Answers OffsetCommit, OffsetDelete or TxnOffsetCommit: an error for each requested partition, by default
+    ``error``."""
     form = message(f"{name}Response")
     of_topic, of_part = form.struct(f"{name}ResponseTopic"), form.struct(f"{name}ResponsePartition")
     return form(
@@ -100,8 +99,9 @@ Known = Mapping[tuple[str, int], CommittedOffset]
 
 
 def fetched(asked: Iterable[tuple[str, Any, Error, Known, frozenset[str]]], version: int) -> Any:
-    """OffsetFetch: for each group its requested topics (``None``: all), an error, the known offsets, and topics whose
-    offsets this client may not see. Several groups from version 8 on (KIP-709)."""
+    """Answers OffsetFetch, which names several groups in version 8 and later (KIP-709). ``asked`` has, for each group,
+    the requested topics (``None``: all), an error, the known offsets, and topics whose offsets this client may not
+    see."""
     form = message("OffsetFetchResponse")
     if version >= 8:
         of_group = form.struct("OffsetFetchResponseGroup")
@@ -126,7 +126,7 @@ def fetched(asked: Iterable[tuple[str, Any, Error, Known, frozenset[str]]], vers
 def _offsets(
     asked: Any, known: Known, of_topic: Any, of_part: Any, error: Error, denied: frozenset[str]
 ) -> Sequence[Any]:
-    """Removes topics that the client may not see from an answer with all offsets."""
+    """Builds the topics of an answer. An answer with all offsets omits topics that the client may not see."""
     wanted: dict[str, list[int]] = {}
     if denied:
         known = {where: value for where, value in known.items() if where[0] not in denied}
@@ -157,7 +157,7 @@ def _offsets(
 
 
 def described(group_id: str, error: Error, group: Group | None) -> Any:
-    """One client-assigned group of a DescribeGroups. A group that does not exist is Dead."""
+    """A client-assigned group in DescribeGroups. A group that does not exist is Dead."""
     form = message("DescribeGroupsResponse")
     one = form.struct("DescribedGroup")
     if error is not Error.NONE or group is None:
@@ -189,7 +189,7 @@ def _members(metadata: GroupMetadata, one: Any, *, stable: bool) -> tuple[Any, .
 
 
 class Listed(NamedTuple):
-    """One group of a ListGroups."""
+    """One group in ListGroups."""
 
     group_id: str
     protocol_type: str
@@ -202,7 +202,7 @@ def listed_classic(group_id: str, group: Group) -> Listed:
 
 
 def listed(groups: Iterable[Listed], request: Any, error: Error) -> Any:
-    """ListGroups, filtered by the requested states and types."""
+    """Answers ListGroups, filtered by the requested states and types."""
     form = message("ListGroupsResponse")
     one = form.struct("ListedGroup")
     states = {state.lower() for state in request.states_filter}
@@ -224,6 +224,4 @@ def deleted(results: Iterable[tuple[str, Error]]) -> Any:
 
 
 def _words(error: int) -> str:
-    if not error:
-        return ""
-    return Error(error).name if error in _CODES else f"error {error}"
+    return named(error) if error else ""

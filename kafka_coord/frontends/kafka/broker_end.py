@@ -1,4 +1,4 @@
-"""The broker's side of a client's connection: requests go out on it, and the broker answers them in order."""
+"""The connection to the broker on behalf of one client. The broker answers requests in order."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from kafka_coord.wire.frames import RequestHeader, answer_start, frame_length, r
 from kafka_coord.wire.messages import Message, message
 
 HIGH_WATER = 256 << 10
-"""The most bytes from one side that wait for the other. Beyond that, reading pauses."""
+"""The maximum number of bytes buffered between client and broker. Beyond that, reading pauses."""
 CLOSING_S = 5.0
-"""Seconds in which a closed connection may still deliver its last bytes."""
+"""Seconds that a closing connection has to deliver its last bytes."""
 CLIENT_ID = "kafka-coord"
 _LENGTH = 4
 
 
 class Passing(Protocol):
-    """The receiver of the broker's answers."""
+    """Receives the broker's answers."""
 
     def write(self, data: bytes) -> None: ...
 
@@ -43,20 +43,20 @@ class _Question:
 
 
 class BrokerEnd(asyncio.Protocol):
-    """One connection to the broker. It keeps no answers, except those that it must change on their way."""
+    """One connection to the broker. Passes answers on as they arrive, unless it must change them."""
 
     def __init__(self, client: Passing, patches: Mapping[int, Patch]) -> None:
         self._client, self._patches = client, patches
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
         self._left = 0
-        """The rest of the answer that is being passed back."""
+        """How many bytes of the answer being passed on are still to come."""
         self._paused = False
         self._questions: deque[_Question] = deque()
         self.is_full = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101  a stream's is one
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101  a stream's transport is one
         self._transport = transport
         transport.set_write_buffer_limits(HIGH_WATER)
 
@@ -90,14 +90,12 @@ class BrokerEnd(asyncio.Protocol):
             self._transport.write(data)
 
     def unsent(self) -> int:
-        """The bytes not yet sent to the broker, and the answers not yet passed on."""
+        """The number of bytes not yet sent to the broker or not yet passed on to the client."""
         waiting = self._transport.get_write_buffer_size() if self._transport is not None else 0
         return waiting + len(self._buffer)
 
-    # --- answers -----------------------------------------------------------------------------------------------------
-
     def pass_answer(self, api_key: int, version: int) -> bool:
-        """Passes on the available bytes of the next answer. Returns whether the answer is complete."""
+        """Passes on what has arrived of the next answer. Returns whether the answer is complete."""
         patch = self._patches.get(api_key)
         if patch is not None:
             return self._pass_patched(patch, version)
@@ -129,10 +127,8 @@ class BrokerEnd(asyncio.Protocol):
         del self._buffer[:end]
         return frame
 
-    # --- questions of this instance, asked as the client -------------------------------------------------------------
-
     async def ask(self, name: str, version: int, value: Any) -> Any:
-        """Asks the broker, and returns its answer to ``<name>Request``. Client requests wait meanwhile. Raises
+        """Sends ``<name>Request`` as the client, holding back the client's own requests, and returns the answer. Raises
         :class:`ConnectionError`, or :class:`BadMessage` if the answer cannot be decoded."""
         request, answer = message(f"{name}Request"), message(f"{name}Response")
         header = RequestHeader(request.api_key or 0, version, 0, CLIENT_ID, version in request.flexible)
@@ -144,8 +140,7 @@ class BrokerEnd(asyncio.Protocol):
         return await question.found
 
     def take_answers_to_questions(self) -> None:
-        """Whether the next answer belongs to this instance's own request, because the client's earlier ones are
-        answered."""
+        """Takes the answers to this instance's own requests, once the client's earlier requests are answered."""
         while self._questions:
             frame = self._whole_frame()
             if frame is None:
@@ -166,7 +161,7 @@ class BrokerEnd(asyncio.Protocol):
         (self._transport.pause_reading if pause else self._transport.resume_reading)()
 
     def close(self) -> None:
-        """Closes the connection after the bytes already sent, if the broker takes them soon."""
+        """Closes the connection, after delivering the bytes already sent if the broker accepts them soon."""
         if self._transport is not None:
             self._transport.close()
             asyncio.get_running_loop().call_later(CLOSING_S, self._transport.abort)

@@ -1,4 +1,4 @@
-"""Requests about groups as the handlers get them, and the clients that sent them."""
+"""A request about groups, and the client that sent it, as handlers see them."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from kafka_coord.wire.frames import RequestHeader
 
 
 class Caller(typing.Protocol):
-    """The client that sends requests. Its questions to the broker raise :class:`OSError`."""
+    """The client that sent a request."""
 
     @property
     def host(self) -> str:
-        """Its address."""
+        """The client's IP address."""
 
     @property
     def address(self) -> str:
-        """``host:port``"""
+        """The client's ``host:port``."""
 
     @property
     def software(self) -> str:
-        """The name and version of its software, from ApiVersions; empty if unknown."""
+        """The client's software, by its name and version in ApiVersions; empty if unknown."""
 
     @property
     def access(self) -> Access:
         """The client's rights."""
 
     def holding(self, release: Callable[[], None] | None) -> None:
-        """Its request is held from now on. ``release`` is called as soon as the client sends anything else, perhaps at
-        once. ``None``: the request is held no longer."""
+        """Reports that the client's request is held; ``release`` is called as soon as the client sends something else,
+        perhaps immediately. ``None`` reports that the request is no longer held."""
 
     async def ask_broker(self, name: str, version: int, value: Any) -> Any:
-        """Asks the broker as this client."""
+        """Sends the broker a request as this client and returns the answer. Raises :class:`OSError`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Admits the clients of a listener, closes some if all together use too much memory, and logs both."""
+"""Limits the connections of a listener and the memory they use together, and logs which ones it refuses or closes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kafka_coord.frontends.kafka.statistics import Statistics
 log = logging.getLogger(__name__)
 
 MOST_LINES = 50
-"""The most log lines in :data:`LINES_S` about closed and refused connections; the others are counted."""
+"""The maximum number of log lines in :data:`LINES_S` about closed and refused connections. Others are only counted."""
 LINES_S = 10.0
 
 
@@ -41,11 +41,11 @@ class Clients:
         most, most_of_one = self.limits.connections(), self.limits.connections_per_ip()
         if len(self._open) >= most:
             self.statistics.refused += 1
-            self._lines.say("refused connection address=%s reason=%d are open, which is all", client.address, most)
+            self._lines.say("refused connection address=%s reason=the limit is %d connections", client.address, most)
             return False
         if self._by_host[client.host] >= most_of_one:
             self.statistics.refused += 1
-            why = "refused connection address=%s reason=%d are open from there, which is all one address may have"
+            why = "refused connection address=%s reason=the limit for one address is %d connections"
             self._lines.say(why, client.address, most_of_one)
             return False
         self.statistics.accepted += 1
@@ -80,7 +80,7 @@ class Clients:
 
 
 class Lines:
-    """Limits log lines that peers cause to :data:`MOST_LINES` in :data:`LINES_S`, then logs how many were left out."""
+    """Logs at most :data:`MOST_LINES` lines per :data:`LINES_S` seconds, then how many were left out."""
 
     def __init__(self, write: Callable[..., None], clock: Callable[[], float] = time.monotonic) -> None:
         self._write, self._clock = write, clock

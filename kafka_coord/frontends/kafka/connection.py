@@ -1,9 +1,9 @@
 """One client's connection.
 
-Requests are taken and answered in the order in which they arrive. A request for the broker is passed on as its bytes
-arrive, and so is its answer (:mod:`~kafka_coord.frontends.kafka.broker_end`); neither is ever held whole. While a
-request is answered here, no other is taken, as in a broker. More input stops reading, and releases a held heartbeat.
-Reading also pauses while the other side does not accept what is sent to it.
+Requests are answered in the order in which they arrive. Requests for the broker, and their answers, are passed on as
+their bytes arrive (:mod:`~kafka_coord.frontends.kafka.broker_end`) and are never buffered whole. While this instance
+answers a request, it takes no other, like a broker; further input pauses reading and releases a held heartbeat. Reading
+also pauses while the other side does not accept data.
 """
 
 from __future__ import annotations
@@ -33,52 +33,52 @@ log = logging.getLogger(__name__)
 
 CONNECT_S = 10.0
 ANSWER_S = 60.0
-"""Seconds for the broker's answer to a question of this instance, after its answers to the client's own requests."""
+"""Seconds that the broker has to answer this instance's own request, once the client's requests are answered."""
 _LENGTH = 4
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
 """These settings detect a vanished peer within two minutes."""
 
 
 class Listener(Protocol):
-    """The listener's functions that a connection uses."""
+    """The part of the listener that a connection uses."""
 
     @property
     def limits(self) -> ClientLimits: ...
 
     @property
     def patches(self) -> Mapping[int, Patch]:
-        """By api key: the patch of the broker's answer."""
+        """The patches of the broker's answers, by api key."""
 
     @property
     def statistics(self) -> Statistics: ...
 
     @property
     def handshakes(self) -> Handshakes | None:
-        """Set if clients use TLS."""
+        """The listener's handshakes; ``None`` if clients do not use TLS."""
 
     @property
     def broker_access(self) -> BrokerAccess: ...
 
     def answer(self, frame: bytes, client: ClientConnection) -> Awaitable[bytes]:
-        """The frame of the answer to a request's frame. Raises :class:`BadMessage`, :class:`BrokerError` or
-        :class:`OSError`: then the connection is closed."""
+        """Returns the answer's frame for a request's frame. On :class:`BadMessage`, :class:`BrokerError` or
+        :class:`OSError`, the connection is closed."""
 
     def connect_broker(self, protocol: asyncio.Protocol) -> Awaitable[None]:
-        """Raises :class:`OSError`."""
+        """Connects ``protocol`` to the broker. Raises :class:`OSError`."""
 
     def may_stay(self, client: ClientConnection) -> bool:
         """Whether a newly accepted connection may stay open."""
 
     def keeps(self, client: ClientConnection, before: int, now: int) -> None:
-        """The client kept ``before`` bytes, and now keeps ``now``. This may close another connection, or this one."""
+        """Reports that the client's buffered bytes went from ``before`` to ``now``, which may close a connection."""
 
     def departed(self, client: ClientConnection, reason: str) -> None:
-        """The connection has ended. ``reason`` is empty if the client closed it."""
+        """Reports that the connection ended. ``reason`` is empty if the client closed it."""
 
 
 @dataclass(slots=True, eq=False)
 class _Slot:
-    """A request that needs an answer. ``answer`` is set once this instance has answered it itself."""
+    """A request that needs an answer. ``answer`` is set once this instance itself has answered."""
 
     from_broker: bool
     api_key: int
@@ -94,20 +94,20 @@ class ClientConnection(asyncio.Protocol):
         self._listener, self._limits, self._statistics = listener, listener.limits, listener.statistics
         self._transport: asyncio.Transport | None = None
         self._raw: asyncio.Transport | None = None
-        """The transport; during a TLS handshake, the one below it."""
+        """The transport; during a TLS handshake, the underlying one."""
         self.address = "?"
         self._buffer = bytearray()
         self._passing = 0
-        """Bytes still to come of the request that is being passed on."""
+        """How many bytes of the request being passed on are still to come."""
         self._slots: deque[_Slot] = deque()
         self._task: asyncio.Task[None] | None = None
         self._handling = 0
-        """Bytes of the request that is being answered here."""
+        """The size of the request being answered here."""
         self._release: Callable[[], None] | None = None
-        """Ends the hold of that request, if it is held."""
+        """Releases the request being answered here, if it is held."""
         self.software = ""
         self._answers_waiting = 0
-        """Bytes of local answers that wait behind an answer of the broker."""
+        """The size of local answers that wait behind one of the broker's answers."""
         self._broker: BrokerEnd | None = None
         self._ended = False
         self._has_sasl = False
@@ -119,10 +119,10 @@ class ClientConnection(asyncio.Protocol):
         self._last_seen: tuple[int, ...] = ()
         self._frame_since = self._still_since = 0.0
 
-    # --- the client's side -------------------------------------------------------------------------------------------
+    # --- client ------------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101  a stream's is one
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101  a stream's transport is one
         host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
         self.address = f"{host}:{port}"
         if not self._listener.may_stay(self):
@@ -146,7 +146,7 @@ class ClientConnection(asyncio.Protocol):
         transport.set_write_buffer_limits(HIGH_WATER)
 
     async def _secure(self, raw: asyncio.Transport, handshakes: Handshakes) -> None:
-        """Waits for a place for the TLS handshake before it reads anything."""
+        """Performs the TLS handshake once there is room for one. Reads nothing before that."""
         try:
             transport = await handshakes.secure(raw, self)
         except OSError as error:
@@ -179,10 +179,7 @@ class ClientConnection(asyncio.Protocol):
         self._pause_or_resume()
 
     def holding(self, release: Callable[[], None] | None) -> None:
-        """See :class:`~kafka_coord.frontends.kafka.group_requests.Caller`. The time held does not count as the time
-        that the answer took."""
-        if self._release is not None and self._slots:
-            self._slots[-1].began = time.monotonic()
+        """See :class:`~kafka_coord.frontends.kafka.calls.Caller`."""
         self._release = release
         if release is not None and self._buffer:
             release()
@@ -202,7 +199,7 @@ class ClientConnection(asyncio.Protocol):
         self.forward_answers()
 
     def end(self, reason: str = "", *, at_once: bool = False) -> None:
-        """Closes both ends, once. A reason is logged. ``at_once`` drops what the client has not read yet."""
+        """Closes both ends, once, and logs the reason, if any. ``at_once`` drops unsent data."""
         if self._ended:
             return
         self._ended = True
@@ -221,10 +218,11 @@ class ClientConnection(asyncio.Protocol):
         self._count_kept()
         self._listener.departed(self, reason)
 
-    # --- what it may take --------------------------------------------------------------------------------------------
+    # --- limits ------------------------------------------------------------------------------------------------------
 
     def _count_kept(self) -> None:
-        """Ignores buffers below the high-water mark, because checking them would slow down the data path."""
+        """Counts the bytes that this connection keeps, without buffers below the high-water mark, because checking them
+        would slow down the data path."""
         now = 0
         if not self._ended:
             now = len(self._buffer) + self._handling + self._answers_waiting
@@ -237,7 +235,8 @@ class ClientConnection(asyncio.Protocol):
             self._listener.keeps(self, before, now)
 
     def end_if_overdue(self, now: float) -> None:
-        """Ends the connection if something takes too long. Called every :meth:`ClientLimits.overdue_check_s`."""
+        """Ends the connection if something on it takes too long. Called every :meth:`ClientLimits.overdue_check_s`
+        seconds."""
         reason = self._overdue(now)
         if reason:
             self.end(reason, at_once=True)
@@ -257,7 +256,7 @@ class ClientConnection(asyncio.Protocol):
             return f"no request within {limits.first_request_s:g} s" if late else ""
         length = max(self._passing, frame_length(self._buffer) if len(self._buffer) >= _LENGTH else 0)
         if now - self._frame_since > limits.request_s + length / limits.slowest_bytes_a_second:
-            return f"half a request for {now - self._frame_since:.0f} s"
+            return f"a request is still incomplete after {now - self._frame_since:.0f} s"
         owed = (self._slots or self._task is not None) and not self._takes_no_more
         if now - self._still_since > limits.idle_s and not owed:
             what = "has not read its answers" if self._takes_no_more else "has sent nothing"
@@ -267,7 +266,7 @@ class ClientConnection(asyncio.Protocol):
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def _take(self) -> None:
-        """Takes requests until one is answered here, or the broker must be connected first."""
+        """Takes requests until one must be answered here, or the broker must be connected first."""
         try:
             while self._buffer and not self._ended and self._task is None and self._take_one():
                 pass
@@ -286,7 +285,7 @@ class ClientConnection(asyncio.Protocol):
             return False
         length = frame_length(self._buffer)
         if not HEADER_BYTES <= length <= self._limits.max_request_bytes:
-            raise BadMessage(f"a request of {length} bytes; {self._limits.max_request_bytes} are allowed")
+            raise BadMessage(f"a request has {length} bytes; the limit is {self._limits.max_request_bytes}")
         if len(self._buffer) < _LENGTH + HEADER_BYTES:
             return False
         api_key, version, _ = peek(self._buffer[_LENGTH : _LENGTH + HEADER_BYTES])
@@ -321,7 +320,7 @@ class ClientConnection(asyncio.Protocol):
     def _take_local(self, length: int, api_key: int, version: int) -> bool:
         most = self._limits.max_group_request_bytes if api_key in LARGE else self._limits.max_other_request_bytes
         if length > most:
-            raise BadMessage(f"a request of {length} bytes about groups (api key {api_key}); {most} are allowed")
+            raise BadMessage(f"a request about groups (api key {api_key}) has {length} bytes; the limit is {most}")
         if len(self._buffer) < _LENGTH + length:
             return False
         frame = bytes(memoryview(self._buffer)[_LENGTH : _LENGTH + length])
@@ -353,8 +352,8 @@ class ClientConnection(asyncio.Protocol):
         self._pause_or_resume()
 
     async def ask_broker(self, name: str, version: int, value: Any) -> Any:
-        """Asks the broker on this client's own connection, while one of the client's requests is answered here. Raises
-        :class:`OSError` and :class:`BadMessage`."""
+        """Sends the broker a request on this client's own connection, while this instance answers one of the client's
+        requests. Raises :class:`OSError` and :class:`BadMessage`."""
         if self._broker is None:
             if self._has_sasl:
                 raise ConnectionError("the broker has closed the connection that was authenticated")
@@ -434,8 +433,8 @@ class ClientConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def broker_lost(self, reason: str) -> None:
-        """The broker has closed an idle connection. If nothing is in flight, the client keeps its own connection,
-        unless it had authenticated: a new connection to the broker would not be authenticated."""
+        """Ends the client's connection if a request is in flight, or if the client had authenticated: a new connection
+        to the broker would not be authenticated. Otherwise the broker closed an idle connection, which does no harm."""
         self._broker = None
         if any(slot.from_broker for slot in self._slots) or self._passing or self._has_sasl:
             self.end(f"the broker closed the connection: {reason}" if reason else "the broker closed the connection")

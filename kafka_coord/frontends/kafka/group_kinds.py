@@ -1,43 +1,70 @@
-"""Whether this instance coordinates a group, and which kind it is: client-assigned or managed."""
+"""Tells whether this instance coordinates a group and whether it is client-assigned or managed; converts groups."""
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.classic_groups.metadata import GroupState
+from kafka_coord.classic_groups.metadata import CONSUMER, GroupState
+from kafka_coord.coordinator.plan.reasons import counted
+from kafka_coord.errors import StoreError
+from kafka_coord.frontends.kafka.managed.classic import ASSIGNORS, PROTOCOL
 from kafka_coord.frontends.kafka.managed.requests import ManagedGroups
-from kafka_coord.grouplog.manager import GroupMetadataManager
-from kafka_coord.model import TopicPartition
+from kafka_coord.grouplog.manager import GroupMetadataManager, Offsets, partition_of
+from kafka_coord.model import GroupKind, Request, TopicPartition
 from kafka_coord.model.names import is_legal
 
 log = logging.getLogger(__name__)
 
+_OFFSETS_AT_ONCE = 2_000
+_LOOKS, _LOOK_AGAIN_S = 50, 0.1
+
+
+class Converted(NamedTuple):
+    """The answer to an operator: ``done`` or ``refused``, and a message."""
+
+    result: str
+    message: str
+
 
 class GroupKinds:
-    """``manager`` has the client-assigned groups, ``managed`` the managed ones, if any are served. One event loop."""
+    """Knows the kind of each group, and converts groups. Use it on the event loop only. ``manager`` has the
+    client-assigned groups, and ``managed`` the managed ones, if any are served. ``is_managed_by_name`` is the setting
+    ``managed_groups``."""
 
-    def __init__(self, manager: GroupMetadataManager, managed: ManagedGroups | None) -> None:
+    def __init__(
+        self,
+        manager: GroupMetadataManager,
+        managed: ManagedGroups | None,
+        is_managed_by_name: Callable[[str], bool] = lambda _group_id: False,
+    ) -> None:
         self._manager, self._managed = manager, managed
-        self._taken_over: set[str] = set()
-        """Client-assigned groups that are being made managed."""
+        self._matches: Callable[[str], bool] = lambda group_id: is_legal(group_id) and is_managed_by_name(group_id)
+        self._changing: set[str] = set()
+        """Groups that are being converted; requests about them are refused, and clients retry."""
 
     def availability(self, group_id: str | None) -> Error:
-        """Whether this instance coordinates the group. As in Kafka, an empty group id is allowed for the offsets of
-        consumers that assign their own partitions."""
+        """Returns NONE if this instance coordinates the group. As in Kafka, an empty group id is allowed for the
+        offsets of consumers that assign their own partitions."""
         if group_id is None:
             return Error.INVALID_GROUP_ID
         error = self._manager.availability(group_id)
-        is_unknown = error is Error.NONE and self._managed is not None and not self._managed.knows(group_id)
-        return Error.COORDINATOR_LOAD_IN_PROGRESS if is_unknown else error
+        is_unknown = self._managed is not None and not self._managed.knows(group_id)
+        waits = error is Error.NONE and (is_unknown or group_id in self._changing)
+        return Error.COORDINATOR_LOAD_IN_PROGRESS if waits else error
 
     def managed(self, group_id: str) -> ManagedGroups | None:
-        """The managed groups, if they serve this group. A client-assigned group stays client-assigned while it has
-        members, whatever is in ZooKeeper."""
+        """Returns the managed groups if ``group_id`` is one of them. A client-assigned group stays client-assigned
+        while it has members (see :meth:`in_both`)."""
         managed = self._managed
-        if managed is None or not (managed.has(group_id) or group_id in self._taken_over):
+        if managed is None or not managed.has(group_id) or self.has_classic_members(group_id):
             return None
-        return None if self.has_classic_members(group_id) else managed
+        return managed
 
     def has_classic_members(self, group_id: str) -> bool:
         group = self._manager.group(group_id)
@@ -48,25 +75,195 @@ class GroupKinds:
         names = self._managed.names() if self._managed is not None else []
         return [name for name in names if self.availability(name) is Error.NONE and self.managed(name) is not None]
 
-    async def take_over(self, managed: ManagedGroups, group_id: str) -> Error:
-        """Makes a managed group of an empty client-assigned one. If this fails half-way, the next member finishes it:
-        the group leaves the log only once its offsets are in ZooKeeper. They stay in the log if members hold the
-        partitions already, and expire there."""
+    async def of_newcomer(
+        self, group_id: str, why: str, protocol_type: str | None = None
+    ) -> tuple[Error, ManagedGroups | None]:
+        """Returns the managed groups if joining this group makes a client a member of a managed group. First takes over
+        an empty client-assigned group. ``protocol_type`` is a classic client's, or ``None`` for KIP-848."""
+        managed, is_kip_848 = self._managed, protocol_type is None
+        if managed is None or self.has_classic_members(group_id):
+            return Error.NONE, None
+        by_name = protocol_type == CONSUMER and self._matches(group_id)
+        if not (is_kip_848 or by_name or managed.has(group_id)):
+            return Error.NONE, None
+        error = await self.take_over(managed, group_id, why) if self._manager.has(group_id) else Error.NONE
+        if error is Error.NONE:
+            managed.expect(group_id)  # a classic client may join before this one is registered
+        return error, managed
+
+    async def in_both(self) -> list[str]:
+        """Returns the client-assigned groups that also have members in ZooKeeper, so that every record is read twice.
+        Leaves out groups whose clients have their own assignors, because a managed group would refuse them. Raises
+        :class:`StoreError`."""
+        managed = self._managed
+        if managed is None:
+            return []
+        names = [
+            name
+            for name, group in self._manager.groups_cache.items()
+            if managed.has(name) and self.has_classic_members(name) and group.metadata.protocol_name in ASSIGNORS
+        ]
+        names = [name for name in names if self.availability(name) is Error.NONE]
+        return [name for name in names if (await managed.administration.registered(name)).protocols]
+
+    async def take_over_by_name(self) -> None:
+        """Takes over empty groups whose names match the setting, so that consumers over ZooKeeper find the offsets.
+        Leaves groups of other protocol types alone, such as Kafka Connect's."""
+        managed = self._managed
+        for group_id, group in list(self._manager.groups_cache.items()) if managed is not None else ():
+            metadata = group.metadata
+            is_empty = metadata.state is GroupState.EMPTY and metadata.protocol_type in {None, "", CONSUMER}
+            if not is_empty or not self._matches(group_id) or self._manager.is_writing(group_id):
+                continue
+            if self.availability(group_id) is not Error.NONE or managed is None:
+                continue
+            error = await self.take_over(managed, group_id, "its name matches managed_groups")
+            if error is Error.COORDINATOR_NOT_AVAILABLE:
+                return
+
+    async def take_over(self, managed: ManagedGroups, group_id: str, why: str) -> Error:
+        """Converts an empty client-assigned group to a managed one. If this fails half-way, the next join or request
+        finishes it, because the group leaves the log only once its offsets are in ZooKeeper. If members already hold
+        the partitions, the offsets stay in the log until they expire."""
         if not is_legal(group_id):
             return Error.INVALID_GROUP_ID
-        if group_id in self._taken_over or self._manager.is_writing(group_id):
+        if group_id in self._changing or self._manager.is_writing(group_id):
             return Error.COORDINATOR_LOAD_IN_PROGRESS
-        self._taken_over.add(group_id)
-        try:
+        with self._change(group_id):
             await self._manager.prove(group_id)
-            if self.availability(group_id) is not Error.NONE:
+            term = self._manager.terms.get(partition_of(group_id))
+            if term is None:
                 return Error.NOT_COORDINATOR
             stored = self._manager.offsets_cache.get(group_id, {})
-            offsets = {TopicPartition(*where): one.offset for where, one in stored.items() if is_legal(where[0])}
-            error = await managed.administration.adopt(group_id, offsets)
-            log.info("takes over group=%s offsets=%d result=%s", group_id, len(offsets), error.name)
+            offsets = {TopicPartition(*where): one for where, one in stored.items() if is_legal(where[0])}
+            reason = f"taken over with the offsets of the client-assigned group: {why}"
+            error = await managed.administration.adopt(group_id, offsets, reason, term.term)
+            log.info(
+                "converting a client-assigned group to a managed one group=%s offsets=%d result=%s reason=%s",
+                *(group_id, len(offsets), error.name, why),
+                extra={"event": "group_converted", "to": GroupKind.MANAGED},
+            )
             if error is Error.UNKNOWN_MEMBER_ID:
                 return Error.NONE
             return error or await self._manager.delete_group(group_id)
+
+    @contextmanager
+    def _change(self, group_id: str) -> Iterator[None]:
+        self._changing.add(group_id)
+        try:
+            yield
         finally:
-            self._taken_over.discard(group_id)
+            self._changing.discard(group_id)
+
+    # --- operators' conversions --------------------------------------------------------------------------------------
+
+    async def convert(self, asked: Request) -> Converted | None:
+        """Converts the group to the kind ``asked.to``. Returns ``None`` if another instance now coordinates the group;
+        that instance carries out the request."""
+        group_id, managed = asked.group, self._managed
+        if managed is None or self._manager.availability(group_id) is not Error.NONE:
+            return None
+        is_here, is_managed = self._manager.has(group_id), managed.has(group_id)
+        if not (is_here or is_managed):
+            return _refused(f"there is no group {group_id}")
+        if self.has_classic_members(group_id):
+            return _refused(_in_the_way(group_id, self._manager.groups_cache[group_id].metadata.members))
+        if group_id in self._changing or self._manager.is_writing(group_id):
+            return _refused(f"group {group_id} is being changed: try again")
+        if asked.to is GroupKind.CLIENT_ASSIGNED:
+            if not is_managed:
+                return _done(f"group {group_id} is client-assigned already")
+            if self._matches(group_id):
+                return _refused(f"the name {group_id} matches managed_groups, so its next member would convert it back")
+            return await self._give_back(managed, asked)
+        if not is_here:
+            return _done(f"group {group_id} is managed already")
+        count = len(self._manager.offsets_cache.get(group_id, {}))
+        error = await self.take_over(managed, group_id, _asked_by(asked))
+        if error is Error.NONE:
+            return _done(f"group {group_id} is managed now, with {count} offsets")
+        return None if error is Error.NOT_COORDINATOR else _unfinished(group_id, error.name)
+
+    async def _give_back(self, managed: ManagedGroups, asked: Request) -> Converted | None:
+        """Converts a managed group to a client-assigned one. Evicts its members, which join again; refuses if some are
+        not classic clients.
+
+        The offsets are in the log before the group leaves ZooKeeper, and the elected coordinator removes the group only
+        if it has no members and no offset has changed since the request, or since the eviction. Until then it is a
+        managed group. If this fails half-way, the next run finishes it.
+        """
+        group_id, administration = asked.group, managed.administration
+        with self._change(group_id):
+            await self._manager.prove(group_id)
+            try:
+                found = await administration.registered(group_id)
+                others = [one for one, protocol in found.protocols.items() if protocol != PROTOCOL]
+                if others:
+                    return _refused(_in_the_way(group_id, others))
+                if not found.is_decided:
+                    return _unfinished(group_id, "no coordinator is elected")
+                why_not = await administration.evict(group_id, found.protocols, asked) if found.protocols else ""
+                if why_not or not await self._is_left(managed, group_id):
+                    return _unfinished(group_id, why_not or "its members do not leave")
+                found = await administration.registered(group_id)
+                error, offsets = await managed.stored(group_id)
+                exist = await administration.topics_that_exist(group_id, {topic for topic, _ in offsets})
+                if error is not Error.NONE or self._manager.availability(group_id) is not Error.NONE:
+                    return _unfinished(group_id, error.name)
+                offsets = {where: one for where, one in offsets.items() if where[0] in exist}
+                error = await self._copy(group_id, offsets)
+                if error is not Error.NONE:
+                    return _unfinished(group_id, error.name)
+                # if the removal is refused, the copies do no harm; if it is partial, they are the only copies
+                why_not = await administration.remove(group_id, asked, max(asked.unchanged_since, found.zxid))
+            except StoreError as failure:
+                return _unfinished(group_id, str(failure))
+            if why_not:
+                return _unfinished(group_id, why_not)
+            log.info(
+                "converted a managed group to a client-assigned one group=%s offsets=%d reason=%s",
+                *(group_id, len(offsets), _asked_by(asked)),
+                extra={"event": "group_converted", "to": GroupKind.CLIENT_ASSIGNED},
+            )
+            return _done(f"group {group_id} is client-assigned now, with {counted(len(offsets), 'offset')}")
+
+    async def _is_left(self, managed: ManagedGroups, group_id: str) -> bool:
+        """Waits a little until no stock client is a member or has a join under way; returns whether that happened."""
+        for _ in range(_LOOKS):
+            if await managed.members(group_id) == []:
+                return True
+            await asyncio.sleep(_LOOK_AGAIN_S)
+        return False
+
+    async def _copy(self, group_id: str, offsets: Offsets) -> Error:
+        """Writes the offsets to the log. Keeps the group's other offsets there, because an earlier run may have removed
+        a part of the group from ZooKeeper."""
+        manager, now_ms = self._manager, self._manager.now_ms()
+        manager.add_group(group_id)
+        rest, error = iter(offsets.items()), Error.NONE
+        while error is Error.NONE and (part := dict(itertools.islice(rest, _OFFSETS_AT_ONCE))):
+            stamped = {where: one._replace(committed_at_ms=now_ms) for where, one in part.items()}
+            error = await manager.store_offsets(group_id, stamped)
+        return error
+
+
+def _done(message: str) -> Converted:
+    return Converted("done", message)
+
+
+def _refused(message: str) -> Converted:
+    return Converted("refused", message)
+
+
+def _unfinished(group_id: str, why: str) -> Converted:
+    return _refused(f"group {group_id} was not converted: {why}. No offset is lost; run it again")
+
+
+def _in_the_way(group_id: str, members: Iterable[str]) -> str:
+    names = sorted(set(members))
+    return f"group {group_id} has members ({', '.join(names[:10])}{', …' if len(names) > 10 else ''}): stop them first"
+
+
+def _asked_by(asked: Request) -> str:
+    who = f"{asked.by} asked" if asked.by else "an operator asked"
+    return f"{who}: {asked.reason}" if asked.reason else who

@@ -6,7 +6,9 @@ import asyncio
 import logging
 import math
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from kafka_coord.classic_groups.errors import Error
@@ -28,23 +30,21 @@ from kafka_coord.classic_groups.events import (
     Sync,
     Synced,
 )
-from kafka_coord.classic_groups.held_heartbeats import longest_hold_s
 from kafka_coord.classic_groups.machine import Group
 from kafka_coord.classic_groups.metadata import CONSUMER, GroupState, Protocol
-from kafka_coord.errors import BrokerError
+from kafka_coord.errors import BrokerError, StoreError
 from kafka_coord.frontends.kafka import answers
 from kafka_coord.frontends.kafka.access import Operation
 from kafka_coord.frontends.kafka.calls import Call, Caller
 from kafka_coord.frontends.kafka.group_kinds import GroupKinds
 from kafka_coord.frontends.kafka.group_views import GroupViews
 from kafka_coord.frontends.kafka.instances import Instances, Node
-from kafka_coord.frontends.kafka.managed.members import JOIN
-from kafka_coord.frontends.kafka.managed.requests import ManagedGroups, refused
+from kafka_coord.frontends.kafka.managed.heartbeats import JOIN
+from kafka_coord.frontends.kafka.managed.requests import ManagedGroups, invalid, refused
 from kafka_coord.frontends.kafka.routing import LOCAL
 from kafka_coord.frontends.kafka.statistics import Statistics
 from kafka_coord.grouplog.manager import GroupMetadataManager, Offsets, partition_of
-from kafka_coord.grouplog.records import CommittedOffset
-from kafka_coord.model import TopicPartition
+from kafka_coord.model import CommittedOffset, Request, TopicPartition
 from kafka_coord.wire.consumer_protocol import subscribed_topics
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.frames import answer_frame, read_header
@@ -56,14 +56,15 @@ MAX_OFFSET_METADATA_CHARS = 4096
 _GROUP, _TRANSACTION = 0, 1
 """The kinds of keys in FindCoordinator."""
 _FIND_COORDINATOR = 1
-"""The version that brokers since 0.11 know."""
+"""A version that 0.11 and all later brokers support."""
 
 
 class GroupCoordinator:
-    """Answers requests about groups. One event loop.
+    """Answers requests about groups. Use it on the event loop only.
 
-    ``manager`` has the groups that this instance coordinates; ``instances`` knows where the others are. ``holds``: it
-    holds heartbeats of clients that can wait (:mod:`~kafka_coord.classic_groups.held_heartbeats`).
+    ``manager`` has the groups that this instance coordinates; ``instances`` finds the coordinators of the others.
+    ``holds`` tells whether to hold heartbeats of clients that can wait
+    (:mod:`~kafka_coord.classic_groups.held_heartbeats`).
     """
 
     def __init__(
@@ -75,11 +76,12 @@ class GroupCoordinator:
         managed: ManagedGroups | None = None,
         *,
         holds: bool = True,
+        is_managed_by_name: Callable[[str], bool] = lambda _group_id: False,
     ) -> None:
         self.holds = holds
         self._manager, self._instances, self._fresh_id = manager, instances, fresh_id
         self._statistics, self._managed = statistics or Statistics(), managed
-        self._kinds = GroupKinds(manager, managed)
+        self._kinds = GroupKinds(manager, managed, is_managed_by_name)
         views = GroupViews(manager, self._kinds)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -102,8 +104,8 @@ class GroupCoordinator:
         }
 
     async def answer(self, frame: bytes, client: Caller) -> bytes:
-        """The frame of the answer to a request's frame. Raises :class:`BadMessage`, and :class:`OSError` if the broker
-        cannot be asked for the client's rights."""
+        """Returns the answer's frame for a request's frame. Raises :class:`BadMessage`, and :class:`OSError` if the
+        broker cannot be asked for the client's rights."""
         name, versions = LOCAL[int.from_bytes(frame[:2], "big")]
         version = int.from_bytes(frame[2:4], "big")
         if version not in versions:
@@ -114,7 +116,7 @@ class GroupCoordinator:
         self._statistics.told(name, found)
         return answer_frame(header, message(f"{name}Response"), found)
 
-    # --- what the client may do --------------------------------------------------------------------------------------
+    # --- rights ------------------------------------------------------------------------------------------------------
 
     async def _denied(self, call: Call, operation: Operation, group_id: str | None) -> Error:
         """Returns GROUP_AUTHORIZATION_FAILED, or NONE if the client has the right."""
@@ -122,11 +124,9 @@ class GroupCoordinator:
         return Error.GROUP_AUTHORIZATION_FAILED if denied else Error.NONE
 
     async def _may_take_part(self, call: Call) -> Error:
-        """Checks for a member's request that the client has the right, and that this instance coordinates the group."""
+        """Checks that the client may use the group, and that this instance coordinates it."""
         group_id = call.request.group_id
         return await self._denied(call, Operation.READ, group_id) or self._available(group_id)
-
-    # --- where coordinators are --------------------------------------------------------------------------------------
 
     async def handle_find_coordinator(self, call: Call) -> Any:
         request = call.request
@@ -142,7 +142,7 @@ class GroupCoordinator:
         return answers.coordinators(found, call.version)
 
     async def _transaction_coordinator(self, call: Call, key: str) -> tuple[int, Node]:
-        """The broker's own answer to this client."""
+        """Returns the broker's own answer to this client."""
         asked = message("FindCoordinatorRequest")(key=key, key_type=_TRANSACTION)
         found = await call.client.ask_broker("FindCoordinator", _FIND_COORDINATOR, asked)
         node = self._instances.node(found.node_id, found.host, found.port)
@@ -154,7 +154,7 @@ class GroupCoordinator:
         try:
             node = await self._instances.coordinator_of(partition_of(group_id))
         except BrokerError as error:
-            log.info("cannot tell where a coordinator is: %s", error)
+            log.info("could not find a group's coordinator; its client must retry: %s", error)
             node = None
         return (Error.COORDINATOR_NOT_AVAILABLE, answers.NOWHERE) if node is None else (Error.NONE, node)
 
@@ -162,9 +162,14 @@ class GroupCoordinator:
 
     async def handle_join_group(self, call: Call) -> Any:
         request = call.request
-        error, found = await self._may_take_part(call), None
-        if error is Error.NONE and self._kinds.managed(request.group_id) is not None:
-            error = Error.INCONSISTENT_GROUP_PROTOCOL
+        error = await self._may_take_part(call)
+        found: Instruction | None = None
+        managed = None
+        if error is Error.NONE:
+            why, kind = "a classic client joins", request.protocol_type
+            error, managed = await self._kinds.of_newcomer(request.group_id, why, kind)
+        if error is Error.NONE and managed is not None:
+            found = await managed.classic.join(call)
         elif error is Error.NONE:
             found = await self._ask(
                 request.group_id, lambda token: _join(token, call, self._fresh_id()), make=not request.member_id
@@ -179,6 +184,8 @@ class GroupCoordinator:
         error, found = await self._may_take_part(call), None
         if error is Error.COORDINATOR_LOAD_IN_PROGRESS:
             error = Error.REBALANCE_IN_PROGRESS  # as in Kafka: the client joins again instead of giving up
+        elif error is Error.NONE and (managed := self._kinds.managed(request.group_id)) is not None:
+            found = await managed.classic.sync(call)
         elif error is Error.NONE:
             assignments = {one.member_id: one.assignment for one in request.assignments}
             who = request.member_id, request.group_instance_id, request.generation_id
@@ -191,15 +198,21 @@ class GroupCoordinator:
         request = call.request
         error = await self._may_take_part(call)
         if error is Error.COORDINATOR_LOAD_IN_PROGRESS:
-            error = Error.NONE  # as in Kafka: the timers of its members start again when it is loaded
+            error = Error.NONE  # as in Kafka: members' timers restart when the group is loaded
+        elif error is Error.NONE and (managed := self._kinds.managed(request.group_id)) is not None:
+            error = await managed.classic.beat(call, self._software(call))
         elif error is Error.NONE:
             who = request.member_id, request.group_instance_id, request.generation_id
-            longest_s = longest_hold_s(call.client.software) if self.holds else 0.0
+            software = self._software(call)
             found = await self._ask(
-                request.group_id, lambda token: Heartbeat(token, *who, longest_s), client=call.client
+                request.group_id, lambda token: Heartbeat(token, *who, software), client=call.client
             )
             error = found.error if isinstance(found, Answered) else Error.UNKNOWN_MEMBER_ID
         return message("HeartbeatResponse")(error_code=error)
+
+    def _software(self, call: Call) -> str:
+        """The client's software if its heartbeats may be held, otherwise an empty string."""
+        return call.client.software if self.holds else ""
 
     async def handle_leave_group(self, call: Call) -> Any:
         request = call.request
@@ -209,19 +222,26 @@ class GroupCoordinator:
         error = await self._may_take_part(call)
         if error is not Error.NONE:
             return answers.left(Left(None, error), call.version)
+        managed = self._kinds.managed(request.group_id)
+        if managed is not None:
+            return answers.left(await managed.classic.leave(call, leaving), call.version)
         found = await self._ask(request.group_id, lambda token: Leave(token, leaving))
         if not isinstance(found, Left):
             found = Left(None, Error.NONE, tuple((*who, Error.UNKNOWN_MEMBER_ID) for who in leaving))
         return answers.left(found, call.version)
 
     async def handle_consumer_group_heartbeat(self, call: Call) -> Any:
-        """KIP-848. A group has members of one kind only, because offsets in the groups log would be lost to a managed
-        group."""
+        """Answers a KIP-848 heartbeat. A group has members of one kind only, because a managed group would not find the
+        offsets in the groups log."""
         request = call.request
-        error = await self._may_take_part(call)
+        error = await self._denied(call, Operation.READ, request.group_id)
         denied = await call.client.access.denied_topics(Operation.DESCRIBE, request.subscribed_topic_names or ())
         if error is Error.NONE and denied:
             error = Error.TOPIC_AUTHORIZATION_FAILED
+        reason = None if error else invalid(request, call.version)
+        if reason is not None:
+            return refused(*reason)
+        error = error or self._available(request.group_id)  # a conversion may have begun since
         if error is not Error.NONE:
             return refused(error)
         if self._managed is None:
@@ -229,8 +249,8 @@ class GroupCoordinator:
         if self._kinds.has_classic_members(request.group_id):
             words = "the group has members of the classic protocol: stop them first, or use another name"
             return refused(Error.GROUP_ID_NOT_FOUND, words)
-        if request.member_epoch == JOIN and self._manager.has(request.group_id):
-            error = await self._kinds.take_over(self._managed, request.group_id)
+        if request.member_epoch == JOIN:
+            error, _ = await self._kinds.of_newcomer(request.group_id, "a KIP-848 client joins")
             if error is not Error.NONE:
                 return refused(error)
         client_id = call.header.client_id or ""
@@ -239,7 +259,7 @@ class GroupCoordinator:
     # --- offsets -----------------------------------------------------------------------------------------------------
 
     async def handle_commit_offsets(self, call: Call) -> Any:
-        """Rejects partitions that do not exist; asks the group about the others only, as in Kafka."""
+        """Rejects partitions that do not exist, and passes only the others to the group, as in Kafka."""
         request = call.request
         error = await self._denied(call, Operation.READ, request.group_id)
         if error is Error.NONE and not await self._learn(request.topics):
@@ -250,25 +270,24 @@ class GroupCoordinator:
         offsets, errors = self._committed(request.topics, denied)
         managed = self._kinds.managed(request.group_id)
         if offsets and managed is not None and self._kinds.availability(request.group_id) is Error.NONE:
-            error, gone = await managed.commit(request, offsets)
-            errors |= gone
+            large = _take_out_large(offsets)
+            error, gone = await managed.commit(request, call.version, offsets)
+            errors |= gone if error else gone | large
             return answers.per_partition("OffsetCommit", request.topics, error, errors)
         error = self._may_commit(request) if offsets else Error.NONE
         if error is Error.NONE:
-            for where in [at for at, one in offsets.items() if len(one.metadata) > MAX_OFFSET_METADATA_CHARS]:
-                del offsets[where]
-                errors[where] = Error.OFFSET_METADATA_TOO_LARGE
+            errors |= _take_out_large(offsets)
             error = await self._manager.store_offsets(request.group_id, offsets)
         return answers.per_partition("OffsetCommit", request.topics, error, errors)
 
     async def _learn(self, topics: Any) -> bool:
-        """Whether the partitions of these topics are known. Asks the broker about unknown ones."""
+        """Asks the broker about topics whose partitions are unknown; returns whether all are known now."""
         try:
             await self._instances.learn(
                 {topic.name: max([part.partition_index for part in topic.partitions], default=-1) for topic in topics}
             )
         except BrokerError as error:
-            log.info("cannot tell which partitions there are: %s", error)
+            log.info("could not find out which partitions exist; the client must retry: %s", error)
             return False
         return True
 
@@ -321,13 +340,13 @@ class GroupCoordinator:
                 error = error or managed[0]
             stored = known.get(group, {}) if managed is None else managed[1]
             offsets = {} if error else stored
-            if topics is None and hidden:  # the broker has not been asked about a topic that was added meanwhile
+            if topics is None and hidden:  # topics added since have not been authorized
                 offsets = {where: one for where, one in offsets.items() if where[0] in names}
             found.append((group, topics, error, offsets, hidden))
         return answers.fetched(found, call.version)
 
     async def handle_delete_offsets(self, call: Call) -> Any:
-        """Rejects partitions that do not exist. Topics to which members have subscribed keep their offsets."""
+        """Rejects partitions that do not exist, and topics to which members subscribe."""
         request, group_id = call.request, call.request.group_id
         denied = await call.client.access.denied_topics(Operation.READ, {topic.name for topic in request.topics})
         error, group = await self._may_delete(call, group_id), self._manager.group(group_id)
@@ -338,6 +357,13 @@ class GroupCoordinator:
             if metadata.protocol_type != CONSUMER:
                 error = Error.NON_EMPTY_GROUP
             subscribed = subscribed_topics(one.metadata(metadata.protocol_name) for one in metadata.members.values())
+        if error is Error.NONE and managed is not None:
+            try:
+                names = {topic.name for topic in request.topics}
+                subscribed = await managed.administration.subscribed(group_id, names)
+            except StoreError as failed:
+                log.warning("cannot read the members of group=%s: %s", group_id, failed)
+                error = Error.COORDINATOR_NOT_AVAILABLE
         if error is Error.NONE and not await self._learn(request.topics):
             error = Error.COORDINATOR_NOT_AVAILABLE
         if error is not Error.NONE:
@@ -366,15 +392,19 @@ class GroupCoordinator:
         return Error.GROUP_SUBSCRIBED_TO_TOPIC if topic in subscribed else Error.NONE
 
     async def handle_add_offsets_to_transaction(self, call: Call) -> Any:
-        """Refuses offsets in transactions, which are not supported, before anything is half done."""
-        log.warning("refused offsets of a transaction group=%s address=%s", call.request.group_id, call.client.host)
+        """Refuses offsets in transactions, which are not supported, before the transaction has any effect."""
+        log.warning(
+            "refused offsets in a transaction, which is not supported group=%s address=%s",
+            call.request.group_id,
+            call.client.host,
+        )
         return message("AddOffsetsToTxnResponse")(error_code=Error.UNSUPPORTED_VERSION)
 
     async def handle_commit_offsets_in_transaction(self, call: Call) -> Any:
-        """See :meth:`handle_add_offsets_to_transaction`."""
+        """Refuses offsets in a transaction, like :meth:`handle_add_offsets_to_transaction`."""
         return answers.per_partition("TxnOffsetCommit", call.request.topics, Error.UNSUPPORTED_VERSION)
 
-    # --- looking at groups, and removing them ------------------------------------------------------------------------
+    # --- deleting and converting groups ------------------------------------------------------------------------------
 
     async def handle_delete_groups(self, call: Call) -> Any:
         groups = call.request.groups_names
@@ -398,7 +428,36 @@ class GroupCoordinator:
             self._carry_out(group_id, group, group.end(Error.COORDINATOR_NOT_AVAILABLE))
         return error
 
-    # --- groups, their timers and what they ask for ------------------------------------------------------------------
+    def convert(self, asked: Request) -> None:
+        """Carries out an operator's request to convert a group, and answers it."""
+        self._run(self._convert(asked))
+
+    async def end_in_both(self) -> None:
+        """Ends the client-assigned groups that also have members in ZooKeeper. Their clients join again, as members of
+        the managed group. Raises :class:`StoreError`."""
+        for group_id in await self._kinds.in_both():
+            group = self._manager.group(group_id)
+            members = tuple((name, None) for name in group.metadata.members) if group is not None else ()
+            log.warning(
+                "group=%s has members in ZooKeeper and %d client-assigned ones: moving these to the managed group",
+                group_id,
+                len(members),
+            )
+            await self._ask(group_id, partial(Leave, leaving=members))
+
+    async def take_over_by_name(self) -> None:
+        """See :meth:`GroupKinds.take_over_by_name`."""
+        await self._kinds.take_over_by_name()
+
+    async def _convert(self, asked: Request) -> None:
+        term = self._manager.terms.get(partition_of(asked.group))
+        if term is None or self._managed is None:
+            return
+        found = await self._kinds.convert(asked)
+        if found is not None:
+            await self._managed.administration.answer_conversion(asked, term.term, found.result, found.message)
+
+    # --- events and timers of groups ---------------------------------------------------------------------------------
 
     def _available(self, group_id: str | None) -> Error:
         return self._kinds.availability(group_id) if group_id else Error.INVALID_GROUP_ID
@@ -417,8 +476,8 @@ class GroupCoordinator:
         make: bool = False,
         client: Caller | None = None,
     ) -> Instruction | None:
-        """The answer to an event; ``None`` if the group does not exist and must not be created. ``client`` is the
-        sender, if its request may be held."""
+        """Returns the answer to an event; ``None`` if the group does not exist and must not be created. ``client`` is
+        the sender, if its request may be held."""
         group = self._manager.add_group(group_id) if make else self._manager.group(group_id)
         if group is None:
             return None
@@ -439,7 +498,7 @@ class GroupCoordinator:
         released = Released(held.token, held.member_id)
         timer = asyncio.get_running_loop().call_later(held.limit_s, end, released)
         try:
-            client.holding(lambda: end(released))
+            client.holding(lambda: end(replace(released, by_client=True)))
             return await answer
         except asyncio.CancelledError:
             end(ConnectionLost(frozenset({held.token})))
@@ -451,14 +510,17 @@ class GroupCoordinator:
     def _carry_out(self, group_id: str, group: Group, instructions: Sequence[Instruction]) -> None:
         for one in instructions:
             if isinstance(one, Store):
-                task = asyncio.create_task(self._store(group_id, group, one))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._run(self._store(group_id, group, one))
             elif not isinstance(one, Held) and isinstance(one.token, asyncio.Future) and not one.token.done():
                 one.token.set_result(one)
         # these only postpone the next timer
         if len(instructions) != 1 or not isinstance(instructions[0], Answered | Held):
             self._set_timer(group_id, group)
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _store(self, group_id: str, group: Group, store: Store) -> None:
         group.metadata.state_since_ms = self._manager.now_ms()
@@ -466,7 +528,7 @@ class GroupCoordinator:
         self._carry_out(group_id, group, group.handle(Stored(store, error), _now()))
 
     def _set_timer(self, group_id: str, group: Group) -> None:
-        """Moves the timer only if it would be late. A timer that is early costs little, because it is set again."""
+        """Moves the timer only if it would fire late. A timer that fires early costs little: it is set again."""
         before, due = self._timers.get(group_id), group.due
         if (before is not None and before.when() <= due) or self._manager.group(group_id) is not group:
             return
@@ -482,12 +544,12 @@ class GroupCoordinator:
             self._carry_out(group_id, group, group.tick(_now()))
 
     def begin_partition(self, partition: int) -> None:
-        """The groups of the partition are loaded: starts their members' timers."""
+        """Starts the timers of the partition's groups, which have been loaded."""
         for group_id, group in self._groups_of(partition):
             self._set_timer(group_id, group)
 
     def end_partition(self, partition: int) -> None:
-        """The partition's groups have moved: tells waiting clients to look for the coordinator again."""
+        """Tells clients that wait for the partition's groups, which have moved, to find the coordinator again."""
         for group_id, group in self._groups_of(partition):
             self._carry_out(group_id, group, group.end(Error.NOT_COORDINATOR))
 
@@ -503,10 +565,18 @@ class GroupCoordinator:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
+def _take_out_large(offsets: Offsets) -> dict[tuple[str, int], Error]:
+    """Removes the offsets whose metadata is too large, and returns their errors."""
+    large = [where for where, one in offsets.items() if len(one.metadata) > MAX_OFFSET_METADATA_CHARS]
+    for where in large:
+        del offsets[where]
+    return dict.fromkeys(large, Error.OFFSET_METADATA_TOO_LARGE)
+
+
 def _told(group: Group, event: Commit) -> Error:
-    """The answer to an event that is answered at once, without a future."""
+    """Returns the answer to an event that the group answers immediately."""
     (found,) = group.handle(event, _now())
-    assert isinstance(found, Answered)  # noqa: S101  as its definition says
+    assert isinstance(found, Answered)  # noqa: S101
     return found.error
 
 

@@ -16,11 +16,11 @@ from kafka_coord.grouplog.manager import GroupMetadataManager
 from kafka_coord.wire.messages import message
 
 _WITH_STATES = 4
-"""The first version of ListGroups whose answers have the groups' states."""
+"""The first version of ListGroups whose answers include the groups' states."""
 
 
 class GroupViews:
-    """One handler for each request. One event loop."""
+    """Has a handler for each of these three requests. Use it on the event loop only."""
 
     def __init__(self, manager: GroupMetadataManager, kinds: GroupKinds) -> None:
         self._manager, self._kinds = manager, kinds
@@ -38,13 +38,14 @@ class GroupViews:
 
     async def handle_consumer_group_describe(self, call: Call) -> Any:
         errors = await self._errors(call, call.request.group_ids)
+        errors |= dict.fromkeys(errors.keys() & {""}, Error.INVALID_GROUP_ID)
         seen = await self._managed(errors)
         missing = (views.GroupView(one, error or Error.GROUP_ID_NOT_FOUND) for one, error in errors.items())
         groups = tuple(views.described(seen.get(one.group, one)) for one in missing)
         return message("ConsumerGroupDescribeResponse")(groups=groups)
 
     async def _errors(self, call: Call, group_ids: Iterable[str]) -> dict[str, Error]:
-        """The reason why the client may not see groups, or why they are not served here."""
+        """Returns, by group, why the client may not see the group or why this instance does not serve it."""
         denied = await call.client.access.denied_groups(Operation.DESCRIBE, group_ids)
         await self._manager.prove_all(group_ids)
         failed = Error.GROUP_AUTHORIZATION_FAILED
@@ -64,14 +65,16 @@ class GroupViews:
         hidden: frozenset[str] = frozenset()
         if not await access.may_describe_cluster():
             hidden = await access.denied_groups(Operation.DESCRIBE, [*classic, *managed])
-        rows = [answers.listed_classic(name, self._manager.groups_cache[name]) for name in classic - hidden]
+        known = self._manager.groups_cache  # some may have been deleted since
+        rows = [answers.listed_classic(name, known[name]) for name in classic - hidden if name in known]
         rows += await self._listed_managed(call, [name for name in managed if name not in hidden])
         return answers.listed(rows, call.request, loading)
 
     async def _listed_managed(self, call: Call, names: list[str]) -> list[answers.Listed]:
-        """Reads states only if the answer includes them."""
+        """Returns the managed groups; reads their states only if the answer includes states."""
         types = {kind.lower() for kind in call.request.types_filter}
-        owner = self._kinds.managed(names[0]) if names and (not types or CONSUMER in types) else None
+        owners = (self._kinds.managed(name) for name in names if not types or CONSUMER in types)
+        owner = next((one for one in owners if one is not None), None)
         if owner is None:
             return []
         states: dict[str, views.State] = {}

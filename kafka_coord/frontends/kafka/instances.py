@@ -1,7 +1,6 @@
 """Finds the instance that coordinates a group, and the partitions of topics.
 
-It asks the instance's own broker, on the listener that advertises the instances' addresses. A node's address there is
-that of the instance beside the node.
+It asks the broker beside this instance, on a listener that advertises the instances' addresses.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from kafka_coord.classic_groups.errors import named
 from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.kafka.patches import Addresses
 from kafka_coord.grouplog.broker import BrokerConnection
@@ -20,10 +20,10 @@ Node = tuple[int, str, int]
 """Broker id, host, port."""
 
 _METADATA, _CREATE_TOPICS = 4, 2
-"""Versions that every broker from 0.11 to 3.9 speaks."""
+"""Versions that every broker from 0.11 to 3.9 supports."""
 _KNOWN_FOR_S = 30.0
 _MISSING_FOR_S = 0.2
-"""Seconds between two questions about a partition that does not exist yet: a topic is being created, or grows."""
+"""Seconds between two requests about a partition that does not exist yet; its topic may be growing or being created."""
 _TOPIC_EXISTS, _INVALID_REPLICATION = 36, 38
 _MOST_REPLICAS = 3
 _LOG_SETTINGS = {
@@ -35,8 +35,9 @@ _LOG_SETTINGS = {
 
 
 class Instances:
-    """One event loop. ``connect`` makes a connection to the own broker's listener for instances. ``addresses`` returns
-    the instances' addresses if the broker does not know them (``--kafka-rewrite``)."""
+    """Asks one broker about the cluster. Use it on the event loop only. ``connect`` connects to the broker's listener
+    for instances. ``addresses`` returns the instances' addresses if the broker does not advertise them
+    (``--kafka-rewrite``)."""
 
     def __init__(
         self, connect: Callable[[], BrokerConnection], broker_id: int, addresses: Addresses | None = None
@@ -46,7 +47,7 @@ class Instances:
         self.broker_id = broker_id
         self.nodes: dict[int, Node] = {}
         self.leaders: dict[int, int] = {}
-        """The broker ids that lead the log's partitions."""
+        """The id of the broker that leads each partition of the log."""
         self._partitions: dict[str, tuple[float, int]] = {}
 
     async def _ask(self, name: str, version: int, value: Any) -> Any:
@@ -67,7 +68,7 @@ class Instances:
         return answer
 
     def node(self, broker_id: int, host: str, port: int) -> Node | None:
-        """The address for clients of a broker that the own broker knows at this address."""
+        """Returns the address at which clients reach the instance beside a broker that advertises ``host:port``."""
         if self._addresses is None:
             return broker_id, host, port
         known = self._addresses().get(broker_id)
@@ -98,7 +99,7 @@ class Instances:
         answer = await self._ask("CreateTopics", _CREATE_TOPICS, form(topics=(topic,), timeout_ms=15_000))
         error = answer.topics[0].error_code
         if error not in {0, _TOPIC_EXISTS, _INVALID_REPLICATION}:
-            raise BrokerError(f"cannot create topic {TOPIC}: error {error}")
+            raise BrokerError(f"cannot create topic {TOPIC}: {named(error)}")
 
     async def coordinator_of(self, partition: int) -> Node | None:
         """The instance beside the broker that leads this partition of the log."""
@@ -107,8 +108,9 @@ class Instances:
         return self.nodes.get(self.leaders.get(partition, -1))
 
     async def learn(self, highest: Mapping[str, int]) -> None:
-        """Asks for the partitions of topics that were not asked for lately. ``highest`` is the highest relevant
-        partition of each topic: a topic with fewer may have grown, and is asked for again soon."""
+        """Asks for the partitions of topics, unless it did so recently. ``highest`` maps each topic to the highest
+        partition in a request; if no such partition is known, the topic may have grown, so it is asked about again
+        sooner."""
         now = time.monotonic()
         unknown = []
         for topic, partition in highest.items():

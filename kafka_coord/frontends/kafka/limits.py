@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 SMALL_BYTES = 16 << 10
-"""A connection that keeps no more than this is never closed to free memory for others."""
+"""A connection that uses no more than this is never closed to free memory for others."""
 OTHER_DESCRIPTORS = 200
 """File descriptors for everything except clients and their broker connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """The defaults are Kafka's if Kafka has such a limit."""
+    """The limits. The defaults are Kafka's where Kafka has such a limit."""
 
     max_connections: int = 10_000
     max_connections_per_ip: int | None = None
@@ -29,23 +29,22 @@ class ClientLimits:
     max_other_request_bytes: int = 1 << 20
     """The limit for every other request that is answered here."""
     max_in_flight: int = 1_000
-    """The most unanswered requests of one connection; beyond that, nothing more is read from it."""
+    """The maximum number of unanswered requests of one connection. Beyond that, reading from it pauses."""
     max_answer_bytes: int = 1 << 20
-    """The most bytes of answers of one connection that wait to be sent; beyond that, nothing more is read from it."""
+    """The maximum number of unsent answer bytes of one connection. Beyond that, reading from it pauses."""
     max_kept_bytes: int = 256 << 20
     """The limit for all connections together, like ``queued.max.request.bytes``. It counts requests that have not
     arrived completely or are being answered, and answers that are not read."""
     first_request_s: float = 30.0
     """Seconds in which a new connection must send its first request, including the TLS handshake."""
     request_s: float = 60.0
-    """Seconds in which a request must arrive, and one second more for each :attr:`slowest_bytes_a_second` of its
-    length."""
+    """Seconds in which a request must arrive, plus one for each :attr:`slowest_bytes_a_second` of its length."""
     slowest_bytes_a_second: int = 16 << 10
     idle_s: float = 600.0
-    """``connections.max.idle.ms``: without a request, or without reading answers."""
+    """Seconds that a client may send no request, or read no answers (``connections.max.idle.ms``)."""
 
     def connections(self) -> int:
-        """The most open connections. Each may need a second descriptor for its connection to the broker."""
+        """The maximum number of open connections. Each may need a second descriptor, to the broker."""
         return min(self.max_connections, (allowed_descriptors() - OTHER_DESCRIPTORS) // 2)
 
     def connections_per_ip(self) -> int:
@@ -58,7 +57,7 @@ class ClientLimits:
         return min(2.0, self.first_request_s / 4, self.request_s / 4, self.idle_s / 4)
 
     def allow_descriptors(self) -> None:
-        """Raises this process's limit of open files to the number that all connections need, if possible."""
+        """Raises this process's limit on open files to the number that all connections need, if possible."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = 2 * self.max_connections + OTHER_DESCRIPTORS
         if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -78,15 +77,16 @@ Who = TypeVar("Who", bound=Hashable)
 
 
 class KeptBytes(Generic[Who]):
-    """Counts the bytes that all connections keep, and knows which has kept more than a little for longest."""
+    """Counts the bytes that connections keep in memory, and knows which connection has kept many for the longest
+    time."""
 
     def __init__(self) -> None:
         self.total = 0
         self._holders: dict[Who, None] = {}
 
     def changed(self, who: Who, before: int, now: int, limit: int) -> Who | None:
-        """``who`` kept ``before`` bytes and now keeps ``now``. Returns the connection to close, if all together keep
-        too much."""
+        """Notes that the bytes of ``who`` went from ``before`` to ``now``. Returns the connection to close if all
+        together exceed ``limit``."""
         self.total += now - before
         if now <= SMALL_BYTES:
             self._holders.pop(who, None)

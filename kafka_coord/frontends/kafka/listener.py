@@ -1,4 +1,4 @@
-"""The listener for Kafka clients: one thread, an event loop in it, and the terms of the partitions its broker leads."""
+"""The listener for Kafka clients: a thread with an event loop, and the terms of the partitions its broker leads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import logging
 import ssl
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 
 from kafka_coord.classic_groups.machine import GroupLimits
@@ -35,8 +35,9 @@ from kafka_coord.frontends.kafka.statistics import Statistics
 from kafka_coord.grouplog.authentication import BrokerSecurity
 from kafka_coord.grouplog.broker import PLAINTEXT, BrokerConnection
 from kafka_coord.grouplog.manager import GroupMetadataManager
-from kafka_coord.model import CoordinatorInfo
+from kafka_coord.model import CoordinatorInfo, Request
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.pattern import topic_pattern
 from kafka_coord.settings import host_and_port
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
@@ -44,18 +45,25 @@ from kafka_coord.zk.store import Store
 log = logging.getLogger(__name__)
 
 LEADER_CHECK_S = 0.5
-"""Seconds between two checks of the partitions that its broker leads."""
+"""Seconds between two checks of which partitions the broker leads."""
+TAKE_OVER_CHECK_S = 5.0
+"""Seconds between two searches for empty groups that match ``managed_groups``."""
+IN_BOTH_CHECK_S = 1.0
+"""Seconds between two searches for groups that have members of both kinds."""
 EXPIRY_CHECK_S = 600.0
-"""Seconds between two removals of expired offsets: a broker's ``offsets.retention.check.interval.ms``."""
+"""Seconds between two removals of expired offsets: a broker's default for ``offsets.retention.check.interval.ms``."""
 OFFSETS_RETENTION_MS = 7 * 24 * 3600 * 1000
-"""A broker's default of ``offsets.retention.minutes``."""
+"""A broker's default for ``offsets.retention.minutes``."""
 
 
 class KafkaListener:
-    """Serves Kafka clients at ``address`` until :meth:`close`. ``broker_listener`` is the own broker's listener for its
-    instance, ``security`` how to connect to it; ``tls`` is for clients. ``rewrite``: the broker does not advertise the
-    instance's address there, so the listener replaces the addresses in its answers. ``holds``: it holds heartbeats.
-    Raises :class:`SettingsError` if it cannot listen."""
+    """Serves Kafka clients at ``address`` until :meth:`close`.
+
+    ``broker_listener`` is the broker's listener for its instance, and ``security`` says how to connect to it; ``tls``
+    is for clients. ``rewrite`` replaces the addresses in the broker's answers, because the broker does not advertise
+    the instances' addresses. ``holds`` tells whether to hold heartbeats. Groups of classic clients that match
+    ``managed_groups`` are managed. Raises :class:`SettingsError` if it cannot listen, and :class:`InvalidPattern`.
+    """
 
     def __init__(
         self,
@@ -68,19 +76,20 @@ class KafkaListener:
         security: BrokerSecurity = PLAINTEXT,
         tls: ssl.SSLContext | None = None,
         rewrite: bool = False,
-        group_limits: GroupLimits | None = None,
+        group_limits: GroupLimits = GroupLimits(),  # noqa: B008 - it is immutable
         holds: bool = True,
+        managed_groups: str | None = None,
     ) -> None:
         self._host, self._port = host_and_port(address)
         self._broker_host, self._broker_port = host_and_port(broker_listener)
         self._security = security
-        self._store, self._broker_id = store, broker_id
+        self._store, self._broker_id, self._managed_groups = store, broker_id, managed_groups
         self._addresses: dict[int, tuple[str, int]] | None = {} if rewrite else None
         known = self._known_addresses if rewrite else None
         self.patches = patches(known)
         self.instances = Instances(self._to_broker, broker_id, known)
         self.manager = GroupMetadataManager(
-            self._to_broker, self._claim, f"{broker_id}@{address}", group_limits or GroupLimits(), self._term_ended
+            self._to_broker, self._claim, f"{broker_id}@{address}", group_limits, self._term_ended
         )
         self.broker_access = BrokerAccess()
         self.handshakes = None if tls is None else Handshakes(tls)
@@ -91,15 +100,27 @@ class KafkaListener:
         self._broker_failed = False
         self.clients = Clients(limits or ClientLimits())
         self.limits.allow_descriptors()
-        self.managed = ManagedTerms(store, self._term_lost)
-        managed = ManagedGroups(self.managed, Administration(store, self.managed), broker_id)
+        self.managed = ManagedTerms(
+            store, self._term_lost, self._asked_to_convert, group_limits.consumer_session_timeout_s
+        )
+        managed = ManagedGroups(self.managed, Administration(store, self.managed), broker_id, group_limits)
         self.coordinator = GroupCoordinator(
-            self.manager, self.instances, statistics=self.statistics, managed=managed, holds=holds
+            self.manager,
+            self.instances,
+            statistics=self.statistics,
+            managed=managed,
+            holds=holds,
+            is_managed_by_name=topic_pattern(managed_groups).fits if managed_groups else lambda _group_id: False,
         )
         self._thread = threading.Thread(target=self._run, name="kafka-listener", daemon=True)
         self._thread.start()
         self.address = self._started.result()
         self.managed.start()
+
+    @property
+    def threads(self) -> tuple[threading.Thread, ...]:
+        """The threads that must live until :meth:`close`."""
+        return self._thread, self.managed.thread
 
     def close(self) -> None:
         if self._loop is not None and self._stop is not None and self._thread.is_alive():
@@ -114,7 +135,11 @@ class KafkaListener:
             asyncio.run(self._serve())
         except BaseException as error:
             if self._started.done():
-                log.critical("the listener for Kafka clients has ended", exc_info=True)
+                log.critical(
+                    "the listener for Kafka clients has ended (a bug): restart this instance; until then its groups of"
+                    " Kafka clients have no coordinator",
+                    exc_info=True,
+                )
             else:
                 self._started.set_exception(error)
 
@@ -125,7 +150,7 @@ class KafkaListener:
         except OSError as error:
             raise SettingsError(f"cannot listen for Kafka clients at {self._host}:{self._port}: {error}") from None
         host, port, *_ = server.sockets[0].getsockname()
-        maintenance = asyncio.gather(self._maintain(), self._end_overdue_clients())
+        maintenance = asyncio.gather(self._maintain(), self._end_overdue_clients(), self._make_managed())
         self._started.set_result(f"{host}:{port}")
         async with server:
             await self._stop.wait()
@@ -133,7 +158,7 @@ class KafkaListener:
         for task in self._claims.values():
             task.cancel()
         self.manager.close()
-        await asyncio.sleep(0)  # tells all waiting clients that the group has moved
+        await asyncio.sleep(0)  # lets all waiting clients learn that their groups have moved
         await asyncio.sleep(0)
         self.clients.end_all()
         await self.coordinator.close()
@@ -179,7 +204,7 @@ class KafkaListener:
     # --- terms -------------------------------------------------------------------------------------------------------
 
     async def _maintain(self) -> None:
-        """Claims the partitions that its broker leads, gives up all others, and removes expired offsets."""
+        """Claims the partitions that the broker leads, gives up all others, and removes expired offsets."""
         loop = asyncio.get_running_loop()
         expiry_due = loop.time() + EXPIRY_CHECK_S
         while True:
@@ -199,18 +224,33 @@ class KafkaListener:
             self._broker_failed = False
         except (BrokerError, StoreUnavailable) as error:
             if not self._broker_failed:
-                log.warning("cannot ask the broker which partitions it leads: %s", error)
+                log.warning("cannot find out which partitions of the groups log the broker leads; retrying: %s", error)
             self._broker_failed = True
         except Exception:
-            log.exception("cannot ask the broker which partitions it leads")
+            log.exception("cannot find out which partitions of the groups log the broker leads (a bug)")
         else:
             self._follow_leaders()
+
+    async def _make_managed(self) -> None:
+        loop = asyncio.get_running_loop()
+        by_name_due = loop.time()
+        while True:
+            try:
+                await self.coordinator.end_in_both()
+                if self._managed_groups is not None and loop.time() >= by_name_due:
+                    by_name_due = loop.time() + TAKE_OVER_CHECK_S
+                    await self.coordinator.take_over_by_name()
+            except StoreUnavailable as error:
+                log.info("cannot search for groups to take over: %s", error)
+            except Exception:
+                log.exception("cannot search for groups to take over")
+            await asyncio.sleep(IN_BOTH_CHECK_S)
 
     async def _remove_expired_offsets(self) -> None:
         try:
             await self.manager.delete_expired_consumer_offsets(OFFSETS_RETENTION_MS)
         except Exception:
-            log.exception("cannot remove offsets that are too old")
+            log.exception("cannot remove expired offsets")
 
     def _known_addresses(self) -> dict[int, tuple[str, int]]:
         return self._addresses or {}
@@ -218,7 +258,7 @@ class KafkaListener:
     def _follow_leaders(self) -> None:
         led = {partition for partition, leader in self.instances.leaders.items() if leader == self._broker_id}
         for partition in self.manager.terms.keys() - led:
-            self.manager.resign(partition, "its broker does not lead it any more")
+            self.manager.resign(partition, "its broker no longer leads it")
         for partition in sorted(led - self.manager.terms.keys() - self._claims.keys()):
             self._claims[partition] = asyncio.create_task(self._begin(partition))
 
@@ -228,10 +268,14 @@ class KafkaListener:
             self.coordinator.begin_partition(partition)
             self.managed.begin(partition, self.manager.terms[partition].term)
         except KafkaCoordError as error:
-            log.warning("cannot coordinate partition=%d yet: %s", partition, error)
+            log.warning(
+                "cannot yet coordinate the groups in partition=%d of the groups log: %s; retrying", partition, error
+            )
             await asyncio.sleep(LEADER_CHECK_S)
         except Exception:
-            log.exception("cannot coordinate partition=%d yet", partition)
+            log.exception(
+                "cannot coordinate the groups in partition=%d of the groups log yet (a bug); retrying", partition
+            )
             await asyncio.sleep(LEADER_CHECK_S)
         finally:
             self._claims.pop(partition, None)
@@ -241,13 +285,20 @@ class KafkaListener:
         self.managed.end(partition)
 
     def _term_lost(self, partition: int, reason: str) -> None:
-        """Called on the thread of the managed groups."""
+        """Stops serving the partition. Called on the managed groups' thread."""
+        self._call(self.manager.resign, partition, reason)
+
+    def _asked_to_convert(self, request: Request) -> None:
+        """Passes the request to the event loop. Called on the managed groups' thread."""
+        self._call(self.coordinator.convert, request)
+
+    def _call(self, function: Callable[..., None], *arguments: object) -> None:
         loop = self._loop
         if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self.manager.resign, partition, reason)
+            loop.call_soon_threadsafe(function, *arguments)
 
     async def _claim(self, partition: int) -> int:
-        return await asyncio.to_thread(claim_term, self._store, partition, self._broker_id)
+        return await asyncio.to_thread(claim_term, self._store, partition, self._broker_id, self._managed_groups)
 
 
 def addresses_of_instances(store: Store) -> dict[int, tuple[str, int]]:
@@ -263,11 +314,13 @@ def addresses_of_instances(store: Store) -> dict[int, tuple[str, int]]:
     return found
 
 
-def claim_term(store: Store, partition: int, broker_id: int) -> int:
-    """Sets the partition's znode by compare-and-set; its new version is the term. Raises :class:`BadVersion` if another
-    instance was faster, and :class:`StoreUnavailable`."""
+def claim_term(store: Store, partition: int, broker_id: int, managed_groups: str | None = None) -> int:
+    """Claims a term by compare-and-set on the partition's znode, whose new version is the term. The znode's value names
+    the instance and its ``managed_groups``. Raises :class:`BadVersion` if another instance was faster, and
+    :class:`StoreUnavailable`."""
     path = layout.log_partition(partition)
-    data = f'{{"version": 1, "broker": {broker_id}}}'.encode()
+    value: dict[str, object] = {"version": fields.VERSION, "broker": broker_id}
+    data = fields.dump(value | ({"managed_groups": managed_groups} if managed_groups else {}))
     try:
         version = store.get(path).stat.version
     except NoNode:

@@ -1,8 +1,8 @@
 """Changes some of the broker's answers on their way to a client. Pure.
 
-An ApiVersions answer always gets the versions that this instance answers. With ``--kafka-rewrite``, the brokers'
-addresses in Metadata and DescribeCluster become those of the instances beside them. Requests whose later versions would
-return addresses elsewhere, or whose versions are unknown here, are then advertised only up to the version before.
+ApiVersions always gets the versions that this instance answers. With ``--kafka-rewrite``, Metadata and DescribeCluster
+get the instances' addresses instead of the brokers'. Versions of other requests that return addresses, and unsupported
+versions, are then not advertised.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from kafka_coord.wire.messages import Message, message
 METADATA, DESCRIBE_CLUSTER = 3, 60
 _KIP_848 = frozenset({68, 69})
 _TOPIC_IDS = 10
-"""The version of Metadata from which on topics have ids there (brokers from 2.8 on)."""
+"""The first version of Metadata with topic ids (brokers 2.8 and later)."""
 Patch = Callable[[bytes, int], bytes]
-"""Maps the frame of an answer and its version to the frame that is passed on. Raises :class:`BadMessage`."""
+"""Maps an answer's frame and version to the frame to pass on. Raises :class:`BadMessage`."""
 Addresses = Callable[[], Mapping[int, tuple[str, int]]]
-"""The instances beside the brokers: host and port by broker id."""
+"""The addresses of the instances beside the brokers: host and port, by broker id."""
 MOST_WITH_REWRITE = {
-    0: 9,  # Produce 10 tells new leaders' addresses (KIP-951)
-    1: 15,  # and Fetch 16
+    0: 9,  # Produce 10 returns addresses of new leaders (KIP-951)
+    1: 15,  # so does Fetch 16
     METADATA: message("MetadataResponse").versions.last,
     DESCRIBE_CLUSTER: message("DescribeClusterResponse").versions.last,
 }
@@ -46,8 +46,8 @@ def patches(addresses: Addresses | None = None) -> dict[int, Patch]:
 
 
 def patch_api_versions(frame: bytes, version: int, most: Mapping[int, int] | None = None) -> bytes:
-    """The body of an ApiVersions answer with this instance's ranges, and no version above ``most``. An error's answer
-    stays unchanged: it always has version 0."""
+    """Replaces the version ranges in an ApiVersions answer with this instance's and cuts the others at ``most``. Leaves
+    an error unchanged, because that always has version 0."""
     form = message("ApiVersionsResponse")
     start = answer_start(form, version)
     if int.from_bytes(frame[start : start + 2], "big") or version not in form.versions:
@@ -58,7 +58,7 @@ def patch_api_versions(frame: bytes, version: int, most: Mapping[int, int] | Non
     has_topic_ids = METADATA in ranges and ranges[METADATA].max_version >= _TOPIC_IDS
     for api_key, (_, versions) in LOCAL.items():
         if api_key not in ranges and not (api_key in _KIP_848 and has_topic_ids):
-            continue  # the clients of this broker do not expect it
+            continue  # clients of this broker do not expect it
         first = 0 if api_key == 9 else versions.first
         ranges[api_key] = entry(api_key=api_key, min_version=first, max_version=versions.last)
     for api_key, last in (most or {}).items():
@@ -71,10 +71,11 @@ def patch_api_versions(frame: bytes, version: int, most: Mapping[int, int] | Non
 def _with_instances(
     name: str, id_field: str, frame: bytes, version: int, addresses: Mapping[int, tuple[str, int]]
 ) -> bytes:
-    """Leaves out a broker without an instance, because clients that found it would bypass the instances."""
+    """Replaces brokers' addresses. Leaves out brokers without an instance, because clients would bypass the instances
+    by connecting to them."""
     form = message(name)
     if version not in form.versions:
-        raise BadMessage(f"{name} version {version} is not known here, and would tell brokers' own addresses")
+        raise BadMessage(f"{name} version {version} is not supported: its answer would name the brokers' own addresses")
     start = answer_start(form, version)
     answer = form.decode(frame, version, start)
     brokers = [one for one in answer.brokers if getattr(one, id_field) in addresses]

@@ -1,4 +1,4 @@
-"""Decides which requests are answered here, in which versions, and which the broker answers."""
+"""Decides which requests and versions are answered here, and which the broker answers."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ LOCAL = {
     68: ("ConsumerGroupHeartbeat", Versions(0, 1)),
     69: ("ConsumerGroupDescribe", Versions(0, 1)),
 }
-"""By api key: the request's name and the versions that are answered here. OffsetFetch 0 reads ZooKeeper, so the broker
-answers it."""
+"""The name and versions of each request that this instance answers, by api key. The broker answers OffsetFetch 0, which
+reads ZooKeeper."""
 LARGE = frozenset({11, 14})
 """JoinGroup and SyncGroup, which contain the members' metadata and assignments."""
 GROUPS_OF_LATER = frozenset({68, 69, 76, 77, 78, 79, 88, 89, 90, 91, 92})
-"""KIP-848, share groups, streams groups: the broker's version ranges for them are removed, because it would serve its
-own groups."""
+"""Requests of KIP-848, share groups and streams groups. The broker's ranges for them are not advertised, because it
+would serve its own groups."""
 SASL_HANDSHAKE_VERSION = 1
-"""After version 0, bytes follow without a header, so requests cannot be recognised. It is advertised nevertheless:
-librdkafka assumes that a broker without it supports no handshake at all."""
+"""Bytes without a header follow version 0, so later requests cannot be recognised. Version 0 is advertised
+nevertheless, because librdkafka assumes that a broker without it supports no handshake at all."""
 
 
 def expects_answer(frame: bytes | bytearray | memoryview, length: int) -> bool | None:
-    """Whether the broker answers this frame: it does not answer a Produce with acks = 0. ``None`` if more bytes are
-    needed to decide. Raises :class:`BadMessage`."""
+    """Whether the broker answers this frame, which it does unless the frame is a Produce with acks = 0. ``None`` if
+    more bytes are needed to decide. Raises :class:`BadMessage`."""
     api_key, version, _ = peek(frame)
     if api_key == SASL_HANDSHAKE and version < SASL_HANDSHAKE_VERSION:
-        raise BadMessage("SaslHandshake version 0 is not served: what follows it has no header")
+        raise BadMessage("SaslHandshake version 0 is not served: the bytes after it have no header")
     if api_key != PRODUCE:
         return True
     if len(frame) < min(length, _ENOUGH_BYTES):

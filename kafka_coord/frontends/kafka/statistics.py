@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from kafka_coord.classic_groups.errors import Error
+from kafka_coord.classic_groups.errors import CODES
 from kafka_coord.frontends.kafka.routing import LOCAL
+from kafka_coord.model import Durations
 
-BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 OTHER = "Other"
 NAMES = {
     0: "Produce",
@@ -30,55 +29,40 @@ NAMES = {
     36: "SaslAuthenticate",
     60: "DescribeCluster",
 } | {api_key: name for api_key, (name, _) in LOCAL.items()}
-"""Requests that are counted by name. All others are counted together, because clients could send any number of
-names."""
-_CODES = {int(error): error.name for error in Error}
+"""Requests that are counted by name. All others are counted together, because clients could invent any number."""
 _PARTS = ("topics", "partitions", "groups", "coordinators", "results", "members")
 
 
 @dataclass(slots=True)
-class Times:
-    """``buckets`` counts durations up to each of :data:`BOUNDS_S`, and longer ones; ``total_s`` is their sum."""
-
-    buckets: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_S) + 1))
-    total_s: float = 0.0
-
-    def add(self, took_s: float) -> None:
-        self.buckets[bisect_left(BOUNDS_S, took_s)] += 1
-        self.total_s += took_s
-
-
-@dataclass(slots=True)
 class Statistics:
-    """``answered``, by request name: durations from the first byte read of the request to the last byte sent of its
-    answer. ``errors``: local answers with an error, by request name and error name."""
+    """``answered`` are the seconds from a complete request to its complete answer, waits included, like the broker's
+    TotalTimeMs, by request name. ``errors`` counts local answers with an error, by request name and error name."""
 
-    answered: dict[str, Times] = field(default_factory=dict)
+    answered: dict[str, Durations] = field(default_factory=dict)
     errors: Counter[tuple[str, str]] = field(default_factory=Counter)
     accepted: int = 0
     refused: int = 0
     closed: int = 0
-    """Connections that the listener closed for a reason."""
+    """How many connections ended for a reason, which the log states."""
     received_bytes: int = 0
     sent_bytes: int = 0
 
     def took(self, api_key: int, took_s: float) -> None:
-        """Counts a request that was answered."""
         name = NAMES.get(api_key, OTHER)
         times = self.answered.get(name)
         if times is None:
-            times = self.answered[name] = Times()
+            times = self.answered[name] = Durations()
         times.add(took_s)
 
     def told(self, name: str, answer: Any) -> None:
-        """Counts an answer of this instance."""
+        """Counts the error, if any, in this instance's own answer."""
         code = first_error(answer)
         if code:
-            self.errors[name, _CODES.get(code, OTHER)] += 1
+            self.errors[name, CODES.get(code, OTHER)] += 1
 
 
 def first_error(answer: Any) -> int:
-    """The first error code other than NONE in an answer, at any depth; otherwise 0."""
+    """Returns the first error code other than NONE in an answer, at any depth; otherwise 0."""
     has_code, parts = _errors_in(answer.__class__)
     if has_code and answer.error_code:
         return int(answer.error_code)
@@ -91,6 +75,6 @@ def first_error(answer: Any) -> int:
 
 @cache
 def _errors_in(kind: Hashable) -> tuple[bool, tuple[str, ...]]:
-    """Whether such an answer, or part of one, has an error code, and which fields have further parts."""
+    """Returns whether a message of this type has an error code, and the names of its fields that contain messages."""
     fields = getattr(kind, "_fields", ())
     return "error_code" in fields, tuple(name for name in _PARTS if name in fields)

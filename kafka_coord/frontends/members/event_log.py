@@ -1,4 +1,5 @@
-"""Logs the events of members without a ZooKeeper session: one line for each, or one line for many."""
+"""Logs the events of members without a ZooKeeper session, one line for each event, or one line for many of the same
+kind."""
 
 from __future__ import annotations
 
@@ -10,27 +11,39 @@ from kafka_coord.frontends.members.machine.instructions import MemberEvent, Repo
 log = logging.getLogger(__name__)
 
 _TOLD_ONE_BY_ONE = 10
-"""The most lines of one kind in a step. Nobody reads thousands, and writing them would take too long."""
+"""The maximum number of lines of one kind in a step. Thousands would take too long to write."""
+
+_TROUBLES = {
+    MemberEvent.STUCK: (logging.ERROR, "cannot send the next command to"),
+    MemberEvent.NOT_RESUMED: (logging.ERROR, "cannot resume yet"),
+    MemberEvent.NOT_WRITTEN: (logging.WARNING, "could not write for"),
+}
+"""The events that are logged immediately: level, and the problem in words."""
 
 
 class EventLog:
-    """Collects the events of a step. ``address`` returns the address of a connection's other end, ``kind`` is that of
-    the members."""
+    """Collects the events of a step. ``address`` returns the address of a connection's other end, and ``kind`` names
+    the members' kind."""
 
     def __init__(self, address: Callable[[int | None], str], kind: str) -> None:
         self._address, self._kind = address, kind
         self._happened: list[tuple[ReportEvent, str]] = []
 
     def note(self, report: ReportEvent) -> None:
-        group, consumer, _ = report.member
-        if report.event is MemberEvent.STUCK:
-            log.error("cannot send the next command to consumer=%s group=%s reason=%s", consumer, group, report.detail)
-        elif report.event is MemberEvent.NOT_RESUMED:
-            log.error("cannot resume consumer=%s group=%s yet reason=%s", consumer, group, report.detail)
-        elif report.event is MemberEvent.NOT_WRITTEN:
-            log.warning("could not write for consumer=%s group=%s reason=%s", consumer, group, report.detail)
-        else:
+        if report.event not in _TROUBLES:
             self._happened.append((report, self._address(report.connection)))
+            return
+        group, consumer, _ = report.member
+        level, problem = _TROUBLES[report.event]
+        log.log(
+            level,
+            "%s consumer=%s group=%s reason=%s",
+            problem,
+            consumer,
+            group,
+            report.detail,
+            extra={"event": "member_trouble"},
+        )
 
     def write(self) -> None:
         happened, self._happened = self._happened, []
@@ -38,10 +51,15 @@ class EventLog:
             those = [(report.member, address) for report, address in happened if report.event is what]
             if len(those) > _TOLD_ONE_BY_ONE:
                 groups = len({member.group for member, _ in those})
-                log.info("%s %s consumers=%d of groups=%d", what, self._kind, len(those), groups)
+                log.info(
+                    "%s %s consumers=%d of groups=%d",
+                    *(what, self._kind, len(those), groups),
+                    extra={"event": "members", "what": what},
+                )
                 continue
             for member, address in those:
                 log.info(
                     "%s %s consumer=%s group=%s incarnation=%d address=%s",
                     *(what, self._kind, member.consumer, member.group, member.incarnation, address),
+                    extra={"event": "member", "what": what},
                 )

@@ -1,10 +1,11 @@
-"""A store that checks the coordinator's epoch with every write, so that only the elected coordinator writes."""
+"""A store that fences every write with the epoch or term of its owner."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from kafka_coord.errors import Fenced, MultiFailed, StoreError
+from kafka_coord.zk.fencing import multi_fenced
 from kafka_coord.zk.store import (
     ANY_VERSION,
     Armed,
@@ -28,11 +29,8 @@ from kafka_coord.zk.store import (
 
 
 class FencedStore(Store):
-    """Wraps another store and puts a check of the coordinator's epoch before each write.
-
-    A write raises :class:`Fenced` once another instance has been elected, and otherwise what the other store raises.
-    The indices of a failed multi do not count the check.
-    """
+    """Wraps another store; each write is a :func:`multi_fenced`, so it raises :class:`Fenced` once another instance has
+    taken over."""
 
     def __init__(self, store: Store, fence: Check) -> None:
         self._store = store
@@ -98,7 +96,7 @@ class FencedStore(Store):
         return made if isinstance(made, str) else path
 
     def ensure_path(self, path: str) -> None:
-        Store.ensure_path(self, path)  # creates one by one, each fenced
+        Store.ensure_path(self, path)  # creates the znodes one by one, each with the fence
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
         stat = self._alone(SetData(path, data, version))
@@ -110,20 +108,10 @@ class FencedStore(Store):
         self._alone(Delete(path, version))
 
     def multi(self, ops: Sequence[Op]) -> tuple[OpResult, ...]:
-        try:
-            return self._store.multi((self._fence, *ops))[1:]
-        except MultiFailed as error:
-            if error.index != 0:
-                raise MultiFailed(str(error), error.path, error.index - 1, error.cause) from error
-            raise Fenced(
-                "fenced: another instance was elected or somebody wrote the epoch; nothing was written",
-                error.path,
-                0,
-                error.cause,
-            ) from error
+        return multi_fenced(self._store, self._fence, ops)
 
     def close(self) -> None:
-        """Does nothing: the other store's owner closes it."""
+        """Does nothing; the owner of the wrapped store closes it."""
 
     def _alone(self, op: Op) -> OpResult:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from kafka_coord.channel.operations import Registration
 from kafka_coord.coordinator.idle import settled_as_of
@@ -19,14 +19,15 @@ from kafka_coord.zk.store import GetChildren, GetData, Node, ReadResult, Store
 FoundMember = tuple[Registration, RegistrationOptions]
 
 
-def find_members(store: Store, groups: Iterable[str], protocol: str | None) -> tuple[list[FoundMember], dict[str, str]]:
-    """Returns the members of these groups that take part over ``protocol`` (``None``: the socket protocol), and the
-    groups that could not be read completely, each with the reason: search them again later. Raises
-    :class:`StoreUnavailable`."""
+def find_members(
+    store: Store, groups: Iterable[str], protocols: Container[str | None]
+) -> tuple[list[FoundMember], dict[str, str]]:
+    """Returns the members of these groups that use one of ``protocols`` (``None``: the socket protocol), and the groups
+    that could not be read completely, with the reasons. Raises :class:`StoreUnavailable`."""
     groups = list(groups)
     reads = [read for group in groups for read in (GetData(layout.settled(group)), GetData(layout.ids(group)))]
     answers = read_each(store, reads)
-    groups = [  # a group with such members never has a record that it is at rest
+    groups = [  # groups with such members are never recorded as at rest
         group
         for number, group in enumerate(groups)
         if settled_as_of(layout.settled(group), *answers[2 * number : 2 * number + 2]) is None
@@ -45,7 +46,7 @@ def find_members(store: Store, groups: Iterable[str], protocol: str | None) -> t
     found = []
     for (group, consumer), node, channel in zip(consumers, nodes, channels, strict=True):
         try:
-            member = _member(group, consumer, protocol, node, channel)
+            member = _member(group, consumer, protocols, node, channel)
         except MalformedValue as error:
             unread[group] = str(error)
         else:
@@ -56,12 +57,12 @@ def find_members(store: Store, groups: Iterable[str], protocol: str | None) -> t
 def _member(
     group: str,
     consumer: str,
-    protocol: str | None,
+    protocols: Container[str | None],
     node: ReadResult | Unreadable,
     channel: ReadResult | Unreadable,
 ) -> FoundMember | None:
-    """Returns ``None`` for a member with its own ZooKeeper session or another protocol, or one that is gone. Raises
-    :class:`MalformedValue` for an unreadable one."""
+    """Returns the member; ``None`` if it is gone, has its own ZooKeeper session or uses another protocol. Raises
+    :class:`MalformedValue` if it is unreadable."""
     for read in (node, channel):
         if isinstance(read, Unreadable):
             raise MalformedValue(read.path, read.reason)
@@ -69,9 +70,10 @@ def _member(
         return None
     path = layout.registration(group, consumer)
     value = fields.load(node.data, path)
-    if GATEWAY not in value or value.get("protocol") != protocol:
+    protocol = value.get("protocol")
+    if GATEWAY not in value or protocol not in protocols:
         return None
     timeout_ms = fields.number(value, "session_timeout_ms", path, at_least=1)
     auto_commit, resume_key = value.get("auto_commit") is not False, fields.plain(value.get("resume_key", ""))
     registration = Registration(group, consumer, node.stat.czxid, channel.stat.version, 0)
-    return registration, RegistrationOptions(timeout_ms / 1000, auto_commit, resume_key)
+    return registration, RegistrationOptions(timeout_ms / 1000, auto_commit, resume_key, protocol)

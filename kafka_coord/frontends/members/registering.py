@@ -1,7 +1,7 @@
 """Registers members without a ZooKeeper session: creates the znodes that other consumers create for themselves.
 
-The registration is persistent and names the instance that serves it. So it outlives that instance, and the next elected
-instance gives the member its whole session timeout again (docs/design.md, section 8).
+The registration is persistent and names the instance that serves the member. It outlives that instance; the next one
+gives the member a full session timeout (docs/design.md, section 8).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from kafka_coord.frontends.members.isolation import isolated
 from kafka_coord.frontends.members.machine.stimuli import RegistrationWanted
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
-from kafka_coord.zk.epoch_fence import packed
+from kafka_coord.zk.fencing import packed, unit_at_fault
 from kafka_coord.zk.store import Delete, GetData, Node, Op, OpResult, SetData, Stat
 
 log = logging.getLogger(__name__)
 
 GATEWAY = "gateway"
-"""This field marks the registration of a member without a ZooKeeper session. It holds the broker id of the instance
-that made it."""
+"""The field that marks the registration of a member without a ZooKeeper session: the broker id of the instance that
+made it."""
 
 _ATTEMPTS = 5
 
@@ -56,8 +56,8 @@ class Refusal:
 
 @dataclass(slots=True, eq=False)
 class Registering:
-    """One requested registration. Its value is unique, which resolves a lost reply. ``then`` receives, once, the
-    registration or the refusal."""
+    """One requested registration. Its value is unique, so a lost reply can be resolved. ``then`` receives the
+    registration or the refusal, once."""
 
     wanted: RegistrationWanted
     then: Callable[[Registering, Registration | Refusal], None]
@@ -73,14 +73,12 @@ class Registering:
         return self.wanted.consumer
 
     def finish(self, outcome: Registration | Refusal) -> None:
-        """Passes the outcome to the requester."""
         self.finished = True
         self.then(self, outcome)
 
 
 def too_large(value: bytes) -> Refusal | None:
-    """Refuses a registration that is too long for a coordinator to read: it would block all decisions about its
-    group."""
+    """Refuses a registration too long for the coordinator to read, because it would block decisions about its group."""
     if len(value) <= fields.MAX_VALUE_BYTES:
         return None
     message = f"the registration takes {len(value)} bytes, more than the {fields.MAX_VALUE_BYTES} allowed"
@@ -95,24 +93,24 @@ def registration_value(register: Register, gateway: int, address: str, now_ms: i
 
 
 def made_id(group: str, address: str, now_ms: int) -> str:
-    """Generates ``<group>_<host>-<epoch ms>-<8 hex>``, the form of the names that consumers generate."""
+    """Generates ``<group>_<host>-<epoch ms>-<8 hex>``, the format of the names that consumers generate."""
     host = re.sub(r"[^a-zA-Z0-9._-]", "-", address.rpartition(":")[0])
     tail = f"-{now_ms}-{secrets.token_hex(4)}"
     return f"{group}_{host}"[: 249 - len(tail)] + tail
 
 
 def register_all(store: FencedStore, wanted: Sequence[Registering]) -> None:
-    """Tells each requester its outcome. If ZooKeeper refuses one registration, the others are not affected.
+    """Writes these registrations and finishes each of them. If ZooKeeper refuses one, the others are not affected.
 
-    Raises :class:`Fenced` and :class:`StoreUnavailable`. Then the requesters without an outcome must be tried again;
-    the retry finds what was written for them meanwhile.
+    Raises :class:`Fenced` and :class:`StoreUnavailable`. Then call this again for the unfinished registrations: it
+    finds what has already been written.
     """
     isolated(wanted, partial(_register, store), _refused)
 
 
 def _refused(one: Registering, error: StoreError) -> None:
     if isinstance(error, NoAuth):
-        one.finish(Refusal(Code.NOT_AUTHORISED, f"ZooKeeper does not let the coordinator register it: {error}"))
+        one.finish(Refusal(Code.NOT_AUTHORISED, f"ZooKeeper does not allow the coordinator to register it: {error}"))
     else:
         one.finish(Refusal(Code.UNAVAILABLE, str(error)))
 
@@ -131,7 +129,7 @@ def _register(store: FencedStore, wanted: Sequence[Registering]) -> None:
 
 
 def _look_at_all(store: FencedStore, wanted: Sequence[Registering]) -> list[Registering]:
-    """Returns the registrations that can be written now; tells the other requesters their outcome."""
+    """Returns the registrations that can be written now, and finishes the others."""
     paths = [layout.registration(one.group, one.consumer) for one in wanted]
     channels = [layout.channel(one.group, one.consumer) for one in wanted]
     nodes = store.read_many([GetData(path) for path in (*paths, *channels)])
@@ -162,7 +160,7 @@ def _decide(one: Registering, node: Node | None, channel: Stat | None) -> Regist
         return Registration(one.group, one.consumer, node.stat.czxid, channel.version, 0)  # the reply was lost
     if channel is None or not _is_its_own(one.wanted, node):
         return _taken(one.consumer, _who(node), node.stat.czxid)
-    # The consumer returns. If another has registered in between, it has written to the channel, and this fails.
+    # the consumer returns; if another one has registered in between, the channel has changed, and this fails
     set_channel, create = register_ops(one.group, one.consumer, one.wanted.value, ephemeral=False)
     token = SetData(set_channel.path, b"", channel.version)
     one.ops = (token, Delete(layout.registration(one.group, one.consumer)), create)
@@ -170,7 +168,7 @@ def _decide(one: Registering, node: Node | None, channel: Stat | None) -> Regist
 
 
 def _is_its_own(wanted: RegistrationWanted, node: Node) -> bool:
-    """Whether the client made this registration, over the same protocol."""
+    """Whether this client itself made the registration in ``node``, over the same protocol."""
     resume_key = wanted.options.resume_key
     if not resume_key or node.stat.ephemeral_owner != 0:
         return False
@@ -199,7 +197,7 @@ def _who(node: Node) -> str:
 
 
 def _write(store: FencedStore, wanted: Sequence[Registering]) -> list[Registering]:
-    """Writes the registrations and tells their outcomes. Returns those that failed and must be examined again."""
+    """Writes and finishes the registrations. Returns those that failed and must be examined again."""
     again: list[Registering] = []
     left = iter(wanted)
     for units in packed([one.ops for one in wanted], store.acl_bytes, MAX_REQUEST_BYTES):
@@ -216,7 +214,7 @@ def _write_batch(store: FencedStore, wanted: list[Registering]) -> list[Register
         except Fenced:
             raise
         except MultiFailed as error:
-            at_fault = _at_fault(left, error.index)
+            at_fault = left[unit_at_fault([one.ops for one in left], error.index)]
             gone = [at_fault]
             if isinstance(error.cause, NoNode):  # mostly the group's own znodes, which all of them need
                 gone = [one for one in left if one.group == at_fault.group]
@@ -236,16 +234,9 @@ def _write_batch(store: FencedStore, wanted: list[Registering]) -> list[Register
 
 
 def _registration(one: Registering, results: Sequence[OpResult]) -> Registration:
-    """All writes of one request have one zxid, so the zxid of the channel's write is the registration's czxid."""
+    """The registration just written. All operations of a multi share a zxid, so the zxid of the channel's write is its
+    czxid."""
     channel = next((result for result in results if isinstance(result, Stat)), None)
     if channel is None:
         raise KafkaCoordError("ZooKeeper returned no result for the channel that was written")
     return Registration(one.group, one.consumer, channel.mzxid, channel.version, 0)
-
-
-def _at_fault(wanted: Sequence[Registering], index: int) -> Registering:
-    for one in wanted:
-        index -= len(one.ops)
-        if index < 0:
-            return one
-    raise IndexError("ZooKeeper named an operation that the multi does not have")

@@ -1,7 +1,7 @@
-"""One term of an instance as coordinator: connects the machine of members without a ZooKeeper session to ZooKeeper.
+"""One term of an instance: connects the machine of members without a ZooKeeper session to ZooKeeper.
 
-At the start of each step, the term passes the clients' input to the machine, but only while this instance certainly
-leads. So a deposed instance never tells a client anything that only the coordinator may say.
+Each step passes the clients' input to the machine, but only while this instance certainly leads. So a deposed instance
+never speaks to clients as the coordinator.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ log = logging.getLogger(__name__)
 
 _AGAIN_S = 0.1
 _FIND_AGAIN_S = 5.0
-"""How soon to search a group again after one of its registrations was unreadable: somebody may repair it."""
+"""Seconds until a group with an unreadable registration is searched again, because somebody may repair it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TermScope:
-    """The members that a term serves: those of one ``protocol`` (``None``: of the socket protocol) in the groups for
-    which ``includes`` is true. Every write begins with ``fence``, which fails once another instance serves them.
+    """Which members a term serves: the ones that use ``protocols`` (``None``: the socket protocol) in groups for which
+    ``includes`` is true. Every write begins with ``fence``, which fails once another instance serves these members.
     ``number`` identifies the term in the log."""
 
     fence: Check
     number: int
-    protocol: str | None = None
+    protocols: tuple[str | None, ...] = (None,)
     includes: Callable[[str], bool] = lambda _group: True
 
     @property
     def kind(self) -> str:
         """The members' kind, for the log."""
-        return "socket" if self.protocol is None else "Kafka"
+        return "socket" if None in self.protocols else "Kafka"
 
 
 class Term:
-    """The members that an instance serves while its term lasts. One thread."""
+    """The members that an instance serves while its term lasts. Use it on one thread."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Term:
         offers_every_s: float = 0.1,
         validate: bool = False,
     ) -> None:
-        """``send`` sends an instruction to a client, ``report`` counts events; neither raises. The term calls
+        """``send`` sends an instruction to a client, and ``report`` counts an event; neither raises. The term calls
         ``wake``, on any thread, when there is work."""
         self.scope = scope
         self.store = FencedStore(store, scope.fence)
@@ -88,28 +88,26 @@ class Term:
         self._commands_to_read: dict[MemberId, CommandId] = {}
         self._commands_to_drop: dict[tuple[MemberId, CommandId], None] = {}
 
-    # --- beginning and end -------------------------------------------------------------------------------------------
-
     def begin(self) -> tuple[str, ...]:
-        """Finds the members of earlier terms, and gives each its whole session timeout again. Returns the names of all
-        groups there are. After :class:`StoreUnavailable`, call it again."""
+        """Finds the members of earlier terms and gives each a full session timeout. Returns the names of all groups.
+        After :class:`StoreUnavailable`, call it again."""
         scope = self.scope
         groups: tuple[str, ...] = ()
-        with suppress(NoNode):  # nobody has made a group yet
+        with suppress(NoNode):  # there is no group yet
             groups = self.store.children(layout.GROUPS)
         self._find([name for name in groups if is_legal(name) and scope.includes(name)])
         if self.machine.members:
             log.info(
-                "waiting for %s consumers to return epoch=%d consumers=%d",
+                "waiting for members of earlier terms to return kind=%s epoch=%d consumers=%d",
                 *(scope.kind, scope.number, len(self.machine.members)),
             )
         return groups
 
     def _find(self, groups: Iterable[str]) -> None:
-        found, unread = find_members(self.store, groups, self.scope.protocol)
+        found, unread = find_members(self.store, groups, self.scope.protocols)
         for group in unread.keys() - self._unread_groups.keys():
             kind = self.scope.kind
-            log.warning("cannot read the %s consumers of group=%s: %s; trying again", kind, group, unread[group])
+            log.warning("cannot read the %s consumers of group=%s: %s; retrying", kind, group, unread[group])
         self._unread_groups = unread
         self._find_due = self.store.clock.monotonic() + _FIND_AGAIN_S
         for registration, options in found:
@@ -125,14 +123,14 @@ class Term:
         self._znodes[member] = MemberZnodes(registration, channel)
         return member
 
-    # --- what came, and what is to be done about it ------------------------------------------------------------------
+    # --- stimuli and instructions ------------------------------------------------------------------------------------
 
     def arrived(self, stimulus: Stimulus) -> None:
-        """Takes in a client's input, which the next step handles."""
+        """Queues a client's input for the next step."""
         self._arrived.append(stimulus)
 
     def has_room(self, group: str, consumer: str, most: int) -> bool:
-        """Whether one more consumer may register, if there may be ``most``."""
+        """Whether this consumer may register if this term may serve at most ``most`` members."""
         machine = self.machine
         asking = sum(isinstance(stimulus, stimuli.RegistrationWanted) for stimulus in self._arrived)
         return (group, consumer) in machine.members or len(machine.members) + len(machine.registering) + asking < most
@@ -152,10 +150,10 @@ class Term:
             connection = getattr(stimulus, "connection", None)
             if connection is None:
                 raise
-            # A failure that one client causes ends only the membership on that client's connection.
-            log.exception("failed to handle a client's request: %r (a defect)", stimulus)
+            # a bug that one client's request exposes ends only that client's membership
+            log.exception("failed to handle a client's request: %r (a bug)", stimulus)
             dismissed = instructions.Dismiss(
-                connection, "the coordinator failed on this request (a defect): register again"
+                connection, "the coordinator failed to handle this request (a bug): register again"
             )
             return [dismissed, *self.machine.handle(now, stimuli.Disconnected(connection))]
 
@@ -222,11 +220,11 @@ class Term:
             )
         self._handle(stimuli.CommandsListed(member, commands))
 
-    # --- the step ----------------------------------------------------------------------------------------------------
+    # --- step --------------------------------------------------------------------------------------------------------
 
     def step(self, *, leads: bool) -> float:
-        """Does all the work that is due; returns the monotonic time for the next step. Raises :class:`Fenced` and
-        :class:`StoreUnavailable`. Says nothing to any client while it is uncertain whether this instance leads."""
+        """Does all work that is due; returns the monotonic time for the next step. Raises :class:`Fenced` and
+        :class:`StoreUnavailable`. Sends nothing to clients while it is uncertain whether this instance leads."""
         began_at = self.store.clock.monotonic()
         self._handle(stimuli.StepBegan(leads))
         if not leads:
@@ -272,17 +270,19 @@ class Term:
             self._members_to_read.pop(member, None)
             stops = any(one.type is CommandType.STOP_FETCHER for one in commands or ())
             held, fault = None, ""
+            generation = 0 if ledger is None else None
             try:
                 if isinstance(ledger, Node):
-                    held = _held(member, ledger, stops=stops) - starting.get(member, frozenset())
+                    held, generation = _in_ledger(member, ledger, stops=stops)
+                    held -= starting.get(member, frozenset())
             except MalformedValue as error:
                 fault = str(error) if commands is not None else ""
-            self._handle(stimuli.MemberRead(member, held, commands, fault))
+            self._handle(stimuli.MemberRead(member, held, commands, fault, generation))
 
     def _read_starts(
         self, members: Sequence[MemberId], outstanding: Sequence[Sequence[CommandId] | None]
     ) -> dict[MemberId, frozenset[TopicPartition]]:
-        """The partitions of the starts that a member has not acknowledged. It cannot have consumed anything of them."""
+        """The partitions of each member's unacknowledged start-fetchers, from which it has consumed nothing."""
         starts = [
             (member, layout.command(member.group, member.consumer, command.name))
             for member, commands in zip(members, outstanding, strict=True)
@@ -292,7 +292,7 @@ class Term:
         found: dict[MemberId, frozenset[TopicPartition]] = {}
         nodes = self.store.read_many([GetData(path) for _, path in starts])
         for (member, path), node in zip(starts, nodes, strict=True):
-            with suppress(MalformedValue):  # the command is reported, and replaced, where it is sent
+            with suppress(MalformedValue):  # reported when the command is sent
                 if isinstance(node, Node):
                     found[member] = found.get(member, frozenset()) | set(decode_command(node.data, path).partitions)
         return found
@@ -328,7 +328,11 @@ class Term:
         for member, command_id in commands:
             with suppress(NoNode):
                 self.store.delete(layout.command(member.group, member.consumer, command_id.name))
-                log.info("dropped command=%s reason='not for incarnation %d'", command_id.name, member.incarnation)
+                log.info(
+                    "dropped command=%s: it is for another registration than incarnation=%d",
+                    command_id.name,
+                    member.incarnation,
+                )
             self._commands_to_drop.pop((member, command_id), None)
 
     def _command_undropped(self, command: tuple[MemberId, CommandId], error: StoreError) -> None:
@@ -336,14 +340,14 @@ class Term:
         del self._commands_to_drop[command]
 
 
-def _held(member: MemberId, node: Node, *, stops: bool) -> frozenset[TopicPartition]:
-    """Returns the partitions in the member's ledger, which it may commit. Stopping partitions count only while the stop
-    is outstanding: after the acknowledgement they belong to the next owner, even before the coordinator releases them.
+def _in_ledger(member: MemberId, node: Node, *, stops: bool) -> tuple[frozenset[TopicPartition], int]:
+    """Returns the partitions in the member's ledger, which it may commit, and the ledger's generation. Stopping
+    partitions count only while the stop is outstanding: the next owner may get them as soon as it is acknowledged.
 
     Raises :class:`MalformedValue` if the ledger is unreadable.
     """
     path = layout.ledger(member.group, member.consumer)
     ledger = Ledger.from_json(fields.load(node.data, path), member.consumer, node.stat.version, path)
     if ledger.incarnation != member.incarnation:
-        return frozenset()
-    return frozenset(ledger.held if stops else ledger.owned)
+        return frozenset(), 0
+    return frozenset(ledger.held if stops else ledger.owned), ledger.generation

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from kafka_coord.channel.offset_details import details_ops, details_paths, write_details
 from kafka_coord.channel.operations import MAX_REQUEST_BYTES, Registration, acknowledge_op, offset_op
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.errors import (
@@ -21,26 +23,28 @@ from kafka_coord.frontends.members.machine.instructions import WriteMember
 from kafka_coord.frontends.members.machine.stimuli import MemberId, MemberWritten, Trouble
 from kafka_coord.model import TopicPartition
 from kafka_coord.zk import layout
-from kafka_coord.zk.epoch_fence import packed
+from kafka_coord.zk.fencing import packed, unit_at_fault
 from kafka_coord.zk.sizes import op_size
-from kafka_coord.zk.store import Delete, GetData, Node, Op
+from kafka_coord.zk.store import Delete, GetData, Node, Op, Store
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
 class MemberZnodes:
-    """The facts needed to write for a member. ``existing_offsets``: partitions whose offset znodes are
-    known to exist."""
+    """What is known about a member's znodes. ``existing_offsets`` are partitions whose offset znodes exist, and
+    ``existing_details`` the paths of existing details."""
 
     registration: Registration
     channel: ConsumerChannel
     existing_offsets: set[TopicPartition] = field(default_factory=set)
+    existing_details: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """One write of a member. A leave and another subscription also write ``also``. A write is ``alone`` if it has to
-    read first, and after it failed or may have taken effect: it then gets its own request, by the rules of the
-    ZooKeeper channel."""
+    """One write of a member. A leave and a new subscription also write ``also``. A write is ``alone``, in its own
+    request, if it has to read first, or after it failed or may have taken effect."""
 
     znodes: MemberZnodes
     wanted: WriteMember
@@ -54,33 +58,66 @@ class Write:
             offset_op(registration.group, tp, offset, exists=tp in self.znodes.existing_offsets)
             for tp, offset in wanted.offsets.items()
         ]
+        if wanted.details:
+            ops += details_ops(registration.group, wanted.details, self.znodes.existing_details)
         if wanted.acknowledges is not None:
             ops.append(acknowledge_op(registration, wanted.acknowledges))
         if wanted.leaves:
             ops += [*self.also, Delete(registration.path)]
         return ops
 
-    def write_alone(self) -> frozenset[str]:
+    def write_alone(self, store: Store) -> frozenset[str]:
         znodes, wanted = self.znodes, self.wanted
         if wanted.subscription is not None:
             znodes.channel.change_subscription(znodes.registration, wanted.subscription, self.also)
             return frozenset()
         if wanted.acknowledges is not None:
+            self._write_details(store)
             return znodes.channel.acknowledge(znodes.registration, wanted.acknowledges, wanted.offsets)
         if wanted.leaves:
+            self._write_details(store)
             return znodes.channel.leave(znodes.registration, wanted.offsets, self.also)
-        return znodes.channel.commit(znodes.registration, wanted.offsets)
+        gone = znodes.channel.commit(znodes.registration, wanted.offsets)
+        self._write_details(store)
+        return gone
+
+    def _write_details(self, store: Store) -> None:
+        """Writes the details. Only logs a refusal by ZooKeeper, because the rest of the write must not fail with it."""
+        registration, details = self.znodes.registration, self.wanted.details
+        if not details:
+            return
+        try:
+            write_details(store, registration.group, details, registration)
+        except (Fenced, StoreUnavailable):
+            raise
+        except StoreError as error:
+            log.warning("cannot write details of offsets group=%s: %s", registration.group, error)
+
+    def unknown_paths(self) -> list[str]:
+        """The znodes of offsets and details that may not exist yet."""
+        group, znodes, wanted = self.znodes.registration.group, self.znodes, self.wanted
+        paths = [layout.offset(group, *tp) for tp in wanted.offsets if tp not in znodes.existing_offsets]
+        if wanted.details:
+            paths += [path for path in details_paths(group, wanted.details) if path not in znodes.existing_details]
+        return paths
+
+    def exist(self, paths: set[str]) -> None:
+        """Notes that these znodes exist."""
+        group, znodes, wanted = self.znodes.registration.group, self.znodes, self.wanted
+        znodes.existing_offsets.update(tp for tp in wanted.offsets if layout.offset(group, *tp) in paths)
+        if wanted.details:
+            znodes.existing_details.update(paths.intersection(details_paths(group, wanted.details)))
 
 
 class Writer:
-    """Puts as many writes into each request as fit. One thread.
+    """Puts as many writes into each request as fit. Use it on one thread.
 
-    It receives one write of a member at a time. So a request never holds two writes of one member, and a write with an
-    unknown outcome is resolved before any later write of that member.
+    It gets at most one write of a member at a time. So a request never contains two writes of one member, and a write
+    with an unknown outcome is resolved before that member's next write.
     """
 
     def __init__(self, store: FencedStore, report: Callable[[MemberWritten], None]) -> None:
-        """``report`` receives the outcome of each write, and may add writes."""
+        """``report`` receives the outcome of each write. It may add writes."""
         self._store = store
         self._report = report
         self._writes: dict[MemberId, Write] = {}
@@ -91,8 +128,8 @@ class Writer:
         self._writes[write.wanted.member] = write
 
     def flush(self) -> None:
-        """Writes everything. After :class:`Fenced` or :class:`StoreUnavailable` the remaining writes stay queued. The
-        next call resolves writes with an unknown outcome instead of repeating them."""
+        """Writes everything. After :class:`Fenced` or :class:`StoreUnavailable`, the remaining writes stay queued; the
+        next call does not repeat a write with an unknown outcome, but resolves it."""
         while self._writes:
             together = [write for write in self._writes.values() if not write.alone]
             for write in [write for write in self._writes.values() if write.alone]:
@@ -101,24 +138,21 @@ class Writer:
             self._write_together([write for write in together if not write.alone])
 
     def _find_stored(self, writes: Sequence[Write]) -> None:
-        """Finds out which offset znodes exist, in one read for all that are not known yet."""
-        unknown = [
-            (write, tp) for write in writes for tp in write.wanted.offsets if tp not in write.znodes.existing_offsets
-        ]
+        """Finds out, in one read, which znodes of offsets and details exist."""
+        unknown = [(write, path) for write in writes for path in write.unknown_paths()]
         if not unknown:
             return
-        paths = [layout.offset(write.znodes.registration.group, tp.topic, tp.partition) for write, tp in unknown]
         try:
-            nodes = self._store.read_many([GetData(path) for path in paths])
+            nodes = self._store.read_many([GetData(path) for _, path in unknown])
         except StoreUnavailable:
             raise
-        except StoreError:  # some znodes may not be read: each write finds out by itself
+        except StoreError:  # an ACL may forbid some reads: each write then finds out on its own
             for write, _ in unknown:
                 write.alone = True
             return
-        for (write, tp), node in zip(unknown, nodes, strict=True):
-            if isinstance(node, Node):
-                write.znodes.existing_offsets.add(tp)
+        found = {path for (_, path), node in zip(unknown, nodes, strict=True) if isinstance(node, Node)}
+        for write in {id(write): write for write, _ in unknown}.values():
+            write.exist(found)
 
     def _write_together(self, writes: Sequence[Write]) -> None:
         units = [write.ops() for write in writes]
@@ -130,15 +164,14 @@ class Writer:
         ops = [op for _, unit in batch for op in unit]
         try:
             if len(batch) == 1 and sum(op_size(op, acl=self._store.acl_bytes) for op in ops) > MAX_REQUEST_BYTES:
-                batch[0][0].alone = True  # that path splits it
+                batch[0][0].alone = True  # the write must be split
                 return
             self._store.multi(ops)
         except Fenced:
             raise
         except MultiFailed as error:
-            _at_fault(
-                batch, error.index
-            ).alone = True  # nothing was written: retry the others together, and this one alone
+            # nothing was written: retry this one alone, and the others together
+            batch[unit_at_fault([unit for _, unit in batch], error.index)][0].alone = True
             return
         except StoreError as error:
             for write, _ in batch:
@@ -148,11 +181,15 @@ class Writer:
             return
         for write, _ in batch:
             write.znodes.existing_offsets.update(write.wanted.offsets)
+            if write.wanted.details:
+                details = details_paths(write.znodes.registration.group, write.wanted.details)
+                write.znodes.existing_details.update(details)
             self._done(write)
 
     def _write_alone(self, write: Write) -> None:
+        write.znodes.existing_details.clear()
         try:
-            refused = write.write_alone()
+            refused = write.write_alone(self._store)
         except (Fenced, StoreUnavailable):
             raise
         except (MembershipLost, NoNode) as error:
@@ -169,11 +206,3 @@ class Writer:
         wanted = write.wanted
         del self._writes[wanted.member]
         self._report(MemberWritten(wanted.member, wanted.number, refused, trouble, reason))
-
-
-def _at_fault(batch: Sequence[tuple[Write, Sequence[Op]]], index: int) -> Write:
-    for write, ops in batch:
-        index -= len(ops)
-        if index < 0:
-            return write
-    raise IndexError("ZooKeeper named an operation that the multi does not have")

@@ -10,7 +10,7 @@
     certificate = "worker.example.org"
     groups = [".*"]
 
-Without the file everybody may register in every group, as in a ZooKeeper without ACLs.
+Without the file, everybody may register in every group, as in a ZooKeeper without ACLs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FIELDS = frozenset({"secret_sha256", "certificate", "groups"})
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """One user: its credentials, and the groups it may be a member of (regular expressions, full match)."""
+    """A user's credentials, and the groups it may join (regular expressions, full match)."""
 
     name: str
     secret_sha256: str | None
@@ -45,62 +45,79 @@ class User:
     groups: tuple[re.Pattern[str], ...]
 
     def is_proven(self, secret: str | None, certificate: str | None) -> bool:
-        """Whether this secret or this certificate proves that the client is the user."""
+        """Whether the secret or the certificate authenticates the client as this user."""
         if self.certificate is not None and certificate == self.certificate:
             return True
         if self.secret_sha256 is None or secret is None:
             return False
         return hmac.compare_digest(hashlib.sha256(secret.encode()).hexdigest(), self.secret_sha256)
 
+    def may(self, group: str) -> bool:
+        """Whether this user's groups include the group."""
+        return any(pattern.fullmatch(group) for pattern in self.groups)
+
 
 class Access:
-    """The users of a file. Raises :class:`SettingsError` if the file cannot be used."""
+    """The users that a file lists."""
 
     def __init__(self, users: Mapping[str, User]) -> None:
         self._users = dict(users)
 
     @classmethod
-    def load(cls, path: Path) -> Access:
+    def load(cls, path: Path, table: str = "users") -> Access:
+        """Reads the users from the tables ``[<table>.<name>]`` of a file. Raises :class:`SettingsError`."""
         try:
             raw = path.read_bytes()
         except OSError as error:
-            raise SettingsError(f"{path}: cannot read the users file: {error}") from None
-        written = parse_toml(raw, f"users file {path}")
-        users = written.get("users")
-        if set(written) != {"users"} or not isinstance(users, dict) or not users:
-            raise SettingsError(f"{path}: use tables [users.NAME], at least one, and nothing else")
-        return cls({name: _user(name, value, f"{path}: users.{name}") for name, value in users.items()})
+            raise SettingsError(f"{path}: cannot read the {table} file: {error}") from None
+        written = parse_toml(raw, f"{table} file {path}")
+        users = written.get(table)
+        if set(written) != {table} or not isinstance(users, dict) or not users:
+            raise SettingsError(f"{path}: it must contain one or more tables [{table}.NAME] and nothing else")
+        return cls({name: _user(name, value, f"{path}: {table}.{name}") for name, value in users.items()})
+
+    def user(self, name: str) -> User | None:
+        return self._users.get(name)
+
+    def proven(self, secret: str | None, certificate: str | None) -> list[User]:
+        """The users who have this secret or this common name in their certificate."""
+        return [user for user in self._users.values() if user.is_proven(secret, certificate)]
 
     def why_not(self, group: str, secret: str | None, certificate: str | None) -> Refusal | None:
-        """Returns the reason why a client may not be a member of the group, or ``None``. ``certificate`` is its
-        certificate's common name."""
-        proven = [user for user in self._users.values() if user.is_proven(secret, certificate)]
+        """Returns the reason why a client may not be a member of the group, or ``None``. ``certificate`` is the common
+        name in its certificate."""
+        proven = self.proven(secret, certificate)
         if not proven:
             return Refusal(Code.NOT_AUTHENTICATED, "no user has this secret or certificate")
-        if not any(pattern.fullmatch(group) for user in proven for pattern in user.groups):
+        if not any(user.may(group) for user in proven):
             names = ", ".join(user.name for user in proven)
             return Refusal(Code.NOT_AUTHORISED, f"user {names} may not be a member of group {group!r}")
         return None
 
 
 class DenialLog:
-    """Logs who was denied and why, never the secret: ``MOST`` lines in ``PERIOD_S`` seconds, then only a count."""
+    """Logs who was denied and why, never the secret: up to ``MOST`` lines per ``PERIOD_S`` seconds, then a count."""
 
     MOST, PERIOD_S = 10, 60.0
 
-    def __init__(self) -> None:
+    def __init__(self, who: str = "socket consumer") -> None:
+        self._who = who
         self._since = float("-inf")
         self._count = 0
 
     def note(self, address: str, code: str, reason: str, now: float) -> None:
-        """``now`` is monotonic seconds."""
+        """Logs or counts one denial. ``now`` is monotonic seconds."""
         if now >= self._since + self.PERIOD_S:
             if self._count > self.MOST:
-                log.warning("denied access to socket consumers: %d more in the last period", self._count - self.MOST)
+                log.warning("denied access to %d more %ss in the last period", self._count - self.MOST, self._who)
             self._since, self._count = now, 0
         self._count += 1
         if self._count <= self.MOST:
-            log.warning("denied access to socket consumer address=%s code=%s reason=%r", address, code, reason)
+            log.warning(
+                "denied access to %s address=%s code=%s reason=%r",
+                *(self._who, address, code, reason),
+                extra={"event": "access_denied"},
+            )
 
 
 def _user(name: str, value: Any, where: str) -> User:
@@ -108,7 +125,7 @@ def _user(name: str, value: Any, where: str) -> User:
         raise SettingsError(f"{where}: use {', '.join(sorted(_FIELDS))}")
     secret, certificate, groups = value.get("secret_sha256"), value.get("certificate"), value.get("groups")
     if secret is None and certificate is None:
-        raise SettingsError(f"{where}: add secret_sha256 or certificate; without either nobody can be this user")
+        raise SettingsError(f"{where}: add secret_sha256 or certificate; without either, nobody can be this user")
     if secret is not None and not (isinstance(secret, str) and _SHA256.fullmatch(secret)):
         raise SettingsError(f"{where}.secret_sha256: use 64 hexadecimal digits: printf %s SECRET | sha256sum")
     if certificate is not None and not (isinstance(certificate, str) and certificate):

@@ -1,4 +1,4 @@
-"""The rate limit of registrations: a client above it is told when to retry, and keeps a reserved place until then."""
+"""Limits the rate of registrations. A client above the limit is told when to retry, and its place is reserved."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _BURST_S = 1.0
 
 
 class Admission:
-    """``per_s`` registrations a second. All times are monotonic seconds.
+    """Admits ``per_s`` registrations a second. All times are monotonic seconds.
 
-    Clients get places in the order in which they ask, evenly spaced in time. Retrying before one's place gains nothing.
-    A client that retries at its place is admitted, however many have come since.
+    Clients get places in the order in which they ask, evenly spaced in time. Retrying earlier gains nothing. A client
+    that retries at its place is admitted, however many have come since.
     """
 
     def __init__(self, per_s: int, now: float) -> None:
@@ -20,16 +20,15 @@ class Admission:
         self._next = now - _BURST_S
 
     def too_early_s(self, connection: Connection, longest_s: float, now: float) -> float:
-        """Returns how long a client must still wait if it asks before its place or has no chance of one; otherwise 0.
-
-        Like :meth:`wait_s`, but reserves no place. It is cheap, so it is called before the request is decoded."""
+        """Like :meth:`wait_s`, but reserves no place, and returns 0 for a client that could get one now. It is cheap
+        enough to be called before the request is decoded."""
         if connection.place is not None:
             return max(0.0, connection.place - now)
         return longest_s if self._next - now > longest_s else 0.0
 
     def wait_s(self, connection: Connection, longest_s: float, now: float) -> float:
-        """0 to proceed at once; otherwise how long to wait before asking again on this connection, at most
-        ``longest_s``. Reserves no place if the next one is farther away than that."""
+        """Returns 0 if the client may proceed, otherwise how long it must wait before it asks again on this connection,
+        at most ``longest_s``. Reserves no place if the next one is farther away than that."""
         if connection.place is not None:
             left_s = connection.place - now
             if left_s <= 0:

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Peer(Protocol):
-    """The socket under a connection, as the server provides it. Neither call waits."""
+    """The server's side of a connection: its socket. No call blocks."""
 
     @property
     def address(self) -> str:
@@ -41,7 +41,7 @@ class Peer(Protocol):
 @dataclass(slots=True, eq=False)
 class Connection:
     """One connection. ``member`` is set once it has registered. After ``ended``, it carries no more frames. ``place``
-    is the time at which it may register, after it was told to retry. Times are monotonic seconds."""
+    is when it may register if it was told to retry. Times are monotonic seconds."""
 
     peer: Peer
     since: float
@@ -56,12 +56,12 @@ class Connection:
     _command_frames: dict[CommandId, int] = field(default_factory=dict)
 
     def send(self, frame: Frame) -> None:
-        """Sends a frame. If an answer does not fit a frame, refuses the request instead and keeps the connection."""
+        """Sends a frame. If an answer is too large for a frame, refuses the request and keeps the connection."""
         try:
             self.peer.send(frame)
         except (BadFrame, UnicodeError) as error:
             log.warning("could not send type=%s address=%s reason=%s", frame["type"], self.peer.address, error)
-            message = f"the reply cannot be sent ({error}): ask for less"
+            message = f"the reply cannot be sent ({error}): request less"
             self.peer.send(self.rpc.refuse(frame["id"], Code.BAD_VALUE, message, {"field": "offsets"}))
 
     def answer(self, request: int, fields: dict[str, Any]) -> None:
@@ -76,8 +76,8 @@ class Connection:
         self.refuse(request, code, message, **more)
         self.peer.close()
 
-    def ping(self, probe: instructions.Probe, now: float) -> None:
-        """Sends a probe as a ping; translates its ``heard`` and ``done`` to the ids of the frames that asked."""
+    def send_ping(self, probe: instructions.Probe, now: float) -> None:
+        """Sends a probe as a ping, with its ``heard`` and ``done`` as the ids of the original frames."""
         for number in [number for number in self._probe_frames if number < probe.heard]:
             del self._probe_frames[number]
         heard = self._probe_frames.get(probe.heard, 0)
@@ -88,7 +88,6 @@ class Connection:
         self.peer.send(frame)
 
     def deliver(self, sent: instructions.Deliver, now: float) -> None:
-        """Sends a command."""
         kind = MessageType.START_FETCHER if isinstance(sent.command, StartFetcher) else MessageType.STOP_FETCHER
         request, frame = self.rpc.ask(kind, write_command(sent.command_id.name, sent.command))
         self._command_frames = {sent.command_id: request}
@@ -96,7 +95,8 @@ class Connection:
         self.peer.send(frame)
 
     def take_pending(self, request: int) -> tuple[int | CommandId, float] | None:
-        """Returns the subject of that request (the number of a probe, or a command) and when it was sent."""
+        """Returns what the request with this id was about (the number of a probe, or a command) and when it was
+        sent."""
         return self._pending.pop(request, None)
 
 

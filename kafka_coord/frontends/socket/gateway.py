@@ -1,6 +1,6 @@
-"""The gateway: answers the requests on all connections and, while its instance is elected, serves members in a term.
+"""The gateway: answers the requests on all connections and, while its instance is elected, serves its members.
 
-One thread calls everything here; it waits only for ZooKeeper. The owner of the sockets passes on the input
+One thread calls everything here and blocks only on ZooKeeper. The owner of the sockets passes in the input
 (:meth:`Gateway.accepted`, :meth:`Gateway.received`, …), then calls :meth:`Gateway.step`.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from kafka_coord.channel.frames import BadFrame, Fault, Frame
@@ -23,8 +23,9 @@ from kafka_coord.channel.messages import (
     write_offsets,
 )
 from kafka_coord.channel.rpc import Answered, Asked, Refused
+from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.errors import Fenced, MalformedValue, StoreError, StoreUnavailable
-from kafka_coord.frontends.members.committed import Committed, CommittedReader
+from kafka_coord.frontends.members.committed_offsets import CommittedReader
 from kafka_coord.frontends.members.event_log import EventLog
 from kafka_coord.frontends.members.machine import instructions, stimuli
 from kafka_coord.frontends.members.machine.instructions import MemberEvent
@@ -39,6 +40,7 @@ from kafka_coord.frontends.socket.options import GatewayOptions
 from kafka_coord.frontends.socket.questions import Questions
 from kafka_coord.frontends.socket.registration_check import RegistrationCheck
 from kafka_coord.frontends.socket.statistics import Statistics
+from kafka_coord.model import TopicPartition
 from kafka_coord.model.json_fields import shown
 from kafka_coord.zk.election import Leadership
 from kafka_coord.zk.store import SessionState, Store
@@ -47,17 +49,18 @@ log = logging.getLogger(__name__)
 
 
 class LeadershipView(Protocol):
-    """Whether this instance is elected: what the gateway needs of the coordinator's service."""
+    """Tells the gateway whether this instance is elected."""
 
     def leadership(self) -> Leadership | None:
-        """The current term, even while it is uncertain whether it still lasts."""
+        """The current leadership, even while it is uncertain whether it still lasts."""
 
     def leads(self) -> bool:
-        """Whether this instance is certainly the elected one at this moment."""
+        """Whether this instance is certainly elected now."""
 
 
 class Gateway:
-    """``instance`` is the broker id; without ``access`` everybody may register in every group."""
+    """Serves consumers over the socket channel. ``instance`` is the broker id; without ``access`` everybody may
+    register in every group."""
 
     def __init__(
         self,
@@ -71,7 +74,8 @@ class Gateway:
         *,
         validate: bool = False,
     ) -> None:
-        """``nonce`` makes a value unique to each registration. With ``validate``, the machine checks its invariants."""
+        """``nonce`` returns a unique value for each registration. With ``validate``, the machine checks its
+        invariants."""
         self._store = store
         self._leadership_view = leadership_view
         self._wake = wake
@@ -87,15 +91,15 @@ class Gateway:
         self._numbers = itertools.count(1)
         self._idle_due = 0.0
         self._completed_at = store.clock.monotonic()
-        self._committed = CommittedReader(store)
+        self._committed = CommittedReader(lambda group, part: ConsumerChannel(store, group, "").committed(part))
         self.term: Term | None = None
         self.statistics = Statistics()
 
-    # --- what others may ask, on any thread --------------------------------------------------------------------------
+    # --- safe on any thread ------------------------------------------------------------------------------------------
 
     @property
     def connections(self) -> int:
-        """How many are open, registered or not."""
+        """How many connections are open, registered or not."""
         return len(self._connections)
 
     @property
@@ -106,12 +110,12 @@ class Gateway:
 
     @property
     def step_age_s(self) -> float:
-        """The seconds since the last completed step (before the first, since the gateway's creation). A healthy gateway
-        completes several steps a second while ZooKeeper answers."""
+        """Seconds since the last completed step, or since the gateway's creation. A healthy gateway completes several
+        steps a second while ZooKeeper answers."""
         return self._store.clock.monotonic() - self._completed_at
 
     def presences(self) -> tuple[Presence, ...]:
-        """The consumers this instance answers for."""
+        """The consumers that this instance serves."""
         term = self.term
         if term is None:
             return ()
@@ -123,7 +127,7 @@ class Gateway:
             found.append(Presence(*member.key, address, term.machine.heard_ms_ago(member, now)))
         return tuple(found)
 
-    # --- connections -------------------------------------------------------------------------------------------------
+    # --- gateway's thread --------------------------------------------------------------------------------------------
 
     def accepted(self, peer: Peer) -> Connection:
         connection = Connection(peer, self._store.clock.monotonic(), next(self._numbers))
@@ -147,7 +151,8 @@ class Gateway:
         self._hang_up(connection, error.fault, str(error), error.id, **error.more)
 
     def received(self, connection: Connection, frame: Frame) -> None:
-        """Takes in a frame."""
+        """Handles a frame: a request or an answer. Each frame from a member counts as a heartbeat. A silent member
+        still answers the pings of :meth:`Connection.send_ping`."""
         if connection.ended:
             return
         try:
@@ -165,10 +170,8 @@ class Gateway:
         except MalformedValue as error:
             self.broken(connection, BadFrame(Fault.MALFORMED_FRAME, str(error), frame["id"]))
         except Exception as error:
-            # A frame must never harm anybody but its sender.
-            log.exception(
-                "failed to handle a frame address=%s type=%s (a defect)", connection.peer.address, frame["type"]
-            )
+            # a frame must harm nobody but its sender
+            log.exception("failed to handle a frame address=%s type=%s (a bug)", connection.peer.address, frame["type"])
             self._hang_up(
                 connection, Code.UNAVAILABLE, f"the coordinator failed to handle this request: {type(error).__name__}"
             )
@@ -182,7 +185,7 @@ class Gateway:
         if member is not None:
             log.info("closed the connection of consumer=%s group=%s reason=%s", member.consumer, member.group, code)
 
-    # --- what consumers ask ------------------------------------------------------------------------------------------
+    # --- requests ----------------------------------------------------------------------------------------------------
 
     def _dispatch(self, connection: Connection, asked: Asked) -> None:
         try:
@@ -196,7 +199,7 @@ class Gateway:
         if asked.type == MessageType.CLUSTER_METADATA:
             question = MetadataQuestion.from_json(asked.frame)
             if not self._questions.ask(connection, asked.id, question, self._store.clock.monotonic()):
-                connection.refuse(asked.id, Code.UNAVAILABLE, "too many wait for ZooKeeper: ask again")
+                connection.refuse(asked.id, Code.UNAVAILABLE, "too many requests wait for ZooKeeper: ask again")
         elif asked.type in (MessageType.REGISTER, MessageType.RESUME):
             self._asked_to_take_part(connection, asked)
         elif asked.type in (MessageType.COMMIT, MessageType.COMMITTED, MessageType.LEAVE):
@@ -207,10 +210,10 @@ class Gateway:
             )
 
     def _asked_to_take_part(self, connection: Connection, asked: Asked) -> None:
-        """Handles a request to register or resume. If this instance was just elected, the request waits for the start
-        of its term."""
+        """Handles a request to register or resume. If this instance was just elected, the request waits until its term
+        begins."""
         if connection.member is not None or connection.registering:
-            raise BadFrame(Fault.UNEXPECTED_MESSAGE, "this connection has registered already", asked.id)
+            raise BadFrame(Fault.UNEXPECTED_MESSAGE, "this connection has already registered", asked.id)
         if self.term is not None:
             connection.since = self._store.clock.monotonic()
             (self._register if asked.type == MessageType.REGISTER else self._resume)(connection, asked, self.term)
@@ -242,7 +245,7 @@ class Gateway:
         term.arrived(stimuli.ResumeWanted(connection.number, asked.id, member, resume.resume_key))
 
     def _hear_early(self) -> None:
-        """Handles the requests that waited for the term, which has now begun or will not begin."""
+        """Handles the requests that waited for the term. They wait again if the term has not begun."""
         early, self._early = self._early, []
         for connection, asked in early:
             if not connection.ended:
@@ -252,7 +255,7 @@ class Gateway:
     def _not_coordinator(self, connection: Connection, request: int) -> None:
         """Names the coordinator, if it is known without a request to ZooKeeper."""
         coordinator = self._metadata.known_coordinator()
-        message = "this instance does not coordinate" if coordinator else "nobody is known to coordinate: ask again"
+        message = "this instance does not coordinate" if coordinator else "the coordinator is unknown: ask again"
         known = coordinator.to_json() if coordinator is not None else None
         self._hang_up(connection, Code.NOT_COORDINATOR, message, request, coordinator=known)
 
@@ -274,7 +277,7 @@ class Gateway:
         term.arrived(stimuli.LeaveWanted(connection.number, asked.id, offsets, for_good))
 
     def _ask_committed(self, connection: Connection, member: MemberId, asked: Asked) -> None:
-        def then(found: Committed | StoreError | MalformedValue) -> None:
+        def then(found: Mapping[TopicPartition, int | None] | StoreError | MalformedValue) -> None:
             if connection.ended:
                 return
             if isinstance(found, MalformedValue) and found.where == asked.type:
@@ -284,37 +287,34 @@ class Gateway:
             else:
                 connection.answer(asked.id, {"offsets": write_offsets(found)})
 
-        wanted = (member.group, member.consumer, lambda: list(read_offsets(asked.frame, asked.type)))
-        self._committed.ask(*wanted, then)
-
-    # --- what consumers answer ---------------------------------------------------------------------------------------
+        self._committed.ask(member.group, lambda: list(read_offsets(asked.frame, asked.type)), then)
 
     def _receive_answer(self, connection: Connection, answered: Answered) -> None:
         term, found = self.term, connection.take_pending(answered.id)
         if connection.member is None or term is None or found is None:
-            return  # no longer a member, and about to be told so
+            return  # no longer a member; the connection is about to be told
         offsets = read_offsets(answered.frame, answered.type)
         asked, asked_at = found
         if isinstance(asked, int):
-            self.statistics.count_round_trip(self._store.clock.monotonic() - asked_at)
+            self.statistics.round_trips.add(self._store.clock.monotonic() - asked_at)
             term.arrived(stimuli.ProbeAnswered(connection.number, asked, offsets))
         else:
             term.arrived(stimuli.CommandAcknowledged(connection.number, asked, offsets))
 
     def _refused(self, connection: Connection, refused: Refused) -> None:
         log.warning(
-            "was refused by a socket consumer address=%s request=%s code=%s: %s",
+            "a socket consumer refused a request address=%s request=%s code=%s: %s",
             connection.peer.address,
             refused.type,
             refused.code[:60],
             refused.message[:200],
         )
-        self._hang_up(connection, Fault.UNEXPECTED_MESSAGE, "the coordinator's requests are not to be refused")
+        self._hang_up(connection, Fault.UNEXPECTED_MESSAGE, "a consumer may not refuse the coordinator's requests")
 
-    # --- what is said to consumers -----------------------------------------------------------------------------------
+    # --- messages to consumers ---------------------------------------------------------------------------------------
 
     def _send_to_client(self, instruction: instructions.ToClient) -> None:
-        """Sends a client what the machine's instruction says. If that fails, ends only that connection."""
+        """Sends the machine's message to its client. If that fails, ends only that connection."""
         connection = self._connections.get(instruction.connection)
         if connection is None or connection.ended:
             return
@@ -328,7 +328,7 @@ class Gateway:
         now = self._store.clock.monotonic()
         match instruction:
             case instructions.Probe():
-                connection.ping(instruction, now)
+                connection.send_ping(instruction, now)
             case instructions.Deliver():
                 connection.deliver(instruction, now)
             case instructions.Welcome(_, request, member, options):
@@ -376,10 +376,10 @@ class Gateway:
         connection = self._connections.get(number or 0)
         return connection.peer.address if connection is not None else "none"
 
-    # --- the step ----------------------------------------------------------------------------------------------------
+    # --- step --------------------------------------------------------------------------------------------------------
 
     def step(self) -> float:
-        """Does all the work that is due. Returns the latest monotonic time for the next step."""
+        """Does all work that is due. Returns the monotonic time by which to call it again."""
         now = self._store.clock.monotonic()
         due = now + (1.0 if self.term is not None else 0.1)
         if self._store.session.state is not SessionState.CONNECTED:
@@ -398,7 +398,7 @@ class Gateway:
             log.debug("got no answer from ZooKeeper: %s", error)
             due = now + 0.1
         except StoreError as error:
-            log.warning("ZooKeeper refused a request: %s; trying again", error)
+            log.warning("ZooKeeper refused a request: %s; retrying", error)
             due = now + 1.0
         if now >= self._idle_due:
             self._idle_due = now + 1.0
@@ -408,7 +408,7 @@ class Gateway:
     def _follow_leadership(self) -> None:
         leadership = self._leadership_view.leadership()
         if self.term is not None and (leadership is None or self.term.scope.fence != leadership.fence):
-            self._end_term("this instance does not coordinate any more")
+            self._end_term("this instance no longer coordinates")
         if self.term is None and leadership is not None and self._leadership_view.leads():
             term = Term(
                 self._store,
@@ -427,8 +427,7 @@ class Gateway:
                 raise
             self.term = term
             self._questions.look_at_once()
-        if self._early and (self.term is not None or not self._leadership_view.leads()):
-            self._hear_early()
+        self._hear_early()
 
     def _end_term(self, why: str) -> None:
         term, self.term = self.term, None
@@ -443,22 +442,20 @@ class Gateway:
                 self._hang_up(connection, Code.NOT_COORDINATOR, why, coordinator=None)
 
     def _close_idle(self, now: float) -> None:
-        """Closes connections that neither registered nor asked anything in time."""
+        """Closes connections that have neither registered nor asked for anything in time."""
         patience = self._options.unregistered_ms / 1000
         for _ in range(len(self._fresh)):
             connection = self._fresh.popleft()
             if connection.ended or connection.member is not None:
                 continue
-            since = max(
-                connection.since, connection.place or 0.0
-            )  # a client that was promised a place may wait until then
+            since = max(connection.since, connection.place or 0.0)  # a client with a reserved place may wait for it
             if connection.registering or now < since + patience:
                 self._fresh.append(connection)
             else:
                 self._hang_up(connection, Code.NOT_REGISTERED, f"did not register within {patience:.0f} s")
 
     def close(self, why: str = "this instance is shutting down") -> None:
-        """Tells all consumers, so that they look for the next coordinator at once."""
+        """Tells all consumers to look for the next coordinator immediately."""
         for connection in list(self._connections.values()):
             self._hang_up(connection, Code.SHUTTING_DOWN, why)
         if self.term is not None:
@@ -467,7 +464,7 @@ class Gateway:
 
 
 def _number(request: stimuli.Request) -> int:
-    """Returns the request as a frame id, which is what requests are in this front end."""
+    """Returns the frame id that identifies a request in this front end."""
     if not isinstance(request, int):
-        raise TypeError(f"{request!r} is no request of a connection")
+        raise TypeError(f"{request!r} is not a request of a connection")
     return request

@@ -1,7 +1,7 @@
-"""Input from all connections that waits for the gateway's thread: members first, large frames one by one. No I/O here.
+"""Queues the input of all connections for the gateway's thread: members first, large frames one by one. Pure.
 
 A member must answer pings within its session timeout, so it must not wait behind a client that floods the port. Lanes
-keep them apart; the order within one connection is kept.
+keep them apart; input from one connection stays in order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import Enum, auto
 from typing import Generic, TypeVar
 
 LARGE_BYTES = 16 << 10
-"""A frame larger than that waits in a lane of its own."""
+"""Larger frames wait in a separate lane."""
 
 
 class Lane(Enum):
@@ -28,7 +28,7 @@ class Lane(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """A lane's limits: how much one turn takes, and how much may wait before reading pauses."""
+    """A lane's limits: how much one turn takes, and how much may be queued before reading pauses."""
 
     items: int
     bytes: int
@@ -48,7 +48,7 @@ Arrival = TypeVar("Arrival")
 
 @dataclass(slots=True, eq=False)
 class Sender:
-    """One connection's waiting input: how much waits, and in which lane."""
+    """One connection's queued input: its amount, and its lane."""
 
     lane: Lane = Lane.STRANGERS
     waiting: int = 0
@@ -61,14 +61,14 @@ class _Waiting(Generic[Arrival]):
 
 
 class Inbox(Generic[Arrival]):
-    """The waiting input, in lanes. One thread puts, one takes."""
+    """The queued input, in lanes. One thread puts, one takes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lanes: dict[Lane, _Waiting[Arrival]] = {lane: _Waiting() for lane in Lane}
 
     def put(self, sender: Sender, arrival: Arrival, size: int, *, member: bool) -> None:
-        """``size`` in bytes; ``member``: the connection is a registered consumer's."""
+        """Queues input of ``size`` bytes. ``member`` tells whether a registered consumer sent it."""
         with self._lock:
             sender.lane = self._lane_of(sender, size, member=member)
             sender.waiting += 1
@@ -84,7 +84,7 @@ class Inbox(Generic[Arrival]):
 
     def _lane_of(self, sender: Sender, size: int, *, member: bool) -> Lane:
         if sender.waiting:
-            return sender.lane  # not before what came on this connection earlier
+            return sender.lane  # keeps the connection's input in order
         if size > LARGE_BYTES:
             return Lane.MEMBERS_LARGE if member else Lane.STRANGERS_LARGE
         return Lane.MEMBERS if member else Lane.STRANGERS
@@ -93,7 +93,7 @@ class Inbox(Generic[Arrival]):
         return any(waiting.items for waiting in self._lanes.values())
 
     def take(self) -> Iterator[Arrival]:
-        """Takes one turn's share of items from every lane: at least one, unless the lane is empty."""
+        """Takes one turn's share of each lane: at least one item, unless the lane is empty."""
         for lane, waiting in self._lanes.items():
             items, size = 0, 0
             while items < ALLOWANCES[lane].items and size < ALLOWANCES[lane].bytes:

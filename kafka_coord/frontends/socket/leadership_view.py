@@ -7,7 +7,8 @@ from kafka_coord.zk.election import Leadership
 
 
 class ServiceLeadership:
-    """An instance publishes where its gateway listens, so the gateway is there first: ``service`` is set later."""
+    """Asks ``service``, which is set later: the gateway starts before the service, which publishes the gateway's
+    address."""
 
     def __init__(self) -> None:
         self.service: CoordinatorService | None = None

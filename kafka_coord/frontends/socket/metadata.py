@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class MetadataDirectory:
-    """Caches the metadata for ``age_s`` seconds, however many clients ask. One thread."""
+    """Caches the metadata for ``age_s`` seconds, however many clients ask. Use it on one thread."""
 
     def __init__(self, store: Store, instance: int, age_s: float) -> None:
         self._store = store
@@ -35,7 +35,7 @@ class MetadataDirectory:
         return self._metadata.coordinator if self._metadata is not None else None
 
     def read(self) -> ClusterMetadata:
-        """Raises :class:`StoreUnavailable`."""
+        """Returns the metadata, cached or new. Raises :class:`StoreUnavailable`."""
         now = self._store.clock.monotonic()
         if self._metadata is None or now - self._read_at >= self._age_s:
             self._metadata = self._read_now()

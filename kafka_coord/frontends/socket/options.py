@@ -10,11 +10,11 @@ class GatewayOptions:
     """Limits and intervals. Durations in ms.
 
     ``least_session_timeout_ms`` … ``most_session_timeout_ms``: the session timeouts that a consumer may ask for.
-    ``most_consumers``: the most consumers of one instance. ``registrations_per_s``: consumers above this rate are told
-    when to retry, so that members are not kept waiting and one rebalance serves many. ``unregistered_ms``: how long a
-    connection may stay without registering or asking for metadata. ``commit_interval_ms``: how long offsets from ping
-    replies are collected before they are written together. ``metadata_age_ms``: the most that metadata may be out of
-    date.
+    ``most_consumers``: the maximum number of consumers of one instance. ``registrations_per_s``: consumers above this
+    rate are told when to retry, so that members are not kept waiting and one rebalance serves many consumers.
+    ``unregistered_ms``: how long a connection may stay without registering or asking for metadata.
+    ``commit_interval_ms``: how long offsets from ping replies are collected before they are written together.
+    ``metadata_age_ms``: the maximum age of metadata.
     """
 
     least_session_timeout_ms: int = 1_000

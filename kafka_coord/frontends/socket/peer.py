@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from kafka_coord.channel.frames import BadFrame, Decoder, Fault, Frame, encode
 from kafka_coord.frontends.socket.connection import Connection
 from kafka_coord.frontends.socket.inbox import LARGE_BYTES, Sender
+from kafka_coord.frontends.tls import common_name
 
 log = logging.getLogger(__name__)
 
 CLOSING_S = 2.0
-"""How long a closing connection may take to accept the data sent to it."""
+"""Seconds that a closing connection has to accept the data already sent."""
 MAX_UNSENT_BYTES = 4 << 20
 
 
@@ -47,7 +48,7 @@ class InputReceiver(Protocol):
     """The server's interface for its connections."""
 
     def made(self, peer: SocketPeer, transport: asyncio.Transport) -> None:
-        """Reports an accepted connection; :meth:`SocketPeer.open` later allows it to send."""
+        """Reports an accepted connection, which may send after :meth:`SocketPeer.open`."""
 
     def arrived(self, what: Arrival, size: int = 0) -> None:
         """Passes input to the gateway's thread."""
@@ -56,21 +57,21 @@ class InputReceiver(Protocol):
         """Whether a frame of this many bytes may be read from the connection now."""
 
     def keeps(self, peer: SocketPeer, before: int, now: int) -> bool:
-        """Reports that the connection has ``now`` unread bytes, after ``before``; returns whether there is room for
+        """Reports that the connection's unread bytes went from ``before`` to ``now``; returns whether there is room for
         them."""
 
     def wait_turn(self, peer: SocketPeer) -> None:
-        """Asks to call :meth:`SocketPeer.read` again when others have had their turn."""
+        """Asks for another call of :meth:`SocketPeer.read` after the others have had their turn."""
 
     def touched(self, peer: SocketPeer) -> None:
-        """The peer has data to send, or must be closed. On the gateway's thread."""
+        """Reports that the peer has data to send or must be closed. Called on the gateway's thread."""
 
     def departed(self, peer: SocketPeer) -> None:
         """Reports that the connection ended."""
 
 
 class SocketPeer(asyncio.Protocol):
-    """A connection. Its methods named as in :class:`asyncio.Protocol` run on the loop's thread."""
+    """A connection. The methods of :class:`asyncio.Protocol` run on the loop's thread."""
 
     def __init__(self, server: InputReceiver) -> None:
         self._server = server
@@ -125,14 +126,14 @@ class SocketPeer(asyncio.Protocol):
     def open(self, transport: asyncio.Transport) -> None:
         """Allows the connection to send, over ``transport``. With TLS, the handshake comes first."""
         self._transport = transport
-        self._certificate = _common_name(transport.get_extra_info("peercert"))
+        self._certificate = common_name(transport.get_extra_info("peercert"))
         self._opened = True
         self._server.arrived(Accepted(self))
         self.read(others_had_theirs=False)
 
     def turn_away(self, transport: asyncio.Transport, why: Frame) -> None:
-        """Sends the reason for turning it away. Reads and drops its input meanwhile: unread bytes would turn the end of
-        the connection into a reset, and the reason would be lost."""
+        """Sends the reason and closes the connection. Until then it reads and drops input, because unread bytes would
+        turn the close into a reset, and the reason would be lost."""
         self._broken = True
         transport.write(encode(why))
         transport.write_eof()
@@ -146,20 +147,20 @@ class SocketPeer(asyncio.Protocol):
             self.read(others_had_theirs=False)
 
     def reads_on(self) -> bool:
-        """Takes its turn. Returns whether it handed over anything, or has nothing left to hand over."""
+        """Takes the peer's turn. Returns whether it handed over anything, or has nothing left to hand over."""
         if self._rests() and not self._gone:
             return False
         try:
             if (size := self._decoder.size()) and not self._server.has_room(self, size):
                 return False
         except BadFrame:
-            pass  # which read() reports
+            pass  # read() reports it
         self.read(others_had_theirs=True)
         return True
 
     def read(self, *, others_had_theirs: bool) -> None:
-        """Hands over whole frames as long as there is room and no other connection must wait. A large frame, or many
-        small ones, must wait until the others had their turn."""
+        """Hands over whole frames while there is room. A large frame, or many small ones, must wait until the others
+        have had their turn."""
         self._waits, spent = False, 0
         try:
             while not self._broken and (size := self._decoder.size()):
@@ -173,7 +174,7 @@ class SocketPeer(asyncio.Protocol):
             self._fail(error)
         before, self._kept = self._kept, 0 if self._broken else self._decoder.pending
         if not self._server.keeps(self, before, self._kept) and not self._broken:
-            self._fail(BadFrame(Fault.OVERLOADED, "too many bytes of unfinished frames wait here: come again later"))
+            self._fail(BadFrame(Fault.OVERLOADED, "too many bytes of unfinished frames are buffered here: retry later"))
         if self._waits:
             return
         if self._gone:
@@ -207,7 +208,7 @@ class SocketPeer(asyncio.Protocol):
             self._server.arrived(PeerLost(self))
 
     def flush(self, data: bytes, *, close: bool, rest_s: float = 0.0) -> None:
-        """Sends, and closes or rests if asked to."""
+        """Sends the data, then closes the connection or pauses reading if asked to."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -218,14 +219,8 @@ class SocketPeer(asyncio.Protocol):
         if data:
             transport.write(data)
         if transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
-            log.warning("closed connection address=%s: the peer does not read what is sent to it", self._address)
+            log.warning("closed connection address=%s: the peer does not read its data", self._address)
             transport.abort()
         elif close:
             transport.close()
             asyncio.get_running_loop().call_later(CLOSING_S, transport.abort)
-
-
-def _common_name(certificate: dict[str, Any] | None) -> str | None:
-    """Returns the common name in a certificate from :meth:`ssl.SSLSocket.getpeercert`."""
-    names = [value for part in (certificate or {}).get("subject", ()) for key, value in part if key == "commonName"]
-    return str(names[0]) if names else None

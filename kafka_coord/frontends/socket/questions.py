@@ -1,4 +1,4 @@
-"""Questions about the cluster that wait: for ZooKeeper, or until there is a coordinator other than the one lost."""
+"""Questions about the cluster that must wait: for ZooKeeper, or for the election of another coordinator."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from kafka_coord.frontends.socket.metadata import MetadataDirectory
 
 MAX_WAITING = 10_000
 _LONGEST_WAIT_S = 5.0
-"""Less than what a connection may take to register."""
+"""Seconds that a question may wait; less than the time in which a connection must register."""
 
 
 class _Question(NamedTuple):
-    """A waiting question. It must be answered by ``until`` (monotonic seconds)."""
+    """A question to answer by ``until`` (monotonic seconds)."""
 
     connection: Connection
     request: int
@@ -23,7 +23,7 @@ class _Question(NamedTuple):
 
 
 class Questions:
-    """One thread."""
+    """The waiting questions. Use it on one thread."""
 
     def __init__(self, directory: MetadataDirectory, look_every_s: float) -> None:
         self._directory = directory
@@ -33,7 +33,7 @@ class Questions:
         self._waiting_due = float("inf")
 
     def ask(self, connection: Connection, request: int, question: MetadataQuestion, now: float) -> bool:
-        """Takes a question. Returns false if too many wait already."""
+        """Queues a question. Returns false if too many are queued already."""
         if len(self._asking) + len(self._waiting) >= MAX_WAITING:
             return False
         until = now + min(question.wait_ms / 1000, _LONGEST_WAIT_S)
@@ -46,8 +46,8 @@ class Questions:
         self._waiting_due = 0.0 if self._waiting else float("inf")
 
     def step(self, now: float) -> float:
-        """Answers the questions it can. Returns the monotonic time for the next call: waiting questions are checked at
-        intervals, not whenever somebody asks. Raises :class:`StoreUnavailable`."""
+        """Answers the questions that can be answered, at intervals, not whenever somebody asks. Returns the monotonic
+        time for the next call. Raises :class:`StoreUnavailable`."""
         if now < self._waiting_due and not self._asking:
             return self._waiting_due
         metadata = self._directory.read()

@@ -20,10 +20,11 @@ from kafka_coord.model.names import legal
 from kafka_coord.zk.store import Clock
 
 _LONGEST_WAIT = 0.3
-"""As a fraction of the session timeout. After a longer silence a consumer may think that the instance is down."""
+"""The longest wait, as a fraction of the session timeout. After a longer one, a consumer may consider the instance
+dead."""
 
 _LONGEST_REST_S = 5.0
-"""How long the gateway reads nothing from a connection that asked too early."""
+"""Seconds that the gateway reads nothing from a connection that retried too early."""
 
 
 def _nonce() -> str:
@@ -31,8 +32,8 @@ def _nonce() -> str:
 
 
 class RegistrationCheck:
-    """``instance`` is the broker id. Without ``access`` everybody may register in every group. ``nonce`` makes the
-    value that is unique to each registration."""
+    """Checks clients that want to register. ``instance`` is the broker id. Without ``access``, everybody may register
+    in every group. ``nonce`` returns a unique value for each registration."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class RegistrationCheck:
         return too_large(value) or wanted
 
     def why_no_member(self, group: str, secret: str | None, certificate: str | None) -> Refusal | None:
-        """Returns the reason why a client with these credentials may not be a member of the group, if there is one."""
+        """Returns why a client with these credentials may not join the group; ``None`` if it may."""
         return self._access.why_not(group, secret, certificate) if self._access is not None else None
 
     def _why_not(
@@ -99,12 +100,12 @@ class RegistrationCheck:
                 (("least_ms", least), ("most_ms", most)),
             )
         if not has_room(register.group, consumer, options.most_consumers):
-            return Refusal(Code.TOO_MANY_CONSUMERS, f"this instance takes {options.most_consumers} consumers")
+            return Refusal(Code.TOO_MANY_CONSUMERS, f"this instance is full: it has {options.most_consumers} consumers")
         return None
 
     def _too_early(self, connection: Connection, frame: fields.Json) -> Refusal | None:
-        """Refuses a registration that comes before its place, without decoding it, and stops reading from the
-        connection until then. So a flood of registrations costs hardly anything."""
+        """Refuses a registration before its reserved time without decoding it, and pauses reading from the connection.
+        So a flood of registrations costs next to nothing."""
         timeout_ms = frame.get("session_timeout_ms")
         longest_s = timeout_ms / 1000 * _LONGEST_WAIT if isinstance(timeout_ms, int) else 0.0
         wait_s = self._admission.too_early_s(connection, longest_s, self._clock.monotonic())

@@ -19,24 +19,26 @@ from kafka_coord.frontends.socket.gateway import Gateway, LeadershipView
 from kafka_coord.frontends.socket.inbox import LARGE_BYTES, Inbox
 from kafka_coord.frontends.socket.options import GatewayOptions
 from kafka_coord.frontends.socket.peer import CLOSING_S, Accepted, Arrival, FrameBroken, FrameReceived, SocketPeer
+from kafka_coord.settings import host_and_port
 from kafka_coord.zk.store import Store
 
 log = logging.getLogger(__name__)
 
 SPARE_CONNECTIONS = 1_000
-"""Connections allowed in addition to the most consumers: for clients that only ask for the coordinator."""
+"""Connections allowed beyond the maximum number of consumers, for clients that only ask for the coordinator."""
 OTHER_DESCRIPTORS = 200
 """File descriptors for the process's other files, and for connections being turned away."""
 MAX_TURNED_AWAY = 64
 MAX_KEPT_BYTES = 64 << 20
-"""The most unread bytes over all connections; above it, a connection that holds more than a small frame is closed."""
+"""The maximum number of unread bytes of all connections. Above it, connections that hold more than a small frame are
+closed."""
 _BACKLOG = 4_096
 _ACCEPT_AT_ONCE = 128
 _LOOK_AGAIN_S = 0.02
 
 
 class GatewayServer:
-    """Listens and serves until :meth:`close`. ``listen`` is ``host:port``, port 0 for a free one.
+    """Serves consumers on ``listen`` (``host:port``; port 0 picks a free one) until :meth:`close`.
 
     Raises :class:`SettingsError` if it cannot listen there.
     """
@@ -77,13 +79,18 @@ class GatewayServer:
         self._loop_thread.start()
         self._thread.start()
 
+    @property
+    def threads(self) -> tuple[threading.Thread, ...]:
+        """The threads that must live until :meth:`close`."""
+        return self._loop_thread, self._thread
+
     def raise_failure(self) -> None:
-        """Raises the failure of the gateway's thread, if it failed: then the instance must end."""
+        """Raises the error that ended the gateway's thread, if any; the instance must then end."""
         if self._failure is not None:
             raise self._failure
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Tells every consumer to look for the next coordinator, and ends. Safe to call twice."""
+        """Tells every consumer to look for the next coordinator, then stops serving. Safe to call twice."""
         self._stopping.set()
         self._awake.set()
         self._thread.join(timeout_s)
@@ -94,12 +101,10 @@ class GatewayServer:
             self._loop.close()
 
     def _listen(self, listen: str) -> asyncio.Server:
-        host, _, port = listen.rpartition(":")
+        host, port = host_and_port(listen)
         try:
             made = self._loop.run_until_complete(
-                self._loop.create_server(
-                    lambda: SocketPeer(self), host.strip("[]") or None, int(port), backlog=_ACCEPT_AT_ONCE
-                )
+                self._loop.create_server(lambda: SocketPeer(self), host, port, backlog=_ACCEPT_AT_ONCE)
             )
         except (OSError, ValueError) as error:
             self._loop.close()
@@ -122,7 +127,7 @@ class GatewayServer:
     # --- the loop's thread -------------------------------------------------------------------------------------------
 
     def made(self, peer: SocketPeer, transport: asyncio.Transport) -> None:
-        """Counts the connection from now on, before any handshake."""
+        """Counts the connection before any TLS handshake."""
         if len(self._open) >= self._options.most_consumers + SPARE_CONNECTIONS:
             self._turn_away(peer, transport)
             return
@@ -136,18 +141,18 @@ class GatewayServer:
 
     def _turn_away(self, peer: SocketPeer, transport: asyncio.Transport) -> None:
         if self._handshakes is not None or self._turned_away >= MAX_TURNED_AWAY:
-            transport.abort()  # a reason would cost a handshake
+            transport.abort()  # sending the reason would cost a handshake
             return
         self._turned_away += 1
         self._loop.call_later(CLOSING_S, self._has_turned_away)
-        message = "this instance has as many connections as it takes: ask another one, or come again later"
+        message = "this instance has reached its limit of connections: ask another one, or retry later"
         peer.turn_away(transport, Rpc().refuse(0, Code.TOO_MANY_CONNECTIONS, message))
 
     def _has_turned_away(self) -> None:
         self._turned_away -= 1
 
     async def _secure(self, peer: SocketPeer, raw: asyncio.Transport, handshakes: Handshakes) -> None:
-        """The TLS handshake, once there is a place for it."""
+        """Performs the TLS handshake once there is room for one."""
         try:
             transport = await handshakes.secure(raw, peer)
         except (OSError, asyncio.CancelledError) as error:
@@ -155,7 +160,7 @@ class GatewayServer:
             raw.abort()
             self.departed(peer)
             return
-        if transport is None:  # it was closed meanwhile
+        if transport is None:  # the connection has been closed
             self.departed(peer)
         else:
             peer.open(transport)
@@ -182,7 +187,7 @@ class GatewayServer:
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Lets one member and one other connection read on: of each kind, the first for whose frame there is room."""
+        """Lets one member and one other connection read on: the first of each kind whose frame there is room for."""
         read = [self._read_on(waiting) for waiting in self._turns.values()]
         self._turn_is_due = any(self._turns.values())
         if self._turn_is_due and any(read):
@@ -205,7 +210,6 @@ class GatewayServer:
     # --- the gateway's thread ----------------------------------------------------------------------------------------
 
     def touched(self, peer: SocketPeer) -> None:
-        """The peer has data to send, or must be closed."""
         self._touched[peer] = None
 
     def _run(self) -> None:
@@ -219,7 +223,7 @@ class GatewayServer:
                 if not self._inbox:
                     self._awake.wait(max(0.0, due - self._clock.monotonic()))
         except Exception as error:
-            log.exception("the gateway failed: the instance ends, so that another one is elected (a defect)")
+            log.exception("the gateway failed (a bug): ending the instance, so that another one is elected")
             self._failure = error
         finally:
             gateway.close()
@@ -249,12 +253,12 @@ class GatewayServer:
             rest_s, peer.rest_s = peer.rest_s, 0.0
             sending.append((peer, data, peer.closing, rest_s))
         self._touched.clear()
-        with suppress(RuntimeError):  # the loop is closed: nobody is there to send to
+        with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._flush, sending)
 
 
 def _allow_descriptors(wanted: int) -> None:
-    """Raises the limit of open files to ``wanted``, as far as this process may."""
+    """Raises the limit on open files to ``wanted``, as far as this process is allowed to."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return

@@ -1,4 +1,4 @@
-"""Checks who removes a command, and when. To remove the command of a live incarnation is to acknowledge it."""
+"""Checks who removes a command, and when. Removing a live incarnation's command acknowledges it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def acknowledgement_faults(
 ) -> Iterator[tuple[Rule, str]]:
     """Returns the violations in this command's removal; none if it was legal.
 
-    Legal removals are: the consumer's acknowledgement, in order, behind both checks; the same by the coordinator for a
-    consumer without ZooKeeper; a consumer dropping a command for an earlier incarnation; and the coordinator removing
-    the remains of an incarnation that is gone.
+    Legal removals are: the consumer's acknowledgement, in order, behind both checks; the same acknowledgement, written
+    by the coordinator for a consumer without ZooKeeper; a consumer dropping a command for an earlier incarnation; and
+    the coordinator removing the remains of an incarnation that is gone.
     """
     name, command, session = removed.id.name, removed.command, context.step.session_id
     registered = group.registrations.get(consumer)

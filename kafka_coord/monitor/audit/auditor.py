@@ -1,4 +1,4 @@
-"""Judges one transaction after the other against the invariants of docs/design.md."""
+"""Checks one transaction after another against the invariants of docs/design.md."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _COORDINATORS_OWN = frozenset({Kind.LEDGER, Kind.TARGET, Kind.HISTORY, Kind.SETT
 
 
 class Auditor:
-    """Keeps the :class:`ZooKeeperState` and reports each violation.
+    """Keeps the :class:`ZooKeeperState`, and reports each violation.
 
     Rules about who may do something use the state before the step. Rules about what must hold use the state after it.
-    The operations of one step have no order among each other.
+    The operations of one step are unordered.
     """
 
     def __init__(self, report: Report) -> None:
@@ -74,7 +74,7 @@ class Auditor:
         }
 
     def learn(self, changes: tuple[Change, ...]) -> None:
-        """Starts from a tree, without judging how it came about."""
+        """Starts from a tree, without judging how it was written."""
         self._judging = False
         for change in changes:
             node = change.new
@@ -85,7 +85,7 @@ class Auditor:
         self._judging = True
 
     def take(self, step: Step) -> None:
-        """One transaction."""
+        """Judges one transaction."""
         if step.time_ms < self._time_ms:
             self.state.clock_set_back = step.zxid
         self._time_ms = step.time_ms
@@ -130,9 +130,12 @@ class Auditor:
         own = [
             (znode, change)
             for znode, change in znodes
-            if znode.kind in _COORDINATORS_OWN
-            or (znode.kind is Kind.COMMAND and change.new is not None)
-            or (znode.kind is Kind.REQUEST and change.old is not None and change.new is not None)
+            if (
+                znode.kind in _COORDINATORS_OWN
+                or (znode.kind is Kind.COMMAND and change.new is not None)
+                or (znode.kind is Kind.REQUEST and change.old is not None and change.new is not None)
+            )
+            and not (context.in_term and _is_of_a_conversion(znode, change))
         ]
         if not own and context.fence is None:
             return
@@ -234,6 +237,8 @@ class Auditor:
         except MalformedValue as error:
             self._warning(Rule.UNREADABLE, znode.group, str(error))
         group.registrations[consumer] = Registered(node.czxid, node.session_id, member)
+        if member is not None and member.rebalance_timeout_ms:
+            group.shortest_timeout_ms = min(group.shortest_timeout_ms, member.rebalance_timeout_ms)
         self.state.names.learn(node.session_id, f"{consumer} of {znode.group}")
         self.state.incarnations[node.session_id, znode.group, consumer] = node.czxid
         if not self._judging:
@@ -248,7 +253,7 @@ class Auditor:
             self._warning(Rule.BY_HAND, znode.group, f"{consumer} registered without writing its token")
 
     def _departed(self, group: GroupState, consumer: str) -> None:
-        """Handles a removed registration, with what was known of its member before the step."""
+        """Handles a removed registration, using what was known about the member before the step."""
         context, key = self._context, (group.name, consumer)
         ledger = group.live(consumer)
         self._was_unreadable(group, consumer)
@@ -259,7 +264,7 @@ class Auditor:
             stops = [
                 one.command.partitions for one in group.outstanding(consumer) if isinstance(one.command, StopFetcher)
             ]
-            for tp in ledger.held:  # a stop that was acknowledged has freed its partitions before
+            for tp in ledger.held:  # an acknowledged stop has already freed its partitions
                 if tp in ledger.owned or any(tp in stopping for stopping in stops):
                     group.freed[tp] = context.step.zxid
         if context.fence is None or context.fenced_as(*key) or registered is None or key in context.registered:
@@ -273,7 +278,7 @@ class Auditor:
             context.oldest_command[key] = min((one.since for one in commands), default=context.instant)
 
     def _was_unreadable(self, group: GroupState, consumer: str) -> None:
-        """Notes, when its registration changes or goes, that nobody could read it until now."""
+        """When an unreadable registration changes or is removed, notes that nobody could read it until now."""
         registered = group.registrations.get(consumer)
         if registered is not None and registered.member is None:
             group.unreadable_until[consumer] = (self._context.instant, registered.incarnation)
@@ -373,7 +378,7 @@ class Auditor:
         del group.commands[consumer][removed.id.name]
         if context.by_instance and not context.fenced_as(*key):
             context.dropped.setdefault(key, []).append(removed)
-        elif isinstance(removed.command, StopFetcher):  # its own deletion tells the coordinator nothing new
+        elif isinstance(removed.command, StopFetcher):  # the coordinator already knows of its own deletions
             for tp in removed.command.partitions:
                 group.freed[tp] = context.step.zxid
 
@@ -408,7 +413,8 @@ class Auditor:
         group.generation = max(group.generation, target.generation)
 
     def _aimed(self, group: GroupState, target: Assignment) -> None:
-        """Checks whether the coordinator may write a new target now, and whose place it does not keep."""
+        """Checks that the coordinator may write a target now, and that the target keeps every place within its
+        grace."""
         group.removing = False
         for consumer in group.ledgers.keys() - target.members.keys():
             if not may_leave_out(self.state, self._context, group, consumer):
@@ -416,7 +422,8 @@ class Auditor:
         since = paused_since(self.state, group)
         if since is None:
             return
-        # A target names no incarnation: one that came back may be there as what it was before, or for its kept place.
+        # A target names consumers, not incarnations: a consumer that came back may be in it because of its earlier
+        # incarnation, or of the place kept for it.
         step, departed = self._context.step, group.gone_since.items()
         returned = {consumer for (consumer, _), gone in departed if not self.state.must_have_seen(gone, step)}
         known = returned.union(group.target.members if group.target is not None else ())
@@ -472,7 +479,7 @@ class Auditor:
             self._violation(Rule.COMMIT_BY_ANOTHER, group.name, f"{named} set {tp} to {after} without holding it")
 
     def _committers(self, group: GroupState) -> tuple[str, ...]:
-        """The members whose checks are in the step: one, or several for whom a coordinator writes at once."""
+        """The members whose checks are in the step: one, or several if a coordinator writes for them together."""
         known = self._context.committers
         if group.name not in known:
             known[group.name] = tuple(self._find_committers(group))
@@ -507,3 +514,8 @@ class Auditor:
     def _finding(self, rule: Rule, group: str, what: str) -> AuditFinding:
         step = self._context.step
         return AuditFinding(rule, what, group, step.zxid, step.time_ms, self.state.names.of(step.session_id))
+
+
+def _is_of_a_conversion(znode: Znode, change: Change) -> bool:
+    """Whether an instance writes this when it converts a group: the first history, or the answer to the request."""
+    return znode.kind is Kind.REQUEST or (znode.kind is Kind.HISTORY and change.old is None)

@@ -46,7 +46,7 @@ def command_faults(
 
 
 def ledger_faults(context: StepContext, group: GroupState, consumer: str, before: Ledger | None) -> Iterator[Fault]:
-    """Checks that a command of the same step causes every partition that is new in a ledger."""
+    """Checks that each change of a ledger has its command in the same step."""
     after = group.ledgers.get(consumer)
     if after is None or consumer in group.unreadable_ledgers:
         return
@@ -59,13 +59,13 @@ def ledger_faults(context: StepContext, group: GroupState, consumer: str, before
     if started:
         yield (
             Rule.SPLIT_UNIT,
-            f"the ledger of {consumer} owns {started} without a start-fetcher beside it",
+            f"the ledger of {consumer} owns {started} without a start-fetcher in the same transaction",
         )
     stopped = after.stopping - stopping - context.told(group.name, consumer, StopFetcher)
     if stopped:
         yield (
             Rule.SPLIT_UNIT,
-            f"the ledger of {consumer} stops {stopped} without a stop-fetcher beside it",
+            f"the ledger of {consumer} stops {stopped} without a stop-fetcher in the same transaction",
         )
     if before is not None and after.generation < before.generation:
         yield (
@@ -77,9 +77,9 @@ def ledger_faults(context: StepContext, group: GroupState, consumer: str, before
 def _paused(
     state: ZooKeeperState, context: StepContext, group: GroupState, consumer: str, written: Outstanding
 ) -> Iterator[Fault]:
-    """A pass that looked before the pause may still write. One that knows of anything after the pause looked later.
-
-    One that writes to a consumer that has left does not know of that leave, nor of what it freed.
+    """Checks that no pass that read the group after the pause wrote a command. A pass that read it before the pause may
+    still write, unless it knows of a later event. (A pass that writes to a consumer that has left does not know that it
+    left, nor which partitions this freed.)
     """
     command = written.command
     since = paused_since(state, group)
@@ -93,7 +93,7 @@ def _paused(
 
 
 def paused_since(state: ZooKeeperState, group: GroupState) -> Instant | None:
-    """When the group's present pause began; ``None`` if it is not paused."""
+    """When the group's current pause began; ``None`` if it is not paused."""
     return min((since for since in (state.all_paused_since, group.paused_since) if since is not None), default=None)
 
 
@@ -143,7 +143,7 @@ def _needless_stop(
 
 
 def _recreated(state: ZooKeeperState, ledger: Ledger, topic: str) -> bool:
-    """Whether the ledger's partitions of this topic name belong to a topic that was deleted."""
+    """Whether the ledger's partitions of ``topic`` belong to a deleted topic of the same name."""
     now, held = state.topics.get(topic), ledger.topic_ids.get(topic)
     return held is not None and (now is None or not same_topic(now.identity, held))
 
@@ -182,7 +182,8 @@ def _start_point(
 
 
 def held_by_anybody(group: GroupState, partitions: PartitionSet) -> Iterator[tuple[str, PartitionSet]]:
-    """(consumer, those of ``partitions`` it holds) for live incarnations; an acknowledged stop counts as released."""
+    """Yields each live consumer that holds some of ``partitions``, with the partitions that it holds. A partition
+    counts as released once its stop is acknowledged."""
     for consumer in group.ledgers:
         ledger = group.live(consumer)
         if ledger is None:

@@ -10,7 +10,7 @@ from kafka_coord.monitor.audit.state import GroupState, ZooKeeperState
 
 
 def unsettled(state: ZooKeeperState) -> Iterator[tuple[str, str]]:
-    """(group, a sentence on what is outstanding there). Paused groups are left out."""
+    """Yields each group that has not reached its target, with a sentence on what is missing. Skips paused groups."""
     for name, group in sorted(state.groups.items()):
         if state.all_paused or group.paused or not group.registrations:
             continue

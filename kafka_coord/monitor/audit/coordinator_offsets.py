@@ -1,4 +1,4 @@
-"""Checks the coordinator's writes of offsets: for an operator, for a recreated topic, or after retention."""
+"""Checks the offsets that the coordinator writes: for an operator, for a recreated topic, or after retention."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kafka_coord.monitor.audit.report import Rule
 from kafka_coord.monitor.audit.state import GroupState, StepContext, ZooKeeperState
 
 CLOCKS_DIFFER_MS = 60_000
-"""The coordinator measures retention by its own wall clock; the log has the clocks of the servers."""
+"""The tolerance: the coordinator measures retention with its own wall clock, but the log has the servers' clocks."""
 
 
 def offset_set_faults(state: ZooKeeperState, group: GroupState, tp: TopicPartition, offset: int) -> Iterator[Fault]:
@@ -25,7 +25,8 @@ def offset_set_faults(state: ZooKeeperState, group: GroupState, tp: TopicPartiti
 def offset_deleted_faults(
     state: ZooKeeperState, context: StepContext, group: GroupState, tp: TopicPartition
 ) -> Iterator[Fault]:
-    """Checks that the coordinator deleted an offset for an operator, of a deleted topic, or with the whole group."""
+    """Checks that the coordinator deleted an offset for an operator, because its topic was deleted, or with the whole
+    group."""
     asked = any(tp in request.partitions for request in state.asked(group.name, RequestType.DELETE_OFFSETS))
     if asked:
         yield from _while_held(group, tp, f"deleted the offset of {tp}")

@@ -1,4 +1,4 @@
-"""Checks evictions, and when the place of a departed member is given away."""
+"""Checks evictions, and that a departed member's place is kept for its grace period."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from kafka_coord.monitor.audit.report import Rule
 from kafka_coord.monitor.audit.state import GroupState, StepContext, ZooKeeperState
 
 _TOLERANCE_MS = 200
-"""Timers use the coordinator's monotonic clock; the log has the wall clocks of the servers."""
+"""The tolerance: timers use the coordinator's monotonic clock, but the log has the servers' wall clocks."""
 
 
 def eviction_faults(
     state: ZooKeeperState, context: StepContext, group: GroupState, consumer: str, ledger: Ledger | None
 ) -> Iterator[Fault]:
-    """Checks an eviction; ``ledger`` is the live one before the step, ``state`` the state after it."""
+    """Checks an eviction. ``ledger`` is the member's live ledger before the step; ``state`` is the state after the
+    step."""
     asked = any(request.consumer == consumer for request in state.asked(group.name, RequestType.EVICT))
     since = paused_since(state, group)
     incarnation = context.gone_incarnations.get((group.name, consumer), 0)
@@ -49,7 +50,7 @@ def eviction_faults(
 
 
 def _is_overdue(state: ZooKeeperState, context: StepContext, group: GroupState, consumer: str) -> bool:
-    """Whether a command was outstanding for long enough, or the member's channel is gone."""
+    """Whether a command was outstanding for long enough to evict the member, or the member's channel is gone."""
     oldest = context.oldest_command.get((group.name, consumer))
     if oldest is None:
         return consumer not in group.commands
@@ -58,7 +59,8 @@ def _is_overdue(state: ZooKeeperState, context: StepContext, group: GroupState, 
 
 
 def grace_faults(state: ZooKeeperState, context: StepContext, group: GroupState, consumer: str) -> Iterator[Fault]:
-    """Checks that the place of ``consumer`` could be given away; ``group`` has its ledger from before the step."""
+    """Checks that the place of ``consumer`` may be given away. ``group`` still has the consumer's ledger from before
+    the step."""
     ledger = group.ledgers.get(consumer)
     if ledger is None or ledger.place is None or consumer in group.registrations or group.removing:
         return
@@ -77,15 +79,15 @@ def grace_faults(state: ZooKeeperState, context: StepContext, group: GroupState,
 
 
 def may_leave_out(state: ZooKeeperState, context: StepContext, group: GroupState, consumer: str) -> bool:
-    """Whether a new target may be without ``consumer``, whatever its grace: the coordinator may have looked while
-    nobody could read its registration. Then the consumer is not a member, but its ledger's partitions stay held."""
+    """Whether a new target may omit ``consumer`` within its grace, because the coordinator may have seen its
+    registration unreadable. Such a consumer is not a member, but still holds the partitions in its ledger."""
     return _was_unreadable(state, context, group, consumer)
 
 
 def _was_unreadable(
     state: ZooKeeperState, context: StepContext, group: GroupState, consumer: str, other_than: int | None = None
 ) -> bool:
-    """Whether the coordinator may still believe that nobody can read the registration of ``consumer``, and it is not
-    of the incarnation ``other_than``."""
+    """Whether the coordinator may still believe that the registration of ``consumer`` is unreadable. The registration
+    of incarnation ``other_than`` does not count."""
     until, incarnation = group.unreadable_until.get(consumer, (None, None))
     return until is not None and incarnation != other_than and not state.must_have_seen(until, context.step)

@@ -1,4 +1,4 @@
-"""Histories: what happened to a partition, a group or a consumer, who wrote it, and why."""
+"""Collects the history of a partition, group or consumer: what happened, who wrote it, and why."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from kafka_coord.monitor.audit.tree import Change, Node, Step
 from kafka_coord.zk import layout
 
 MAX_EVENTS = 100_000
-"""A history keeps this many events, the newest ones."""
+"""A history keeps only this many events, the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def parse_partition(written: str) -> TopicPartition:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event of a history. ``who`` is the writer, ``why`` its reason, or ""."""
+    """One event of a history. ``who`` is the writer, and ``why`` its reason ("" if unknown)."""
 
     zxid: int
     time_ms: int
@@ -85,7 +85,7 @@ class Scene:
 
 
 Told = tuple[str, str]
-"""The events of a history."""
+"""What happened, and why ("" if unknown)."""
 
 
 class EventHistory:

@@ -12,7 +12,8 @@ Fault = tuple[Rule, str]
 
 
 def granted_faults(group: GroupState, consumer: str, added: PartitionSet) -> Iterator[Fault]:
-    """Returns the violations in the partitions that are new in a ledger, once the whole step is written."""
+    """Returns the violations in ``added``, the partitions that are new in the ledger; ``group`` is the group after the
+    step."""
     for tp in added:
         others = " and ".join(name for name in group.live_holders(tp) if name != consumer)
         dead = [name for name in group.holders.get(tp, ()) if name != consumer]

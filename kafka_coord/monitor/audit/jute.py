@@ -1,4 +1,4 @@
-"""Reads ZooKeeper's serialization (jute): big-endian numbers, and strings and buffers after their length."""
+"""Reads ZooKeeper's serialization (jute): big-endian numbers, and length-prefixed strings and buffers."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ _GROUPS = f"{layout.GROUPS}/"
 
 
 class Znodes:
-    """:meth:`of` with a cache, because the same paths recur."""
+    """Caches the results of :meth:`of`, because the same paths recur."""
 
     def __init__(self) -> None:
         self._known: dict[str, Znode] = {}

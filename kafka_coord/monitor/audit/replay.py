@@ -1,4 +1,4 @@
-"""The audit itself: files to transactions, transactions to steps, steps to findings."""
+"""Runs the audit: reads files as transactions, replays these as steps, and judges each step."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from kafka_coord.monitor.audit.tree import Step, ZnodeTree
 from kafka_coord.monitor.audit.txnlog import Txn
 
 Watcher = Callable[[Auditor, Step], None]
-"""Called with each step before it is judged. Histories are collected this way."""
+"""Receives each step before it is judged, for example to collect a history."""
 
 
 def audit(paths: Sequence[Path], *, chroot: str = "", running: bool = False, watch: Watcher | None = None) -> Report:
     """Replays the ZooKeeper logs in ``paths`` (see :mod:`~kafka_coord.monitor.audit.sources`) and judges each step.
 
-    ``chroot`` is the root of the coordinator's znodes. ``running``: the cluster was running when the log was copied,
-    so a group short of its target is a warning instead of a violation.
+    ``chroot`` is the root of the coordinator's znodes. ``running`` says that the cluster was running when the log was
+    copied; then a group short of its target is a warning instead of a violation.
 
     Raises :class:`NotFound` if there is no log, :class:`MalformedValue` if the log is damaged or lacks a part that no
     snapshot replaces, and :class:`SettingsError` if ``chroot`` is not a path.
@@ -48,9 +48,9 @@ class _Audit:
         self._auditor = Auditor(self._report)
         self._tree = ZnodeTree(chroot, ROOTS)
         self._learned_to = 0
-        """The first snapshot may contain the transactions up to this one."""
+        """The last transaction that the first snapshot may contain."""
         self._known_from = 0
-        """The first snapshot contains all transactions up to this one."""
+        """The first snapshot contains every transaction up to this one."""
 
     def run(self) -> Report:
         torn: list[str] = []

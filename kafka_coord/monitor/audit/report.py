@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
 MAX_FINDINGS = 1_000
-"""The report keeps this many findings of each kind in words, and counts them all."""
+"""The report keeps this many findings of each kind in full, and counts them all."""
 
 
 class Rule(StrEnum):
@@ -21,7 +21,7 @@ class Rule(StrEnum):
     START_WITHOUT_LEDGER = "start-without-ledger"
     """2: a start-fetcher whose partitions are not in its consumer's ledger once it is written."""
     START_ELSEWHERE = "start-elsewhere"
-    """8: a start-fetcher for a free partition that does not begin where the offset stored there says."""
+    """8: a start-fetcher for a free partition does not begin at the partition's stored offset."""
     RELEASED_EARLY = "released-early"
     """2: a live incarnation's ledger lost a partition whose stop is not acknowledged, or was never written."""
     UNFENCED_WRITE = "unfenced-write"
@@ -31,7 +31,8 @@ class Rule(StrEnum):
     EPOCH_BACK = "epoch-back"
     """5: an election that did not raise the epoch."""
     ACK_BY_ANOTHER = "ack-by-another"
-    """4: another session than its consumer's, or an expired one, removed a command of a live incarnation."""
+    """4: a command of a live incarnation was removed by another session than its consumer's, or by an expired
+    session."""
     ACK_UNFENCED = "ack-unfenced"
     """4: a command was acknowledged without both checks of docs/protocol.md, section 4."""
     ACK_OUT_OF_ORDER = "ack-out-of-order"
@@ -71,7 +72,8 @@ class Rule(StrEnum):
     EVICTED_AND_RELEASED = "evicted-and-released"
     """2: a member's partitions were taken in the very transaction that evicts it."""
     LIVE_GROUP_REMOVED = "live-group-removed"
-    """The offsets of a group were deleted while it had members, a place that is kept, or a target with members."""
+    """The offsets of a group were deleted while the group had members, a place that was kept, or a target with
+    members."""
     RETENTION_BROKEN = "retention-broken"
     """The offsets of an empty group were deleted before their retention had passed."""
     SPLIT_ELECTION = "split-election"
@@ -83,7 +85,7 @@ class Rule(StrEnum):
     SEEK_BACK = "seek-back"
     """A partition's holder set its offset back: the application's seek, or ``auto.offset.reset``. A warning."""
     BY_HAND = "by-hand"
-    """A change by hand that nobody may make, or only operators at their own risk. A warning."""
+    """A manual change that is forbidden, or allowed only to operators at their own risk. A warning."""
     UNREADABLE = "unreadable"
     """A value that cannot be decoded. A warning: the audit reports it and goes on."""
     INCOMPLETE = "incomplete"
@@ -92,7 +94,7 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """One violation or warning. ``time_ms`` is the server's wall clock, ms since 1970; 0 where there is none."""
+    """One violation or warning. ``time_ms`` is the server's wall clock, ms since 1970; 0 if unknown."""
 
     rule: Rule
     what: str
@@ -127,7 +129,7 @@ def clock_time(time_ms: int) -> str:
 
 
 class Finding(Protocol):
-    """The findings of an audit, of ZooKeeper's log or of the groups log."""
+    """A finding of an audit of ZooKeeper's log or the groups log."""
 
     def to_json(self) -> dict[str, Any]: ...
 
@@ -137,7 +139,7 @@ F = TypeVar("F", bound=Finding)
 
 @dataclass(slots=True)
 class Findings(Generic[F]):
-    """All findings of an audit. ``figures`` says how much was checked, because an audit of nothing finds nothing."""
+    """All findings of an audit. ``figures`` counts what was checked, because an audit of nothing finds nothing."""
 
     violations: list[F] = field(default_factory=list)
     warnings: list[F] = field(default_factory=list)

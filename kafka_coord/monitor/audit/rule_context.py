@@ -1,4 +1,4 @@
-"""Records the znodes on which the rules depend but which no rule judges: pauses, topics, requests, settings."""
+"""Tracks the znodes that the rules depend on but do not check: pauses, topics, requests, settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def note_instance(state: ZooKeeperState, znode: Znode, change: Change, _at: Inst
 
 
 def note_pause(state: ZooKeeperState, znode: Znode, change: Change, at: Instant) -> None:
-    """Records a pause of one group or of all. An unreadable pause is a pause as well."""
+    """Records a pause of one group or of all. An unreadable pause is still a pause."""
     if change.new is not None and change.old is not None:
         return
     since = at if change.new is not None else None
@@ -66,7 +66,7 @@ def note_group(state: ZooKeeperState, znode: Znode, change: Change, _at: Instant
 
 
 def note_offsets_of_topic(state: ZooKeeperState, znode: Znode, change: Change, _at: Instant) -> None:
-    """Records the identity in ``offsets/<topic>``: to which topic of that name the offsets below it belong."""
+    """Records the identity in ``offsets/<topic>``, which says to which topic of that name the offsets belong."""
     group, topic = state.group(znode.group), znode.name
     before = group.identities.pop(topic, "")
     if change.new is None:

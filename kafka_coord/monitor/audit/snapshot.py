@@ -25,7 +25,7 @@ _LONG = Struct(">q")
 _SESSION = Struct(">qi")
 _STAT = Struct(">qqqqiiiqq")
 _NOT_A_SESSION = 0xFF
-"""An ``ephemeralOwner`` with this highest byte is a TTL; the smallest number marks a container."""
+"""An ``ephemeralOwner`` with this highest byte is a TTL. The smallest number marks a container."""
 
 
 class _Source:
@@ -55,16 +55,17 @@ class _Source:
         return self.read(length) if length != -1 else b""
 
     def fail(self, what: str) -> None:
-        raise MalformedValue(f"{self._path}:{self._at}", f"not a whole snapshot of ZooKeeper: {what}")
+        raise MalformedValue(f"{self._path}:{self._at}", f"not a complete snapshot of ZooKeeper: {what}")
 
 
 def read_snapshot(path: Path) -> Iterator[tuple[str, Node, int]]:
-    """(path, znode, the latest transaction it shows), parents first. Raises :class:`MalformedValue`."""
+    """Yields (path, znode, the latest transaction that the znode shows), parents first. Raises
+    :class:`MalformedValue`."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             yield from _nodes(_Source(cast(BinaryIO, file), path))
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise MalformedValue(f"{path}", f"not a whole snapshot of ZooKeeper: {error}") from None
+        raise MalformedValue(f"{path}", f"not a complete snapshot of ZooKeeper: {error}") from None
 
 
 def _nodes(source: _Source) -> Iterator[tuple[str, Node, int]]:

@@ -1,4 +1,4 @@
-"""Finds the log files of all servers, and merges them into one sequence of transactions.
+"""Finds the log files of all servers and merges them into one sequence of transactions.
 
 A directory belongs to one server: its ``dataDir`` or ``dataLogDir``, or the ``version-2`` in it. Several directories
 must belong to servers of one ensemble, whose logs agree wherever they overlap. A server that was down, or was sent a
@@ -40,7 +40,7 @@ def find_files(paths: Sequence[Path]) -> tuple[Files, ...]:
     for path in paths:
         directory = next((d for d in (path / "data" / "version-2", path / "version-2", path) if d.is_dir()), None)
         if directory is None:
-            raise NotFound(f"{path} is not a directory: name a server's dataDir or dataLogDir, or the version-2 in it")
+            raise NotFound(f"{path} is not a directory: name a server's dataDir or dataLogDir, or its version-2")
         logs: list[tuple[int, Path]] = []
         snapshots: list[tuple[int, Path]] = []
         for file in directory.iterdir():
@@ -51,7 +51,7 @@ def find_files(paths: Sequence[Path]) -> tuple[Files, ...]:
     if not any(files.logs for files in found):
         raise NotFound(
             f"no transaction log (log.<hex>) in {', '.join(str(files.directory) for files in found)}:"
-            " name a server's dataDir or dataLogDir, or the version-2 in it"
+            " name a server's dataDir or dataLogDir, or its version-2"
         )
     return tuple(found)
 
@@ -150,5 +150,5 @@ def missing_between(last: int, following: int) -> bool:
 
 
 def begins_everything(zxid: int) -> bool:
-    """Whether this is certainly the first transaction."""
+    """Whether ``zxid`` certainly belongs to the first transaction."""
     return zxid & _COUNTER <= 1 and zxid >> 32 <= 1

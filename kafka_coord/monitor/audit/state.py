@@ -58,7 +58,7 @@ class Outstanding(NamedTuple):
 
 @dataclass(slots=True)
 class GroupState:
-    """One group as of the last step."""
+    """A group after the last step."""
 
     name: str
     registrations: dict[str, Registered] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class GroupState:
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
     """The stored offsets that can be read"""
     unreadable_offsets: dict[TopicPartition, Instant] = field(default_factory=dict)
-    """The stored offsets that cannot be read, and since when"""
+    """partition → when its stored offset became unreadable"""
     earlier_offsets: set[TopicPartition] = field(default_factory=set)
     """Stored offsets that belong to a deleted topic of the same name"""
     identities: dict[str, str] = field(default_factory=dict)
@@ -86,18 +86,18 @@ class GroupState:
     freed: dict[TopicPartition, int] = field(default_factory=dict)
     """The transaction that last freed a partition: its stop was acknowledged, or its holder's registration ended"""
     gone_since: dict[tuple[str, int], Instant] = field(default_factory=dict)
-    """(consumer, incarnation) → since when its registration is gone, if a ledger keeps a place for it. A gateway
-    registers several consumers in one transaction, which gives them the same incarnation."""
+    """(consumer, incarnation) → when its registration was removed, if a ledger keeps its place. A gateway registers
+    several consumers in one transaction, which gives them the same incarnation."""
     unreadable_until: dict[str, tuple[Instant, int]] = field(default_factory=dict)
-    """Consumers whose registration could not be read: when it was repaired or removed, and its incarnation"""
+    """consumer → when its unreadable registration was repaired or removed, and the incarnation of that registration"""
     given_up: set[str] = field(default_factory=set)
     """Consumers that gave up their place, or whose place an operator gave up"""
     paused_since: Instant | None = None
     target_since: Instant = NEVER
     settings: GroupSettings | None = field(default_factory=GroupSettings)
-    """``None`` where they cannot be decoded"""
+    """``None`` if they cannot be decoded"""
     shortest_timeout_ms: int = GroupSettings().rebalance_timeout_ms
-    """The shortest rebalance timeout so far, because a coordinator learns of a changed one only later."""
+    """The shortest rebalance timeout so far, because a coordinator learns of a change only later."""
     removing: bool = False
     """Whether the coordinator has begun to remove the group."""
 
@@ -150,7 +150,7 @@ class GroupState:
 
 
 class Names:
-    """Maps a session to its owner: the instance or the consumers that created their ephemerals in it."""
+    """Maps a session to its owner: the instance or the consumers that created ephemerals in it."""
 
     def __init__(self) -> None:
         self._known: dict[int, list[str]] = {}
@@ -187,7 +187,7 @@ class ZooKeeperState:
     topics: dict[str, TopicInfo] = field(default_factory=dict)
     """Kafka's topics whose znodes can be decoded"""
     topics_since: dict[str, Instant] = field(default_factory=dict)
-    """topic → when the present topic of this name was created"""
+    """topic → when the current topic of this name was created"""
     deleted_topics: set[str] = field(default_factory=set)
     requests: dict[str, Request] = field(default_factory=dict)
     """znode name → the operator's request, if the coordinator had not answered it before this step"""
@@ -220,13 +220,13 @@ class ZooKeeperState:
         return (request for request in self.requests.values() if request.group == group and request.type is kind)
 
     def elapsed_ms(self, since: Instant, step: Step) -> int | None:
-        """The time since then, by the servers' wall clock; ``None`` if unknown."""
+        """The time from ``since`` to ``step`` by the servers' wall clock; ``None`` if unknown."""
         if not since.time_ms or since.zxid < self.clock_set_back:
             return None
         return step.time_ms - since.time_ms
 
     def must_have_seen(self, since: Instant, step: Step) -> bool:
-        """Whether a coordinator that writes ``step`` cannot have looked before ``since``.
+        """Whether a coordinator that writes ``step`` must have read the tree after ``since``.
 
         A coordinator decides and writes under one lease of its session. So a pass that began before ``since`` ends at
         most twice the session timeout later.
@@ -242,9 +242,9 @@ class StepContext:
     step: Step
     fence: Checked | None = None
     in_term: bool = False
-    """Whether the step checks a term of the groups log, as an instance does that writes for Kafka clients."""
+    """Whether the step checks a term of the groups log, as an instance's writes for Kafka clients do."""
     checked: dict[str, int] = field(default_factory=dict)
-    """path → version"""
+    """path → the version that the step checks"""
     gone: set[tuple[str, str]] = field(default_factory=set)
     """(group, consumer): the registrations that this step removed"""
     registered: set[tuple[str, str]] = field(default_factory=set)
@@ -259,7 +259,7 @@ class StepContext:
     """(group, consumer): the members that the coordinator evicts in this step, and their live ledgers"""
     gone_incarnations: dict[tuple[str, str], int] = field(default_factory=dict)
     oldest_command: dict[tuple[str, str], Instant] = field(default_factory=dict)
-    """(group, consumer): since when the oldest command of an evicted member was outstanding"""
+    """(group, consumer): when the oldest outstanding command of an evicted member was written"""
     dropped: dict[tuple[str, str], list[Outstanding]] = field(default_factory=dict)
     """(group, consumer): the commands the coordinator removed in this step"""
     freed: set[tuple[str, TopicPartition]] = field(default_factory=set)
@@ -283,7 +283,7 @@ class StepContext:
 
     @property
     def by_instance(self) -> bool:
-        """Whether an instance wrote it for its members."""
+        """Whether an instance wrote the step for its members."""
         return self.fence is not None or self.in_term
 
     @property

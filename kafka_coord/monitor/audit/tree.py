@@ -9,7 +9,8 @@ from kafka_coord.monitor.audit.txnlog import CHECK, CLOSE_SESSION, CREATE, DELET
 
 
 class Node(NamedTuple):
-    """A znode: its data and version, the transactions that created and last wrote it, its session (0: persistent)."""
+    """A znode: its data and version, the transactions that created and last wrote it, and its session (0:
+    persistent)."""
 
     data: bytes
     version: int
@@ -114,7 +115,7 @@ class ZnodeTree:
             self._put(path, node)
 
     def _end_session(self, txn: Txn) -> Step:
-        """Removes the ephemerals of an ended session, listed in the record (from 3.6 on) or not."""
+        """Removes the ephemerals of an ended session, whether the record lists them (since 3.6) or not."""
         changes = []
         for path in sorted(self._ephemerals.pop(txn.session_id, ())):
             old = self.nodes.pop(path)

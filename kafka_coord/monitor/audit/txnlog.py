@@ -1,17 +1,17 @@
 """Reads ZooKeeper's transaction log record by record: ``version-2/log.<zxid in hex>``.
 
-The format is that of ``org.apache.zookeeper.server.persistence.FileTxnLog`` and ``…server.util.SerializeUtils`` (3.4
-to 3.9), the records those of ``zookeeper.jute``, module ``txn``:
+In ZooKeeper 3.4 to 3.9, ``org.apache.zookeeper.server.persistence.FileTxnLog`` and ``…server.util.SerializeUtils``
+write this format. ``zookeeper.jute``, module ``txn``, defines the records:
 
     file header: int magic "ZKLG", int version 2, long dbid
     per record:  long Adler-32 of the payload, int length, payload, byte 'B'
     payload:     TxnHeader {long session, int cxid, long zxid, long time, int type}, the transaction,
-                 and from 3.6 on a digest that is of no use here
+                 and in 3.6 and later a digest, which the audit ignores
     the rest:    zeros, to the length the file was preallocated to
 
 A server logs the results of requests, not the requests: sequential names are resolved, and a ``setData`` holds the new
-version. So does a ``check`` (``PrepRequestProcessor.checkAndIncVersion``): the checked version is one less. A server
-also logs a failed multi, with at least one operation of type ``error``. None of its operations has an effect
+version. A ``check`` holds the checked version plus one (``PrepRequestProcessor.checkAndIncVersion``). A server also
+logs a failed multi, with at least one operation of type ``error``. None of its operations has an effect
 (``DataTree.processTxn``).
 """
 
@@ -67,7 +67,7 @@ class Operation(NamedTuple):
 
 
 class Txn(NamedTuple):
-    """One transaction. ``time_ms`` is the wall clock of the leading server, ms since 1970.
+    """One transaction. ``time_ms`` is the ZooKeeper leader's wall clock, ms since 1970.
 
     ``operations`` is empty for a failed transaction, and for the beginning or end of a session.
     """
@@ -106,7 +106,7 @@ def _payloads(path: Path, torn: list[str] | None) -> Iterator[tuple[int, bytes]]
         file = opened.enter_context(path.open("rb"))
         head = file.read(_FILE_HEADER.size)
         if not head.strip(b"\0"):
-            return  # the server was killed before it wrote the header
+            return  # the server was killed before it wrote the file header
         if len(head) < _FILE_HEADER.size:
             _torn(torn, path, 0, "the file's header is cut off")
             return
@@ -114,7 +114,7 @@ def _payloads(path: Path, torn: list[str] | None) -> Iterator[tuple[int, bytes]]
         if magic != _MAGIC:
             raise MalformedValue(f"{path}", f"begins with {magic!r}: not a transaction log of ZooKeeper")
         if version != _VERSION:
-            raise MalformedValue(f"{path}", f"a transaction log of format {version}; this release knows {_VERSION}")
+            raise MalformedValue(f"{path}", f"a transaction log of format {version}; this release supports {_VERSION}")
         while True:
             offset = file.tell()
             try:
@@ -163,7 +163,7 @@ def _only_zeros_follow(file: BinaryIO, path: Path, offset: int, torn: list[str] 
     while block := file.read(1 << 20):
         if block.strip(b"\0"):
             raise MalformedValue(
-                f"{path}:{offset}", "a record without its end, followed by more data: the log is damaged here"
+                f"{path}:{offset}", "a truncated record, followed by more data: the log is damaged here"
             )
     if began:
         _torn(torn, path, offset, "the last record is incomplete")
@@ -175,7 +175,7 @@ def _torn(torn: list[str] | None, path: Path, offset: int, what: str) -> None:
 
 
 def decode_txn(payload: bytes) -> Txn:
-    """Raises :class:`Truncated`."""
+    """Decodes one transaction. Raises :class:`Truncated`."""
     if len(payload) < _TXN_HEADER.size:
         raise Truncated("its header is cut off")
     session_id, _, zxid, time_ms, kind = _TXN_HEADER.unpack_from(payload)

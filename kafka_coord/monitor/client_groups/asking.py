@@ -1,4 +1,4 @@
-"""Asks the instances over Kafka's protocol, several at a time and never for long."""
+"""Asks the instances over Kafka's protocol, several at a time and with short timeouts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from kafka_coord.classic_groups.errors import Error
+from kafka_coord.classic_groups.errors import Error, named
 from kafka_coord.errors import BrokerError, SettingsError
 from kafka_coord.grouplog.authentication import BrokerSecurity
 from kafka_coord.grouplog.broker import BrokerConnection
@@ -19,14 +19,8 @@ from kafka_coord.zk.store import Store
 T = TypeVar("T")
 
 TIMEOUT_S = 3.0
-"""Seconds to wait for one answer."""
 _AGAIN_S = 0.2
 _MOVING = frozenset({Error.COORDINATOR_LOAD_IN_PROGRESS, Error.COORDINATOR_NOT_AVAILABLE, Error.NOT_COORDINATOR})
-
-
-def named(code: int) -> str:
-    """The name of a Kafka error code that a coordinator can return; otherwise the code."""
-    return Error(code).name if code in Error.__members__.values() else f"error {code}"
 
 
 Ask = Callable[[str, int, Any], Awaitable[Any]]
@@ -34,7 +28,7 @@ Ask = Callable[[str, int, Any], Awaitable[Any]]
 
 
 class Moving(Exception):
-    """The group's coordinator is changing, or still loads the group."""
+    """The group's coordinator is changing, or is still loading the group."""
 
     def __init__(self, error: int) -> None:
         super().__init__(named(error))
@@ -57,14 +51,14 @@ class Silent:
 
 
 class Instances:
-    """The running instances, as operators' commands ask them. ``properties`` are librdkafka's; only the security
-    settings are used."""
+    """Asks the running instances on behalf of operators' commands. ``properties`` are librdkafka's; only the security
+    settings are used. ``timeout_s`` is the longest wait for one answer."""
 
-    def __init__(self, store: Store, properties: Mapping[str, str]) -> None:
-        self.store, self._properties = store, properties
+    def __init__(self, store: Store, properties: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> None:
+        self.store, self._properties, self._timeout_s = store, properties, timeout_s
 
     def directory(self) -> InstanceDirectory:
-        """Reads their addresses. Raises :class:`StoreUnavailable`."""
+        """Reads the instances' addresses and the leaders of the groups log. Raises :class:`StoreUnavailable`."""
         return read_instances(self.store)
 
     def ask_each(
@@ -96,8 +90,8 @@ class Instances:
     ) -> tuple[int, T]:
         """Runs the conversation with the group's coordinator. Returns its broker id and the result.
 
-        If the conversation raises :class:`Moving`, finds the coordinator again and repeats. Raises
-        :class:`BrokerError` if the coordinator cannot be asked, or still moves after ``timeout_s``.
+        If the conversation raises :class:`Moving`, finds the coordinator again and repeats. Raises :class:`BrokerError`
+        if the coordinator cannot be asked, or is still moving after ``timeout_s``.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -114,11 +108,11 @@ class Instances:
         try:
             host, port = host_and_port(address)
         except ValueError:
-            raise BrokerError(f"{address!r} is no host:port") from None
+            raise BrokerError(f"{address!r} is not host:port") from None
         connection = BrokerConnection(host, port, BrokerSecurity.of(self._properties))
 
         async def ask(name: str, version: int, value: Any) -> Any:
-            return await connection.ask(name, version, value, TIMEOUT_S)
+            return await connection.ask(name, version, value, self._timeout_s)
 
         try:
             return await conversation(ask)

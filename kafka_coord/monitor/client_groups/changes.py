@@ -1,17 +1,20 @@
-"""Operators' changes to client-assigned groups: sets and deletes offsets, evicts members, deletes groups."""
+"""Changes client-assigned groups for operators: sets and deletes offsets, evicts members, deletes groups."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from kafka_coord.classic_groups.errors import Error
+from kafka_coord.classic_groups.errors import Error, named
+from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import BrokerError, NotFound, RequestRefused
 from kafka_coord.model import PartitionSet, TopicPartition
-from kafka_coord.monitor.client_groups.asking import Ask, Instances, named, unless_moving
+from kafka_coord.monitor.client_groups.asking import Ask, Instances, unless_moving
 from kafka_coord.wire.messages import message
 
 _COMMIT, _DELETE_OFFSETS, _DELETE, _DESCRIBE, _LEAVE = 7, 0, 2, 5, 4
+_DEAD = "Dead"
+"""The state that Kafka reports for a group that does not exist."""
 
 _REFUSED = {
     Error.UNKNOWN_MEMBER_ID: "it has members; stop them first",
@@ -33,18 +36,18 @@ def write_offsets(instances: Instances, group: str, offsets: Mapping[TopicPartit
         lambda offset: {"committed_offset": offset, "committed_metadata": ""},
     )
     _ask_about_partitions(instances, group, "OffsetCommit", _COMMIT, request, timeout_s)
-    return f"{len(offsets)} partitions of group {group} reset"
+    return f"offsets of {counted(len(offsets), 'partition')} written"
 
 
 def delete_offsets(instances: Instances, group: str, partitions: PartitionSet, timeout_s: float) -> str:
     """Deletes committed offsets. Returns a sentence for the operator. Raises like :func:`write_offsets`."""
     request = _by_topic("OffsetDeleteRequest", group, dict.fromkeys(partitions, 0), lambda _: {})
     _ask_about_partitions(instances, group, "OffsetDelete", _DELETE_OFFSETS, request, timeout_s)
-    return f"offsets of {len(partitions)} partitions of group {group} deleted"
+    return f"offsets of {counted(len(partitions), 'partition')} deleted"
 
 
 def delete_group(instances: Instances, group: str, timeout_s: float) -> str:
-    """Deletes a group without members, and returns a sentence. Raises like :func:`write_offsets`, or
+    """Deletes a group without members and returns a sentence. Raises like :func:`write_offsets`, or
     :class:`NotFound`."""
 
     async def delete(ask: Ask) -> int:
@@ -56,25 +59,48 @@ def delete_group(instances: Instances, group: str, timeout_s: float) -> str:
     return f"group {group} deleted"
 
 
-def evict_member(instances: Instances, group: str, consumer: str, timeout_s: float) -> str:
-    """Removes a member, by its instance id or member id. It joins again once it learns of that. Returns a sentence.
+def evict_members(instances: Instances, group: str, consumers: Sequence[str], timeout_s: float) -> list[str]:
+    """Evicts members, named by instance id or member id, in one request. They join again once they learn of it. Returns
+    a sentence for each member. Raises like :func:`delete_group`. If one of them is not a member, nobody is evicted."""
 
-    Raises as :func:`delete_group`."""
-
-    async def evict(ask: Ask) -> int:
+    async def evict(ask: Ask) -> list[int]:
         found = await ask("DescribeGroups", _DESCRIBE, message("DescribeGroupsRequest")(groups=(group,)))
-        unless_moving(found.groups[0].error_code)
-        members = {one.group_instance_id or one.member_id: one for one in found.groups[0].members}
-        if consumer not in members:
-            raise NotFound(f"no member {consumer!r} in group {group!r}; it has {', '.join(sorted(members)) or 'none'}")
-        form, member = message("LeaveGroupRequest"), members[consumer]
-        who = form.struct("MemberIdentity")(member_id=member.member_id, group_instance_id=member.group_instance_id)
-        answer = await ask("LeaveGroup", _LEAVE, form(group_id=group, members=(who,)))
-        return unless_moving(answer.error_code) or int(answer.members[0].error_code)
+        (described,) = found.groups
+        if code := unless_moving(described.error_code):
+            return [code] * len(consumers)
+        if described.group_state == _DEAD:
+            raise NotFound(f"no group {group!r}; nobody was evicted")
+        members = {one.group_instance_id or one.member_id: one for one in described.members}
+        require_members(group, consumers, members)
+        form = message("LeaveGroupRequest")
+        who = form.struct("MemberIdentity")
+        leaving = tuple(
+            who(member_id=member.member_id, group_instance_id=member.group_instance_id)
+            for member in map(members.__getitem__, consumers)
+        )
+        answer = await ask("LeaveGroup", _LEAVE, form(group_id=group, members=leaving))
+        if code := unless_moving(answer.error_code):
+            return [code] * len(consumers)
+        return [int(one.error_code) for one in answer.members]
 
-    _, code = instances.ask_coordinator(group, evict, timeout_s)
-    _raise(group, code, f"member {consumer}: ")
-    return f"member {consumer} of group {group} evicted"
+    _, codes = instances.ask_coordinator(group, evict, timeout_s)
+    told = []
+    for consumer, code in zip(consumers, codes, strict=True):
+        left = code == Error.UNKNOWN_MEMBER_ID
+        _raise(group, 0 if left else code, f"member {consumer}: ")
+        told.append(f"member {consumer} of group {group} {'had left meanwhile' if left else 'evicted'}")
+    return told
+
+
+def require_members(group: str, consumers: Iterable[str], members: Iterable[str]) -> None:
+    """Raises :class:`NotFound` unless all of ``consumers`` are among the group's members."""
+    known = sorted(members)
+    strangers = [consumer for consumer in consumers if consumer not in known]
+    if strangers:
+        raise NotFound(
+            f"{', '.join(strangers)} {'is not a member' if len(strangers) == 1 else 'are not members'} of group"
+            f" {group}, whose members are {', '.join(known) or 'none'}; nobody was evicted"
+        )
 
 
 def _ask_about_partitions(
@@ -108,7 +134,7 @@ def _raise(group: str, code: int, where: str) -> None:
 def _by_topic(
     name: str, group: str, values: Mapping[TopicPartition, int], fields_of: Callable[[int], dict[str, Any]]
 ) -> Any:
-    """A request that names partitions by topic."""
+    """Builds a request that names partitions by topic."""
     form = message(name)
     of_topic, of_partition = form.struct(f"{name}Topic"), form.struct(f"{name}Partition")
     topics: dict[str, list[Any]] = {}

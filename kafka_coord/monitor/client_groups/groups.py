@@ -1,4 +1,4 @@
-"""Client-assigned groups: all of them in brief, or everything about one."""
+"""Reads client-assigned groups: all of them in brief, or one in full."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kafka_coord.classic_groups.errors import named
 from kafka_coord.classic_groups.metadata import CONSUMER
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import BrokerError, NotFound
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import TOPIC
-from kafka_coord.model import Mode, PartitionSet, TopicInfo, TopicPartition
+from kafka_coord.model import GroupKind, Mode, PartitionSet, TopicInfo, TopicPartition
 from kafka_coord.model.partitions import MAX_PARTITION
-from kafka_coord.monitor.client_groups.asking import Ask, Instances, Silent, named, unless_moving
+from kafka_coord.monitor.client_groups.asking import Ask, Instances, Silent, unless_moving
 from kafka_coord.monitor.client_groups.instance_directory import InstanceDirectory
-from kafka_coord.monitor.groups import EndOffsets, GroupDescription, GroupKind, GroupRow, MemberRow
-from kafka_coord.monitor.offsets import OffsetRow, lag_of
+from kafka_coord.monitor.groups import EndOffsets, GroupDescription, GroupRow, MemberRow, OnOffsets
+from kafka_coord.monitor.offsets import LagTotal, OffsetRow, lag_of
 from kafka_coord.wire.consumer_protocol import assignment, subscription
 from kafka_coord.wire.messages import message
 
@@ -40,7 +41,7 @@ _STATUS = {
 
 @dataclass(frozen=True, slots=True)
 class ClientGroup:
-    """A client-assigned group as its coordinator describes it. ``kafka_state`` is Kafka's word."""
+    """A client-assigned group as its coordinator describes it. ``kafka_state`` is Kafka's name for its state."""
 
     group: str
     coordinator: int
@@ -64,7 +65,7 @@ class ClientGroup:
         return {tp: member.consumer for member in self.members for tp in member.owned}
 
     def partitions(self, topics: Mapping[str, TopicInfo]) -> PartitionSet:
-        """Every partition of the group: subscribed to, assigned, or with a committed offset."""
+        """Every partition that the group subscribes to, has assigned, or has a committed offset for."""
         wanted = {topic for member in self.members for topic in member.subscription.split(", ")} & topics.keys()
         subscribed = PartitionSet({topic: topics[topic].partitions for topic in wanted})
         return PartitionSet.of(self.committed) | PartitionSet.of(self.held) | subscribed
@@ -88,7 +89,7 @@ class ClientGroup:
 
 @dataclass(frozen=True, slots=True)
 class ClientGroups:
-    """``missing`` are sentences: which groups cannot be shown, and why."""
+    """``missing`` holds sentences that say which groups cannot be shown, and why."""
 
     groups: tuple[ClientGroup, ...] = ()
     missing: tuple[str, ...] = ()
@@ -131,7 +132,7 @@ def with_offsets(instances: Instances, groups: Sequence[ClientGroup]) -> tuple[C
 
 
 async def _list(ask: Ask) -> tuple[bool, list[Any]]:
-    """Returns whether the instance still loads groups, and the descriptions of its groups."""
+    """Returns whether the instance is still loading groups, and the descriptions of its groups."""
     listed = await ask("ListGroups", _LIST, message("ListGroupsRequest")(types_filter=(CLASSIC,)))
     names = [group.group_id for group in listed.groups]
     groups = []
@@ -208,15 +209,45 @@ def is_client_group(instances: Instances, group: str) -> bool:
     return True
 
 
-def describe_client_group(
-    instances: Instances, group: str, topics: Mapping[str, TopicInfo], end_offsets: EndOffsets | None
+def described(
+    groups: Sequence[ClientGroup], topics: Mapping[str, TopicInfo], end_offsets: EndOffsets | None
+) -> tuple[GroupDescription, ...]:
+    """Describes groups that have already been read. Asks the brokers once."""
+    ends, note = _ends(groups, topics, end_offsets)
+    return tuple(_description(one, topics, ends, note) for one in groups)
+
+
+def with_lags(
+    groups: Sequence[ClientGroup],
+    topics: Mapping[str, TopicInfo],
+    end_offsets: EndOffsets,
+    on_offsets: OnOffsets | None = None,
+) -> tuple[tuple[GroupRow, ...], str]:
+    """Returns the groups in brief with their lag, and a sentence about the unknown lags. Passes each group's partitions
+    to ``on_offsets``."""
+    ends, note = _ends(groups, topics, end_offsets)
+    rows = []
+    for one in groups:
+        offsets = one.offsets(one.partitions(topics), ends)
+        rows.append(replace(_row(one), lag=LagTotal.of(offsets)))
+        if on_offsets is not None:
+            on_offsets(one.group, offsets, 0)
+    return tuple(rows), note
+
+
+def _ends(
+    groups: Sequence[ClientGroup], topics: Mapping[str, TopicInfo], end_offsets: EndOffsets | None
+) -> tuple[Mapping[TopicPartition, int], str]:
+    if end_offsets is None:
+        return {}, ""
+    return end_offsets(PartitionSet.union(one.partitions(topics) for one in groups))
+
+
+def _description(
+    found: ClientGroup, topics: Mapping[str, TopicInfo], ends: Mapping[TopicPartition, int], note: str
 ) -> GroupDescription:
-    """Describes the group in the form that :func:`~kafka_coord.monitor.groups.describe_group` gives a managed one."""
-    found = read_client_group(instances, group)
-    partitions = found.partitions(topics)
-    ends, note = end_offsets(partitions) if end_offsets is not None else ({}, "")
     return GroupDescription(
-        group=group,
+        group=found.group,
         kind=GroupKind.CLIENT_ASSIGNED,
         state=found.state,
         status=_STATUS[found.kafka_state] + _of_type(found.protocol_type),
@@ -230,7 +261,7 @@ def describe_client_group(
         pause=None,
         paused_everywhere=False,
         members=found.members,
-        offsets=found.offsets(partitions, ends),
+        offsets=found.offsets(found.partitions(topics), ends),
         of_earlier_topic=PartitionSet(),
         lag_note=note,
         heard_note="",
@@ -257,7 +288,8 @@ def _group(described: Any, broker_id: int, committed: Mapping[TopicPartition, in
 
 
 def _member(one: Any, assignor: str, *, is_consumer: bool) -> MemberRow:
-    """Decodes the members, if they are consumers. The metadata of other member types is opaque."""
+    """Describes a member. Only consumers' metadata can be decoded, so other members have no subscription and no
+    partitions."""
     subscribed = subscription(one.member_metadata) if is_consumer else None
     owned = owned_by(one.member_assignment) if is_consumer else PartitionSet()
     return MemberRow(

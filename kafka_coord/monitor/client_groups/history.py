@@ -16,8 +16,9 @@ _Owned = Mapping[str, PartitionSet]
 
 
 def decisions(entries: Iterable[LogEntry], group: str) -> tuple[Decision, ...]:
-    """One decision for each generation that the log still has, oldest first. ``epoch`` is the term that wrote it, or 0
-    if that term's claim is no longer in the log. The log has no generation that never got an assignment."""
+    """One decision for each generation that the log still has, oldest first. ``epoch`` is the term that wrote the
+    generation, or 0 if that term's claim is no longer in the log. Generations without an assignment are not in the
+    log."""
     found: list[Decision] = []
     before: GroupMetadata | None = None
     term = 0
@@ -62,7 +63,7 @@ def _decision(before: GroupMetadata | None, now: GroupMetadata, term: int, writt
 
 
 def _why(before: GroupMetadata | None, now: GroupMetadata, had: _Owned, has: _Owned) -> list[tuple[Cause | None, str]]:
-    """The differences from the previous generation, in words."""
+    """The differences from the previous generation, as text."""
     if before is None and now.generation_id > 1:
         return [(None, "earlier generations are no longer in the log")]
     old, new = _subscribed(before), _subscribed(now)

@@ -55,7 +55,7 @@ class InstanceDirectory:
 
 
 def read_instances(store: Store) -> InstanceDirectory:
-    """Reads it from ZooKeeper, in two rounds."""
+    """Reads the directory from ZooKeeper, in two rounds of reads."""
     reading = Reading(store)
     log = f"{layout.broker_topic(TOPIC)}/partitions"
     instances, partitions = reading.many([GetChildren(layout.COORDINATORS), GetChildren(log)])

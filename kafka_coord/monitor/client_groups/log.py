@@ -1,4 +1,4 @@
-"""Reads the records of the groups log, for operators' commands."""
+"""Reads the records of the groups log for operators' commands."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One record. ``entry`` is ``None`` for an empty or undecodable record; for the latter, ``problem`` says why."""
+    """One record. ``entry`` is ``None`` for an empty or undecodable record. ``problem`` says why a record cannot be
+    decoded."""
 
     offset: int
     timestamp_ms: int
@@ -70,7 +71,6 @@ class LogEntry:
 
 
 def entry_of(record: LogRecord) -> LogEntry:
-    """Decodes a record."""
     key = record.key or b""
     kind = _KINDS.get(_VERSION.unpack_from(key)[0], EntryKind.UNKNOWN) if len(key) >= _VERSION.size else None
     try:
@@ -81,7 +81,8 @@ def entry_of(record: LogRecord) -> LogEntry:
 
 
 def about_group(group: str, *, offsets: bool = True) -> Callable[[LogRecord], bool]:
-    """Selects claims and the group's records (without ``offsets``: only its generations) by their keys alone."""
+    """Selects claims and the group's records by their keys alone. Without ``offsets``, selects only the group's
+    generations."""
     name = group.encode("utf-8", "surrogatepass")
     versions = (0, OFFSET_KEY, GROUP_KEY) if offsets else (GROUP_KEY,)
     starts = tuple(struct.pack(">hh", version, len(name)) + name for version in versions)
@@ -100,7 +101,7 @@ class LogBounds:
 class LogReader:
     """Reads one partition of the groups log from its leader. Close it after use.
 
-    ``bootstrap`` and ``properties`` are librdkafka's; of the latter, only the security settings are used. Raises
+    ``bootstrap`` and ``properties`` are librdkafka's; only the security settings in ``properties`` are used. Raises
     :class:`NotFound` if there is no such log, and :class:`BrokerError`.
     """
 
@@ -120,7 +121,8 @@ class LogReader:
         return LogBounds(await self._reader.first_offset(), await self._reader.end_offset())
 
     def records(self, first: int, progress: Callable[[int], None]) -> Iterator[LogRecord]:
-        """Yields the records from ``first`` to the end as of the opening. Calls ``progress`` with the offset."""
+        """Yields the records from ``first`` to the end that the log had when it was opened. Calls ``progress`` with the
+        current offset."""
         first, end = max(first, self.extent.first), self.extent.end
         batches = self._reader.batches(first, end)
         told = time.monotonic()
@@ -151,7 +153,7 @@ class LogReader:
 
 
 async def _next(batches: AsyncIterator[Batch]) -> list[Batch]:
-    """The next batches, a few at a time: each wait for the loop costs something. Empty at the end."""
+    """Returns the next few batches together, because each wait for the loop has a cost. Empty at the end."""
     found: list[Batch] = []
     async for batch in batches:
         found.append(batch)

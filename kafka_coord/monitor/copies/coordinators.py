@@ -1,4 +1,4 @@
-"""Asks the coordinators of groups, the brokers' or the instances', about groups and offsets, and commits offsets."""
+"""Reads groups and offsets from group coordinators (brokers or instances), and commits offsets."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from kafka_coord.classic_groups.errors import Error
+from kafka_coord.classic_groups.errors import Error, named
 from kafka_coord.errors import BrokerError
 from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.grouplog.cluster import Cluster
 from kafka_coord.model import TopicPartition
-from kafka_coord.monitor.client_groups.asking import named
 from kafka_coord.wire.messages import message
 
 T = TypeVar("T")
@@ -25,7 +24,7 @@ _AGAIN_S = 0.2
 _API_VERSIONS, _LIST, _FIND, _DESCRIBE, _COMMIT = 0, 1, 1, 1, 3
 """Versions that every broker from 0.11 to 3.9 speaks."""
 _FETCH, _FETCH_STABLE = 3, 7
-"""The later one can wait for the end of transactions; brokers speak it from 2.5 on."""
+"""Version 7 can wait for the end of transactions; brokers 2.5 and later support it."""
 _OFFSET_FETCH = 9
 _PASSING = frozenset(
     {
@@ -50,7 +49,7 @@ Positions = Mapping[TopicPartition, Position]
 
 @dataclass(frozen=True, slots=True)
 class GroupPositions:
-    """A group in one place. ``problem`` says why it could not be read; otherwise it is ""."""
+    """A group at one coordinator or store. ``problem`` says why the group could not be read ("" if it could)."""
 
     members: tuple[str, ...] = ()
     positions: Positions = field(default_factory=dict)
@@ -58,7 +57,7 @@ class GroupPositions:
 
 
 class _Passing(BrokerError):
-    """The same request may soon succeed: a coordinator moves or loads, or a transaction is open."""
+    """A temporary failure: a coordinator is moving or loading, or a transaction is open."""
 
 
 class Coordinators:
@@ -90,8 +89,8 @@ class Coordinators:
     async def each(
         self, groups: Sequence[str], work: Callable[[str], Awaitable[T]], timeout_s: float
     ) -> tuple[dict[str, T], dict[str, str]]:
-        """Returns results and problems by group. Tries again, until the time is over, while a coordinator moves, loads
-        or does not answer."""
+        """Returns results and problems by group. Retries for up to ``timeout_s`` while a coordinator is moving, is
+        loading or does not answer."""
         deadline = time.monotonic() + timeout_s
         places = asyncio.Semaphore(_AT_ONCE)
         found: dict[str, T] = {}
@@ -113,7 +112,7 @@ class Coordinators:
         return found, problems
 
     async def read(self, group: str) -> GroupPositions:
-        """Reads a group. One that does not exist has no members and no positions."""
+        """Reads a group. A group that does not exist has no members and no positions."""
         coordinator = await self._coordinator(group)
         asked = message("DescribeGroupsRequest")(groups=(group,))
         (described,) = (await self._ask(coordinator, "DescribeGroups", _DESCRIBE, asked)).groups
@@ -132,7 +131,7 @@ class Coordinators:
         return GroupPositions(tuple(sorted(member.client_id for member in described.members)), positions)
 
     async def commit(self, group: str, wanted: Positions) -> None:
-        """Commits these offsets, as for a group without members."""
+        """Commits these offsets. Kafka allows this only for a group without members."""
         form = message("OffsetCommitRequest")
         of_topic, of_partition = form.struct("OffsetCommitRequestTopic"), form.struct("OffsetCommitRequestPartition")
         topics: dict[str, list[Any]] = {}

@@ -1,4 +1,4 @@
-"""Compares the offsets of groups in two places, writes what differs, and reads it back."""
+"""Compares the offsets of groups in two places, writes the differences, and reads them back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One partition: its offset at the source, and at the target if it has one there."""
+    """One partition: its offset at the source and, if it has one there, at the target."""
 
     partition: TopicPartition
     source: Position
@@ -39,7 +39,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class GroupCopy:
-    """One group. ``problem`` says why its offsets are not written, ``warning`` what an operator should know."""
+    """The copy of one group. ``problem`` says why its offsets are not written; ``warning`` is for the operator."""
 
     group: str
     rows: tuple[Row, ...] = ()
@@ -47,7 +47,6 @@ class GroupCopy:
     warning: str = ""
 
     def wanted(self) -> Positions:
-        """The offsets to write."""
         return {row.partition: row.source for row in self.rows if row.verdict is Verdict.COPY and not self.problem}
 
 
@@ -60,7 +59,7 @@ def compare(
     *,
     overwrite: bool = False,
 ) -> tuple[GroupCopy, ...]:
-    """Plans the copy of each group. ``overwrite``: also replaces a later offset at the target."""
+    """Plans the copy of each group. With ``overwrite``, also replaces later offsets at the target."""
     found: list[GroupCopy] = []
     for at in range(0, len(groups), _AT_ONCE):
         some = groups[at : at + _AT_ONCE]

@@ -19,7 +19,7 @@ from kafka_coord.zk.store import Store
 T = TypeVar("T")
 
 _IN_ONE_REQUEST = 2_000
-"""Partitions in one request for a managed group, because the coordinator writes each request as one multi."""
+"""The most partitions in one request for a managed group, because the coordinator writes each request as one multi."""
 
 
 class OffsetStore(Protocol):
@@ -40,7 +40,7 @@ class OffsetStore(Protocol):
 class KafkaOffsetStore:
     """Offsets reached over Kafka's protocol. ``bootstrap`` decides whose groups: the brokers' or the instances'.
 
-    It asks by itself, because confluent-kafka reads beyond the end of an offset's metadata, and writes a byte too many.
+    It does not use confluent-kafka, which reads beyond the end of an offset's metadata and writes one byte too many.
     """
 
     def __init__(self, name: str, bootstrap: str, properties: Mapping[str, str], timeout_s: float) -> None:
@@ -56,7 +56,7 @@ class KafkaOffsetStore:
         return {TopicPartition(topic.name, one.partition_index) for topic in topics for one in topic.partitions}
 
     def addresses(self) -> list[str]:
-        """The addresses to which it sends its clients."""
+        """The addresses to which the brokers or instances send their clients."""
         return [f"{broker.host}:{broker.port}" for broker in self._run(Coordinators.metadata).brokers]
 
     def read(self, groups: Sequence[str]) -> dict[str, GroupPositions]:
@@ -76,7 +76,7 @@ class KafkaOffsetStore:
         return self._run(write)
 
     def _run(self, work: Callable[[Coordinators], Awaitable[T]]) -> T:
-        """Raises :class:`BrokerError` with the name of the place."""
+        """Runs ``work``. Raises :class:`BrokerError`, which names this store."""
 
         async def run() -> T:
             cluster = Cluster.of(self._bootstrap, self._properties)
@@ -139,7 +139,7 @@ class ZooKeeperOffsetStore:
 
 
 class OwnOffsetStore:
-    """All groups that instances coordinate. If two have one name, the managed group is used."""
+    """All groups that instances coordinate. If two groups share a name, the managed group is used."""
 
     name = "the instances"
 

@@ -1,6 +1,6 @@
-"""Finds what is wrong with an installation, and gives a remedy for each finding."""
+"""Finds the problems of an installation and gives a remedy for each."""
 
-from kafka_coord.monitor.doctor.examination import examine
+from kafka_coord.monitor.doctor.examination import LagSight, examine, examine_group
 from kafka_coord.monitor.doctor.findings import Finding, Severity
 
-__all__ = ["Finding", "Severity", "examine"]
+__all__ = ["Finding", "LagSight", "Severity", "examine", "examine_group"]

@@ -12,14 +12,14 @@ from kafka_coord.zk.acl_tree import AclStore, TreeAcls, compare, read_tree_acls
 from kafka_coord.zk.store import Store
 
 MOST_OF_A_KIND = 500
-"""The most znodes of each kind that are checked; ``acl check`` checks all of them."""
+"""The maximum number of znodes of each kind that are checked; ``acl check`` checks all of them."""
 
 _CHECK = "acls"
 _DOC = "docs/operations.md, Security"
 
 
 def check_access(store: Store) -> Iterator[Finding]:
-    """Whether anybody may change the coordination znodes, and whether ACLs follow the plan."""
+    """Checks whether anybody may change the coordination znodes, and whether ACLs follow the plan."""
     if not isinstance(store, AclStore):
         return
     options = store.options
@@ -70,7 +70,7 @@ def _check_hidden(found: TreeAcls) -> Iterator[Finding]:
         yield warning(
             _CHECK,
             f"this client may not list {_listed(found.hidden)}",
-            "check this client's credentials, and who made it",
+            "check this client's credentials, and who created it",
         )
 
 

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.coordinator.remediation import what_to_do
 from kafka_coord.model import Listener
+from kafka_coord.model.cluster_history import ClusterHistory
 from kafka_coord.monitor.cluster import Cluster
 from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warning
+from kafka_coord.monitor.moments import ago
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import read_brokers
 from kafka_coord.zk.election import highest_epoch_written
 from kafka_coord.zk.store import Store
 
 TIMEOUT_S = 2.0
+MOST_ELECTIONS = 3
+"""More elections than this in an hour are a problem. An upgrade moves the coordinator once for each instance."""
+_RECENT_MS = 3_600_000
 
 
 def check_brokers(store: Store) -> Iterator[Finding]:
-    """Whether brokers are registered, have readable registrations, and accept connections."""
+    """Checks that brokers are registered, have readable registrations, and accept connections."""
     check = "brokers"
     found = read_brokers(store)
     if found is None:
-        todo = "check the chroot in --zookeeper: it must be the one of Kafka's zookeeper.connect"
+        todo = "check the chroot in --zookeeper: it must match Kafka's zookeeper.connect"
         yield error(check, f"{layout.BROKER_IDS} does not exist: Kafka does not keep its metadata here", todo)
         return
     brokers = found.live
@@ -45,7 +52,7 @@ def check_brokers(store: Store) -> Iterator[Finding]:
             reachable = any(one is broker and not other for (one, _), other in zip(listeners, problems, strict=True))
             yield info(check, what) if reachable else error(check, what, todo)
     if listeners and not any(problems):
-        yield ok(check, f"{len(brokers)} brokers registered, all of their listeners accept connections")
+        yield ok(check, f"{counted(len(brokers), 'broker')} registered; all listeners accept connections")
 
 
 def _refusal(listener: Listener) -> str:
@@ -59,13 +66,15 @@ def _refusal(listener: Listener) -> str:
 
 
 def check_coordinator(store: Store, hosts: str, cluster: Cluster) -> Iterator[Finding]:
-    """Whether an instance coordinates and can decide, and whether another could take over. ``store`` was opened with
+    """Checks that an instance coordinates and can decide, and that another could take over. ``store`` was opened with
     ``hosts``."""
-    check = "coordinator"
+    check, now_ms = "coordinator", round(store.clock.time() * 1000)
     elected = cluster.coordinator
     unreadable = {one.path: one.reason for one in cluster.unreadable}
     if cluster.undecided:
-        yield error(check, f"NOBODY DECIDES ANYTHING: {cluster.undecided}", _remedy(store, hosts, cluster))
+        written = store.exists(layout.COORDINATOR_EPOCH) if layout.COORDINATOR_EPOCH in cluster.undecided else None
+        when = f"; it was written {ago(written.mtime_ms, now_ms)}" if written is not None else ""
+        yield error(check, f"NOBODY DECIDES ANYTHING: {cluster.undecided}{when}", _remedy(store, hosts, cluster))
     elif layout.COORDINATOR in unreadable:
         todo = f"delete {layout.COORDINATOR}: the instances elect a coordinator again"
         yield error(check, f"{layout.COORDINATOR} cannot be read: {unreadable[layout.COORDINATOR]}", todo)
@@ -74,8 +83,28 @@ def check_coordinator(store: Store, hosts: str, cluster: Cluster) -> Iterator[Fi
     yield from _check_instances(cluster)
 
 
+def check_elections(history: ClusterHistory, now_ms: int) -> Iterator[Finding]:
+    """Warns that the coordinator keeps changing, and says why."""
+    recent = [one for one in history.elections if now_ms - one.elected_ms < _RECENT_MS]
+    if len(recent) <= MOST_ELECTIONS:
+        return
+    by_reason = Counter(one.why or "unknown" for one in history.elections if now_ms - (one.ended_ms or 0) < _RECENT_MS)
+    why = "; ".join(f"{reason} ({many})" for reason, many in by_reason.most_common(3))
+    instances = ", ".join(f"{one} ({many})" for one, many in Counter(one.broker_id for one in recent).most_common(5))
+    last = ago(recent[-1].elected_ms, now_ms)
+    what = (
+        f"the coordinator changed {len(recent)} times in the last hour, the last time {last}."
+        f" Elected: broker {instances}. Ended: {why}"
+    )
+    todo = (
+        "groups rebalance late while nobody coordinates. See the log of the instance that was elected most often:"
+        " a process that restarts (its supervisor, its memory), a lost session (network, a paused host, slow"
+        " ZooKeeper), or somebody who runs kafka-coord coordinator resign"
+    )
+    yield warning("elections", what, todo)
+
+
 def _remedy(store: Store, hosts: str, cluster: Cluster) -> str:
-    """The remedy if no instance decides."""
     if layout.COORDINATOR_EPOCH in cluster.undecided:
         highest = highest_epoch_written(store)
         return (

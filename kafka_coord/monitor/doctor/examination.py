@@ -1,43 +1,89 @@
-"""All checks. A fault can explain the findings after it, so the order matters."""
+"""Runs all checks. A fault can explain the findings after it, so the order matters."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
 
-from kafka_coord.errors import StoreError
+from kafka_coord.errors import MalformedValue, StoreError
+from kafka_coord.model import PartitionSet, Unreadable
 from kafka_coord.monitor.channel import read_waiting
 from kafka_coord.monitor.cluster import Cluster, read_cluster
-from kafka_coord.monitor.doctor import access, brokers, channel, groups, kafka_clients, zookeeper
-from kafka_coord.monitor.doctor.findings import Finding, error
-from kafka_coord.monitor.history import unreadable_history
-from kafka_coord.monitor.offsets import read_all_committed
+from kafka_coord.monitor.doctor import access, brokers, channel, kafka_clients, zookeeper
+from kafka_coord.monitor.doctor import groups as of_groups
+from kafka_coord.monitor.doctor.findings import Finding, Severity, error, info
+from kafka_coord.monitor.doctor.four_letter import ServerFacts
+from kafka_coord.monitor.doctor.lag import CHECK as LAG
+from kafka_coord.monitor.doctor.lag import Lags, check_actions, check_lag
+from kafka_coord.monitor.groups import EndOffsets
+from kafka_coord.monitor.history import read_actions, read_cluster_history
+from kafka_coord.monitor.lag_rings import LagRings
+from kafka_coord.monitor.offsets import Committed, offset_rows, read_all_committed
 from kafka_coord.monitor.requests import read_requests
 from kafka_coord.monitor.snapshot import GroupSnapshot, read_groups
 from kafka_coord.zk.store import Store
 
 _MOMENT_S = 1.0
-"""Seconds in which a working coordinator releases the partitions of a departed consumer."""
+"""The seconds within which a working coordinator releases the partitions of a departed consumer."""
+
+
+@dataclass(frozen=True, slots=True)
+class LagSight:
+    """What it takes to judge the groups' lag. ``rings`` holds earlier samples, and the examination adds one."""
+
+    end_offsets: EndOffsets
+    rings: LagRings = field(default_factory=LagRings)
 
 
 def examine(
-    store: Store, hosts: str, *, session_timeout_ms: int, tls: bool = False, kafka: Mapping[str, str] | None = None
+    store: Store,
+    hosts: str,
+    *,
+    session_timeout_ms: int,
+    tls: bool = False,
+    kafka: Mapping[str, str] | None = None,
+    groups: Sequence[str] | None = None,
+    writes: bool = True,
+    lag: LagSight | None = None,
+    servers: MutableMapping[str, ServerFacts] | None = None,
 ) -> Iterator[Finding]:
-    """Yields each finding at once. ``hosts`` and ``session_timeout_ms`` are those ``store`` was opened with, ``kafka``
-    the properties of librdkafka for connections to the brokers.
+    """Yields each finding as soon as it is known. ``store`` was opened with ``hosts`` and ``session_timeout_ms``.
+    ``kafka`` holds librdkafka's properties for connections to the brokers.
 
-    Writes only one ephemeral znode, and removes it. A check that fails is a finding too.
+    Writes only one ephemeral znode, and removes it; without ``writes`` it does not check the clock. With ``groups``, it
+    checks only these managed groups; without ``lag``, not their lag. ``servers`` holds the answers of ZooKeeper's
+    servers to the previous examination. A check that fails is a finding too.
     """
-    yield from _made("zookeeper servers", lambda: zookeeper.check_servers(hosts, tls=tls))
+    yield from _made("zookeeper servers", lambda: zookeeper.check_servers(hosts, tls=tls, earlier=servers))
+    yield from _made("zookeeper speed", lambda: zookeeper.check_speed(store))
     yield from _made("zookeeper limits", lambda: zookeeper.check_session(store, session_timeout_ms))
-    yield from _made("clocks", lambda: zookeeper.check_clock(store))
+    if writes:
+        yield from _made("clocks", lambda: zookeeper.check_clock(store))
     yield from _made("acls", lambda: access.check_access(store))
-    yield from _made("brokers", lambda: brokers.check_brokers(store))
+    of_brokers = list(_made("brokers", lambda: brokers.check_brokers(store)))
+    yield from of_brokers
+    if any(one.severity is Severity.ERROR for one in of_brokers):
+        lag = None  # asking the brokers would only take time
     cluster = read_cluster(store)
     yield from _made("coordinator", lambda: brokers.check_coordinator(store, hosts, cluster))
+    yield from _made("elections", lambda: _check_elections(store))
     yield from _check_topics(cluster)
     yield from _made("kafka clients", lambda: kafka_clients.check_kafka_clients(store, cluster, kafka or {}))
-    yield from _made("groups", lambda: _check_groups(store, cluster))
+    yield from _made("groups", lambda: _check_groups(store, cluster, groups, lag))
+
+
+def examine_group(store: Store, group: str, lag: LagSight | None = None) -> Iterator[Finding]:
+    """The findings of :func:`examine` about one managed group, if it exists."""
+    cluster = read_cluster(store)
+    yield from _check_each(store, cluster, _seen_twice(store, cluster, [group]), lag, round(store.clock.time() * 1000))
+
+
+def _check_elections(store: Store) -> Iterator[Finding]:
+    try:
+        yield from brokers.check_elections(read_cluster_history(store), round(store.clock.time() * 1000))
+    except MalformedValue as damaged:
+        yield of_groups.unreadable_finding(Unreadable(damaged.where, damaged.reason))
 
 
 def _check_topics(cluster: Cluster) -> Iterator[Finding]:
@@ -46,29 +92,58 @@ def _check_topics(cluster: Cluster) -> Iterator[Finding]:
             todo = "Kafka wrote it: its topic is left alone until it can be read"
             yield error("topics", f"{one.path}: {one.reason}", todo)
         elif not one.path.startswith("/consumers/coordinator"):
-            yield groups.unreadable_finding(one)
+            yield of_groups.unreadable_finding(one)
 
 
-def _check_groups(store: Store, cluster: Cluster) -> Iterator[Finding]:
+def _check_groups(
+    store: Store, cluster: Cluster, names: Sequence[str] | None, lag: LagSight | None
+) -> Iterator[Finding]:
     now_ms = round(store.clock.time() * 1000)
-    snapshots = _seen_twice(store, cluster)
-    waiting = read_waiting(store, snapshots)
+    snapshots = _seen_twice(store, cluster, cluster.groups if names is None else names)
     yield from channel.check_channel(cluster, snapshots)
     queued, unreadable = read_requests(store)
-    yield from groups.check_pause(cluster, now_ms)
-    yield from groups.check_requests(queued, unreadable, now_ms, elected=cluster.coordinator is not None)
-    yield from (groups.unreadable_finding(one) for one in waiting.unreadable)
-    yield from (groups.unreadable_finding(one) for one in unreadable_history(store, snapshots))
-    for committed in read_all_committed(store, snapshots, cluster.topics).values():
-        yield from (groups.unreadable_finding(one) for one in committed.unreadable)
-    yield from groups.check_groups(cluster, snapshots, waiting.commands, now_ms)
+    yield from of_groups.check_pause(cluster, now_ms)
+    yield from of_groups.check_requests(queued, unreadable, now_ms, elected=cluster.coordinator is not None)
+    yield from _check_each(store, cluster, snapshots, lag, now_ms)
 
 
-def _seen_twice(store: Store, cluster: Cluster) -> dict[str, GroupSnapshot]:
-    """Checks the groups. Looks again a moment later at groups with a departed holder, because a working coordinator
-    releases its partitions by then."""
-    snapshots = read_groups(store, cluster.groups, cluster)
-    again = [group for group, snapshot in snapshots.items() if groups.gone_holders(snapshot)]
+def _check_each(
+    store: Store, cluster: Cluster, snapshots: Mapping[str, GroupSnapshot], lag: LagSight | None, now_ms: int
+) -> Iterator[Finding]:
+    waiting = read_waiting(store, snapshots)
+    actions, unreadable = read_actions(store, snapshots)
+    yield from (of_groups.unreadable_finding(one) for one in (*waiting.unreadable, *unreadable))
+    committed = read_all_committed(store, snapshots, cluster.topics)
+    for one in committed.values():
+        yield from (of_groups.unreadable_finding(unread) for unread in one.unreadable)
+    if lag is not None:
+        yield from _check_lags(snapshots, committed, lag, now_ms)
+    for group, done in sorted(actions.items()):
+        yield from check_actions(group, done, now_ms)
+    yield from of_groups.check_groups(cluster, snapshots, waiting.commands, now_ms)
+
+
+def _check_lags(
+    snapshots: Mapping[str, GroupSnapshot], committed: Mapping[str, Committed], lag: LagSight, now_ms: int
+) -> Iterator[Finding]:
+    """Asks the brokers only about partitions with a committed offset, because the lag of all others is unknown."""
+    wanted = PartitionSet.union(PartitionSet.of(one.offsets) for one in committed.values())
+    ends, note = lag.end_offsets(wanted) if wanted else ({}, "")
+    if note:
+        yield info(LAG, note)
+    for group, snapshot in sorted(snapshots.items()):
+        seen = snapshot.observation
+        rows = offset_rows(seen, committed[group], ends)
+        lag.rings.add(group, now_ms, rows, seen.decided_ms)
+        members = {name: member.host or "" for name, member in seen.members.items()}
+        yield from check_lag(Lags(group, rows, lag.rings.trends(group), members, paused=seen.pause is not None), now_ms)
+
+
+def _seen_twice(store: Store, cluster: Cluster, names: Sequence[str]) -> dict[str, GroupSnapshot]:
+    """Reads the groups. A moment later, reads groups with a departed holder again, because a working coordinator has
+    released the holder's partitions by then."""
+    snapshots = read_groups(store, names, cluster)
+    again = [group for group, snapshot in snapshots.items() if of_groups.gone_holders(snapshot)]
     if again:
         time.sleep(_MOMENT_S)
         for group in again:

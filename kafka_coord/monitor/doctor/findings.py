@@ -17,25 +17,27 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``check`` is the check's constant name, ``what`` is the finding, and ``todo`` is the remedy ("" if none)."""
+    """``check`` is the check's constant name, ``what`` is the finding, and ``todo`` is the remedy ("" if none).
+    ``group`` is the group that the finding is about ("" if none)."""
 
     severity: Severity
     check: str
     what: str
     todo: str = ""
+    group: str = ""
 
 
 def ok(check: str, what: str) -> Finding:
     return Finding(Severity.OK, check, what)
 
 
-def info(check: str, what: str, todo: str = "") -> Finding:
-    return Finding(Severity.INFO, check, what, todo)
+def info(check: str, what: str, todo: str = "", group: str = "") -> Finding:
+    return Finding(Severity.INFO, check, what, todo, group)
 
 
-def warning(check: str, what: str, todo: str) -> Finding:
-    return Finding(Severity.WARNING, check, what, todo)
+def warning(check: str, what: str, todo: str, group: str = "") -> Finding:
+    return Finding(Severity.WARNING, check, what, todo, group)
 
 
-def error(check: str, what: str, todo: str) -> Finding:
-    return Finding(Severity.ERROR, check, what, todo)
+def error(check: str, what: str, todo: str, group: str = "") -> Finding:
+    return Finding(Severity.ERROR, check, what, todo, group)

@@ -1,21 +1,26 @@
-"""Checks of the groups: what is unreadable, stale, stuck or forgotten. Pure: its callers read everything."""
+"""Checks of the groups: anything unreadable, stale, stuck or forgotten. Pure: its callers read everything."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.coordinator.remediation import what_to_do
-from kafka_coord.model import Observation, Pause, Unreadable
+from kafka_coord.model import Pause, Unreadable
 from kafka_coord.monitor.channel import WaitingCommand
 from kafka_coord.monitor.cluster import Cluster
 from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warning
+from kafka_coord.monitor.moments import lasting
 from kafka_coord.monitor.ownership import unowned
 from kafka_coord.monitor.requests import QueuedRequest
 from kafka_coord.monitor.snapshot import GroupSnapshot
+from kafka_coord.monitor.waits import waits
 from kafka_coord.zk import layout
 
 FORGOTTEN_PAUSE_MS = 3_600_000
 OLD_REQUEST_MS = 60_000
+SLOW_COMMAND_MS = 5_000
+"""A healthy consumer acknowledges a command in milliseconds."""
 LISTING_WARNING_BYTES = 700_000
 """ZooKeeper lists children in one response, which jute.maxbuffer limits to 1 MB."""
 
@@ -23,7 +28,7 @@ LISTING_WARNING_BYTES = 700_000
 def check_groups(
     cluster: Cluster, snapshots: Mapping[str, GroupSnapshot], waiting: Iterable[WaitingCommand], now_ms: int
 ) -> Iterator[Finding]:
-    """Yields a finding for each thing in a group that an operator should look at."""
+    """Yields a finding for each problem in a group that needs an operator."""
     found = False
     waits: dict[str, list[WaitingCommand]] = {}
     for command in waiting:
@@ -34,10 +39,10 @@ def check_groups(
             yield finding
     size = sum(len(name) + 4 for name in cluster.groups)
     if size > LISTING_WARNING_BYTES:
-        what = f"the names of the {len(cluster.groups)} groups take {size} bytes; a listing may have 1 MB"
+        what = f"the names of the {len(cluster.groups)} groups take {size} bytes; a listing can have at most 1 MB"
         yield warning("groups", what, "delete groups nobody needs, or raise jute.maxbuffer on servers and clients")
     elif not found:
-        yield ok("groups", f"{len(cluster.groups)} groups, nothing stale or stuck")
+        yield ok("groups", f"{counted(len(cluster.groups), 'managed group')}, nothing stale or stuck")
 
 
 def _check_group(
@@ -50,31 +55,34 @@ def _check_group(
     if persistent:
         what = f"group {group}: the registration of {_names(persistent)} is persistent: no session ends it"
         yield warning(
-            "registrations", what, f"delete it once its consumer is gone: groups evict {group} {persistent[0]}"
+            "registrations", what, f"delete it once its consumer is gone: groups evict {group} {persistent[0]}", group
         )
     for consumer in gone_holders(snapshot):
         what = f"group {group}: {seen.ledgers[consumer].held} still held by {consumer}, which is gone"
         if cluster.undecided or seen.pause is not None:
-            yield warning("ledgers", what, _RELEASED_LATER)
-        else:  # a second check, a moment later, found the same
-            yield error("ledgers", what, _see_the_log(group))
+            yield warning("ledgers", what, _RELEASED_LATER, group)
+        else:  # a second check, a moment later, found the same holders
+            yield error("ledgers", what, _see_the_log(group), group)
     lost = unowned(snapshot, cluster.topics_changed_ms, now_ms)
     if lost is not None:
         what = f"group {group}: NOBODY OWNS {lost.partitions}, for at least {lost.for_ms // 1000} s"
-        yield error("partitions", what, _RELEASED_LATER if cluster.undecided else _see_the_log(group))
+        yield error("partitions", what, _RELEASED_LATER if cluster.undecided else _see_the_log(group), group)
     for consumer, channel in sorted(seen.channels.items()):
         if channel.strays:
             what = f"group {group}: {_names(channel.strays)} in the channel of {consumer} is not a command"
-            yield info("channels", what, f"delete it below {layout.channel(group, consumer)}")
+            yield info("channels", what, f"delete it below {layout.channel(group, consumer)}", group)
     yield from _check_waiting(snapshot, waiting, now_ms)
-    if snapshot.pause is not None and now_ms - snapshot.pause.since_ms > FORGOTTEN_PAUSE_MS:
-        yield warning("pauses", f"group {group} is paused {_by(snapshot.pause)}", f"kafka-coord groups resume {group}")
+    if snapshot.pause is not None:
+        finding = warning if now_ms - snapshot.pause.since_ms > FORGOTTEN_PAUSE_MS else info
+        what = f"group {group} is paused {_by(snapshot.pause, now_ms)}"
+        yield finding("pauses", what, f"kafka-coord groups resume {group}", group)
     missing = sorted(
         {t for m in seen.members.values() if not m.subscription.is_wildcard for t in m.subscription.topics}
         - seen.topics.keys()
     )
     if missing:
-        yield info("subscriptions", f"group {group} subscribes to {_names(missing)}, which does not exist", "create it")
+        what = f"group {group} subscribes to {_names(missing)}, which does not exist"
+        yield info("subscriptions", what, "create it", group)
 
 
 _RELEASED_LATER = "nothing is decided until the other findings are resolved"
@@ -88,7 +96,7 @@ def _see_the_log(group: str) -> str:
 
 
 def gone_holders(snapshot: GroupSnapshot) -> list[str]:
-    """The consumers that hold partitions, are not registered, and whose place is not kept."""
+    """The consumers that hold partitions although they are not registered and have no place that is kept."""
     seen = snapshot.observation
     return [
         consumer
@@ -97,39 +105,32 @@ def gone_holders(snapshot: GroupSnapshot) -> list[str]:
     ]
 
 
-def _limit_ms(seen: Observation, consumer: str) -> int:
-    member = seen.members.get(consumer)
-    return seen.settings.rebalance_timeout_ms if member is None else seen.settings.rebalance_timeout_for(member)
-
-
 def _check_waiting(snapshot: GroupSnapshot, waiting: list[WaitingCommand], now_ms: int) -> Iterator[Finding]:
-    group, seen = snapshot.group, snapshot.observation
-    late: dict[str, int] = {}
+    group = snapshot.group
+    late = {one.consumer for one in waiting if one.age_ms(now_ms) > SLOW_COMMAND_MS}
+    for consumer, text in waits(snapshot, waiting, now_ms).items():
+        if consumer in late:
+            todo = f"see that consumer: it or its host hangs. To evict it: kafka-coord groups evict {group} {consumer}"
+            yield warning("commands", f"group {group}: {text}", todo, group)
     orphaned: dict[str, int] = {}
     for command in waiting:
         if command.consumer not in snapshot.registrations:
             orphaned[command.consumer] = orphaned.get(command.consumer, 0) + 1
-        elif command.age_ms(now_ms) > _limit_ms(seen, command.consumer):
-            late[command.consumer] = max(late.get(command.consumer, 0), command.age_ms(now_ms))
-    for consumer, age_ms in sorted(late.items()):
-        what = f"group {group}: {consumer} has not acknowledged a command for {age_ms // 1000} s"
-        yield warning("commands", what, f"see that consumer, or: kafka-coord groups evict {group} {consumer}")
     if orphaned:
         what = f"group {group}: {sum(orphaned.values())} commands for {_names(sorted(orphaned))}, which is gone"
-        yield info("channels", what, "the coordinator removes them with the consumer's ledger")
+        yield info("channels", what, "the coordinator removes them with the consumer's ledger", group)
 
 
 def check_pause(cluster: Cluster, now_ms: int) -> Iterator[Finding]:
     """Warns of a pause of all groups at once, however short."""
     if cluster.pause is not None:
-        del now_ms
-        yield warning("pauses", f"all groups are paused {_by(cluster.pause)}", "kafka-coord groups resume --all")
+        what = f"all groups are paused {_by(cluster.pause, now_ms)}"
+        yield warning("pauses", what, "kafka-coord groups resume --all")
 
 
 def check_requests(
     queued: Iterable[QueuedRequest], unreadable: Iterable[Unreadable], now_ms: int, *, elected: bool
 ) -> Iterator[Finding]:
-    """Warns of old unanswered requests."""
     check = "requests"
     old = [one for one in queued if not one.request.answered and now_ms - one.since_ms > OLD_REQUEST_MS]
     for one in old[:20]:
@@ -138,7 +139,7 @@ def check_requests(
         by = one.request.by or "somebody"
         what = f"{one.request.request_id} ({one.request.type}{about}) by {by} waits for {age_s} s"
         todo = f"if it is no longer wanted, withdraw it: kafka-coord coordinator withdraw {one.request.request_id}"
-        yield (error if elected else warning)(check, what, todo)
+        yield (error if elected else warning)(check, what, todo, one.request.group)
     if len(old) > 20:
         yield warning(check, f"{len(old) - 20} more requests wait", "kafka-coord coordinator requests")
     for unread in unreadable:
@@ -147,11 +148,13 @@ def check_requests(
 
 def unreadable_finding(one: Unreadable) -> Finding:
     """An unreadable znode and its remedy."""
-    return error("unreadable znodes", f"{one.path}: {one.reason}", what_to_do(one.path))
+    group = one.path.removeprefix(f"{layout.GROUPS}/").partition("/")[0] if one.path.startswith(layout.GROUPS) else ""
+    return error("unreadable znodes", f"{one.path}: {one.reason}", what_to_do(one.path), group)
 
 
-def _by(pause: Pause) -> str:
-    return f"by {pause.by or 'somebody'}" + (f" ({pause.reason})" if pause.reason else "")
+def _by(pause: Pause, now_ms: int) -> str:
+    why = f" ({pause.reason})" if pause.reason else ""
+    return f"by {pause.by or 'somebody'}{why}" + (f" {lasting(pause.since_ms, now_ms)}" if pause.since_ms else "")
 
 
 def _names(names: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""Checks of the topic in which client-assigned groups and their offsets are durable."""
+"""Checks of the topic that stores client-assigned groups and their offsets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _SETTINGS = ("cleanup.policy", "compression.type", "min.insync.replicas", "uncle
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A broker's description of the topic: its settings, and each partition's replicas, in all and in sync."""
+    """A broker's description of the topic: its settings, and for each partition the numbers of all replicas and of
+    those in sync."""
 
     settings: Mapping[str, str]
     replicas: Mapping[int, tuple[int, int]]
@@ -30,7 +31,8 @@ class Topic:
 def check_log(
     instances: Instances, directory: InstanceDirectory, brokers: int, listeners: Sequence[Listener]
 ) -> Iterator[Finding]:
-    """Yields nothing if the topic does not exist: an instance creates it. ``listeners`` are those of the brokers."""
+    """Yields nothing if the topic does not exist, because an instance creates it. ``listeners`` are the brokers'
+    listeners."""
     if not directory.leaders:
         return
     told, _ = instances.ask_each(directory.addresses, _read)
@@ -44,7 +46,7 @@ def check_log(
 
 
 def check_topic(topic: Topic, directory: InstanceDirectory, brokers: int, address: str) -> Iterator[Finding]:
-    """Checks the topic's settings. ``address`` is a broker's, for the commands in the remedies."""
+    """Checks the topic's settings. ``address`` is the broker that the commands in the remedies name."""
     yield from _check_partitions(topic, directory, address)
     wanted = {"cleanup.policy": "compact", "unclean.leader.election.enable": "false"}
     why = {

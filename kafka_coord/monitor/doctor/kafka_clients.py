@@ -1,12 +1,14 @@
-"""Checks for stock Kafka clients: listeners, instances, and groups that are in two coordinators."""
+"""Checks for stock Kafka clients: listeners, instances, and groups that exist at two coordinators."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
-from kafka_coord.errors import BrokerError
-from kafka_coord.model import Broker, Listener
+from kafka_coord.errors import BrokerError, MalformedValue
+from kafka_coord.model import Broker, GroupKind, Listener
+from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.client_groups.asking import Ask, Instances
 from kafka_coord.monitor.client_groups.groups import list_client_groups
 from kafka_coord.monitor.client_groups.instance_directory import InstanceDirectory
@@ -15,8 +17,9 @@ from kafka_coord.monitor.copies.offset_stores import KafkaOffsetStore
 from kafka_coord.monitor.doctor.findings import Finding, error, ok, warning
 from kafka_coord.monitor.doctor.groups_log import check_log
 from kafka_coord.wire.messages import message
+from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import Brokers, read_brokers
-from kafka_coord.zk.store import Store
+from kafka_coord.zk.store import GetData, Node, Store
 
 CHECK = "kafka clients"
 _METADATA = 4
@@ -34,6 +37,7 @@ def check_kafka_clients(store: Store, cluster: Cluster, properties: Mapping[str,
         return
     brokers = (read_brokers(store) or Brokers()).live
     findings = [*_check_listeners(directory, brokers), *_check_instances(instances, directory)]
+    findings += _check_managed_groups(store, directory)
     yield from findings
     if not findings:
         yield ok(CHECK, f"{len(directory.addresses)} instances serve them, and every broker advertises its instance")
@@ -64,11 +68,11 @@ def _check_listeners(directory: InstanceDirectory, brokers: Sequence[Broker]) ->
     if names and all(names.values()) and not set.intersection(*names.values()):
         shown = ", ".join(f"{number}: {', '.join(sorted(found))}" for number, found in sorted(names.items()))
         what = f"the brokers advertise their instances on listeners of different names ({shown})"
-        yield error(CHECK, what, "give that listener one name on all brokers, and restart those that change")
+        yield error(CHECK, what, "give that listener the same name on all brokers, and restart those that change")
 
 
 def _check_instances(instances: Instances, directory: InstanceDirectory) -> Iterator[Finding]:
-    """Checks that every instance answers, and sends clients only to instances."""
+    """Checks that every instance answers and sends clients only to instances."""
 
     async def names(ask: Ask) -> list[tuple[int, str]]:
         answer = await ask("Metadata", _METADATA, message("MetadataRequest")(topics=()))
@@ -91,6 +95,23 @@ def _check_instances(instances: Instances, directory: InstanceDirectory) -> Iter
             yield error(CHECK, what, todo)
 
 
+def _check_managed_groups(store: Store, directory: InstanceDirectory) -> Iterator[Finding]:
+    """Checks that all instances have the same ``managed_groups``, which each of them writes with its terms."""
+    numbers = sorted(directory.leaders)
+    nodes = store.read_many([GetData(layout.log_partition(number)) for number in numbers])
+    found: dict[int, str] = {}
+    for number, node in zip(numbers, nodes, strict=True):
+        leader, where = directory.leaders[number], layout.log_partition(number)
+        with suppress(MalformedValue):
+            value = fields.load_object(node.data, where) if isinstance(node, Node) else {}
+            if leader in directory.addresses and value.get("broker") == leader:
+                found[leader] = fields.text(value, "managed_groups", where, "")
+    if len(set(found.values())) > 1:
+        shown = ", ".join(f"{broker}: {pattern or 'none'}" for broker, pattern in sorted(found.items()))
+        what = f"the instances have different serve.managed_groups ({shown}): a group's kind depends on its instance"
+        yield warning(CHECK, what, "give all instances the same setting, and restart those that change")
+
+
 def _bootstrap(directory: InstanceDirectory, brokers: Sequence[Broker]) -> tuple[Listener, ...]:
     """The listeners whose addresses lead to brokers instead of instances."""
     instances = set(directory.addresses.values())
@@ -104,23 +125,26 @@ def _check_native_groups(
 ) -> Iterator[Finding]:
     """Checks that no group of the instances has members in the brokers' own coordinator."""
     check = "native groups"
-    ours = {row.group for row in list_client_groups(instances).rows} | set(cluster.groups)
+    kinds = {row.group: row.kind for row in list_client_groups(instances).rows}
+    kinds |= dict.fromkeys(cluster.groups, GroupKind.MANAGED)
     try:
         native = _own_coordinator(listeners, properties)
-        seen = native.read(sorted(ours & set(native.groups())))
+        seen = native.read(sorted(kinds.keys() & set(native.groups())))
     except BrokerError as failure:
         todo = "give the brokers' security settings: --kafka-property, or [kafka] in the file of --config"
         yield warning(check, f"the groups in the brokers' own coordinator could not be listed: {failure}", todo)
         return
     both = {group: len(found.members) for group, found in seen.items() if found.members}
     for group, members in list(both.items())[:20]:
-        what = f"group {group} has {members} members in the brokers' own coordinator, but is also coordinated here"
+        what = f"group {group} has {members} members in the brokers' own coordinator, but is {kinds[group]} here"
         todo = "stop the clients whose bootstrap.servers names brokers, and start them with the instances' addresses"
         yield error(check, what, todo)
     if len(both) > 20:
         yield error(check, f"{len(both) - 20} more groups are in both", "as above")
     if not both:
-        yield ok(check, f"none of {len(ours)} groups here has members in the brokers' own coordinator")
+        managed = sum(kind is GroupKind.MANAGED for kind in kinds.values())
+        count = f"{managed} managed and {len(kinds) - managed} client-assigned groups"
+        yield ok(check, f"none of {count} here has members in the brokers' own coordinator")
 
 
 def _own_coordinator(listeners: Sequence[Listener], properties: Mapping[str, str]) -> KafkaOffsetStore:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, MutableMapping
 
 from kafka_coord.errors import NoAuth, NoNode
 from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warning
@@ -18,15 +19,48 @@ CLOCK_ERROR_MS = 60_000
 _SCRATCH = "/doctor-"
 
 
-def check_servers(hosts: str, *, tls: bool) -> Iterator[Finding]:
-    """Checks each server of the connect string by its own answers."""
+SLOW_MS = 100
+"""A higher average is too slow, both for this client's reads and for the server's requests."""
+_READS, _BETWEEN_S = 5, 0.025
+"""The reads are spread over time to notice a server that answers in bursts."""
+_FEWEST_WRITES = 5
+
+
+def check_speed(store: Store) -> Iterator[Finding]:
+    """Measures the duration of a few reads by this client."""
+    took_ms = []
+    for number in range(_READS):
+        if number:
+            time.sleep(_BETWEEN_S)
+        began = store.clock.monotonic()
+        store.exists(layout.CONSUMERS)
+        took_ms.append(1000 * (store.clock.monotonic() - began))
+    average = sum(took_ms) / len(took_ms)
+    if average > SLOW_MS:
+        what = f"ZooKeeper is slow: {_READS} reads took {average:.0f} ms each on average, {max(took_ms):.0f} ms at most"
+        yield warning("zookeeper speed", what, _SLOW)
+
+
+_SLOW = (
+    "each decision and each commit waits for it: look at the load, garbage collection and disk of the servers, and at"
+    " the network between"
+)
+
+
+def check_servers(
+    hosts: str, *, tls: bool, earlier: MutableMapping[str, ServerFacts] | None = None
+) -> Iterator[Finding]:
+    """Checks each server of the connect string by its own answers. ``earlier`` holds the answers of the previous check,
+    and is updated. Latencies are averages since that check, or else since the server's start."""
     check = "zookeeper servers"
     if tls:
         yield info(check, "reached over TLS, where servers do not answer four-letter words: versions are not known")
         return
     found = ask_servers(parse_connect_string(hosts).servers)
     for server in found:
-        yield from _check_server(server)
+        yield from _check_server(server, (earlier or {}).get(server.server))
+    if earlier is not None:
+        earlier.update({server.server: server for server in found})
     leaders = [server.server for server in found if server.mode in {"leader", "standalone"}]
     reached = [server for server in found if server.mode]
     if len(found) == 1 and reached and reached[0].mode == "standalone":
@@ -35,10 +69,10 @@ def check_servers(hosts: str, *, tls: bool) -> Iterator[Finding]:
         yield warning(check, "none of the named servers leads", "name all servers of the ensemble in --zookeeper")
 
 
-def _check_server(server: ServerFacts) -> Iterator[Finding]:
+def _check_server(server: ServerFacts, earlier: ServerFacts | None) -> Iterator[Finding]:
     check = "zookeeper servers"
     if not server.reached:
-        todo = "start it, or take it out of --zookeeper"
+        todo = "start it, or remove it from --zookeeper"
         yield error(check, f"{server.server} cannot be reached: {server.problem}", todo)
         return
     if server.version is None:
@@ -53,23 +87,38 @@ def _check_server(server: ServerFacts) -> Iterator[Finding]:
     else:
         yield ok(check, f"{server.server} is {shown}, {server.mode}")
     yield from _check_limits(server)
+    yield from check_writes(server, earlier)
+
+
+def check_writes(server: ServerFacts, earlier: ServerFacts | None) -> Iterator[Finding]:
+    """Checks how long writes took. Only ZooKeeper 3.6 and later report the sums for it."""
+    names = ("zk_cnt_updatelatency", "zk_sum_updatelatency")
+    count, total_ms = (_number(server, name) for name in names)
+    if count is None or total_ms is None:
+        return
+    before = [(_number(earlier, name) or 0) if earlier is not None else 0 for name in names]
+    recently = earlier is not None and count >= before[0]
+    if recently:
+        count, total_ms = count - before[0], total_ms - before[1]
+    if count >= _FEWEST_WRITES and total_ms / count > SLOW_MS:
+        which = f"{'the last ' if recently else ''}{count:.0f} writes"
+        what = f"{server.server} took {total_ms / count:.0f} ms for each of {which}"
+        yield warning("zookeeper speed", what, _SLOW)
 
 
 def _check_limits(server: ServerFacts) -> Iterator[Finding]:
     check = "zookeeper limits"
     if not server.metrics:
         todo = "allow that with 4lw.commands.whitelist=srvr,mntr,conf in zoo.cfg"
-        yield info(check, f"{server.server} does not tell its load and limits", todo)
+        yield info(check, f"{server.server} does not report its load and limits", todo)
         return
     outstanding, latency = _number(server, "zk_outstanding_requests"), _number(server, "zk_avg_latency")
     if outstanding is not None and outstanding > 100:
         yield warning(
             check, f"{server.server} has {outstanding:.0f} requests outstanding", "it is overloaded: check its disk"
         )
-    if latency is not None and latency > 100:
-        yield warning(
-            check, f"{server.server} answers in {latency:.0f} ms on average", "give its log a disk of its own"
-        )
+    if latency is not None and latency > SLOW_MS:
+        yield warning(check, f"{server.server} answers in {latency:.0f} ms on average", "give its log its own disk")
     used, most = _number(server, "zk_open_file_descriptor_count"), _number(server, "zk_max_file_descriptor_count")
     if used and most and used > 0.8 * most:
         yield warning(check, f"{server.server} uses {used:.0f} of {most:.0f} file descriptors", "raise its ulimit -n")
@@ -102,7 +151,7 @@ def check_session(store: Store, asked_ms: int) -> Iterator[Finding]:
 
 
 def check_clock(store: Store) -> Iterator[Finding]:
-    """Compares this host's clock with ZooKeeper's, by the creation time of an ephemeral znode that it creates."""
+    """Compares this host's clock with ZooKeeper's, using the creation time of an ephemeral znode that it creates."""
     check = "clocks"
     before_s = store.clock.time()
     try:
@@ -119,7 +168,7 @@ def check_clock(store: Store) -> Iterator[Finding]:
         created_ms = store.get(path).stat.ctime_ms
     finally:
         store.delete(path)
-    # The server stamped it between the two moments, so a smaller difference cannot be seen.
+    # The server created the znode between the two moments, so a smaller difference cannot be seen.
     early, late = created_ms - after_s * 1000, created_ms - before_s * 1000
     difference_ms = round(early if early > 0 else late if late < 0 else 0)
     whose = "ahead of" if difference_ms > 0 else "behind"

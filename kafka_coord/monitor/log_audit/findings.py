@@ -13,17 +13,16 @@ class LogRule(StrEnum):
     """The rules. Those that end in "A warning." appear in the report but do not fail the audit."""
 
     TERM_BACK = "term-back"
-    """A batch of a term after a newer term had begun; the brokers must refuse it."""
+    """A batch from a term after a newer term had begun; the brokers must refuse such a batch."""
     NO_TERM = "no-term"
-    """A batch of a writer that holds no term of this partition."""
+    """A batch from a writer that holds no term of this partition."""
     NO_CLAIM = "no-claim"
     """A term's batches do not begin with its claim, and compaction has removed nothing before them."""
     WRONG_CLAIM = "wrong-claim"
     """A claim that names another term than its batch, or that is not at the beginning of its term."""
     SEQUENCE = "sequence"
-    """A term's batch is not at the position of its sequence number: there is another writer's batch, or a gap, before
-    it.
-    """
+    """A gap, or another writer's batch, precedes a batch of a term, so its sequence number differs from its
+    position."""
     UNCLAIMED_TERM = "unclaimed-term"
     """A term that is newer than the partition's znode, so nobody can have claimed it."""
     GENERATION_BACK = "generation-back"
@@ -42,7 +41,8 @@ class LogRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogFinding:
-    """One violation or warning, at an offset of a partition of the log. ``time_ms``: the batch's, ms since 1970."""
+    """One violation or warning, at an offset of a partition of the log. ``time_ms`` is the time of the batch, ms since
+    1970."""
 
     rule: LogRule
     what: str

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from kafka_coord.classic_groups.metadata import GroupMetadata
 from kafka_coord.grouplog.records import (
     Claim,
-    CommittedOffset,
     Entry,
     GroupEntry,
     OffsetEntry,
     read_record,
 )
 from kafka_coord.grouplog.term import is_reserved, term_of
+from kafka_coord.model import CommittedOffset
 from kafka_coord.monitor.log_audit.findings import LogFinding, LogReport, LogRule
 from kafka_coord.wire.batches import Batch, LogRecord
 from kafka_coord.wire.consumer_protocol import subscribed_topics
@@ -26,7 +26,7 @@ from kafka_coord.wire.errors import BadMessage
 
 CONSUMER = "consumer"
 _SEQUENCES = 1 << 31
-"""The sequence number after this one is 0."""
+"""How many sequence numbers there are: after the last, they start again at 0."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class PartitionJudge:
         self.partition = partition
         self._report = report
         self._end: int | None = None
-        """The offset after the last batch."""
+        """The offset after the last batch taken."""
         self._term = -1
         self._claim: Claim | None = None
         self._sequence_0_at = 0
@@ -57,7 +57,7 @@ class PartitionJudge:
             return
         term = term_of(self.partition, batch)
         if term is None:
-            self._violated(LogRule.NO_TERM, f"written by producer {batch.producer_id}, which is no term's")
+            self._violated(LogRule.NO_TERM, f"written by producer {batch.producer_id}, which belongs to no term")
             return
         if is_reserved(term):
             return  # this ends the terms of an earlier producer id; it may be repeated
@@ -76,7 +76,8 @@ class PartitionJudge:
             self._judge(record, entry)
 
     def end(self, znode_version: int | None) -> None:
-        """``znode_version`` is the version of the partition's znode, read after the log; ``None``: it was not read."""
+        """``znode_version`` is the version of the partition's znode, read after the log; ``None`` if it was not
+        read."""
         if znode_version is not None and self._term > znode_version:
             what = f"term {self._term} is in the log, and the partition's znode is at version {znode_version}"
             self._report.violation(LogFinding(LogRule.UNCLAIMED_TERM, what, self.partition))

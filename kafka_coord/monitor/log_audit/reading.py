@@ -19,7 +19,7 @@ def audit_groups_log(
     znode_version: Callable[[int], int | None] = lambda _partition: None,
     topic: str = TOPIC,
 ) -> LogReport:
-    """Judges every partition up to its present end. Calls ``znode_version`` for each partition after reading its log.
+    """Judges every partition up to its current end. Calls ``znode_version`` for each partition after reading its log.
     Closes the cluster. Raises :class:`BrokerError` if a broker does not answer, and :class:`NotFound` if there is no
     such topic.
     """

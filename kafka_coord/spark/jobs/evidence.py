@@ -102,8 +102,8 @@ class Evidence:
 
 def read_evidence(paths: Sequence[Path], *, chroot: str = "", source: str = "") -> Evidence:
     """Reads evidence. A path is the data directory of a ZooKeeper server, or a file with the output of 'kafka-coord
-    groups history GROUP -o json', named after its group. Several directories belong to one ensemble. They are one
-    ``source`` (default: the first one's name), with its znodes below ``chroot``.
+    groups history GROUP -o json', named after its group. Several directories belong to one ensemble. ``source`` names
+    it (default: the first directory's name); its znodes are below ``chroot``.
 
     Raises :class:`NotFound` for a path that does not exist, :class:`MalformedValue` for a file of another kind.
     """

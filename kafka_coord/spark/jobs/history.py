@@ -1,4 +1,4 @@
-"""The job ``history``, a batch: the causes of a coordinator's decisions, and what they cost."""
+"""The batch job ``history``: why coordinators made their decisions, and what they cost."""
 
 from __future__ import annotations
 
@@ -56,7 +56,6 @@ class HistoryReport:
 
 
 def write_history(spark: SparkSession, evidence: Evidence, output: str) -> HistoryReport:
-    """Analyses the evidence."""
     counts = {
         "decisions": len(evidence.decisions),
         "holds": len(evidence.holds),
@@ -111,8 +110,8 @@ def _rebalances(decisions: DataFrame) -> DataFrame:
 
 
 def _without_owner(holds: DataFrame) -> DataFrame:
-    """The gaps from the end of a hold to the beginning of the next, if nobody held the partition already. The last hold
-    of a partition has no successor and counts as not taken up.
+    """The gaps between the end of a hold and the beginning of the next; 0 if the next had already begun. The last hold
+    of a partition has no successor: it counts as not taken up.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f

@@ -1,4 +1,4 @@
-"""Publishes results all at once: parquet data sets in a directory that gets its final name when all are written."""
+"""Publishes results atomically: parquet data sets in a directory that is renamed when all of them are written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KEPT = 5
 
 
 class Results:
-    """Results being written: in a draft at first, and in ``directory`` after the end of the block."""
+    """Results that are being written into a draft. The draft becomes ``directory`` at the end of the block."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -53,7 +53,7 @@ def publishing(root: Path, order: str = "") -> Iterator[Results]:
 
 def last_published(root: Path, advice: str) -> tuple[Path, Mapping[str, Any]]:
     """The last results, and their summary. Raises :class:`NotFound` with ``advice`` if there are none, and
-    :class:`MalformedValue`.
+    :class:`MalformedValue` for a damaged summary.
     """
     there = _published(root)
     if not there:

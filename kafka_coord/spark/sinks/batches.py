@@ -40,7 +40,7 @@ def exactly_once(group: str, write: Callable[[Batch], None], done: Callable[[], 
 
     ``done`` reads the offsets stored in the place that ``write`` writes to. The effect is exactly once if ``write``
     stores ``batch.ranges`` in the same transaction as its effect. If several applications share the group, that
-    transaction must also fail when another application has stored any of the ranges meanwhile.
+    transaction must also fail when another application has stored any of the ranges.
     """
     legal("group", group)
 

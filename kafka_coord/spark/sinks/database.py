@@ -1,7 +1,7 @@
 """A database table that holds every record once: one transaction stores the rows and their offsets.
 
 It uses a DB-API 2 connection to SQLite or PostgreSQL, which a function of the caller opens. The offsets are in the
-table ``kafka_coord_offsets`` beside the rows, one row for each contiguous range of a partition.
+table ``kafka_coord_offsets``, one row for each contiguous range of a partition.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class DatabaseTable:
     def _write(self, batch: Batch) -> None:
         names = batch.rows.columns
         if wrong := [name for name in names if not _IDENTIFIER.fullmatch(name)]:
-            raise SettingsError(f"column {wrong[0]!r} of the batch is no legal database column: give it an alias")
+            raise SettingsError(f"column {wrong[0]!r} of the batch is not a legal column name: give it an alias")
         columns = ", ".join(f'"{name}"' for name in names)
         marks = ", ".join("?" * len(names))
         at = [names.index(name) for name in ("topic", "partition", "offset")]
@@ -90,7 +90,7 @@ class DatabaseTable:
         return OffsetRanges.of((str(t), int(p), int(first), int(end)) for t, p, first, end in rows)
 
     def _note(self, statements: _Statements, ranges: OffsetRanges) -> None:
-        """Extends the range that ends where a new one begins; inserts the others."""
+        """Extends a stored range if a new one begins at its end; otherwise inserts the new range."""
         for topic, partition, start, end in ranges.rows():
             key = (self._table, self._group, topic, partition)
             if statements.one(_GROW, (end, *key, start)).rowcount == 0:
@@ -155,7 +155,7 @@ def _dialect(connection: Any) -> _Dialect:
         return _SQLITE
     if module in {"psycopg", "psycopg2", "pg8000"}:
         return _POSTGRESQL
-    raise SettingsError(f"connections of {module} are not supported: use sqlite3, psycopg, psycopg2 or pg8000")
+    raise SettingsError(f"{module} connections are not supported: use sqlite3, psycopg, psycopg2 or pg8000")
 
 
 def _plain(value: Any) -> Any:

@@ -31,7 +31,8 @@ def local_directory(path: str | os.PathLike[str]) -> Path:
 
 
 def create(target: Path, content: bytes) -> bool:
-    """Creates the file with all of its content at once, durably. False: the file exists already and is unchanged."""
+    """Creates the file with all of its content in one step, durably. Returns false if the file already exists, and
+    leaves it unchanged."""
     draft = _draft(target, content)
     try:
         os.link(draft, target)
@@ -55,7 +56,7 @@ def replace(target: Path, content: bytes) -> None:
 
 
 def make_durable(files: Iterable[Path]) -> None:
-    """Makes files that another process wrote durable, with their names. Raises FileNotFoundError."""
+    """Makes the content and the names of files that another process wrote durable. Raises FileNotFoundError."""
     folders: set[Path] = set()
     for file in files:
         sync(file)
@@ -78,7 +79,7 @@ def newest_s(folder: Path) -> float:
     newest = 0.0
     for where, _, names in os.walk(folder):
         for name in (".", *names):
-            with contextlib.suppress(FileNotFoundError):  # a writer may rename its files meanwhile
+            with contextlib.suppress(FileNotFoundError):  # a writer may rename its files in the meantime
                 newest = max(newest, os.stat(os.path.join(where, name)).st_mtime)
     return newest
 

@@ -16,7 +16,7 @@ _STATE = "state.json"
 
 
 class CommitConflict(Exception):
-    """Another writer committed first. ``state`` is the table's present state."""
+    """Another writer committed first. ``state`` is the table's current state."""
 
     def __init__(self, state: TableState) -> None:
         super().__init__(f"the table is at commit {state.number} already")
@@ -31,11 +31,11 @@ class TableLog:
         self._known = TableState()
 
     def load(self) -> TableState:
-        """The table's present state. Raises :class:`MalformedValue` for a log that cannot be read."""
+        """The table's current state. Raises :class:`MalformedValue` for a log that cannot be read."""
         first = self._known.number < 0
         state = self._refreshed(self._kept() if first else self._known)
         if first and (newest := self._newest()) > state.number:
-            state = self._refreshed(state)  # another writer may have committed it meanwhile
+            state = self._refreshed(state)  # another writer may have committed it in the meantime
             if newest > state.number:
                 raise MalformedValue(
                     str(self._folder / commit_name(state.number + 1)),

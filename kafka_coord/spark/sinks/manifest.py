@@ -1,4 +1,4 @@
-"""The metadata of a parquet table: its commits, and the state that they add up to. Pure.
+"""The metadata of a parquet table: its commits, and the state that results from them. Pure.
 
 ::
 
@@ -93,7 +93,6 @@ class TableState:
     pieces: tuple[Piece, ...] = ()
 
     def after(self, commit: Commit) -> TableState:
-        """The state after one more commit."""
         return replace(
             self,
             number=self.number + 1,
@@ -136,7 +135,6 @@ class TableState:
 
 
 def commit_name(number: int) -> str:
-    """The file name of a commit."""
     return f"{number:0{_DIGITS}d}.json"
 
 
@@ -148,5 +146,5 @@ def _load(content: bytes, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise MalformedValue(where, "not a JSON object")
     if value.get("version") != VERSION:
-        raise UnknownVersion(where, f"version {value.get('version')!r}; this release knows {VERSION}")
+        raise UnknownVersion(where, f"version {value.get('version')!r}; this release supports {VERSION}")
     return value

@@ -1,8 +1,9 @@
 """A parquet table that holds every record once. Any number of Spark applications may write it concurrently.
 
-An append first writes its rows aside, then commits them together with the offsets they cover in one file of the table's
-log. Spark may repeat a batch after a crash, perhaps cut differently, and another member of the group may have written
-the partition meanwhile; the append drops what the table already covers before it commits. Readers see only commits.
+An append first writes its rows to new files, then commits them together with their offsets, in one file of the table's
+log. After a crash, Spark may repeat a batch, perhaps with other limits, and another member of the group may have
+written the same records. So before it commits, an append drops the offsets that the table already covers. Readers see
+only commits.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ _DATA = "data"
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The outcome of a batch: the offsets it added, their ``rows``, and the ``repeated`` offsets the table had."""
+    """The outcome of a batch: the offsets it added, their ``rows``, and the ``repeated`` offsets that the table already
+    had."""
 
     ranges: OffsetRanges
     repeated: OffsetRanges
@@ -73,7 +75,7 @@ class TableWriter:
         return self._append(from_arrow_schema(rows.schema), write)
 
     def state(self) -> TableState:
-        """The table's present state: its pieces, rows and covered offsets."""
+        """The table's current state: its pieces, rows and covered offsets."""
         return self._log.load()
 
     def covered(self) -> OffsetRanges:
@@ -111,7 +113,7 @@ class TableWriter:
 
     def sweep(self, *, older_than_s: float = DAY_S) -> int:
         """Deletes the pieces of writers that crashed before they committed, if last written more than ``older_than_s``
-        ago. Choose more than any batch takes. Returns how many pieces it deleted."""
+        ago. Choose a time longer than any batch takes. Returns how many pieces it deleted."""
         state = self._log.load()
         named = {piece.name for piece in state.pieces}
         before = time.time() - older_than_s
@@ -213,7 +215,7 @@ class ParquetTable(TableWriter):
 
     def foreach_batch(self, transform: Callable[[DataFrame], DataFrame] | None = None) -> ForeachBatch:
         """A function for ``writeStream.foreachBatch``. ``transform`` is applied to each batch; it keeps the columns
-        topic, partition and offset, and may leave rows out or make several of one."""
+        topic, partition and offset, and may leave rows out or turn one into several."""
 
         def append(rows: DataFrame, _batch_id: int) -> None:
             self.append(transform(rows) if transform is not None else rows)
@@ -221,7 +223,7 @@ class ParquetTable(TableWriter):
         return append
 
     def append(self, rows: DataFrame) -> Appended:
-        """Appends a batch, without the rows whose offsets the table covers already. A batch covers each partition from
+        """Appends a batch, without the rows whose offsets the table already covers. A batch covers each partition from
         its lowest to its highest offset.
 
         The batch is computed once. If anything fails, such as a full disk or a lost worker, the table is unchanged.
@@ -231,7 +233,7 @@ class ParquetTable(TableWriter):
         return self._append(rows.schema, lambda folder: rows.write.parquet(folder.as_uri()))
 
     def read(self) -> DataFrame:
-        """The present rows; later commits do not change what this DataFrame reads."""
+        """The current rows; later commits do not change what this DataFrame reads."""
         return read_table(self._spark, self.path)
 
 
@@ -285,7 +287,7 @@ def _struct(schema: str) -> StructType:
 
 
 def _plain(schema: StructType) -> str:
-    """Names and types as JSON; nullability is no property of the table."""
+    """The schema as JSON, without nullability, which is not part of a table's schema."""
     return json.dumps(_nullable(schema.jsonValue()))
 
 

@@ -19,7 +19,7 @@ from confluent_kafka import TopicPartition as Position
 from kafka_coord.model import TopicPartition
 from tests.chaos.journal import ConsumerWriter
 from tests.chaos.member import AGAIN_S, run
-from tests.chaos.parts import Part
+from tests.chaos.parts import CONSUMER_PROTOCOL, Part
 
 log = logging.getLogger("kafka_coord.chaos.clients")
 
@@ -111,7 +111,7 @@ class Member:
             self._done.pop(TopicPartition(one.topic, one.partition), None)
         offsets = {TopicPartition(one.topic, one.partition): one.offset if one.offset >= 0 else None for one in found}
         self._journal.started(offsets, since)
-        (consumer.incremental_assign if self._incremental else consumer.assign)(found)
+        (consumer.incremental_assign if self._part.cooperative else consumer.assign)(found)
 
     def _on_revoke(self, consumer: Consumer, partitions: list[Position]) -> None:
         gone = [TopicPartition(one.topic, one.partition) for one in partitions]
@@ -127,14 +127,10 @@ class Member:
     def _give_up(self, consumer: Consumer, partitions: list[Position]) -> None:
         for one in partitions:
             self._done.pop(TopicPartition(one.topic, one.partition), None)
-        if self._incremental:
+        if self._part.cooperative:
             consumer.incremental_unassign(partitions)
         else:
             consumer.unassign()
-
-    @property
-    def _incremental(self) -> bool:
-        return self._part.strategy.startswith("cooperative")
 
 
 def _is_for_good(error: KafkaError) -> bool:
@@ -149,10 +145,8 @@ def _settings(part: Part, bootstrap: str) -> dict[str, Any]:
         "group.id": part.group,
         "client.id": part.name,
         "auto.offset.reset": "earliest",
-        "session.timeout.ms": part.session_timeout_ms,
-        "heartbeat.interval.ms": part.session_timeout_ms // 4,
+        **_protocol(part),
         "max.poll.interval.ms": 60_000,
-        "partition.assignment.strategy": part.strategy,
         "enable.auto.commit": not part.commit_every,
         "auto.commit.interval.ms": _AUTO_COMMIT_MS,
         "topic.metadata.refresh.interval.ms": 5_000,
@@ -162,6 +156,16 @@ def _settings(part: Part, bootstrap: str) -> dict[str, Any]:
         "log_level": 4,
     }
     return given | ({"group.instance.id": part.name} if part.static else {})
+
+
+def _protocol(part: Part) -> dict[str, Any]:
+    if part.protocol == CONSUMER_PROTOCOL:
+        return {"group.protocol": part.protocol, "group.remote.assignor": part.strategy}
+    return {
+        "session.timeout.ms": part.session_timeout_ms,
+        "heartbeat.interval.ms": part.session_timeout_ms // 4,
+        "partition.assignment.strategy": part.strategy,
+    }
 
 
 def work(part: Part, _zookeeper: str, bootstrap: str, journal: ConsumerWriter, stopping: threading.Event) -> None:

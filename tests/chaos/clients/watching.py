@@ -66,7 +66,7 @@ class ClientsWatch(Watch):
             self._committed(group)
 
     def _is_settled(self, found: ClientGroup) -> bool:
-        """Whether it is Stable with its present members, and one of them owns each partition."""
+        """Whether it is Stable with its current members, and one of them owns each partition."""
         members = [actor for actor in self._testbed.of("consumer") if actor.membership.group == found.group]
         owned = [tp for member in found.members for tp in member.owned]
         return (

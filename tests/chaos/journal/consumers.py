@@ -15,6 +15,9 @@ from tests.chaos.journal.records import Stretch, plain, stretches, stretches_of
 
 CONSUMERS = "consumers"
 
+CONFLUENT, JAVA = "confluent-kafka", "java"
+"""The kinds of consumers that are stock Kafka clients."""
+
 
 class Opened(NamedTuple):
     t: float
@@ -24,6 +27,8 @@ class Opened(NamedTuple):
     session_timeout_ms: int
     socket: bool = False
     """Whether it takes part without ZooKeeper."""
+    kind: str = ""
+    """What it is, in words."""
 
 
 class Started(NamedTuple):
@@ -99,12 +104,19 @@ class ConsumerWriter(Appending):
     """
 
     def __init__(
-        self, directory: Path, *, consumer: str, group: str, pid: int, session_timeout_ms: int, socket: bool = False
+        self,
+        directory: Path,
+        *,
+        consumer: str,
+        group: str,
+        pid: int,
+        session_timeout_ms: int,
+        socket: bool = False,
+        kind: str = "",
     ) -> None:
         super().__init__(directory / CONSUMERS / f"{consumer}.{pid}.jsonl")
-        self._write(
-            "opened", consumer=consumer, group=group, pid=pid, session_timeout_ms=session_timeout_ms, socket=socket
-        )
+        about = {"consumer": consumer, "group": group, "pid": pid, "session_timeout_ms": session_timeout_ms}
+        self._write("opened", **about, socket=socket, kind=kind)
 
     @classmethod
     def appending(cls, path: Path) -> Self:
@@ -147,7 +159,7 @@ class ConsumerWriter(Appending):
         """Call it after ``close()`` has returned."""
         self._write("closed")
 
-    def _write(self, kind: str, **value: Any) -> None:
+    def _write(self, kind: str, /, **value: Any) -> None:
         self.append({"t": time.monotonic(), "k": kind} | value)
 
 
@@ -163,6 +175,12 @@ class ConsumerJournal:
     lines: tuple[ConsumerLine, ...]
     torn: bool = False
     socket: bool = False
+    kind: str = ""
+
+    @property
+    def stock(self) -> bool:
+        """Whether it is a stock Kafka client."""
+        return self.kind.startswith((CONFLUENT, JAVA))
 
     @property
     def closed(self) -> bool:
@@ -194,6 +212,7 @@ def read_consumer(path: Path) -> ConsumerJournal | None:
         lines,
         torn=torn,
         socket=first.socket,
+        kind=first.kind,
     )
 
 
@@ -215,8 +234,8 @@ def _consumer_line(value: Mapping[str, Any]) -> ConsumerLine:
         case "rejoined":
             return Rejoined(t)
         case "opened":
-            socket = bool(value.get("socket", False))
-            return Opened(t, value["consumer"], value["group"], value["pid"], value["session_timeout_ms"], socket)
+            about = {name: value[name] for name in ("consumer", "group", "pid", "session_timeout_ms")}
+            return Opened(t, **about, socket=bool(value.get("socket", False)), kind=value.get("kind", ""))
         case "closed":
             return Closed(t)
         case other:

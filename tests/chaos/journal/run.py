@@ -56,7 +56,8 @@ class Setup:
 class Run:
     """``zookeeper_logs`` are the directories with ``version-2`` in them, of each server, relative to the run's;
     ``chroot`` is what the coordinator and Kafka keep their znodes below. ``started`` is monotonic, ``started_wall``
-    since 1970 (s). ``clients`` is ``kafka`` where all consumers are stock Kafka clients."""
+    since 1970 (s). ``clients`` is ``kafka`` where all consumers are stock Kafka clients, ``mixed`` where every group
+    has some."""
 
     seed: int
     minutes: float

@@ -80,6 +80,53 @@ def commits(records: Records) -> Ruling:
     )
 
 
+def commits_of_owners(records: Records) -> Ruling:
+    """Of managed groups, whose offsets are in ZooKeeper: no commit that a stock client asked for after the next owner
+    had been started is acknowledged. Another rule says that the next owner begins at no older commit."""
+    next_owners = {
+        (owner.process, book.partition, owner.begin): (book.where, other)
+        for book in records.books
+        for at, owner in enumerate(book.ownerships)
+        for other in book.ownerships[at + 1 : at + 2]
+        if owner.stock and other.process != owner.process
+    }
+    findings: list[ChaosFinding] = []
+    acknowledged = handovers = 0
+    for journal in read_consumers(records.directory):
+        for partition, attempt in attempts_of(journal) if journal.stock else ():
+            if attempt.acknowledged == NEVER:
+                continue
+            acknowledged += 1
+            where, other = next_owners.get((journal.path, partition, attempt.held), ("", None))
+            handovers += other is not None
+            if other is not None and attempt.sent > other.begin:
+                message = (
+                    f"the commit of {attempt.low} was acknowledged to {attempt.process}, which had asked for it "
+                    f"{attempt.sent - other.begin:.3f} s after {other} had been started"
+                )
+                findings.append(
+                    ChaosFinding(
+                        Rule.COMMITS,
+                        Severity.VIOLATION,
+                        where,
+                        message,
+                        (
+                            records.at(other.begin, f"{other.process}: started at {other.offset}"),
+                            records.at(attempt.sent, f"{attempt.process}: commits {attempt.low}"),
+                            records.at(attempt.acknowledged, f"{attempt.process}: acknowledged {attempt.low}"),
+                        ),
+                    )
+                )
+    return ruling(
+        Rule.COMMITS,
+        findings,
+        checked=f"{acknowledged:,} acknowledged commits of a partition by stock clients, {handovers:,} of them by an "
+        "owner that another process followed",
+        exercised=handovers > 0,
+        figures={"acknowledged": acknowledged, "handed_over": handovers},
+    )
+
+
 def _stories(records: Records) -> tuple[dict[Where, _Story], dict[int, int]]:
     """Also returns the number of records that the log's reader missed, by partition of the log. Without a recorded log
     there are no stories."""

@@ -92,7 +92,7 @@ class Records:
             journal = read_consumer(path)
             if journal is not None:
                 killed_at = self._killed.get((journal.consumer, journal.pid))
-                life = life_of(journal, killed_at, self.until, stock=self.run.clients == "kafka")
+                life = life_of(journal, killed_at, self.until, stock=journal.stock or self.run.clients == "kafka")
                 life.journal = replace(journal, lines=(journal.lines[0], journal.lines[-1]))
                 yield life
 

@@ -157,6 +157,13 @@ class Cause:
 SHARED_ROLES = ("zookeeper", "serve", "kafka")
 
 
+def of_session(fault: Fault, consumer: str, roles: Sequence[str] = SHARED_ROLES) -> bool:
+    """Whether it can end the session of this consumer: a fault of its own, or of what serves it, which has one of the
+    ``roles``. By default it is a stock client: the instance beside the broker that leads its group's log partition
+    keeps the session."""
+    return (fault.role == "consumer" and fault.name == consumer) or fault.role in roles
+
+
 def cause_of(
     faults: Sequence[Fault], *, consumer: str, in_group: Callable[[str], bool], group: str, lost: bool
 ) -> Cause:

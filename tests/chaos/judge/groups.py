@@ -9,7 +9,7 @@ from statistics import median
 
 from tests.chaos.journal import Kind, Usage
 from tests.chaos.judge.evidence import Records
-from tests.chaos.judge.faults import CRASHES
+from tests.chaos.judge.faults import CRASHES, SHARED_ROLES, of_session
 from tests.chaos.judge.findings import ChaosFinding, Rule, Ruling, Severity, ruling
 from tests.chaos.judge.ownership import Ending
 
@@ -96,7 +96,7 @@ def no_leaks(records: Records) -> Ruling:
     most = {"threads": 0, "descriptors": 0, "rss_bytes": 0}
     # The third-party consumer runs a Kafka client per partition, so its resources depend on its partitions.
     foreign = {f"consumer:{one.name}" for one in records.run.consumers if one.kind.startswith("third-party")}
-    clients = len(records.run.consumers) + len(records.of(Kind.JOIN)) if records.run.clients == "kafka" else 0
+    clients = len(records.run.consumers) + len(records.of(Kind.JOIN)) if records.run.clients != "library" else 0
     of_clients = clients * _OF_A_CLIENT
     for (target, pid), samples in by_process.items():
         if len(samples) < _WARM_SAMPLES + 2 * _SAMPLES or target in foreign:
@@ -207,7 +207,7 @@ def _znodes(records: Records, samples: list[Usage]) -> list[ChaosFinding]:
 
 def explained(records: Records) -> Ruling:
     """A membership is lost only if there was a fault of the consumer, its link or ZooKeeper, or, for a consumer without
-    ZooKeeper, of a coordinator.
+    ZooKeeper, of a coordinator, or, for a stock client, of a broker.
     """
     findings: list[ChaosFinding] = []
     losses = 0
@@ -216,16 +216,12 @@ def explained(records: Records) -> Ruling:
             if t > records.until:
                 continue  # all consumers are stopped then; a query may leave with a planned micro-batch
             losses += 1
-            name = life.journal.consumer
+            name, journal = life.journal.consumer, life.journal
+            serving = SHARED_ROLES if journal.stock else ("zookeeper", "serve") if journal.socket else ("zookeeper",)
             why = [
                 fault
                 for fault in records.faults.under_way(t)
-                if fault.kind in CRASHES | {Kind.STOP, Kind.RESET_CONNECTIONS}
-                and (
-                    (fault.role == "consumer" and fault.name == name)
-                    or fault.role == "zookeeper"
-                    or (life.journal.socket and fault.role == "serve")
-                )
+                if fault.kind in CRASHES | {Kind.STOP, Kind.RESET_CONNECTIONS} and of_session(fault, name, serving)
             ]
             if not why:
                 findings.append(
@@ -241,16 +237,15 @@ def explained(records: Records) -> Ruling:
 
 
 def unmoved(records: Records) -> Ruling:
-    """No partition is revoked and given back to the same consumer, except in an eager group, or under a fault: the
+    """No partition is revoked and given back to the same consumer, except to an eager one, or under a fault: the
     consumer that was to receive it may have died meanwhile.
     """
-    eager = {group.name for group in records.run.groups if any("eager" in kind for kind in group.members)}
     findings: list[ChaosFinding] = []
     stops = 0
     for book in records.books:
-        if book.group in eager:
-            continue
         for before, after in zip(book.ownerships, book.ownerships[1:], strict=False):
+            if before.eager:
+                continue
             stops += before.ending is Ending.STOPPED
             if before.ending is Ending.STOPPED and not before.lost_after_stop and after.process == before.process:
                 excused = records.faults.under_way(before.end, after.begin)
@@ -286,7 +281,7 @@ def complete(records: Records) -> Ruling:
             Rule.COMPLETE,
             Severity.EXCEPTION if event.detail.get("own_check") else Severity.VIOLATION,
             event.target,
-            f"it ended by itself with exit code {event.detail.get('exit_code')}"
+            f"it ended unexpectedly with exit code {event.detail.get('exit_code')}"
             + (f", by ZooKeeper's own check: {own}" if (own := event.detail.get("own_check")) else ""),
             (records.at(event.t, "found gone"),),
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.chaos.journal import Event, Phase, Run
 from tests.chaos.judge import failovers, groups, reading
-from tests.chaos.judge.commits import commits
+from tests.chaos.judge.commits import commits, commits_of_owners
 from tests.chaos.judge.cost import Cost, costs
 from tests.chaos.judge.evidence import Records
 from tests.chaos.judge.findings import Ruling, Status
@@ -88,6 +88,7 @@ def _of_library(records: Records) -> tuple[Ruling, ...]:
         reading.one_owner(records),
         reading.repeats(records),
         reading.order(records),
+        *([commits_of_owners(records)] if records.run.clients == "mixed" else []),
         *([tables(records)] if (records.directory / TABLES).is_dir() else []),
         groups.convergence(records),
         failovers.clean(records),
@@ -98,5 +99,6 @@ def _of_library(records: Records) -> tuple[Ruling, ...]:
         groups.no_leaks(records),
         groups.no_spin(records),
         audit,
+        *([failovers.audited_groups_log(records)] if records.run.clients == "mixed" else []),
         groups.complete(records),
     )

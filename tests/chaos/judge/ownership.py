@@ -11,6 +11,7 @@ from kafka_coord.model import TopicPartition
 from tests.chaos.journal import (
     Closed,
     Committed,
+    Committing,
     ConsumerJournal,
     Handed,
     Lost,
@@ -50,7 +51,8 @@ class Ownership:
     """One consumer's hold on one partition, from a start to its end.
 
     ``offset`` is where it was told to begin (None: unknown). ``lost_after_stop``: the membership was lost right after
-    the stop, so the stop was perhaps never acknowledged. ``stray`` are records handed out after the end.
+    the stop, so the stop was perhaps never acknowledged. ``stray`` are records handed out after the end. ``stock``:
+    a stock Kafka client. ``eager``: it gives up everything whenever its share changes.
     """
 
     group: str
@@ -66,6 +68,10 @@ class Ownership:
     handed: list[HandOut] = field(default_factory=list)
     stray: list[HandOut] = field(default_factory=list)
     commits: list[tuple[float, int]] = field(default_factory=list)
+    stock: bool = False
+    eager: bool = False
+    asked: set[int] = field(default_factory=set)
+    """The offsets that a stock client asked to commit; of one that commits automatically, those that it may have."""
 
     @property
     def given(self) -> tuple[HandOut, ...]:
@@ -90,7 +96,21 @@ class Ownership:
     @property
     def crashed(self) -> bool:
         """Whether it ended in a way that lets the next owner read uncommitted records again."""
-        return self.lost_after_stop or self.ending in {Ending.LOST, Ending.DIED, Ending.CLOSED}
+        if self.lost_after_stop or self.ending in {Ending.LOST, Ending.DIED, Ending.CLOSED}:
+            return True
+        # A stock client gives up its partitions even if nobody acknowledges its last commit.
+        return (
+            self.stock
+            and self.ending is Ending.STOPPED
+            and bool(self.handed)
+            and self.handed[-1].end > self.committed()
+        )
+
+    def committed(self, by: float = float("inf")) -> int:
+        """The acknowledged commit that its next owner must not begin before, as of that time; -1 if there is none. A
+        stock client may send an older commit again after a newer one."""
+        known = [offset for t, offset in self.commits if t <= by]
+        return (known[-1] if self.stock else max(known)) if known else -1
 
     def __str__(self) -> str:
         return f"{self.consumer} (pid {self.pid})"
@@ -143,6 +163,8 @@ class _Telling:
                     self._end(partitions, t, Ending.STOPPED)
                 case Lost(t, partitions):
                     self._lost(t, partitions)
+                case Committing(_, offsets):
+                    self._asked(offsets)
                 case Committed(t, offsets):
                     self._committed(t, offsets)
                 case Closed(t):
@@ -151,6 +173,9 @@ class _Telling:
                     pass
         if self._held:
             self._end_of_process(died, until)
+        if self._stock and not any(isinstance(line, Committing) for line in journal.lines):
+            for one in self._life.ownerships:
+                one.asked.update(out.end for out in one.handed)
         return self._life
 
     def _end_of_process(self, died: float | None, until: float) -> None:
@@ -170,6 +195,7 @@ class _Telling:
             if partition in self._held:  # "a partition you have already is left as it is"
                 continue
             ownership = Ownership(journal.group, partition, journal.consumer, journal.path, journal.pid, t, offset)
+            ownership.stock, ownership.eager = self._stock, "eager" in journal.kind.split(", ")
             self._held[partition] = ownership
             self._life.ownerships.append(ownership)
 
@@ -208,6 +234,12 @@ class _Telling:
             self._life.misplaced.append(
                 Misplaced(journal.consumer, journal.group, journal.path, run.partition, hand_out)
             )
+
+    def _asked(self, offsets: Mapping[TopicPartition, int]) -> None:
+        for partition, offset in offsets.items():
+            ownership = self._held.get(partition) or self._before.get(partition)
+            if ownership is not None:
+                ownership.asked.add(offset)
 
     def _committed(self, t: float, offsets: Mapping[TopicPartition, int]) -> None:
         for partition, offset in offsets.items():

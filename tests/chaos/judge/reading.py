@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from kafka_coord.model import TopicPartition
 from tests.chaos.journal import Group, Kind
 from tests.chaos.judge.evidence import Book, Records, Span, merged, without
+from tests.chaos.judge.faults import CRASHES, SHARED_ROLES, of_session
 from tests.chaos.judge.findings import ChaosFinding, Evidence, Rule, Ruling, Severity, ruling
 from tests.chaos.judge.ownership import Ending, HandOut, Ownership
 
@@ -125,7 +126,7 @@ def one_owner(records: Records) -> Ruling:
 
 
 def _overlap(records: Records, book: Book, owner: Ownership, other: Ownership, late: list[HandOut]) -> ChaosFinding:
-    why = _ended_by_others(records, owner, other, late[-1].since)
+    why = _ended_by_others(records, owner, other, late[-1].since) or _hears_late(records, owner, late[-1].since)
     message = (
         f"{owner} handed out {sum(out.end - out.first for out in late)} records in {late[-1].t - other.begin:.3f} s "
         f"after {other} had been started on it"
@@ -169,6 +170,16 @@ def _ended_by_others(records: Records, owner: Ownership, other: Ownership, until
     return ""
 
 
+def _hears_late(records: Records, owner: Ownership, until: float) -> str:
+    """A stock client learns from its coordinator that its session has ended, and hands out records until then. That
+    excuses nobody who had everything acknowledged at its stop, and nothing without a fault."""
+    if not owner.stock or not owner.crashed:
+        return ""
+    faults = records.faults.under_way(until)
+    ends = any(fault.kind in CRASHES | {Kind.STOP} and of_session(fault, owner.consumer) for fault in faults)
+    return "its session had ended, and a stock client hears of that late" if ends else ""
+
+
 def repeats(records: Records) -> Ruling:
     """If an owner begins before the position of earlier owners, each of those lost the partition without a clean stop.
     No owner begins before an acknowledged commit. The rule starts afresh after an operator's reset.
@@ -187,13 +198,16 @@ def repeats(records: Records) -> Ruling:
             earlier = [one for one in book.ownerships[:at] if one.begin >= since and one.position is not None]
             ahead = [one for one in earlier if (one.position or 0) > owner.first]
             for one in ahead:
-                if not one.crashed and not _ended_by_others(records, one, owner):
+                if _sent_again(records, one, owner):
+                    again = f"whose client may have sent its commit of {owner.first} again after a newer one"
+                    findings.append(_twice(records, book, owner, one, again, Severity.WARNING))
+                elif not one.crashed and not _ended_by_others(records, one, owner):
                     findings.append(
                         _twice(records, book, owner, one, f"which gave it up cleanly at {one.position} ({one.ending})")
                     )
             for one in earlier:
-                committed = max((offset for t, offset in one.commits if t <= owner.begin), default=-1)
-                if committed > owner.first:
+                committed = one.committed(by=owner.begin)
+                if committed > owner.first and not _sent_again(records, one, owner):
                     findings.append(_twice(records, book, owner, one, f"which had committed {committed} before that"))
     return ruling(
         Rule.REPEATS,
@@ -204,10 +218,26 @@ def repeats(records: Records) -> Ruling:
     )
 
 
-def _twice(records: Records, book: Book, owner: Ownership, before: Ownership, what: str) -> ChaosFinding:
+def _sent_again(records: Records, one: Ownership, owner: Ownership) -> bool:
+    """Whether a stock client may have sent an older commit again, after a newer one was acknowledged: librdkafka does
+    so while its coordinator changes (docs/kafka-clients.md). No coordinator can tell that from a new commit."""
+    if not one.stock or owner.first not in one.asked or one.committed(by=owner.begin) <= (owner.first or 0):
+        return False
+    faults = records.faults.under_way(one.begin, owner.begin)
+    return any(fault.role in SHARED_ROLES or fault.kind == Kind.LEADERS_MOVED for fault in faults)
+
+
+def _twice(
+    records: Records,
+    book: Book,
+    owner: Ownership,
+    before: Ownership,
+    what: str,
+    severity: Severity = Severity.VIOLATION,
+) -> ChaosFinding:
     return ChaosFinding(
         Rule.REPEATS,
-        Severity.VIOLATION,
+        severity,
         book.where,
         f"{owner} began at {owner.first}, after {before}, {what}",
         (
@@ -271,7 +301,6 @@ def _done_already(records: Records, book: Book, owner: Ownership, out: HandOut) 
 
 
 def _commits_out_of_order(records: Records, book: Book, owner: Ownership) -> Iterator[ChaosFinding]:
-    of_clients = records.run.clients == "kafka"  # another rule judges their order, by the groups log
     given = iter(owner.handed)
     out = next(given, None)
     position, furthest = owner.offset, -1
@@ -280,7 +309,7 @@ def _commits_out_of_order(records: Records, book: Book, owner: Ownership) -> Ite
             position = out.end
             out = next(given, None)
         wrong = ""
-        if offset < furthest and not of_clients:
+        if offset < furthest and not owner.stock:  # of stock clients, another rule judges the order
             wrong = f"committed {offset} after it had committed {furthest}"
         elif position is not None and offset > position:
             wrong = f"committed {offset}, although records were given only up to {position}"

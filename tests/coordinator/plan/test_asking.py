@@ -107,7 +107,7 @@ def test_evicting_one_that_is_away_gives_up_its_place(world):
 
     world.check_settled(world.settle())
 
-    assert answer(world, request) == ("done", "c2 was gone already; its place is no longer kept")
+    assert answer(world, request) == ("done", "c2 was already gone; its place is no longer kept")
     assert str(world.ledgers["c1"].owned) == "flights[0-7]"
 
 

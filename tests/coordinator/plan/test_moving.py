@@ -79,7 +79,7 @@ def test_a_member_that_joins_is_started_only_once_the_others_stopped(world):
 
     world.obey("c2")
     decided = world.look()
-    assert "waiting for c3 to start" in decided.summary
+    assert "waiting for c3 to start all of flights[3]" in decided.summary
     assert str(world.ledgers["c3"].owned) == "flights[3]", "one start is outstanding: the next waits for it"
 
     world.obey("c3")
@@ -207,6 +207,16 @@ def test_a_member_that_returns_within_its_grace_gets_its_own_back_and_nobody_mov
     world.check_settled(world.settle())
     assert world.assignment is not None
     assert world.assignment.generation == 1
+
+
+def test_the_place_that_is_kept_is_the_one_the_member_asked_for_last(world):
+    settled(world, "c1", "c2", rejoin_grace_ms=10_000)
+    changed = replace(world.members["c2"], subscription=Subscription.to(["flights", "planes"]))
+    world.members["c2"] = changed
+
+    world.check_settled(world.settle())
+
+    assert world.ledgers["c2"].place == changed
 
 
 def test_when_its_grace_ends_its_partitions_go_to_the_others(world):
@@ -428,7 +438,7 @@ def test_what_is_no_command_is_left_alone_and_reported(world):
     decided = world.look()
 
     assert decided.steps == ()
-    assert "ignoring znodes that are no commands in the channel of c2" in decided.summary
+    assert "ignoring znodes that are not commands in the channel of c2" in decided.summary
 
 
 def test_the_last_member_leaves_and_the_group_is_empty(world):

@@ -145,7 +145,7 @@ def test_evicting_one_that_is_gone_and_left_a_broken_ledger_is_no_mistake(world)
     world.look()
 
     answer = world.answer_to(request)
-    assert (answer.result, answer.message) == ("done", "c2 was gone already; what it left behind is removed")
+    assert (answer.result, answer.message) == ("done", "c2 was already gone; its remains are removed")
     assert sorted(world.ledgers) == ["c1"]
 
 
@@ -341,7 +341,7 @@ def test_a_target_scattered_by_many_moves_is_made_afresh_before_it_is_too_large(
 
     target = next(step for step in decided.steps if isinstance(step, SetTarget)).assignment
     assert len(dump(target.to_json())) < 1000
-    assert "so it was computed afresh" in decided.summary
+    assert "so it was computed from scratch" in decided.summary
 
 
 def test_reasons_stay_short_however_much_changed(world):

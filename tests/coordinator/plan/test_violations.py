@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from kafka_coord.coordinator.plan.invariants import violations, violations_of_ledgers
 from kafka_coord.coordinator.steps import GroupState, Plan, SetTarget, Step, WriteLedgerAndCommands
-from kafka_coord.model import Ledger, PartitionSet, Pause, StartFetcher, StartPoint, StopFetcher
+from kafka_coord.model import Ledger, Mode, PartitionSet, Pause, StartFetcher, StartPoint, StopFetcher
+from tests.coordinator.plan.invariants import violations, violations_of_ledgers
 from tests.coordinator.plan.world import World
 
 
@@ -142,6 +142,15 @@ def test_a_paused_group_is_not_moved() -> None:
     paused = replace(world.observe(), pause=Pause(by="op"))
     assert "a paused group gets a new target" in violations(paused, plan)
     assert "a member of a paused group gets a command: c1" in violations(paused, plan)
+
+
+def test_an_eager_member_is_not_started_while_another_owns_something_from_before() -> None:
+    world, plan = handing_over()
+    observed = world.observe()
+    eager = {consumer: replace(member, mode=Mode.EAGER) for consumer, member in observed.members.items()}
+    behind = ledger_of("c1", lambda step: replace(step, ledger=replace(step.ledger, generation=1)))
+    found = violations(replace(observed, members=eager), changed(plan, behind))
+    assert "2: eager c2 is told to start while c1 owns flights[0-2] from before" in found, found
 
 
 def test_an_unreadable_offset_is_started_by_nobody() -> None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 
 from kafka_coord.coordinator.assignors import built_in_assignors
 from kafka_coord.coordinator.plan import plan
-from kafka_coord.coordinator.plan.invariants import violations, violations_of_ledgers
 from kafka_coord.coordinator.steps import (
     AnswerRequest,
     DeleteOffsets,
@@ -48,6 +47,7 @@ from kafka_coord.model import (
 )
 from kafka_coord.model.json_fields import MAX_VALUE_BYTES, dump, load
 from kafka_coord.zk import layout
+from tests.coordinator.plan.invariants import violations, violations_of_ledgers
 
 GROUP = "g"
 ASSIGNORS = built_in_assignors()

@@ -12,18 +12,24 @@ from typing import Any
 import pytest
 
 from kafka_coord.classic_groups.machine import GroupLimits
+from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaCluster, KafkaSettings
+from kafka_coord.dev.cluster.leadership import move_leadership
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.frontends.kafka.listener import KafkaListener
-from kafka_coord.grouplog.term import PARTITIONS
+from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.zk import connect, layout
 from kafka_coord.zk.instance import InstanceRegistration
 from kafka_coord.zk.store import Store
 from tests.cli.running import Run, run
+from tests.coordinator.harness import FAST
 from tests.frontends.kafka.java import KafkaTools, kafka_tools
 from tests.waiting import eventually
 
 LIMITS = GroupLimits(initial_rebalance_delay_s=0)
+ELECTED = 1
+"""The broker id of the elected coordinator."""
 
 
 @dataclass
@@ -46,11 +52,29 @@ class Front:
         """The broker beside the instance that coordinates the groups of this partition of the log."""
         return next(iter(self.listeners.values())).instances.leaders[partition]
 
-    def start(self, broker_id: int) -> KafkaListener:
+    def start(self, broker_id: int, **options: Any) -> KafkaListener:
         broker = self.cluster.broker(broker_id)
         at, behind = f"127.0.0.1:{broker.instance_port}", f"127.0.0.1:{broker.listener_port}"
-        self.listeners[broker_id] = KafkaListener(at, behind, self.store, broker_id, group_limits=LIMITS)
+        self.listeners[broker_id] = KafkaListener(at, behind, self.store, broker_id, group_limits=LIMITS, **options)
         return self.listeners[broker_id]
+
+    @property
+    def of_elected(self) -> Mapping[str, str]:
+        """The endpoints of the elected coordinator's instance, which it publishes by itself."""
+        return {"kafka": self.listeners[ELECTED].address}
+
+    @property
+    def others(self) -> dict[int, KafkaListener]:
+        """The listeners of the other instances."""
+        return {number: one for number, one in self.listeners.items() if number != ELECTED}
+
+    def move(self, group: str) -> None:
+        """Moves the group to another instance."""
+        partition = partition_of(group)
+        _, leader = move_leadership(self.store, self.brokers, TOPIC, partition)
+        eventually(lambda: self.listeners[leader].managed.knows(group), within_s=60)
+        others = [one for broker, one in self.listeners.items() if broker != leader]
+        eventually(lambda: not any(one.managed.knows(group) for one in others), within_s=60)
 
     def stop(self, broker_id: int) -> None:
         self.listeners.pop(broker_id).close()
@@ -83,11 +107,37 @@ def tools() -> Iterator[KafkaTools]:
         yield made
 
 
+@contextlib.contextmanager
+def elected(front: Front, endpoints: Mapping[str, str]) -> Iterator[CoordinatorService]:
+    """A coordinator that wants to be elected, once it is registered."""
+    made = CoordinatorService(front.store, ELECTED, endpoints, FAST)
+    made.start()
+    try:
+        assert made.wait_registered(15)
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture(scope="module")
+def service(front: Front) -> Iterator[CoordinatorService]:
+    """The elected coordinator."""
+    with elected(front, {}) as made:
+        eventually(lambda: made.leads)
+        yield made
+
+
 @pytest.fixture(scope="module")
 def coord(front: Front) -> Iterator[Run]:
     """Operators' commands on the cluster."""
     with published(front.store, front.listeners):
         yield partial(run, zookeeper=front.cluster.zookeeper)
+
+
+def described(coord: Run, group: str) -> tuple[str, dict[int, int]]:
+    """The group's kind and its committed offsets by partition, as an operator sees them."""
+    found = coord("groups", "describe", group, "-o", "json").json()
+    return found["kind"], {one["partition"]: one["committed_offset"] for one in found["offsets"]}
 
 
 def _cluster(directory: Path, zookeeper: str, settings: KafkaSettings) -> KafkaCluster:

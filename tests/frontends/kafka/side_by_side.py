@@ -7,16 +7,19 @@ group. The answers are recorded with comparable member ids, group ids and times.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.wire.compiler import Record
+from kafka_coord.wire.consumer_protocol import encoded_subscription
 from kafka_coord.wire.messages import message
 
-SUBSCRIPTION = b"\x00\x00\x00\x00\x00\x01\x00\x06groups\xff\xff\xff\xff"
-"""ConsumerProtocolSubscription 0 of the one topic ``groups``, without user data."""
+SUBSCRIPTION = encoded_subscription("groups")
+INCOMPARABLE = {"throttle_time_ms", "heartbeat_interval_ms", "node_id", "host", "port", "error_message", "client_host"}
+"""Fields that naturally differ."""
 
 
 @dataclass
@@ -70,7 +73,7 @@ class Side:
         if isinstance(value, Record):
             shown = []
             for name in value._fields:
-                if name in {"throttle_time_ms", "node_id", "host", "port", "error_message", "client_host"}:
+                if name in INCOMPARABLE:
                     continue
                 shown.append(f"{name}={self.plain(getattr(value, name))}")
             return f"{type(value).__name__}({', '.join(shown)})"
@@ -155,16 +158,20 @@ class Side:
             given |= {"generation_id_or_member_epoch": joined.generation_id, "member_id": joined.member_id}
         return await self.ask("OffsetCommit", version, **{**given, **fields})
 
-    async def offsets(self, version: int = 7, partitions: tuple[int, ...] | None = (0, 1), **fields: Any) -> Any:
-        form = message("OffsetFetchRequest")
+    async def offsets(
+        self, version: int = 7, partitions: tuple[int, ...] | None = (0, 1), member: Any = None, **fields: Any
+    ) -> Any:
+        """``member``: the request names this member and its epoch, as it can from version 9 on."""
+        form, topic = message("OffsetFetchRequest"), fields.pop("topic", self.topic)
         if version >= 8:
-            topic = form.struct("OffsetFetchRequestTopics")(name=self.topic, partition_indexes=partitions or ())
+            wanted = form.struct("OffsetFetchRequestTopics")(name=topic, partition_indexes=partitions or ())
+            who = {} if member is None else {"member_id": member.member_id, "member_epoch": member.generation_id}
             asked = form.struct("OffsetFetchRequestGroup")(
-                group_id=self.group, topics=None if partitions is None else (topic,)
+                group_id=self.group, topics=None if partitions is None else (wanted,), **who
             )
             return await self.ask("OffsetFetch", version, groups=(asked,), **fields)
-        topic = form.struct("OffsetFetchRequestTopic")(name=self.topic, partition_indexes=partitions or ())
-        given = {"group_id": self.group, "topics": None if partitions is None else (topic,)}
+        wanted = form.struct("OffsetFetchRequestTopic")(name=topic, partition_indexes=partitions or ())
+        given = {"group_id": self.group, "topics": None if partitions is None else (wanted,)}
         return await self.ask("OffsetFetch", version, **{**given, **fields})
 
     async def leave(self, joined: Any, version: int = 1, **fields: Any) -> Any:
@@ -180,24 +187,29 @@ class Side:
         return await self.ask("DescribeGroups", version, groups=(self.group,))
 
 
-Play = Callable[[Side], Awaitable[Any]]
+Play = Callable[[Any], Awaitable[Any]]
 
 
 async def both(
-    play: Play, kafka: tuple[str, int], ours: tuple[str, int], name: str, topic: str
-) -> tuple[list[str], list[str]]:
-    """Kafka's answers, and this project's."""
-    sides = [Side(kafka, name, topic), Side(ours, name, topic)]
+    play: Play,
+    kafka: tuple[str, int],
+    ours: tuple[str, int],
+    name: str,
+    topic: str,
+    kind: type[Side] = Side,
+    at_once: asyncio.Semaphore | None = None,
+) -> tuple[Any, Any]:
+    """Kafka's side of the play, and this project's. ``at_once`` limits how many plays run at once on each."""
 
-    async def run(side: Side) -> list[str]:
-        try:
-            await side.find()
-            await play(side)
-        finally:
-            for connection in side.open:
-                connection.close()
-            await asyncio.gather(*side.held, return_exceptions=True)
-        return side.heard
+    async def run(side: Side) -> Side:
+        async with at_once or contextlib.nullcontext():
+            try:
+                await side.find()
+                await play(side)
+            finally:
+                for connection in side.open:
+                    connection.close()
+                await asyncio.gather(*side.held, return_exceptions=True)
+            return side
 
-    theirs, own = await asyncio.gather(*(run(side) for side in sides))
-    return theirs, own
+    return tuple(await asyncio.gather(run(kind(kafka, name, topic)), run(kind(ours, name, topic))))

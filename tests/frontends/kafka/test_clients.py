@@ -52,7 +52,8 @@ def test_a_group_consumes_everything_once_through_joins_and_leaves(consumer: Cal
     first, second = consumer(group), consumer(group)
     found = read([first, second], RECORDS)
     assert sorted(found) == list(range(RECORDS))
-    eventually(lambda: first.poll(0.05) or len(first.assignment()) == len(second.assignment()) == PARTITIONS // 2)
+    polled = (one.poll(0.05) for one in itertools.cycle([first, second]))
+    eventually(lambda: next(polled) or len(first.assignment()) == len(second.assignment()) == PARTITIONS // 2)
 
     first.close()
 

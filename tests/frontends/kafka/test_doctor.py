@@ -165,7 +165,7 @@ def test_a_group_with_members_in_both_coordinators(front: Front) -> None:
     there.subscribe([name])
     eventually(lambda: there.poll(0.05) or there.assignment())
     (found,) = bad(front)
-    assert found.what == "group in-both has 1 members in the brokers' own coordinator, but is also coordinated here"
+    assert found.what == "group in-both has 1 members in the brokers' own coordinator, but is client-assigned here"
     assert "stop the clients whose bootstrap.servers names brokers" in found.todo
     there.close()
     assert not bad(front)

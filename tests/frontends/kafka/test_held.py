@@ -58,7 +58,7 @@ def test_whatever_a_client_sends_next_releases_its_heartbeat_which_is_answered_f
     beat = member.beat()
     asked = member.peer.send("Metadata", 4, topics=())
 
-    assert member.told() == (beat, Error.NONE)
+    assert member.told() == (beat, Error.COORDINATOR_LOAD_IN_PROGRESS), "librdkafka sends it again"
     assert member.peer.answer("Metadata", 4)[0] == asked
 
 
@@ -66,7 +66,7 @@ def test_a_heartbeat_with_another_request_behind_it_is_not_held(member: Member) 
     beats = [member.peer.send("Heartbeat", 3, **member.who) for _ in range(20)]
     asked = member.peer.send("Metadata", 4, topics=())
 
-    assert [member.told() for _ in beats] == [(beat, Error.NONE) for beat in beats]
+    assert [member.told()[0] for _ in beats] == beats
     assert member.peer.answer("Metadata", 4)[0] == asked
 
 

@@ -9,7 +9,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,9 +18,9 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.grouplog.manager import partition_of
-from kafka_coord.monitor.kafka_metrics import of_kafka
 from kafka_coord.wire.messages import message
 from tests.frontends.kafka.conftest import Front
+from tests.frontends.kafka.counting import REQUESTS, growth, values
 from tests.frontends.kafka.peer import Peer, join, request
 from tests.waiting import eventually
 
@@ -263,9 +262,7 @@ def test_odd_metadata_of_a_member_hangs_nothing(
         peer.ask("LeaveGroup", 2, group_id=group, member_id=joined.member_id)
 
 
-def test_metrics_tell_requests_errors_bytes_and_the_log(
-    listener: KafkaListener, group: str, topic: str, documented: str
-) -> None:
+def test_metrics_tell_requests_errors_bytes_and_the_log(listener: KafkaListener, group: str, topic: str) -> None:
     before = values(listener)
     with Peer(listener) as peer:
         commit(peer, group, topic, 3)
@@ -280,27 +277,25 @@ def test_metrics_tell_requests_errors_bytes_and_the_log(
     partition = str(partition_of(group))
     assert growth(listener, before, "kafka_coord_kafka_log_appended_records_total", partition=partition) == 1
     assert values(listener)["kafka_coord_kafka_log_term", frozenset({("partition", partition)})] >= 1
-    assert all(f"`{metric.name}" in documented for metric in of_kafka(listener))
-
-
-REQUESTS = "kafka_coord_kafka_request_seconds"
-Values = dict[tuple[str, frozenset[tuple[str, str]]], float]
-
-
-def values(listener: KafkaListener) -> Values:
-    found = (sample for metric in of_kafka(listener) for sample in metric.samples)
-    return {(one.name, frozenset(one.labels.items())): one.value for one in found}
-
-
-def growth(listener: KafkaListener, before: Values, name: str, **labels: str) -> float:
-    key = name, frozenset(labels.items())
-    return values(listener).get(key, 0.0) - before.get(key, 0.0)
-
-
-@pytest.fixture
-def documented() -> str:
-    return (Path(__file__).parents[3] / "docs" / "operations.md").read_text("utf-8")
 
 
 def test_stock_clients_go_on_beside_all_that(front: Front, topic: str) -> None:
     assert topic in AdminClient({"bootstrap.servers": front.bootstrap}).list_topics(timeout=20).topics
+
+
+def test_groups_are_listed_while_others_are_deleted(listener: KafkaListener, topic: str) -> None:
+    names = (name for number in itertools.count() if partition_of(name := f"listed-{number}") in listener.manager.terms)
+    groups = list(itertools.islice(names, 200))
+    with Peer(listener) as peer:
+        for one in groups:
+            commit(peer, one, topic, 0)
+        for one in groups:
+            peer.send("DeleteGroups", 2, groups_names=(one,))
+        deleted = 0
+        while deleted < len(groups):
+            with Peer(listener) as other:  # the instance asks the broker for the rights of each new connection
+                assert other.ask("ListGroups", 2).error_code == Error.NONE
+            for _ in range(20):
+                _, answer = peer.answer("DeleteGroups", 2)
+                assert answer.results[0].error_code == Error.NONE
+                deleted += 1

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import pytest
-from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from kafka_coord.dev.cluster.kafka import KafkaCluster
@@ -23,6 +20,7 @@ from kafka_coord.zk.instance import InstanceRegistration
 from kafka_coord.zk.store import Store
 from tests.cli.running import run
 from tests.frontends.kafka.conftest import LIMITS
+from tests.frontends.kafka.feeding import Feed, Reader
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
@@ -46,61 +44,6 @@ def alter(cluster: KafkaCluster, broker_id: int, values: dict[str, str | None]) 
     done.result(30)
 
 
-@dataclass
-class Feed:
-    """Produces numbered records continuously until it is stopped."""
-
-    bootstrap: str
-    produced: int = 0
-    stopping: threading.Event = field(default_factory=threading.Event)
-
-    def run(self) -> None:
-        producer = Producer({"bootstrap.servers": self.bootstrap})
-        while not self.stopping.wait(0.02):
-            producer.produce(TOPIC_READ, str(self.produced), partition=self.produced % PARTS)
-            producer.poll(0)
-            self.produced += 1
-        assert producer.flush(30) == 0
-
-
-@dataclass
-class Reader:
-    """An ordinary stock consumer, on a thread."""
-
-    bootstrap: str
-    found: list[int]
-    assigned: int = 0
-    stopping: threading.Event = field(default_factory=threading.Event)
-
-    def run(self) -> None:
-        one = Consumer({"bootstrap.servers": self.bootstrap, "group.id": GROUP, "auto.offset.reset": "earliest"})
-        one.subscribe([TOPIC_READ], on_assign=self._count)
-        while not self.stopping.is_set():
-            message = one.poll(0.1)
-            if message is not None and message.error() is None:
-                self.found.append(int(message.value()))
-        one.close()
-
-    def _count(self, _consumer: Consumer, _partitions: object) -> None:
-        self.assigned += 1
-
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[None]:
-        thread = threading.Thread(target=self.run)
-        thread.start()
-        try:
-            self.goes_on()
-            yield
-        finally:
-            self.stopping.set()
-            thread.join()
-
-    def goes_on(self) -> None:
-        """Waits for records that were produced after now."""
-        before = max(self.found, default=-1)
-        eventually(lambda: max(self.found, default=-1) > before + 10, within_s=60)
-
-
 @pytest.fixture
 def store(kafka_cluster: KafkaCluster) -> Iterator[Store]:
     store = connect(kafka_cluster.zookeeper)
@@ -111,12 +54,8 @@ def store(kafka_cluster: KafkaCluster) -> Iterator[Store]:
 @pytest.fixture
 def feed(kafka_cluster: KafkaCluster) -> Iterator[Feed]:
     TopicAdmin(kafka_cluster.bootstrap_servers).create(TOPIC_READ, PARTS)
-    feed = Feed(kafka_cluster.bootstrap_servers)
-    thread = threading.Thread(target=feed.run)
-    thread.start()
-    yield feed
-    feed.stopping.set()
-    thread.join()
+    with Feed(kafka_cluster.bootstrap_servers, TOPIC_READ, PARTS).running() as feed:
+        yield feed
     TopicAdmin(kafka_cluster.bootstrap_servers).delete(TOPIC_READ)
 
 
@@ -169,10 +108,10 @@ def instances(cluster: KafkaCluster, store: Store, addresses: dict[int, tuple[st
 def test_a_running_group_moves_to_the_instances_and_back_and_misses_nothing(
     kafka_cluster: KafkaCluster, store: Store, feed: Feed
 ) -> None:
-    cluster, found = kafka_cluster, []
+    cluster, found = kafka_cluster, list[int]()
     coord = ("--zookeeper", cluster.zookeeper)
     with contextlib.ExitStack() as rolled_in:
-        before = Reader(cluster.bootstrap_servers, found)
+        before = Reader(cluster.bootstrap_servers, GROUP, TOPIC_READ, found)
         with before.reading():
             addresses = rolled_in.enter_context(listener_for_instances(cluster))
             servers = rolled_in.enter_context(instances(cluster, store, addresses))
@@ -187,13 +126,13 @@ def test_a_running_group_moves_to_the_instances_and_back_and_misses_nothing(
         moved = run("groups", "import", "--from-kafka", GROUP, "--execute", *coord)
         assert moved.code == 0, moved.err
 
-        through = Reader(servers, found)
+        through = Reader(servers, GROUP, TOPIC_READ, found)
         with through.reading():
             gap_s = time.monotonic() - stopped
         back = run("groups", "export", "--to-kafka", GROUP, "--execute", *coord)
         assert back.code == 0, back.err
 
-        after = Reader(cluster.bootstrap_servers, found)
+        after = Reader(cluster.bootstrap_servers, GROUP, TOPIC_READ, found)
         with after.reading():
             rolled_in.close()
             after.goes_on()

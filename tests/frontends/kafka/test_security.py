@@ -31,13 +31,13 @@ from confluent_kafka.admin import (
 from cryptography.hazmat.primitives import serialization
 
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.cli.serve import tls_context
 from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaSettings
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.kafka import access, connection
 from kafka_coord.frontends.kafka.listener import KafkaListener
+from kafka_coord.frontends.tls import tls_context
 from kafka_coord.grouplog.authentication import BrokerSecurity
 from kafka_coord.wire.messages import message
 from tests.cli.running import Ran, run

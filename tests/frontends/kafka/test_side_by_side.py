@@ -1,21 +1,29 @@
-"""Every answer equals Kafka's own, for the same bytes."""
+"""Every answer equals Kafka's own, for the same bytes, but for the listed differences."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
+from kafka_coord.coordinator.service import CoordinatorService
+from kafka_coord.dev.cluster.kraft import KraftBroker
 from kafka_coord.dev.cluster.topics import TopicAdmin
+from kafka_coord.errors import DevClusterError
+from tests.frontends.kafka import consumer_group_plays, plays
 from tests.frontends.kafka.conftest import Front
-from tests.frontends.kafka.plays import matrix
+from tests.frontends.kafka.consumer_group_differences import DIFFERENCES, lines, listed
+from tests.frontends.kafka.consumer_group_side import ConsumerGroupSide
 from tests.frontends.kafka.side_by_side import Play, both
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
 _numbers = itertools.count(1)
-PLAYS = dict(matrix())
+TOPIC = "side-by-side"
+PLAYS = dict(plays.matrix())
+CONSUMER_GROUP_PLAYS = dict(consumer_group_plays.matrix())
+_AT_ONCE = 8
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -29,18 +37,86 @@ def _answers_at_once(front: Front) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def topic(front: Front) -> str:
-    TopicAdmin(front.cluster.bootstrap_servers).create("side-by-side", 2, replication=1)
-    return "side-by-side"
+def ours(front: Front) -> tuple[str, int]:
+    """One of the instances. The brokers have the topics."""
+    _make_topics(front.cluster.bootstrap_servers)
+    host, _, port = front.listeners[front.cluster.brokers[0].broker_id].address.rpartition(":")
+    return host, int(port)
+
+
+def _make_topics(bootstrap: str) -> None:
+    for name, partitions in ((TOPIC, 2), (TOPIC + consumer_group_plays.OTHER, 1)):
+        TopicAdmin(bootstrap).create(name, partitions, replication=1)
 
 
 @pytest.mark.parametrize("play", PLAYS.values(), ids=PLAYS)
-def test_answers_are_kafkas(front: Front, topic: str, play: Play) -> None:
-    broker = front.cluster.brokers[0]
-    listener = front.listeners[broker.broker_id]
-    host, _, port = listener.address.rpartition(":")
-    theirs, ours = asyncio.run(
-        both(play, ("127.0.0.1", broker.port), (host, int(port)), f"side-{next(_numbers)}", topic)
-    )
-    assert ours == theirs
-    assert theirs
+def test_answers_are_kafkas(front: Front, ours: tuple[str, int], play: Play) -> None:
+    kafka = "127.0.0.1", front.cluster.brokers[0].port
+    theirs, own = asyncio.run(both(play, kafka, ours, f"side-{next(_numbers)}", TOPIC))
+    assert own.heard == theirs.heard
+    assert theirs.heard
+
+
+# --- groups of KIP-848: Kafka 4.3 -------------------------------------------------------------------------------------
+
+Sides = tuple[ConsumerGroupSide, ConsumerGroupSide]
+
+
+@pytest.fixture(scope="module")
+def kafka4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
+    """A broker of Kafka 4.3 with the same topics. It assigns partitions as soon as a member joins."""
+    properties = {
+        "group.initial.rebalance.delay.ms": "0",
+        "group.consumer.assignment.interval.ms": "0",
+        "group.consumer.min.assignment.interval.ms": "0",
+    }
+    broker = KraftBroker(tmp_path_factory.mktemp("kafka4"), properties=properties)
+    try:
+        broker.fetch()
+    except DevClusterError as error:
+        pytest.skip(f"no Kafka 4.3: {error}")
+    with broker:
+        _make_topics(broker.address)
+        yield "127.0.0.1", broker.port
+
+
+@pytest.fixture(scope="module")
+def played(
+    kafka4: tuple[str, int], ours: tuple[str, int], service: CoordinatorService
+) -> Mapping[str, Sides | BaseException]:
+    """Every play of :data:`CONSUMER_GROUP_PLAYS`, some at once: most of their time, they wait for an assignment."""
+
+    async def run() -> list[Sides | BaseException]:
+        at_once = asyncio.Semaphore(2 * _AT_ONCE)
+        runs = (
+            both(play, kafka4, ours, f"side-{next(_numbers)}", TOPIC, ConsumerGroupSide, at_once)
+            for play in CONSUMER_GROUP_PLAYS.values()
+        )
+        return await asyncio.gather(*runs, return_exceptions=True)
+
+    return dict(zip(CONSUMER_GROUP_PLAYS, asyncio.run(run()), strict=True))
+
+
+@pytest.mark.parametrize("name", CONSUMER_GROUP_PLAYS)
+def test_answers_of_consumer_groups_are_kafkas(played: Mapping[str, Sides | BaseException], name: str) -> None:
+    sides = played[name]
+    if isinstance(sides, BaseException):
+        raise sides
+    kafka, own = (side.answers for side in sides)
+    assert kafka
+    found = [f"{case}: {line}" for case, line in lines(kafka, own) if not any(listed(name, case, line))]
+    assert found == []
+
+
+def test_every_listed_difference_exists(played: Mapping[str, Sides | BaseException]) -> None:
+    seen = {
+        which
+        for name, sides in played.items()
+        if not isinstance(sides, BaseException)
+        for case, line in lines(sides[0].answers, sides[1].answers)
+        for which in listed(name, case, line)
+    }
+    table = [(number, at) for number, one in enumerate(DIFFERENCES) for at in range(len(one.lines))]
+    assert [
+        (DIFFERENCES[number].cases, DIFFERENCES[number].lines[at]) for number, at in table if (number, at) not in seen
+    ] == []

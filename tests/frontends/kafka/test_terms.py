@@ -22,7 +22,6 @@ from kafka_coord.grouplog.records import (
     CommittedOffset,
     OffsetEntry,
     keep_alive_record,
-    offset_record,
     read_record,
 )
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC, LogTerm, producer_of
@@ -30,6 +29,7 @@ from kafka_coord.monitor.log_audit import LogRule, audit_groups_log
 from kafka_coord.wire.batches import LogRecord
 from tests.cli.running import run as cli
 from tests.frontends.kafka.conftest import Front
+from tests.grouplog.offset_record import offset_record
 from tests.waiting import answered
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]

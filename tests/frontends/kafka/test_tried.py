@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from kafka_coord.channel.zookeeper import ensure_group
 from kafka_coord.dev.cluster.jars import KAFKA_VERSION, kafka_class_path
 from tests.frontends.kafka.conftest import Front
 from tests.frontends.kafka.tried.contenders import Contender, java_program
@@ -14,10 +15,24 @@ from tests.frontends.kafka.tried.play import Play
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
 
 
-def test_javas_client_joins_shares_leaves_and_resumes(front: Front) -> None:
+@pytest.fixture(scope="module")
+def java() -> Contender:
     class_path = os.pathsep.join(map(str, kafka_class_path()))
-    java = Contender(f"kafka-clients {KAFKA_VERSION}", lambda: java_program(class_path))
-    seen = Play(java, "cooperative-sticky", front).run(without={"lose coordinator"})
+    return Contender(f"kafka-clients {KAFKA_VERSION}", lambda: java_program(class_path), static=True)
+
+
+def test_javas_client_joins_shares_leaves_and_resumes(front: Front, java: Contender) -> None:
+    seen = Play(java, "cooperative-sticky", front).run(without={"lose coordinator", "be static"})
     assert not seen.failure, seen
     assert seen.version == f"kafka-clients {KAFKA_VERSION}"
     assert [name for name, _ in seen.steps] == ["join", "share", "leave", "resume"]
+
+
+@pytest.mark.usefixtures("service")
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_javas_client_does_so_in_a_managed_group(front: Front, java: Contender, strategy: str) -> None:
+    play = Play(java, strategy, front)
+    ensure_group(front.store, play.group)
+    seen = play.run(without={"lose coordinator"})
+    assert not seen.failure, seen
+    assert [name for name, _ in seen.steps] == ["join", "share", "leave", "resume", "be static"]

@@ -105,7 +105,7 @@ def test_a_deleted_log_is_noticed_and_made_anew(alone: Alone, caplog: pytest.Log
             admin = AdminClient({"bootstrap.servers": alone.broker.address, "log_level": 0})
             admin.delete_topics([LOG])[LOG].result(30)
             eventually(lambda: commit(peer, 2, group_id=group) == Error.NOT_COORDINATOR)
-        assert "no longer coordinates partition=" in caplog.text
+        assert "no longer coordinates the groups in partition=" in caplog.text
 
         def is_there() -> bool:
             found = peer.ask("FindCoordinator", 1, key=group)

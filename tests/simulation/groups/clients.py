@@ -55,6 +55,7 @@ class Client:
         self.member_id, self.generation = "", -1
         self._owes_commit, self._beat_at = False, 0.0
         self._beating: asyncio.Task[Error] | None = None
+        self._beats_again = False
         self.process.start(self._alone if self.group == ALONE else self._live)
 
     # --- its life ----------------------------------------------------------------------------------------------------
@@ -107,16 +108,24 @@ class Client:
 
     def _beat(self) -> None:
         """Does other things until the answer arrives. Any other request of the client triggers the answer."""
-        if self._beating is None:
+        if self._beating is None and not self._beats_again:
             self._beat_at = self.world.now
             self._beating = self.process.create_task(self._answered_beat())
 
     async def _answered_beat(self) -> Error:
+        """Like librdkafka, it sends a heartbeat again whatever has happened since, and no other meanwhile."""
+        who: dict[str, Any] = {"member_id": self.member_id, "generation_id": self.generation}
         try:
-            answer = await self._ask("Heartbeat", member_id=self.member_id, generation_id=self.generation)
+            while (
+                error := Error((await self._ask("Heartbeat", **who)).error_code)
+            ) is Error.COORDINATOR_LOAD_IN_PROGRESS:
+                self._beats_again = True
+                await asyncio.sleep(0.1)
         except Elsewhere:
-            return Error.NOT_COORDINATOR
-        return Error(answer.error_code)
+            error = Error.NOT_COORDINATOR
+        finally:
+            self._beats_again = False
+        return error
 
     async def _join(self) -> None:
         self._beating = None  # its answer no longer matters

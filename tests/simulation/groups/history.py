@@ -38,8 +38,9 @@ the three. The requests take a few hundredths of a second, because nothing is lo
 class Line(OpenCaller):
     """The connection of one client to one instance, reduced to what a held request needs."""
 
-    def __init__(self) -> None:
+    def __init__(self, software: str) -> None:
         super().__init__("h")
+        self.software = software
         self.held: asyncio.Task[Any] | None = None
 
     def holding(self, release: Callable[[], None] | None) -> None:
@@ -60,6 +61,7 @@ class GroupHistory:
 
     def __init__(self, seed: int, faults: frozenset[str] = FAULTS, turmoil_s: float = TURMOIL_S) -> None:
         self.seed, self.turmoil_s = seed, turmoil_s
+        self.software = ("apache-kafka-java", "kgo", "kgo", "librdkafka")[seed % 4]
         self.world = World(seed)
         self.rng = rng = self.world.rng
         self.story: list[str] = []
@@ -123,7 +125,7 @@ class GroupHistory:
         key = object()
         process = client.process
 
-        line = self.lines.setdefault((process, instance.process), Line())
+        line = self.lines.setdefault((process, instance.process), Line(self.software))
 
         async def handle() -> None:
             line.sent_more()

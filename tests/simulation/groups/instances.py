@@ -164,7 +164,7 @@ class Instance:
             leads = self.log.leader == self.broker
             await asyncio.sleep(self.net.takes_s())
             if not leads:
-                self.manager.resign(partition, "its broker does not lead it any more")
+                self.manager.resign(partition, "its broker no longer leads it")
             elif partition not in self.manager.terms:
                 try:
                     await self.manager.load_groups_for_partition(partition)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from kafka_coord.classic_groups.metadata import GroupMetadata
-from kafka_coord.grouplog.records import CommittedOffset, GroupEntry, OffsetEntry, read_record
+from kafka_coord.grouplog.records import GroupEntry, OffsetEntry, read_record
 from kafka_coord.grouplog.term import is_reserved, term_of
+from kafka_coord.model import CommittedOffset
 from kafka_coord.monitor.log_audit import LogReport, PartitionJudge
 from kafka_coord.wire.batches import Batch
 from tests.simulation.groups.instances import RETENTION_MS, WALL_START_MS

@@ -1,1 +1,1 @@
-"""``kafka-coord bench consume``: the speed of the consumer beside a bare librdkafka client."""
+"""``kafka-coord bench consume``: the speed of the consumer compared with a bare librdkafka client."""

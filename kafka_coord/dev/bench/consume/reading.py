@@ -6,6 +6,7 @@ count.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import logging
@@ -20,7 +21,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
 from confluent_kafka import Consumer as BareConsumer
 from confluent_kafka import TopicPartition as At
 
-from kafka_coord import Consumer
+from kafka_coord import AsyncConsumer, Consumer
 from kafka_coord.consumer.fetchers import client_settings
 from kafka_coord.dev.bench.waiting import awaited
 from kafka_coord.errors import BrokerError, KafkaCoordError
@@ -39,16 +40,21 @@ class ReadMode(StrEnum):
     BARE = "bare"
     """``confluent_kafka.Consumer.consume``, all partitions assigned by hand, with librdkafka's own settings."""
     BARE_SET = "bare, our settings"
-    """The same, with the librdkafka settings of this project's consumer."""
+    """Like ``BARE``, with the librdkafka settings of this project's consumer."""
     BATCH = "batch"
     """``kafka_coord.Consumer.consume``."""
     MESSAGES = "batch of messages"
     """``kafka_coord.Consumer.consume_messages``."""
     ITERATION = "iteration"
     """``for record in kafka_coord.Consumer``."""
+    ASYNC_BATCH = "asyncio, batch"
+    """``await kafka_coord.AsyncConsumer.consume``."""
+    ASYNC_ITERATION = "asyncio, iteration"
+    """``async for record in kafka_coord.AsyncConsumer``."""
 
 
 _BARE = frozenset({ReadMode.BARE, ReadMode.BARE_SET})
+_ASYNC = frozenset({ReadMode.ASYNC_BATCH, ReadMode.ASYNC_ITERATION})
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,31 +96,67 @@ class Read:
         return self.cpu_s / self.records * 1e6
 
 
+class _Count:
+    """Counts the records, and measures from the first batch on."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._records = self._first = 0
+        self._began = self._cpu_began = 0.0
+        self._latency_ms: list[float] = []
+        self._patience = time.monotonic() + _GIVES_UP_S
+
+    def add(self, values: Sequence[bytes]) -> bool:
+        """Returns whether more are expected. Raises :class:`BrokerError` if none come."""
+        now_ns = time.monotonic_ns()
+        if not values:
+            if time.monotonic() > self._patience:
+                raise BrokerError(f"only {self._records} of {self._task.records} records came in {_GIVES_UP_S:.0f} s")
+            return True
+        if self._task.latency:
+            self._latency_ms += [(now_ns - int(value[:20])) / 1e6 for value in values]
+        self._records += len(values)
+        if not self._first:
+            self._first, self._began, self._cpu_began = self._records, time.perf_counter(), time.process_time()
+        return self._records < self._task.records
+
+    def result(self) -> Read:
+        seconds, cpu_s = time.perf_counter() - self._began, time.process_time() - self._cpu_began
+        count = max(1, self._records - self._first)
+        return Read(self._task.way, count, max(seconds, 1e-9), cpu_s, self._latency_ms)
+
+
 def read(task: Task, ready: Callable[[], None]) -> Read:
     """Reads the records. Raises :class:`~kafka_coord.errors.KafkaCoordError` if they do not come."""
+    if task.way in _ASYNC:
+        return asyncio.run(_read_with_asyncio(task))
     with _bare(task) if task.way in _BARE else _ours(task) as batches:
-        count, first, latency = 0, 0, []
-        began = cpu_began = 0.0
         if task.latency:
-            for _ in range(_LOOKS):  # waiting at the end
+            for _ in range(_LOOKS):  # until it waits at the end
                 next(batches)
             ready()
-        patience = time.monotonic() + _GIVES_UP_S
-        for values in batches:
-            now_ns = time.monotonic_ns()
-            if not values:
-                if time.monotonic() > patience:
-                    raise BrokerError(f"only {count} of {task.records} records came within {_GIVES_UP_S:.0f} s")
-                continue
-            if task.latency:
-                latency += [(now_ns - int(value[:20])) / 1e6 for value in values]
-            count += len(values)
-            if not first:
-                first, began, cpu_began = count, time.perf_counter(), time.process_time()
-            if count >= task.records:
-                break
-        seconds, cpu_s = time.perf_counter() - began, time.process_time() - cpu_began
-    return Read(task.way, max(1, count - first), max(seconds, 1e-9), cpu_s, latency)
+        count = _Count(task)
+        while count.add(next(batches)):
+            pass
+        return count.result()
+
+
+async def _read_with_asyncio(task: Task) -> Read:
+    async with AsyncConsumer(
+        task.zookeeper, group=task.group, topics=[task.topic], auto_offset_reset="earliest"
+    ) as consumer:
+        count, values = _Count(task), list[bytes]()
+        if task.way is ReadMode.ASYNC_BATCH:
+            while count.add([record.value or b"" for record in await consumer.consume(_BATCH, _WAIT_S)]):
+                pass
+            return count.result()
+        async for record in consumer:
+            values.append(record.value or b"")
+            if len(values) == _BATCH:
+                if not count.add(values):
+                    break
+                values.clear()
+        return count.result()
 
 
 @contextmanager

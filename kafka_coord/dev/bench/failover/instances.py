@@ -20,8 +20,8 @@ from kafka_coord.zk.store import Store
 _GROUPS = re.compile(rb'^kafka_coord_groups\{state="(\w+)"\} (\S+)$', re.MULTILINE)
 _ASK_S = 5.0
 _ASK_EVERY_S_PER_GROUP = 20e-6
-"""The pause between scrapes, in seconds. A scrape counts every group; every 20 ms, it would slow a coordinator of
-10,000 groups.
+"""The pause between scrapes, in seconds. A scrape counts every group, so a scrape every 20 ms would slow a coordinator
+of 10,000 groups.
 """
 
 
@@ -33,20 +33,21 @@ class Instance:
     ) -> None:
         """``channel`` is the address for consumers without ZooKeeper."""
         self.broker_id = broker_id
-        self._address = f"{LOOPBACK}:{free_port()}"
-        more = ["--listen-http", self._address, "--session-timeout-ms", str(session_timeout_ms)]
+        self.address = f"{LOOPBACK}:{free_port()}"
+        """The address of its HTTP endpoint."""
+        more = ["--listen-http", self.address, "--session-timeout-ms", str(session_timeout_ms)]
         more += ["--listen-channel", channel] if channel is not None else []
         name = f"coordinator-{broker_id}"
         self.process = ChildProcess(name, [*serve_beside(broker_id, zookeeper), *more], directory / f"{name}.log")
 
     def start(self, store: Store) -> None:
-        """Starts it and waits until it is registered."""
+        """Starts the instance and waits until it is registered."""
         awaited(lambda: store.exists(layout.instance(self.broker_id)) is None, 60, f"instance {self.broker_id} gone")
         self.process.start()
         self.process.wait_until(lambda: store.exists(layout.instance(self.broker_id)) is not None, 60.0)
 
     def groups(self) -> dict[str, int]:
-        """The number of groups in each state, among those it has looked at since its election."""
+        """The number of groups in each state, of those the instance has read since its election."""
         try:
             told = self.metrics()
         except OSError:
@@ -54,13 +55,12 @@ class Instance:
         return {state.decode(): int(float(count)) for state, count in _GROUPS.findall(told)}
 
     def metrics(self) -> bytes:
-        """All its metrics, in Prometheus's format. Raises ``OSError``."""
-        with urllib.request.urlopen(f"http://{self._address}/metrics", timeout=_ASK_S) as answer:
+        """All metrics of the instance, in Prometheus's format. Raises ``OSError``."""
+        with urllib.request.urlopen(f"http://{self.address}/metrics", timeout=_ASK_S) as answer:
             told: bytes = answer.read()
             return told
 
     def peak_mib(self) -> float:
-        """Its peak resident memory."""
         status = Path("/proc", str(self.process.pid), "status").read_text(encoding="ascii", errors="replace")
         kib = next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:"))
         return int(kib) / 1024
@@ -84,8 +84,8 @@ class Elected:
         return self.other_than(None, within_s)[0]
 
     def other_than(self, broker_id: int | None, within_s: float) -> tuple[int, int]:
-        """Waits for the next election. Returns the instance, and the time (ns, monotonic) at which the bench saw it.
-        Raises :class:`Timeout`.
+        """Waits until an instance other than ``broker_id`` is elected. Returns its broker id, and the time (ns,
+        monotonic) at which the bench saw it elected. Raises :class:`Timeout`.
         """
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
@@ -98,7 +98,7 @@ class Elected:
 
 
 def await_groups(instance: Instance, groups: int, state: str | None, within_s: float) -> int:
-    """Waits until it has looked at this many groups (in ``state``, if given). Returns the time (ns, monotonic)."""
+    """Waits until the instance has read this many groups (in ``state``, if given). Returns the time (ns, monotonic)."""
 
     def there() -> bool:
         found = instance.groups()

@@ -1,4 +1,4 @@
-"""The bench of failovers from beginning to end: many settled groups, the elected coordinator stopped and killed."""
+"""Runs the bench of failovers: many settled groups, the elected coordinator stopped and killed."""
 
 from __future__ import annotations
 
@@ -91,13 +91,13 @@ class Idle:
 
 
 def run_failover_bench(options: FailoverOptions, directory: Path, on_progress: OnProgress) -> BenchReport:
-    """Runs it in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
+    """Runs the bench in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
     setup = Setup.here(java=find_java().version)
     failovers: list[Failover] = []
     idle: list[Idle] = []
     starts: list[dict[str, Any]] = []
     for size in options.sizes:
-        with _testbed(directory / f"{size}-groups", size, options, on_progress) as testbed:
+        with failover_testbed(directory / f"{size}-groups", size, options, on_progress) as testbed:
             starts.append(testbed.started)
             for _ in range(options.repeat):
                 for ending in Ending:
@@ -114,7 +114,7 @@ def run_failover_bench(options: FailoverOptions, directory: Path, on_progress: O
     )
 
 
-class _FailoverTestbed:
+class FailoverTestbed:
     """Two instances. One coordinates ``groups`` settled groups, and another group with real members."""
 
     def __init__(
@@ -155,7 +155,7 @@ class _FailoverTestbed:
                 "peak_mib": round(self._instance(elected).peak_mib()),
             }
         self._instances[1].start(self._store)
-        self._at_rest()
+        self.at_rest()
 
     def fail(self, ending: Ending) -> Failover:
         """Ends the elected instance while a member leaves its group. The instance comes back as a standby."""
@@ -193,10 +193,25 @@ class _FailoverTestbed:
             round(cpu_s, 2),
         )
 
+    def join_ms(self) -> float:
+        """How long a member that left and joins again waits until its partitions are started."""
+        self._leaves.leave()
+        await_groups(self.elected, self._count, _STABLE, self._within_s)
+        self._journals.new_lines()
+        began_ns = time.monotonic_ns()
+        self._leaves.join()
+        found = _ms(began_ns, self._started_ns(began_ns))
+        await_groups(self.elected, self._count, _STABLE, self._within_s)
+        return found
+
+    @property
+    def elected(self) -> Instance:
+        return self._instance(self._elected.broker_id(self._within_s))
+
     def idle(self) -> Idle:
         """Measures an idle coordinator, after the writes of the last failover."""
-        elected = self._instance(self._elected.broker_id(self._within_s))
-        first = self._at_rest()
+        elected = self.elected
+        first = self.at_rest()
         with Meter(elected.process.pid or 0) as meter:
             time.sleep(self._options.idle_s)
             cpu_s = meter.cpu_s()
@@ -205,7 +220,7 @@ class _FailoverTestbed:
             self._count - 1, round(100 * cpu_s / self._options.idle_s, 2), written, round(elected.peak_mib(), 1)
         )
 
-    def _at_rest(self) -> int:
+    def at_rest(self) -> int:
         """Waits until all writes have ended, including the records of groups at rest. Returns the last zxid."""
         first = zxid_now(self._store)
         for _ in range(_RESTS_WITHIN):
@@ -216,7 +231,7 @@ class _FailoverTestbed:
         return first
 
     def _started_ns(self, since_ns: int) -> int:
-        """The time at which a member first started partitions since then, without late entries from before."""
+        """The time at which a member first started partitions after ``since_ns``. Ignores late entries from before."""
 
         def started() -> list[int]:
             lines = self._journals.new_lines()
@@ -235,9 +250,9 @@ class _FailoverTestbed:
 
 
 @contextmanager
-def _testbed(
+def failover_testbed(
     directory: Path, groups: int, options: FailoverOptions, on_progress: OnProgress
-) -> Iterator[_FailoverTestbed]:
+) -> Iterator[FailoverTestbed]:
     (directory / "journals").mkdir(parents=True, exist_ok=True)
     settings = ZooKeeperSettings(tick_ms=500, heap_mb=1_024, max_session_ms=600_000)
     on_progress(f"starting ZooKeeper for {groups:,} groups of {options.consumers}")
@@ -249,13 +264,13 @@ def _testbed(
                 store.ensure_path(path)
             write_topic(store, _TOPIC, options.consumers)
             many = ManyGroups(store, _TOPIC, groups, options.consumers)
-            watched = f"{many.names[groups // 2]}-watched"  # by name, in the middle of all
+            watched = f"{many.names[groups // 2]}-watched"  # its name is in the middle of all names
             journal = str(directory / "journals" / "members.journal")
             place = Place(server.connect_string, watched, _TOPIC, 20_000, journal)
             instances = [
                 Instance(directory, number, server.connect_string, options.session_timeout_ms) for number in (1, 2)
             ]
-            testbed = _FailoverTestbed(store, many, instances, place, options)
+            testbed = FailoverTestbed(store, many, instances, place, options)
             with contextlib.closing(testbed):
                 testbed.start(on_progress)
                 yield testbed
@@ -303,7 +318,7 @@ def bars(failovers: Sequence[Failover], idle: Sequence[Idle]) -> list[Bar]:
     resting = [one for one in idle if one.groups == 1_000]
     rewritten = sum(one.rewritten for one in failovers)
     return [
-        _bar(f"{_BAR_GROUPS:,} groups looked at after an election", _BAR_LOOKED_MS, looked, "ms"),
+        _bar(f"{_BAR_GROUPS:,} groups read after an election", _BAR_LOOKED_MS, looked, "ms"),
         Bar("rewritten although nothing changed", "0", str(rewritten), rewritten == 0),
         _bar(f"memory with {_BAR_GROUPS:,} groups", _BAR_MIB, peak, "MiB"),
         _bar("1,000 settled groups, of one core", 2.0, [one.cpu_percent for one in resting], "%"),

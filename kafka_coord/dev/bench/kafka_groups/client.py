@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 from kafka_coord.errors import BrokerError, KafkaCoordError
+from kafka_coord.settings import host_and_port
 from kafka_coord.wire.compiler import Record
 from kafka_coord.wire.frames import RequestHeader, answer_start, request_frame
 from kafka_coord.wire.messages import message
@@ -27,9 +28,8 @@ class RawClient:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        host, _, port = address.rpartition(":")
         try:
-            self.socket = socket.create_connection((host, int(port)), _WITHIN_S)
+            self.socket = socket.create_connection(host_and_port(address), _WITHIN_S)
         except OSError as error:
             raise BrokerError(f"cannot connect to {address}: {error}") from None
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

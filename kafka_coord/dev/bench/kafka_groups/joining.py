@@ -22,8 +22,8 @@ _AS_IT_COMES = Contender(Protocol.CLASSIC, DEFAULTS)
 def measure_joins(
     servers: Servers, options: KafkaGroupsOptions, on_progress: OnProgress
 ) -> tuple[list[Table], list[Bar]]:
-    """Joins and leaves two groups of the same kind in turn; the other one rests. Most of a join is the wait for the
-    members' next heartbeats. So joins begin at moments spread evenly between heartbeats, the same for both groups.
+    """Joins and leaves two groups of the same kind in turn, while the other one rests. Most of a join is the wait for
+    the members' next heartbeats. So joins begin at moments spread evenly between heartbeats, the same for both groups.
     """
     sides = {INSTANCE: servers.instance.address}
     if options.compare:

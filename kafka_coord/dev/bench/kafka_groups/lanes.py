@@ -36,7 +36,7 @@ class Lane:
 
     @classmethod
     def of(cls, client: RawClient, name: str, version: int, value: Any) -> Lane:
-        """Sends the request once. The answer must have no error, and every later answer must be the same."""
+        """Sends the request once. The answer must not be an error, and all later answers must equal it."""
         request = request_bytes(name, version, value)
         client.send(request)
         answer = client.frame()
@@ -62,7 +62,7 @@ class Lane:
 
 
 def saturate(lanes: Sequence[Lane], seconds: float) -> int:
-    """Sends one request after the other on each lane. Returns the number of answers."""
+    """Sends one request after the other on each lane for ``seconds``. Returns the number of answers."""
     poll, by_number = select.epoll(), {lane.client.socket.fileno(): lane for lane in lanes}
     into, count = memoryview(bytearray(_BUFFER)), 0
     try:
@@ -119,8 +119,8 @@ def pace(lanes: Sequence[Lane], per_s: float, seconds: float) -> list[float]:
 
 
 def _ready(poll: select.epoll, wait_s: float) -> list[tuple[int, int]]:
-    """Waits for less than a millisecond, unlike epoll itself. select can do that too, but takes no file number above
-    1,023.
+    """Can wait for less than a millisecond, which epoll itself cannot. Uses select for that, which takes no file number
+    above 1,023.
     """
     if poll.fileno() >= _FD_SETSIZE:
         return poll.poll(wait_s)

@@ -1,4 +1,5 @@
-"""Measures operators' commands about thousands of client-assigned groups, each as a process of its own."""
+"""Measures operators' commands about thousands of groups, each as its own process, and the measurement of all lags for
+metrics."""
 
 from __future__ import annotations
 
@@ -15,6 +16,9 @@ from kafka_coord.dev.bench.kafka_groups.servers import Servers, Usage
 from kafka_coord.dev.bench.report import Bar, Table
 from kafka_coord.dev.cluster.process import OnProgress
 from kafka_coord.errors import BrokerError
+from kafka_coord.monitor.lag_metrics import measure_lags
+from kafka_coord.zk import connect, layout
+from kafka_coord.zk.store import Create, Store
 
 _TOPIC, _PARTITIONS, _OFFSET = "listed", 10, 42
 _WITHIN_S = 600.0
@@ -23,7 +27,8 @@ _WITHIN_S = 600.0
 def measure_listing(
     servers: Servers, options: KafkaGroupsOptions, on_progress: OnProgress
 ) -> tuple[list[Table], list[Bar]]:
-    """Commits ten offsets to each group. No bar: nobody waits for these commands but a person."""
+    """Commits ten offsets to each client-assigned group. For the lag, creates as many managed groups, with ten offsets
+    each too. There is no bar, because only people wait for these commands."""
     servers.make_topic(_TOPIC, _PARTITIONS)
     groups = [f"listed-{number}" for number in range(options.groups)]
     on_progress(f"committing offsets to {len(groups):,} groups")
@@ -41,7 +46,38 @@ def measure_listing(
             raise BrokerError(f"{row['command']} shows {len(shown)} rows, not {rows_expected}")
         on_progress(f"{row['command']}: {row['took_s']} s")
         rows.append(row | {"groups": len(groups)})
+    on_progress(f"writing as many managed groups, for the lag of {2 * len(groups):,}")
+    store = connect(servers.zookeeper)
+    try:
+        _write_managed(store, len(groups))
+        rows += [_measured(("groups", "list", "--lag"), servers)[0], _sampled(store, servers)]
+        rows[-1]["groups"] = rows[-2]["groups"] = 2 * len(groups)
+    finally:
+        store.close()
     return [Table("listing", rows)], []
+
+
+def _write_managed(store: Store, count: int) -> None:
+    """Writes managed groups without members, each with the same offsets as the client-assigned groups."""
+    for number in range(count):
+        group = f"managed-{number}"
+        parents = [layout.group(group), layout.ids(group), layout.owners(group), layout.channels(group)]
+        parents += [layout.offsets(group), layout.topic_offsets(group, _TOPIC)]
+        offsets = (Create(layout.offset(group, _TOPIC, number), b"%d" % _OFFSET) for number in range(_PARTITIONS))
+        store.multi([*map(Create, parents), *offsets])
+
+
+def _sampled(store: Store, servers: Servers) -> dict[str, Any]:
+    """Measures the lags once in this process, like an elected instance with ``serve.lag_metrics_groups``."""
+    instance, before, began = Usage.of(servers.instance.process.pid), time.process_time(), time.monotonic()
+    sample = measure_lags(store, {}, most=100)
+    return {
+        "command": "serve.lag_metrics_groups, once",
+        "took_s": round(time.monotonic() - began, 2),
+        "cpu_s": round(time.process_time() - before, 2),
+        "instance_cpu_s": round(instance.cpu_s(), 2),
+        "left_out": sample.left_out,
+    }
 
 
 def _measured(command: tuple[str, ...], servers: Servers) -> tuple[dict[str, Any], Any]:
@@ -62,6 +98,6 @@ def _measured(command: tuple[str, ...], servers: Servers) -> tuple[dict[str, Any
 
 
 def _children_s() -> float:
-    """CPU of the processes that have ended."""
+    """The CPU seconds of child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

@@ -52,7 +52,7 @@ def measure_loading(
 
 
 def wrong_offsets(address: str, groups: Sequence[str], topic: str, partitions: int, offset: int) -> int:
-    """The number of offsets that differ from the committed ones."""
+    """How many of the groups' stored offsets are not ``offset``."""
     wrong = 0
     with RawClient(address) as client:
         for at in range(0, len(groups), _EACH):

@@ -10,6 +10,7 @@ from typing import Any
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.dev.bench.kafka_groups.client import RawClient, request_bytes, without_errors
 from kafka_coord.dev.bench.waiting import awaited
+from kafka_coord.wire.consumer_protocol import encoded_subscription
 from kafka_coord.wire.messages import message
 
 TOPIC, WIDE_TOPIC = "flights", "wide"
@@ -31,9 +32,7 @@ class Member:
 
     def join_request(self) -> bytes:
         form = message("JoinGroupRequest")
-        subscription = message("ConsumerProtocolSubscription")(topics=(TOPIC,), user_data=None)
-        metadata = b"\0\0" + bytes(message("ConsumerProtocolSubscription").encode(subscription, 0))
-        protocol = form.struct("JoinGroupRequestProtocol")(name="range", metadata=metadata)
+        protocol = form.struct("JoinGroupRequestProtocol")(name="range", metadata=encoded_subscription(TOPIC))
         value = form(
             group_id=self.group,
             session_timeout_ms=_SESSION_MS,
@@ -45,7 +44,7 @@ class Member:
         return request_bytes("JoinGroup", _JOIN, value)
 
     def commit(self, partitions: int, offset: int, topic: str = TOPIC) -> Any:
-        """The request: one offset for each of the topic's first ``partitions``."""
+        """A commit request with one offset for each of the topic's first ``partitions``."""
         form = message("OffsetCommitRequest")
         part = form.struct("OffsetCommitRequestPartition")
         parts = tuple(
@@ -64,7 +63,7 @@ class Member:
 
 
 def offset_fetch(groups: Iterable[str], partitions: int, topic: str = TOPIC) -> Any:
-    """The request for the offsets of the topic's first ``partitions`` in each group."""
+    """A request for the offsets of the topic's first ``partitions`` in each group."""
     form = message("OffsetFetchRequest")
     named = form.struct("OffsetFetchRequestTopics")(name=topic, partition_indexes=tuple(range(partitions)))
     one = form.struct("OffsetFetchRequestGroup")

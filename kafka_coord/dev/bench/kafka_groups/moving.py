@@ -1,4 +1,4 @@
-"""Kills a broker and its instance, and measures how thousands of groups move to another instance."""
+"""Kills a broker and its instance and measures how thousands of groups move to another instance."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ def measure_moving(
     with started(directory, brokers=2) as servers:
         servers.make_topic(TOPIC, _PARTITIONS)
         groups = [f"moving-{number}" for number in range(options.groups)]
-        where = _coordinators(servers, [*groups, *groups_everywhere()])
-        for address in set(where.values()):
-            await_coordinator(address, [group for group in groups_everywhere() if where[group] == address])
+        where = coordinators(servers, groups)
         for at in range(0, len(groups), _AT_ONCE):
             _populate(groups[at : at + _AT_ONCE], where)
             on_progress(f"{min(at + _AT_ONCE, len(groups)):,} of {len(groups):,} groups have a member")
@@ -62,7 +60,16 @@ def measure_moving(
     return [Table("moving", [row])], moving_bars(row)
 
 
-def _coordinators(servers: Servers, groups: Sequence[str]) -> dict[str, str]:
+def coordinators(servers: Servers, groups: Sequence[str]) -> dict[str, str]:
+    """Waits until every partition of the groups log is coordinated, and returns the addresses of the groups'
+    instances."""
+    where = _instances_of(servers, [*groups, *groups_everywhere()])
+    for address in set(where.values()):
+        await_coordinator(address, [group for group in groups_everywhere() if where[group] == address])
+    return where
+
+
+def _instances_of(servers: Servers, groups: Sequence[str]) -> dict[str, str]:
     """Waits until each group has an instance, and returns their addresses."""
     asked = message("FindCoordinatorRequest")(coordinator_keys=tuple(groups))
     with RawClient(servers.instance.address) as client:

@@ -18,14 +18,17 @@ class Part(StrEnum):
     MOVING = "moving"
     IDLE = "idle"
     LISTING = "listing"
+    MANAGED = "managed"
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaGroupsOptions:
-    """``compare``: also measure the broker's own coordinator, in turn. Each figure of requests takes ``rounds`` of
-    ``seconds``, with ``per_s`` requests if it is a latency. The bench fetches ``backlog_mb`` repeatedly, loads
-    ``records``, moves and lists ``groups``, and keeps ``connections`` idle. One member joins and leaves a group of
-    ``members`` with ``partitions``, ``joins`` times. ``judged``: whether the report compares the figures with the bars.
+    """``compare``: also measure the broker's own coordinator, in turn. Each figure about requests comes from ``rounds``
+    rounds of ``seconds``; latencies are measured at ``per_s`` requests a second. The bench fetches ``backlog_mb``
+    repeatedly, loads ``records``, moves and lists ``groups``, and keeps ``connections`` idle connections or as many
+    KIP-848 members. One member joins and leaves a group of ``members`` with ``partitions``, ``joins`` times. Managed
+    groups have an instance beside each of ``brokers``. ``judged``: whether the report compares the figures with the
+    bars.
     """
 
     parts: tuple[Part, ...] = tuple(Part)
@@ -41,6 +44,7 @@ class KafkaGroupsOptions:
     records: int = 1_000_000
     groups: int = 10_000
     connections: int = 5_000
+    brokers: int = 3
     judged: bool = True
 
     def to_json(self) -> Mapping[str, Any]:
@@ -48,7 +52,7 @@ class KafkaGroupsOptions:
 
 
 SMOKE = KafkaGroupsOptions(
-    parts=(Part.REQUESTS, Part.PASSING, Part.LOADING, Part.IDLE, Part.LISTING),
+    parts=(Part.REQUESTS, Part.PASSING, Part.LOADING, Part.IDLE, Part.LISTING, Part.MANAGED),
     warm_up_s=0.1,
     rounds=1,
     seconds=0.3,
@@ -57,5 +61,7 @@ SMOKE = KafkaGroupsOptions(
     records=2_000,
     groups=50,
     connections=20,
+    brokers=1,
+    joins=1,
     judged=False,
 )

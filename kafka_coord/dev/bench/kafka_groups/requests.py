@@ -1,4 +1,5 @@
-"""Measures commits, fetches of offsets and heartbeats: how many a core answers, and their time at a moderate rate."""
+"""Measures commits, fetches of offsets and heartbeats: how many of them a core answers, and their latency at a moderate
+rate."""
 
 from __future__ import annotations
 
@@ -69,7 +70,7 @@ _MAKERS: Mapping[str, tuple[int, Callable[[Member], Any]]] = {
 def measure_requests(
     servers: Servers, options: KafkaGroupsOptions, on_progress: OnProgress
 ) -> tuple[list[Table], list[Bar]]:
-    """Measures with one member per group and connection. Measures each kind of request at both coordinators in turn."""
+    """Uses one member per group and connection. Measures each kind of request at both coordinators in turn."""
     servers.make_topic(TOPIC, _PARTITIONS)
     sides = {INSTANCE: servers.instance.address}
     if options.compare:

@@ -1,4 +1,4 @@
-"""The bench of the listener for stock Kafka clients, from beginning to end: part after part."""
+"""Runs the bench of the listener for stock Kafka clients, part by part."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from kafka_coord.dev.bench.kafka_groups.idle import measure_idle
 from kafka_coord.dev.bench.kafka_groups.joining import measure_joins
 from kafka_coord.dev.bench.kafka_groups.listing import measure_listing
 from kafka_coord.dev.bench.kafka_groups.loading import measure_loading
+from kafka_coord.dev.bench.kafka_groups.managed import measure_managed
 from kafka_coord.dev.bench.kafka_groups.moving import measure_moving
 from kafka_coord.dev.bench.kafka_groups.options import KafkaGroupsOptions, Part
 from kafka_coord.dev.bench.kafka_groups.passing import measure_passing
@@ -28,6 +29,10 @@ _WITH_ONE_BROKER: Mapping[Part, Callable[[Servers, KafkaGroupsOptions, OnProgres
     Part.LOADING: measure_loading,
     Part.IDLE: measure_idle,
 }
+_WITH_MORE_BROKERS: Mapping[Part, Callable[[Path, KafkaGroupsOptions, OnProgress], Found]] = {
+    Part.MOVING: measure_moving,
+    Part.MANAGED: measure_managed,
+}
 _SERVERS = (
     ("one", frozenset(_WITH_ONE_BROKER) - {Part.JOIN}, False),
     ("join", frozenset({Part.JOIN}), True),
@@ -36,7 +41,7 @@ _SERVERS = (
 
 
 def run_kafka_groups_bench(options: KafkaGroupsOptions, directory: Path, on_progress: OnProgress) -> BenchReport:
-    """Runs it in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
+    """Runs the bench in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
     setup = Setup.here(java=find_java().version, kafka=KAFKA_VERSION)
     tables: list[Table] = []
     bars: list[Bar] = []
@@ -50,8 +55,9 @@ def run_kafka_groups_bench(options: KafkaGroupsOptions, directory: Path, on_prog
                 found = _WITH_ONE_BROKER[part](servers, options, on_progress)
                 tables += found[0]
                 bars += found[1]
-    if Part.MOVING in options.parts:
-        found = measure_moving(directory / "two", options, on_progress)
-        tables += found[0]
-        bars += found[1]
+    for part, measure in _WITH_MORE_BROKERS.items():
+        if part in options.parts:
+            found = measure(directory / str(part), options, on_progress)
+            tables += found[0]
+            bars += found[1]
     return BenchReport("groups", setup, options.to_json(), tables, bars if options.judged else [])

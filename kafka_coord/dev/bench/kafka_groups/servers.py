@@ -22,18 +22,19 @@ from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import PARTITIONS
 
 INSTANCE, KAFKA = "instance", "kafka"
-"""Who answers."""
+"""Which server answers."""
 _FIRST_DELAY_MS = "1000"
-"""``group.initial.rebalance.delay.ms`` of both, so that all members that start together are in one generation."""
+"""``group.initial.rebalance.delay.ms`` of the instance and the broker, so that all members that start together are in
+one generation."""
 _SETTINGS = {
     "offsets.topic.num.partitions": str(PARTITIONS),
     "group.initial.rebalance.delay.ms": _FIRST_DELAY_MS,
     "num.network.threads": "3",
     "num.io.threads": "8",
 }
-"""Otherwise Kafka's defaults, because a development cluster's settings would make the comparison unfair."""
+"""All other settings are Kafka's defaults, because a development cluster's would make the comparison unfair."""
 _AS_IN_PRODUCTION = ("-XX:TieredStopAtLevel=4",)
-"""Lets the JVM compile the broker's code fully, which a development cluster does not do, to start faster."""
+"""Lets the JVM compile the broker's code fully. A development cluster does not, so that it starts faster."""
 
 
 def groups_in(partition: int) -> Iterator[str]:
@@ -48,7 +49,7 @@ def groups_everywhere() -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """CPU seconds so far, of one process."""
+    """The CPU seconds of one process so far."""
 
     pid: int
     at_first_s: float
@@ -58,7 +59,6 @@ class Usage:
         return cls(pid or 0, _cpu_s(pid or 0))
 
     def cpu_s(self) -> float:
-        """Used since."""
         return _cpu_s(self.pid) - self.at_first_s
 
 
@@ -84,7 +84,6 @@ class KafkaInstance:
         self.process = ChildProcess(f"instance-{broker.broker_id}", command, self.log)
 
     def memory_mib(self) -> float:
-        """Resident now."""
         status = Path("/proc", str(self.process.pid), "status").read_text(encoding="ascii", errors="replace")
         kib = next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:"))
         return int(kib) / 1024
@@ -108,7 +107,7 @@ class Servers:
         return self.instances[self.broker.broker_id]
 
     def answering(self, by: str) -> int | None:
-        """The process id of the server that answers."""
+        """The process id of the answering server: the broker or its instance."""
         return self.broker.pid if by == KAFKA else self.instance.process.pid
 
     def make_topic(self, name: str, partitions: int) -> None:
@@ -143,7 +142,6 @@ def started(directory: Path, brokers: int = 1, *, holds: bool = True) -> Iterato
 
 
 def listens(instance: KafkaInstance) -> bool:
-    """Whether it accepts connections."""
     try:
         RawClient(instance.address).close()
     except BrokerError:

@@ -20,6 +20,8 @@ from kafka_coord.dev.bench.rebalance.contenders import (
     DEFAULTS,
     EACH_SECOND,
     FASTEST,
+    JAVA,
+    MANAGED,
     OURS,
     PEERS,
     Contender,
@@ -28,6 +30,7 @@ from kafka_coord.dev.bench.rebalance.contenders import (
     contenders,
 )
 from kafka_coord.dev.bench.rebalance.figures import Cost, Event, Ownership, balanced, cost, summary
+from kafka_coord.dev.bench.rebalance.java_members import JavaMembers, java_members
 from kafka_coord.dev.bench.rebalance.journal import Journals, Line, What
 from kafka_coord.dev.bench.rebalance.newer_client import NEWER_CLIENT, newer_client
 from kafka_coord.dev.bench.rebalance.peer import PeerPlace
@@ -41,6 +44,7 @@ from kafka_coord.dev.cluster.process import OnProgress
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.errors import DevClusterError, Timeout
 from kafka_coord.spark.java import find_java
+from kafka_coord.zk import connect, layout
 
 _TOPIC = "flights"
 _WITHIN_S = 180.0
@@ -48,6 +52,7 @@ _POLL_S = 0.02
 _STILL_S = {DEFAULTS: 3.0, EACH_SECOND: 2.0, FASTEST: 1.0}
 """An event is over after this many seconds in which nothing happens."""
 
+_WARM_UPS = 3
 _numbers = itertools.count(1)
 
 
@@ -84,7 +89,7 @@ class Found:
 
 
 def run_compare(options: CompareOptions, directory: Path, on_progress: OnProgress) -> BenchReport:
-    """Runs it in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
+    """Runs the bench in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
     versions = {
         "kafka": KAFKA_VERSION,
         "kafka of kip848": KAFKA_4_VERSION,
@@ -95,11 +100,20 @@ def run_compare(options: CompareOptions, directory: Path, on_progress: OnProgres
     found: list[Found] = []
     notes: list[str] = []
     chosen = contenders(options.against, options.variants)
+    members: JavaMembers | None = None
+    if any(one.protocol in JAVA for one in chosen):
+        try:
+            members = java_members(directory / "java", on_progress)
+        except DevClusterError as error:
+            notes.append(f"not compared with Kafka's own client: {error}")
+            on_progress(notes[-1])
+            chosen = [one for one in chosen if one.protocol not in JAVA]
     for (server, broker), group in itertools.groupby(chosen, key=attrgetter("needs")):
         try:
             with _brokers(directory, server, dict(broker), on_progress) as place:
                 for contender in group:
-                    found.append(_measured(contender, place, options, directory, on_progress))
+                    java = members if contender.protocol in JAVA else None
+                    found.append(_measured(contender, replace(place, java=java), options, directory, on_progress))
         except DevClusterError as error:
             if server is Server.ZOOKEEPER:
                 raise
@@ -115,12 +129,14 @@ def run_compare(options: CompareOptions, directory: Path, on_progress: OnProgres
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """``bootstrap`` is for members, ``broker`` for everything else. ``packages``: see :class:`Crew`."""
+    """``bootstrap`` is for members, ``broker`` for everything else. ``packages``: see :class:`Crew`. If ``java`` is
+    given, its members are used."""
 
     bootstrap: str
     broker: str
     zookeeper: str
     packages: Path | None = None
+    java: JavaMembers | None = None
 
 
 @contextmanager
@@ -168,10 +184,16 @@ def _measured(
     contender: Contender, place: Brokers, options: CompareOptions, directory: Path, on_progress: OnProgress
 ) -> Found:
     with fetching_group(contender, place, options, directory) as group:
+        if contender.protocol in JAVA and options.repeat:
+            _warm_up_members(group)
         for event, times in ((Event.COLD, max(1, options.rarely)), (Event.JOIN, options.repeat)):
-            for _ in range(times):
+            for number in range(times):
+                # The moments are spread evenly between the members' heartbeats, and are the same for all contenders.
+                later_s = _STILL_S[contender.variant] * number / times
+                time.sleep(later_s)
                 group.happen(event)
                 if event is Event.JOIN:
+                    time.sleep(later_s)
                     group.happen(Event.LEAVE)
             on_progress(_told(contender, event, group.costs[event]))
         on_progress(_told(contender, Event.LEAVE, group.costs[Event.LEAVE]))
@@ -179,6 +201,14 @@ def _measured(
             group.happen(Event.KILL)
             on_progress(_told(contender, Event.KILL, group.costs[Event.KILL]))
     return Found(contender, group.costs)
+
+
+def _warm_up_members(group: FetchingGroup) -> None:
+    """Lets the members' JVMs load and compile what they run."""
+    for event in (Event.COLD, *(Event.JOIN, Event.LEAVE) * _WARM_UPS):
+        group.happen(event)
+    for costs in group.costs.values():
+        costs.clear()
 
 
 class FetchingGroup:
@@ -202,6 +232,10 @@ class FetchingGroup:
             journal=str(journals),
         )
         self._packages = place.packages
+        self._java = place.java
+        if contender.server is Server.INSTANCE:
+            with contextlib.closing(connect(place.zookeeper)) as store:
+                store.ensure_path(layout.group(self._place.group))
         self._crews = Crews(self._crew, options.members)
         self._members = 0
         self._owned = Ownership()
@@ -211,7 +245,8 @@ class FetchingGroup:
 
     def _crew(self, name: str, consumers: Sequence[str]) -> Crew:
         place = replace(self._place, journal=f"{self._place.journal}/{name}.journal")
-        return Crew(name, place, consumers, self._directory / f"{self._place.group}-{name}.log", self._packages)
+        log = self._directory / f"{self._place.group}-{name}.log"
+        return Crew(name, place, consumers, log, self._packages, self._java.command(place) if self._java else ())
 
     def happen(self, event: Event) -> Cost:
         """Causes the event in the settled group. Waits until the members fetch all partitions again, evenly, and
@@ -352,7 +387,7 @@ def _compared(costs: Sequence[Cost]) -> dict[str, float]:
 
 
 def _times(theirs: Sequence[Cost], ours: Sequence[Cost]) -> dict[str, float | None]:
-    """The ratio of their figure to this project's; ``None`` if that is zero or was not measured."""
+    """The ratios of their figures to this project's; ``None`` where this project's is zero or was not measured."""
     base = _compared(ours) if ours else {}
     return {name: round(value / base[name], 1) if base.get(name) else None for name, value in _compared(theirs).items()}
 
@@ -364,11 +399,12 @@ _WANTED_SECONDS_OF_FASTEST_KIP848 = 3.0
 
 
 def bars(found: Sequence[Found]) -> list[Bar]:
-    """The bars for a join and a leave: how many times faster it settles, and how many times fewer partition-seconds."""
+    """The bars for a join and a leave: how many times faster this project's group settles, and how many times fewer
+    partition-seconds it loses."""
     ours = _ours(found)
     judged = []
     for one in found:
-        if one.contender == OURS or one.contender.protocol is Protocol.MANAGED:
+        if one.contender == OURS or one.contender.protocol in MANAGED:
             continue
         tuned = one.contender.protocol is Protocol.KIP848 and one.contender.variant == FASTEST
         wanted = _WANTED_OF_FASTEST_KIP848 if tuned else _WANTED
@@ -385,20 +421,35 @@ def bars(found: Sequence[Found]) -> list[Bar]:
     return judged
 
 
-_MANAGED_P50_MS, _MANAGED_MAX_MS, _MANAGED_TIMES = 100, 400, 50
+_MANAGED_MS = {
+    Protocol.MANAGED: (100, 400),
+    Protocol.MANAGED_JAVA: (300, 1_000),
+    Protocol.MANAGED_CLASSIC: (150, 1_200),
+    Protocol.MANAGED_COOPERATIVE: (200, 1_200),
+    Protocol.MANAGED_JAVA_CLASSIC: (150, 1_200),
+    Protocol.MANAGED_JAVA_COOPERATIVE: (200, 1_200),
+}
+"""The allowed p50 and maximum of the time of a join and of a leave, in ms."""
+_EAGER = (Protocol.MANAGED_CLASSIC, Protocol.MANAGED_JAVA_CLASSIC)
+_MANAGED_TIMES = 50
 
 
 def _bars_of_managed(found: Sequence[Found]) -> Iterator[Bar]:
     """The bars for stock clients in managed groups, alone and beside the same clients at Kafka."""
     by_name = {one.contender.name: one.costs for one in found}
+    for protocol, (p50_ms, max_ms) in _MANAGED_MS.items():
+        costs = by_name.get(f"{protocol}, {DEFAULTS}", {})
+        for event in (Event.JOIN, Event.LEAVE):
+            if costs.get(event):
+                told = summary(costs[event])["settle_ms"]
+                for part, most in (("p50", p50_ms), ("max", max_ms)):
+                    name = f"{protocol}: {event}, {part}"
+                    yield Bar(name, f"at most {most} ms", f"{told[part]} ms", told[part] <= most)
+        needless = sum(cost.interrupted_not_moved for every in costs.values() for cost in every)
+        if costs and protocol not in _EAGER:  # an eager client stops all it owns to give up one
+            yield Bar(f"{protocol}: interrupted, but did not move", "0", str(needless), needless == 0)
     costs = by_name.get(f"{Protocol.MANAGED}, {DEFAULTS}", {})
     theirs = by_name.get(f"{Protocol.KIP848}, {DEFAULTS}", {})
-    for event in (Event.JOIN, Event.LEAVE):
-        if costs.get(event):
-            told = summary(costs[event])["settle_ms"]
-            for part, most in (("p50", _MANAGED_P50_MS), ("max", _MANAGED_MAX_MS)):
-                name = f"{Protocol.MANAGED}: {event}, {part}"
-                yield Bar(name, f"at most {most} ms", f"{told[part]} ms", told[part] <= most)
     if costs.get(Event.JOIN) and theirs.get(Event.JOIN):
         times = _times(theirs[Event.JOIN], costs[Event.JOIN])["settle"]
         yield _bar(f"{Protocol.KIP848}, {DEFAULTS}: {Event.JOIN}, beside {Protocol.MANAGED}", _MANAGED_TIMES, times)

@@ -15,14 +15,34 @@ class Protocol(StrEnum):
     CLASSIC = "classic"
     """JoinGroup and SyncGroup. All partitions stop before any starts (librdkafka's default, ``range``)."""
     COOPERATIVE = "cooperative"
-    """The same requests with ``cooperative-sticky``: only moving partitions stop (KIP-429)."""
+    """Like ``classic``, with ``cooperative-sticky``: only moving partitions stop (KIP-429)."""
     KIP848 = "kip848"
     """ConsumerGroupHeartbeat: the broker decides (KIP-848)."""
     MANAGED = "managed"
-    """The same clients in a group that an instance of this project manages."""
+    """The clients of ``kip848`` in a managed group: an instance of this project coordinates it."""
+    KIP848_JAVA = "kip848-java"
+    """Like ``kip848``, with Kafka's own client instead of librdkafka."""
+    MANAGED_JAVA = "managed-java"
+    MANAGED_CLASSIC = "managed-classic"
+    """The clients of ``classic`` in a managed group."""
+    MANAGED_COOPERATIVE = "managed-cooperative"
+    """The clients of ``cooperative`` in a managed group."""
+    MANAGED_JAVA_CLASSIC = "managed-java-classic"
+    """Kafka's own client in a managed group, with its default assignors. All its partitions stop before any starts."""
+    MANAGED_JAVA_COOPERATIVE = "managed-java-cooperative"
 
 
-PEERS = (Protocol.CLASSIC, Protocol.COOPERATIVE, Protocol.KIP848, Protocol.MANAGED)
+MANAGED_JAVA = (Protocol.MANAGED_JAVA, Protocol.MANAGED_JAVA_CLASSIC, Protocol.MANAGED_JAVA_COOPERATIVE)
+JAVA = (Protocol.KIP848_JAVA, *MANAGED_JAVA)
+MANAGED = (Protocol.MANAGED, Protocol.MANAGED_CLASSIC, Protocol.MANAGED_COOPERATIVE, *MANAGED_JAVA)
+PEERS = (
+    Protocol.CLASSIC,
+    Protocol.COOPERATIVE,
+    Protocol.KIP848,
+    Protocol.MANAGED,
+    Protocol.MANAGED_CLASSIC,
+    Protocol.MANAGED_COOPERATIVE,
+)
 
 
 class Server(StrEnum):
@@ -35,7 +55,7 @@ class Server(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """``client`` holds settings of librdkafka, ``broker`` lines of the broker's configuration; ``settings`` describes
+    """``client`` holds settings of its client, ``broker`` lines of the broker's configuration; ``settings`` describes
     both.
     """
 
@@ -56,7 +76,9 @@ class Contender:
     @property
     def server(self) -> Server:
         """Where its members find their coordinator."""
-        return {Protocol.KIP848: Server.KRAFT, Protocol.MANAGED: Server.INSTANCE}.get(self.protocol, Server.ZOOKEEPER)
+        if self.protocol in MANAGED:
+            return Server.INSTANCE
+        return Server.KRAFT if self.protocol in {Protocol.KIP848, Protocol.KIP848_JAVA} else Server.ZOOKEEPER
 
 
 DEFAULTS, FASTEST = "defaults", "fastest"
@@ -66,6 +88,7 @@ _NO_DELAY = {"group.initial.rebalance.delay.ms": "0"}
 # The default of Java and librdkafka is 45 s; 6 s is the least that a broker accepts by default.
 _FAST_CLIENT = {"heartbeat.interval.ms": 100, "session.timeout.ms": 6_000}
 _COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky"}
+_JAVA_COOPERATIVE = {"partition.assignment.strategy": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"}
 
 OURS = Contender(Protocol.OURS, DEFAULTS, broker=_NO_DELAY)
 
@@ -103,13 +126,22 @@ CONTENDERS: Mapping[Protocol, Sequence[Contender]] = {
             },
         ),
     ),
-    Protocol.MANAGED: (Contender(Protocol.MANAGED, DEFAULTS, {"group.protocol": "consumer"}),),
+    **{
+        one: (Contender(one, DEFAULTS, {"group.protocol": "consumer"}),)
+        for one in (Protocol.MANAGED, Protocol.KIP848_JAVA, Protocol.MANAGED_JAVA)
+    },
+    Protocol.MANAGED_CLASSIC: (Contender(Protocol.MANAGED_CLASSIC, DEFAULTS),),
+    Protocol.MANAGED_COOPERATIVE: (Contender(Protocol.MANAGED_COOPERATIVE, DEFAULTS, _COOPERATIVE),),
+    Protocol.MANAGED_JAVA_CLASSIC: (Contender(Protocol.MANAGED_JAVA_CLASSIC, DEFAULTS),),
+    Protocol.MANAGED_JAVA_COOPERATIVE: (Contender(Protocol.MANAGED_JAVA_COOPERATIVE, DEFAULTS, _JAVA_COOPERATIVE),),
 }
 """The fastest variants come first, because they can share a broker with this project's consumer."""
 
 
 def contenders(against: Sequence[Protocol], variants: Sequence[str]) -> list[Contender]:
-    """This project's consumer and these variants of the others, grouped by broker configuration."""
-    found = [OURS, *(one for protocol in against for one in CONTENDERS[protocol] if one.variant in variants)]
+    """This project's consumer, these variants of the others, and the contenders with only one variant, grouped by
+    broker configuration."""
+    every = [one for protocol in against for one in CONTENDERS[protocol]]
+    found = [OURS, *(one for one in every if one.variant in variants or len(CONTENDERS[one.protocol]) == 1)]
     order = list(dict.fromkeys(one.needs for one in found))
     return sorted(found, key=lambda one: order.index(one.needs))

@@ -31,7 +31,7 @@ class Event(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """The partitions that each member fetches, as of the last line."""
+    """The partitions that each member fetches, as of the journals' last line."""
 
     owners: Mapping[TopicPartition, str] = field(default_factory=dict)
 
@@ -62,7 +62,7 @@ def cost(
     event: Event, at_ns: int, lines: Iterable[Line], before: Ownership, *, killed: str = "", answered_ns: int = 0
 ) -> tuple[Cost, Ownership]:
     """The cost of an event at ``at_ns``, and the owners afterwards. Partitions of a ``killed`` member have no owner
-    from ``at_ns`` on. If the event is a request, ``answered_ns`` is the time of its answer.
+    after ``at_ns``. If the event is a request, ``answered_ns`` is the time of its answer.
     """
     owners = dict(before.owners)
     stopped: dict[TopicPartition, int] = {tp: at_ns for tp, owner in owners.items() if owner == killed}

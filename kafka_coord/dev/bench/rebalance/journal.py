@@ -15,13 +15,13 @@ class What(StrEnum):
     """The events of a member and its partitions."""
 
     JOINING = "joining"
-    """It is about to register."""
+    """The member is about to register."""
     LEAVING = "leaving"
-    """It is about to leave."""
+    """The member is about to leave."""
     STARTED = "started"
-    """It begins to fetch."""
+    """The member begins to fetch the partitions."""
     STOPPED = "stopped"
-    """It hands out nothing more of them."""
+    """The member hands out no more records of the partitions."""
     ACKNOWLEDGED = "acknowledged"
     """ZooKeeper has a command's acknowledgement; the partitions are those whose offset came with it."""
 

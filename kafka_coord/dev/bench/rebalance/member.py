@@ -101,7 +101,7 @@ class TimedFetchers:
         return gone
 
     def end(self) -> None:
-        """The member has left."""
+        """Notes that the member has left."""
         self.abandon()
 
     def orphans_in_hand(self) -> bool:
@@ -141,7 +141,7 @@ class Orderly(Protocol):
 
 
 class Journal:
-    """Appends a line for each thing that happens, in one write."""
+    """Appends one line per event, each in one write."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -242,8 +242,8 @@ class BenchMember:
 
 def serve_orders(make: Callable[[str], Orderly], orders: Iterable[str], answers: TextIO) -> None:
     """Runs the process. An order is a line of JSON, (what, consumers), where ``what`` is ``open``, ``join`` or
-    ``leave``. The answer is null if the process has carried out the order, else the error. When the input ends, the
-    members leave and the process ends.
+    ``leave``. The answer is null if the process has carried out the order, otherwise the error. When the input ends,
+    the members leave and the process ends.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the bench, which lets its members leave
     members: dict[str, Orderly] = {}

@@ -18,7 +18,8 @@ _MEGABYTES = 20
 
 
 def newer_client(on_progress: Callable[[str], None]) -> Path:
-    """The directory to import it from; fetched into the cache if necessary. Raises :class:`DevClusterError`."""
+    """The directory from which to import that release. Fetches it into the cache if necessary. Raises
+    :class:`DevClusterError`."""
     home = cache_directory() / f"confluent-kafka-{NEWER_CLIENT}-{sys.implementation.cache_tag}"
     if not home.exists():
         on_progress(f"fetching confluent-kafka {NEWER_CLIENT} into {home} ({_MEGABYTES} MB, once)")

@@ -40,7 +40,7 @@ class PeerPlace:
 
 
 class _Fetching:
-    """A thread that reads until it is told to stop; its consumer then leaves."""
+    """A thread that reads until it is told to stop. Its consumer then leaves the group."""
 
     def __init__(self, note: Note) -> None:
         self._note = note
@@ -61,7 +61,7 @@ class _Fetching:
         self._thread.start()
 
     def stop(self) -> bool:
-        """Whether it ran."""
+        """Stops the thread. Returns whether it was running."""
         if self._thread is None:
             return False
         self._ended.set()
@@ -112,7 +112,7 @@ class OwnMember(_Fetching):
 
 class PeerMember(_Fetching):
     """A member of one of Kafka's own groups; it creates its client before it subscribes. Its callbacks come after a
-    stop, and before it asks for the offsets of a start. Both favour it in the comparison.
+    stop, and before it asks for the offsets of a start. Both favour this member in the comparison.
     """
 
     def __init__(self, place: PeerPlace, name: str, note: Note) -> None:

@@ -1,4 +1,4 @@
-"""The bench of rebalances from beginning to end: a group, one event after the other, report."""
+"""Runs the bench of rebalances: one event after the other in a group, and the report."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SMOKE = RebalanceOptions(members=3, partitions=30, repeat=2, rarely=1, judged=Fa
 
 
 def run_rebalance_bench(options: RebalanceOptions, directory: Path, on_progress: OnProgress) -> BenchReport:
-    """Runs it in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
+    """Runs the bench in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
     setup = Setup.here(java=find_java().version)
     on_progress("starting ZooKeeper and a coordinator")
     with (
@@ -76,8 +76,8 @@ def run_rebalance_bench(options: RebalanceOptions, directory: Path, on_progress:
 
 
 def _program(options: RebalanceOptions) -> Iterator[tuple[Sequence[Event], int]]:
-    """Events that are compared with each other happen in turn."""
-    yield (Event.COLD,), max(1, options.rarely)  # with one the group begins
+    """Yields events and how often they happen. Events that are compared with each other happen in turn."""
+    yield (Event.COLD,), max(1, options.rarely)  # the group begins with a cold start
     yield (Event.JOIN, Event.LEAVE, Event.STUCK), options.repeat
     yield (Event.REBALANCE,), options.repeat
     yield (Event.KILL,), options.rarely
@@ -97,7 +97,7 @@ class _Group:
         self.costs: dict[Event, list[Cost]] = {event: [] for event in Event}
 
     def happen(self, event: Event) -> Cost:
-        """Causes the event in the settled group, and waits until the group has settled again."""
+        """Causes the event in the settled group and waits until the group has settled again."""
         match event:
             case Event.COLD:
                 if self._members:

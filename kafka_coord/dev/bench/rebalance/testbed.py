@@ -54,20 +54,28 @@ class MembersChannel(StrEnum):
 class Crew:
     """A process with members. It ends with the bench, however the bench ends, because its orders come through a pipe.
 
-    ``packages`` is a directory of packages to use instead of the installed ones.
+    ``packages`` is a directory of packages to use instead of the installed ones. ``command`` runs a program with
+    members other than this package's.
     """
 
     def __init__(
-        self, name: str, place: Place | PeerPlace, consumers: Sequence[str], log: Path, packages: Path | None = None
+        self,
+        name: str,
+        place: Place | PeerPlace,
+        consumers: Sequence[str],
+        log: Path,
+        packages: Path | None = None,
+        command: Sequence[str] = (),
     ) -> None:
         self.consumers = tuple(consumers)
         environment = dict(os.environ)
         if packages is not None:
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(packages), os.environ.get("PYTHONPATH")]))
         module = "member" if isinstance(place, Place) else "peer"
+        own = (sys.executable, "-m", f"kafka_coord.dev.bench.rebalance.{module}", json.dumps(asdict(place)))
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", f"kafka_coord.dev.bench.rebalance.{module}", json.dumps(asdict(place))],
+                command or own,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -78,7 +86,7 @@ class Crew:
         self.begin("open")
 
     def begin(self, what: str) -> None:
-        """``open``, ``join`` or ``leave``: :meth:`ended` waits for it."""
+        """Sends the order ``open``, ``join`` or ``leave``; :meth:`ended` waits until it is carried out."""
         with contextlib.suppress(BrokenPipeError):  # ended() reports it
             self._pipes()[0].write(json.dumps([what, self.consumers]).encode() + b"\n")
             self._pipes()[0].flush()
@@ -107,7 +115,6 @@ class Crew:
         return at_ns
 
     def close(self) -> None:
-        """Makes its members leave."""
         for pipe in self._pipes():
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
@@ -172,7 +179,7 @@ class Quiet:
         return found[-1] if found else None
 
     def after(self, generation: int, members: int, within_s: float) -> Decision:
-        """The last decision after that generation, with that many members, once it is settled."""
+        """The last decision after ``generation`` about a group of ``members``, once it is settled."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             found = self.newest()
@@ -201,26 +208,27 @@ class RebalanceTestbed:
     directory: Path
 
     def crew(self, name: str, consumers: Sequence[str]) -> Crew:
-        """A process with these members, sessions not open yet."""
+        """Starts a process with these members, which opens their sessions."""
         journal = self.directory / "journals" / f"{name}.journal"
         return Crew(name, replace(self.place, journal=str(journal)), consumers, self.directory / f"{name}.log")
 
     def set_partitions(self, partitions: int) -> int:
-        """Creates or changes the topic as Kafka does, in the data of its znode; returns when (ns, monotonic)."""
+        """Creates or changes the topic as Kafka does, in the data of its znode; returns the time (ns, monotonic)."""
         at_ns = time.monotonic_ns()
         write_topic(self.store, TOPIC, partitions)
         return at_ns
 
     @contextmanager
     def stuck_group(self) -> Iterator[None]:
-        """Adds another group, with a live member that ignores its commands; returns once it has been sent one."""
+        """Adds another group, with a live member that ignores its commands; the block begins once a command was
+        sent."""
         path = layout.channel(_STUCK, _STUCK)
         for parent in (layout.ids(_STUCK), path):
             self.store.ensure_path(parent)
         value = plain_member(_STUCK, TOPIC, _STUCK).registration_value(self.store)
         self.store.multi(register_ops(_STUCK, _STUCK, value))
         awaited(lambda: self.store.children(path), _WITHIN_S, "a command for the stuck member")
-        time.sleep(STILL_S)  # other writes for it do not count
+        time.sleep(STILL_S)  # other writes for this group do not count
         try:
             yield
         finally:

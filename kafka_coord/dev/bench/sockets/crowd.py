@@ -28,20 +28,21 @@ from kafka_coord.consumer.connector import Connector
 from kafka_coord.dev.bench.group import plain_member
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import StartPoint, TopicPartition
+from kafka_coord.settings import host_and_port
 from kafka_coord.zk.clock import SystemClock
 from kafka_coord.zk.store import SessionState
 
 _SAY_S = 0.25
 _BATCH, _BATCH_S = 300, 3.0
-"""How many records of a partition count as read at a time: a batch, as in applications."""
+"""How many records of a partition count as read at a time, like an application's batch, and how often (s)."""
 _READ_BYTES = 1 << 16
 _AT_ONCE = 200
-"""The most connections that a crowd opens at a time."""
+"""The maximum number of connections that a crowd opens at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class CrowdPlace:
-    """A crowd's servers and its part of all consumers: ``count`` consumers from number ``first`` on, spread over
+    """A crowd's servers and its part of all consumers: ``count`` consumers, numbered from ``first``, spread over
     ``groups``.
     """
 
@@ -53,7 +54,6 @@ class CrowdPlace:
     count: int
 
     def names(self) -> list[tuple[str, str]]:
-        """The group and name of each consumer."""
         numbers = range(self.first, self.first + self.count)
         return [(f"g{number % self.groups:03}", f"c{number:05}") for number in numbers]
 
@@ -132,8 +132,6 @@ class _Reading:
 
 
 class _Consumer:
-    """One consumer of the crowd."""
-
     def __init__(self, place: CrowdPlace, group: str, name: str, state: CrowdState, gate: asyncio.Semaphore) -> None:
         self._search = CoordinatorSearch(place.hosts, random.uniform)
         self._gate = gate
@@ -141,7 +139,6 @@ class _Consumer:
         self._loop = asyncio.get_running_loop()
         self._due: asyncio.TimerHandle | None = None
         self._due_at = float("inf")
-        self._writer: asyncio.StreamWriter | None = None
         self.link = SocketLink(
             group,
             name,
@@ -219,9 +216,9 @@ class _Consumer:
         return ClusterMetadata.from_json(event.frame)
 
     async def _open(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        host, _, port = address.rpartition(":")
+        host, port = host_and_port(address)
         async with self._gate:
-            return await asyncio.open_connection(host, int(port))
+            return await asyncio.open_connection(host, port)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, to: Coordinator) -> None:
         """Everything that happens on one connection to the coordinator."""
@@ -236,7 +233,7 @@ class _Consumer:
             why = str(error)
         finally:
             writer.close()
-        self.link.lost(why)
+        self.link.lost()
         self._search.ended(to, why, silent=silent, lasted=self._loop.time() - began > LASTED_S)
 
     async def _read_until_lost(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -288,7 +285,7 @@ async def _crowd(place: CrowdPlace) -> None:
     until.cancel()
     for task in tasks:
         if task.done():
-            task.result()  # it ends only because of a defect
+            task.result()  # it ends only because of a bug
         task.cancel()
 
 

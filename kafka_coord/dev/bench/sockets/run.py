@@ -1,4 +1,4 @@
-"""The bench of the socket channel, from beginning to end: a crowd registers, is pinged, and survives a crash."""
+"""Runs the bench of the socket channel: a crowd registers, answers pings, and survives a crash."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ _BUCKET = re.compile(rb'^kafka_coord_socket_ping_seconds_bucket\{le="([^"]+)"\} 
 @dataclass(frozen=True, slots=True)
 class SocketsOptions:
     """``processes`` run ``consumers`` in ``groups``. Each group reads a topic with as many partitions as the group has
-    members. The bench watches them for ``steady_s`` seconds, then kills the elected coordinator.
+    members. After ``rest_s`` seconds, in which the after-effects of the registration end, the bench watches them for
+    ``steady_s`` seconds, then kills the elected coordinator.
     """
 
     consumers: int = 5_000
@@ -52,6 +53,7 @@ class SocketsOptions:
     processes: int = 2
     session_timeout_ms: int = DEFAULT_SOCKET_SESSION_TIMEOUT_MS
     coordinator_session_timeout_ms: int = DEFAULT_SESSION_TIMEOUT_MS
+    rest_s: float = DEFAULT_SOCKET_SESSION_TIMEOUT_MS / 1000
     steady_s: float = 60.0
     judged: bool = True
 
@@ -63,13 +65,14 @@ SMOKE = SocketsOptions(
     consumers=40,
     groups=4,
     session_timeout_ms=20_000,
-    steady_s=8.0,
+    rest_s=0.5,
+    steady_s=6.0,
     judged=False,
 )
 
 
 def run_sockets_bench(options: SocketsOptions, directory: Path, on_progress: OnProgress) -> BenchReport:
-    """Runs it in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
+    """Runs the bench in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
     setup = Setup.here(java=find_java().version)
     with _testbed(directory, options, on_progress) as testbed:
         registering = testbed.register(on_progress)
@@ -100,7 +103,7 @@ class _Crowd:
     def state(self) -> CrowdState:
         """The crowd's last report. Raises :class:`Timeout` if its process has ended."""
         if self.process.poll() is not None:
-            raise Timeout(f"a process of consumers ended by itself with {self.process.returncode}: see {self._log}")
+            raise Timeout(f"a process of consumers ended unexpectedly with {self.process.returncode}: see {self._log}")
         return self._state
 
     def _read(self) -> None:
@@ -138,7 +141,7 @@ class _SocketTestbed:
         self._elected.broker_id(_WITHIN_S)
 
     def register(self, on_progress: OnProgress) -> dict[str, Any]:
-        """Registers all consumers at once, and waits until every partition is read."""
+        """Registers all consumers at once and waits until every partition is read."""
         options = self._options
         each = -(-options.consumers // options.processes)
         elected = self._now()
@@ -170,7 +173,7 @@ class _SocketTestbed:
     def watch(self, on_progress: OnProgress) -> dict[str, Any]:
         """Measures a quiet period with only pings and commits."""
         seconds = self._options.steady_s
-        time.sleep(self._options.session_timeout_ms / 1000)  # wait until the registration has no more after-effects
+        time.sleep(self._options.rest_s)
         elected = self._now()
         on_progress(f"watching pings and commits for {seconds:g} s")
         lost = self._state().lost

@@ -1,1 +1,1 @@
-"""``kafka-coord bench spark``: this project's source beside Spark's own, over the same topic in the same run."""
+"""``kafka-coord bench spark``: this project's source and Spark's own, on the same topic in the same run."""

@@ -1,4 +1,4 @@
-"""Spark's own Kafka connector, for the comparison: fetched once, and kept beside Kafka's jars."""
+"""Spark's own Kafka connector, for the comparison: fetched once, and kept with Kafka's jars."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ SPARK_VERSION = "4.2.0"
 _SPARK = "org.apache.spark"
 _JARS = (
     Artifact(_SPARK, "spark-sql-kafka-0-10_2.13", SPARK_VERSION),
-    # The connector names a release of its own version, which was never published; this one serves instead.
+    # The connector asks for this artifact in its own version, which was never published; version 4.0.0 works too.
     Artifact(_SPARK, "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
     Artifact("org.apache.commons", "commons-pool2", "2.12.1"),
 )
 
 
 def own_connector() -> tuple[Path, ...]:
-    """The jars for ``spark.jars`` that Spark does not include. Raises :class:`DevClusterError` if they are neither
-    present nor can be fetched.
+    """The jars for ``spark.jars`` that Spark does not include. Raises :class:`DevClusterError` if they are missing and
+    cannot be fetched.
     """
     home = cache_directory() / f"spark-kafka-{SPARK_VERSION}"
     jars = tuple(home / artifact.file_name for artifact in _JARS)

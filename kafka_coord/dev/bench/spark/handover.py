@@ -26,7 +26,7 @@ _SETTLING_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A stop-fetcher. ``ms`` is from its znode's ctime to its observed deletion, both by this machine's clock;
+    """A stop-fetcher. ``ms`` is the time from its znode's ctime to its observed deletion, both by this machine's clock;
     ``micro_batch_ms`` is the duration of the micro-batch that was under way when it came, None if there was none.
     """
 
@@ -104,7 +104,7 @@ class _Commands:
         self._thread = threading.Thread(target=self._run, name="bench-commands", daemon=True)
 
     def stops(self) -> list[tuple[float, float]]:
-        """(created, deleted) of each stop-fetcher since the last call, in seconds since 1970."""
+        """The times at which each stop-fetcher since the last call was created and deleted, in seconds since 1970."""
         found = []
         with contextlib.suppress(queue.Empty):
             while True:

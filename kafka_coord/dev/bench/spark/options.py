@@ -19,11 +19,11 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SparkBenchOptions:
-    """Each source reads whole topics of ``rows`` ``repeat`` times, after ``warm_up`` times that do not count. It runs
-    small micro-batches (``burst`` rows a second) and empty ones for ``seconds`` each, in ``rounds``, each after
-    ``settling_s`` that do not count. Another member joins ``joins`` times for each trigger, at ``load`` rows a second.
-    A soak of ``minutes`` (0: none) has the same load. ``judged``: whether the report compares the figures with the
-    bars.
+    """Each source reads whole topics of ``rows`` rows ``repeat`` times, after ``warm_up`` readings that do not count.
+    In each of ``rounds`` rounds, it runs small micro-batches (``burst`` rows a second) and empty ones for ``seconds``
+    each, each after ``settling_s`` seconds that do not count. Another member joins ``joins`` times for each of
+    ``triggers`` (intervals in ms), at ``load`` rows a second. A soak of ``minutes`` (0: none) has the same load.
+    ``judged``: whether the report compares the figures with the bars.
     """
 
     parts: tuple[Part, ...] = tuple(Part)
@@ -37,13 +37,18 @@ class SparkBenchOptions:
     rounds: int = 3
     settling_s: float = 4.0
     joins: int = 10
+    triggers: tuple[int, ...] = (0, 1_000)
     load: int = 5_000
     minutes: float = 0.0
     cores: int = 2
     judged: bool = True
 
     def to_json(self) -> Mapping[str, Any]:
-        return asdict(self) | {"partitions": list(self.partitions), "parts": [str(part) for part in self.parts]}
+        return asdict(self) | {
+            "partitions": list(self.partitions),
+            "triggers": list(self.triggers),
+            "parts": [str(part) for part in self.parts],
+        }
 
 
 SMOKE = SparkBenchOptions(
@@ -57,6 +62,7 @@ SMOKE = SparkBenchOptions(
     rounds=1,
     settling_s=0.5,
     joins=1,
+    triggers=(0,),
     load=200,
     judged=False,
 )

@@ -1,4 +1,4 @@
-"""The bench from beginning to end: cluster, Spark, both sources in turn, report."""
+"""Runs the Spark bench: the cluster, Spark, both sources in turn, and the report."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SETTINGS = {
 
 
 def run_spark_bench(options: SparkBenchOptions, directory: Path, on_progress: OnProgress) -> BenchReport:
-    """Runs it in ``directory``, with one broker. Without Spark's own connector (it is fetched once) this project's
+    """Runs the bench in ``directory``, with one broker. Without Spark's own connector (fetched once) this project's
     source is measured alone, and a note says so. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
     setup = Setup.here(kafka=KAFKA_VERSION, java=find_java().version)
     notes: list[str] = []
@@ -116,7 +116,7 @@ def _micro_batches(testbed: SparkTestbed, options: SparkBenchOptions, on_progres
 
 def _handovers(testbed: SparkTestbed, options: SparkBenchOptions, on_progress: OnProgress) -> list[Handovers]:
     handovers = []
-    for trigger_ms in (0, 1_000):
+    for trigger_ms in options.triggers:
         found = hand_over(
             testbed, max(options.partitions), trigger_ms=trigger_ms, rows_per_s=options.load, joins=options.joins
         )
@@ -143,7 +143,7 @@ def _soak(testbed: SparkTestbed, options: SparkBenchOptions, on_progress: OnProg
 
 
 def _rounds(testbed: SparkTestbed, warm_up: int, repeat: int) -> Iterator[tuple[int, str]]:
-    """(round, source); rounds before 0 only warm up. The order of the sources alternates."""
+    """Yields (round, source). Rounds before 0 only warm up. The order of the sources alternates."""
     for number in range(-warm_up, repeat):
         for source in testbed.sources if number % 2 == 0 else reversed(testbed.sources):
             yield number, source

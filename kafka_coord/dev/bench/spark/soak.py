@@ -33,7 +33,8 @@ class MemorySample:
 def soak(
     testbed: SparkTestbed, partitions: int, *, minutes: float, rows_per_s: int, tell: Callable[[MemorySample], None]
 ) -> tuple[MemorySample, ...]:
-    """Samples after the first micro-batches, then once a minute (or at every sixth of a time below six minutes)."""
+    """Takes a sample after the first micro-batches, then one a minute; if ``minutes`` is below six, six at equal
+    intervals."""
     topic = testbed.new_topic(partitions)
     every_s = min(60.0, minutes * 60 / 6)
     samples: list[MemorySample] = []
@@ -54,8 +55,8 @@ def soak(
 
 
 def growth(samples: Sequence[MemorySample]) -> float | None:
-    """The mean of the last third divided by that of the second; None for too few samples. The first third is left out,
-    because caches fill.
+    """The mean memory in the last third, divided by the mean in the second; None if there are too few samples. The
+    first third is left out, because caches fill.
     """
     third = len(samples) // 3
     if not third:

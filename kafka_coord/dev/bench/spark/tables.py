@@ -1,4 +1,4 @@
-"""Makes tables and bars of the measurements. Pure."""
+"""Turns the measurements into tables and bars. Pure."""
 
 from __future__ import annotations
 
@@ -96,7 +96,6 @@ def soak(samples: Sequence[MemorySample]) -> Table:
 def bars(
     drains: Sequence[Drain], ticks: Sequence[Ticks], handed_over: Sequence[Handovers], samples: Sequence[MemorySample]
 ) -> list[Bar]:
-    """The worst case of each figure."""
     return [
         _throughput_bar(drains),
         _micro_batch_bar("small", ticks, lambda one: one.small),

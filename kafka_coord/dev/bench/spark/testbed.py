@@ -41,7 +41,7 @@ class Work(StrEnum):
 
 
 class QueryFailed(KafkaCoordError):
-    """A query of the bench ended with an error of its own."""
+    """A query of the bench ended with its own error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class SparkTestbed:
         return topic
 
     def filled_topic(self, partitions: int, rows: int) -> str:
-        """Creates a topic with that many flights, spread evenly; repeats the flights of the file."""
+        """Creates a topic with ``rows`` flights, spread evenly over the partitions. Repeats the flights of the file."""
         topic = self.new_topic(partitions)
         produce(
             self.bootstrap,
@@ -87,7 +87,7 @@ class SparkTestbed:
         return topic
 
     def feeding(self, topic: str, burst: int, every_s: float) -> Feeding:
-        """Writes that many flights to it repeatedly, while the ``with`` block runs."""
+        """Writes ``burst`` flights to the topic every ``every_s`` seconds while the ``with`` block runs."""
         values = [one.value for one in read_flights(_FED_FLIGHTS)]
         return Feeding(self.bootstrap, topic, burst, every_s, values)
 
@@ -123,7 +123,7 @@ class Running:
         return [_batch(one) for one in self.query.recentProgress]
 
     def finish(self, within_s: float) -> float:
-        """Waits until the query has ended by itself (``availableNow``); returns the seconds since its start."""
+        """Waits until the query has ended on its own (``availableNow``); returns the seconds since its start."""
         deadline = time.monotonic() + within_s
         while self.query.isActive:
             if time.monotonic() >= deadline:
@@ -133,7 +133,7 @@ class Running:
         return time.monotonic() - self.began
 
     def await_rows(self, rows: int, within_s: float) -> None:
-        """Waits until the query has read that many rows."""
+        """Waits until the query has read this many rows."""
         deadline = time.monotonic() + within_s
         while sum(batch.rows for batch in self.batches()) < rows:
             if time.monotonic() >= deadline:

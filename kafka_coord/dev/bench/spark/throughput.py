@@ -15,8 +15,8 @@ _MIB = 2**20
 @dataclass(frozen=True, slots=True)
 class Drain:
     """One query's reading of a topic. ``reading_s`` is the time of its micro-batches with rows, including planning.
-    ``wall_s`` is the time of the whole query, including its start and its joining. CPU and memory are those of Spark:
-    its JVM and all Python processes.
+    ``wall_s`` is the time of the whole query, including its start and its joining. CPU and memory are Spark's: its JVM
+    and all Python processes.
     """
 
     source: str
@@ -34,7 +34,7 @@ class Drain:
 
 
 def drain(testbed: SparkTestbed, source: str, topic: str, partitions: int, rows: int, work: Work) -> Drain:
-    """Raises :class:`VerificationFailed` if it did not read exactly ``rows``."""
+    """Runs the query. Raises :class:`VerificationFailed` if it did not read exactly ``rows``."""
     options = {"maxOffsetsPerTrigger": rows} if source == OURS else {}  # Spark's own has no limit by default
     trigger = {"availableNow": True}
     with (

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from kafka_coord.dev.demo.journal import now_ms
 from kafka_coord.dev.demo.timeline import Reign
-from kafka_coord.dev.demo.watching import GroupNow, Watcher
+from kafka_coord.dev.demo.watching import GroupNow, Watcher, named_by_client_id
 from kafka_coord.errors import BrokerError
 from kafka_coord.model import CoordinatorInfo, Decision
 from kafka_coord.monitor.client_groups.asking import Instances
-from kafka_coord.monitor.client_groups.groups import describe_client_group
+from kafka_coord.monitor.client_groups.groups import described, read_client_group
 from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.monitor.groups import EndOffsets, GroupDescription
 
@@ -43,13 +43,8 @@ class StockWatcher(Watcher):
 
     def _read(self, ends: EndOffsets | None) -> GroupDescription:
         topics = read_cluster(self._store).topics
-        found = describe_client_group(Instances(self._store, {}), self._group, topics, ends)
-        names = {member.consumer: member.client or member.consumer for member in found.members}
-        return replace(
-            found,
-            members=tuple(replace(member, consumer=names[member.consumer]) for member in found.members),
-            offsets=tuple(replace(row, owner=row.owner and names[row.owner]) for row in found.offsets),
-        )
+        group = read_client_group(Instances(self._store, {}), self._group)
+        return named_by_client_id(described([group], topics, ends)[0])
 
     def _look_at_coordinator(self) -> None:
         """Does nothing: the samples show who coordinates."""

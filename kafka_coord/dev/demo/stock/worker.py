@@ -12,6 +12,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as Position
@@ -23,6 +24,18 @@ from kafka_coord.errors import ConsumerError
 from kafka_coord.model import PartitionSet, TopicPartition
 
 COMMIT_MS = 500
+
+
+def _protocol(given: argparse.Namespace) -> dict[str, Any]:
+    """The settings of the group protocol. A KIP-848 client leaves the session timeout to the coordinator. librdkafka
+    2.8 asks for the assignor ``range`` if none is given, which moves more partitions."""
+    if given.group_protocol == "consumer":
+        return {"group.protocol": "consumer", "group.remote.assignor": "uniform"}
+    return {
+        "session.timeout.ms": given.session_timeout_ms,
+        "heartbeat.interval.ms": 1_000,
+        "partition.assignment.strategy": "cooperative-sticky",
+    }
 
 
 class StockConsumer:
@@ -37,9 +50,7 @@ class StockConsumer:
                 "bootstrap.servers": given.bootstrap,
                 "group.id": given.group,
                 "client.id": given.consumer_id,
-                "session.timeout.ms": given.session_timeout_ms,
-                "heartbeat.interval.ms": 1_000,
-                "partition.assignment.strategy": "cooperative-sticky",
+                **_protocol(given),
                 "auto.offset.reset": "earliest",
                 "enable.auto.offset.store": False,
                 "auto.commit.interval.ms": COMMIT_MS,
@@ -73,7 +84,7 @@ class StockConsumer:
         if taken:
             self._journal.records(now_ms(), self._work.do(map(Record, taken)))
             ends = {TopicPartition(one.topic(), one.partition()): one.offset() + 1 for one in taken}
-            # The client may no longer store offsets of a partition that was taken away meanwhile.
+            # The client may no longer store offsets of a partition that was taken away in the meantime.
             with contextlib.suppress(KafkaException):
                 self._consumer.store_offsets(offsets=[Position(*where, end) for where, end in ends.items()])
         return len(taken)

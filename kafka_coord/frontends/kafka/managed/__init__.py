@@ -1,1 +1,1 @@
-"""Managed groups for stock Kafka clients: KIP-848 (``group.protocol=consumer``), on the engine."""
+"""Managed groups for stock Kafka clients that use KIP-848 (``group.protocol=consumer``) or the classic protocol."""

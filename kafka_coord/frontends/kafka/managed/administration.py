@@ -1,6 +1,6 @@
-"""Requests of operators' tools about managed groups: show and delete groups, and change their offsets.
+"""Serves administrative requests about managed groups: shows and deletes groups, and changes their offsets.
 
-Reads go to ZooKeeper. Changes are requests to the elected coordinator, like those of this project's own commands.
+It reads from ZooKeeper and sends changes as requests to the elected coordinator, like this project's own commands.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from kafka_coord.channel.offset_details import write_details
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import MalformedValue, NoNode, StoreError
-from kafka_coord.frontends.kafka.managed.adopting import begin_adoption
+from kafka_coord.frontends.kafka.managed.adopting import Registered, begin_adoption, read_registered, topics_that_exist
 from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
 from kafka_coord.frontends.kafka.managed.topic_ids import TopicIds
 from kafka_coord.frontends.kafka.managed.views import GroupView, KnownMember, State, read_groups, state_of, topics_of
-from kafka_coord.model import Observation, PartitionSet, Request, RequestType, TopicPartition
+from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.model import CommittedOffset, Observation, PartitionSet, Request, RequestType, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Store
+from kafka_coord.zk.store import Check, Store
 
 log = logging.getLogger(__name__)
 
@@ -29,20 +31,21 @@ ANSWER_S = 10.0
 """Seconds that a tool waits for the coordinator's answer."""
 _LOOK_AGAIN_S = 0.05
 _AT_ONCE = 200
-"""Groups in one read, for which others wait."""
+"""The maximum number of groups in one read, because other requests wait for the read."""
 _OFFSETS_AT_ONCE = 2_000
-"""The coordinator writes each request as one multi."""
-_DONE = "done"
+"""The maximum number of offsets in a request, which the coordinator writes as one multi."""
+_DONE, _SILENT = "done", "no answer from the elected coordinator"
+_ATTEMPTS, _AGAIN_S = 30, 1.0
 
 
 class Administration:
-    """One event loop; other threads ask ZooKeeper."""
+    """Answers administrative requests. Use it on the event loop only; other threads talk to ZooKeeper."""
 
     def __init__(self, store: Store, terms: ManagedTerms) -> None:
         self._store, self._terms = store, terms
 
     async def states(self, groups: Sequence[str]) -> dict[str, State]:
-        """The groups that exist and can be read."""
+        """Returns the states of the groups that exist and can be read."""
         found: dict[str, State] = {}
         for part in _parts(groups):
             try:
@@ -52,6 +55,14 @@ class Administration:
                 break
             found |= {group: state_of(one) for group, one in seen.items() if isinstance(one, Observation)}
         return found
+
+    async def subscribed(self, group: str, topics: Iterable[str]) -> frozenset[str]:
+        """Returns which of these topics the group's members subscribe to. Raises :class:`StoreError`."""
+        seen = (await asyncio.to_thread(read_groups, self._store, (group,)))[group]
+        if isinstance(seen, StoreError):
+            raise seen
+        wanted = [one.subscription for one in seen.members.values()] if seen is not None else []
+        return frozenset(topic for topic in topics if any(one.wants(topic) for one in wanted))
 
     async def views(self, groups: Sequence[str]) -> dict[str, GroupView]:
         found: dict[str, GroupView] = {}
@@ -77,30 +88,80 @@ class Administration:
         served = {one.key[1]: KnownMember(one.member_id, one.epoch, one.is_static) for one in heard_of}
         return GroupView(group, Error.NONE, seen, served, ids)
 
-    # --- changes -----------------------------------------------------------------------------------------------------
-
-    async def adopt(self, group: str, offsets: Mapping[TopicPartition, int]) -> Error:
-        """Creates the group with these offsets. Existing offsets stay unchanged."""
+    async def adopt(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], why: str, term: int) -> Error:
+        """Creates the group with these offsets, in this term. Existing offsets stay unchanged. ``why`` becomes part of
+        its history."""
+        fence = Check(layout.log_partition(partition_of(group)), term)
         try:
-            missing = await asyncio.to_thread(begin_adoption, self._store, group, offsets)
+            missing = await asyncio.to_thread(begin_adoption, self._store, group, list(offsets), why, fence)
         except StoreError as error:
             log.warning("cannot take over group=%s: %s", group, error)
             return Error.COORDINATOR_NOT_AVAILABLE
         self._terms.made(group)
         partitions = sorted(missing)
         for at in range(0, len(partitions), _OFFSETS_AT_ONCE):
-            part = {tp: missing[tp] for tp in partitions[at : at + _OFFSETS_AT_ONCE]}
+            part = {tp: offsets[tp] for tp in partitions[at : at + _OFFSETS_AT_ONCE]}
             refusal = await self.set_offsets(group, part)
             if refusal is not Error.NONE:
                 return refusal
         return Error.NONE
 
-    async def delete(self, group: str) -> Error:
-        return await self._ask(Request(RequestType.DELETE_GROUP, group), Error.NON_EMPTY_GROUP)
+    async def registered(self, group: str) -> Registered:
+        """Returns the group's members of all kinds. Raises :class:`StoreError`."""
+        return await asyncio.to_thread(read_registered, self._store, group)
 
-    async def set_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> Error:
+    async def evict(self, group: str, consumers: Iterable[str], asked: Request) -> str:
+        """Evicts these members for an operator. Returns the reason if that fails, otherwise ``""``. Raises
+        :class:`StoreError`."""
+        requests = (Request(RequestType.EVICT, group, one, asked.reason, asked.by) for one in consumers)
+        answers = await asyncio.gather(*map(self._answer, requests))
+        refusals = [one.message for one in answers if one is not None and one.result != _DONE]
+        return refusals[0] if refusals else _SILENT if None in answers else ""
+
+    async def topics_that_exist(self, group: str, topics: Iterable[str]) -> frozenset[str]:
+        """See :func:`~kafka_coord.frontends.kafka.managed.adopting.topics_that_exist`."""
+        return await asyncio.to_thread(topics_that_exist, self._store, group, topics)
+
+    async def delete(self, group: str) -> Error:
+        error = await self._ask(Request(RequestType.DELETE_GROUP, group), Error.NON_EMPTY_GROUP)
+        if error is Error.NONE:
+            self._terms.removed(group)
+        return error
+
+    async def remove(self, group: str, asked: Request, since: int) -> str:
+        """Deletes the group for an operator, if it has no members and no offset has changed since the zxid ``since``.
+        Returns the reason if that fails, otherwise ``""``. Raises :class:`StoreError`."""
+        request = Request(RequestType.DELETE_GROUP, group, reason=asked.reason, by=asked.by, unchanged_since=since)
+        answered = await self._answer(request)
+        if answered is None:
+            return _SILENT
+        if answered.result != _DONE:
+            return answered.message
+        self._terms.removed(group)
+        return ""
+
+    async def answer_conversion(self, asked: Request, term: int, result: str, message: str) -> None:
+        """Answers an operator's request, unless ZooKeeper stays unreachable for half a minute."""
+        for _ in range(_ATTEMPTS):
+            try:
+                await asyncio.to_thread(self._terms.conversions.answer, asked, term, result, message)
+            except StoreError as error:
+                log.warning("cannot answer a request yet path=%s: %s", layout.request(asked.request_id), error)
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                return
+
+    async def set_offsets(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> Error:
         """Sets offsets of partitions that no member holds."""
-        return await self._ask(Request(RequestType.RESET_OFFSETS, group, offsets=offsets), Error.UNKNOWN_MEMBER_ID)
+        values = {tp: one.offset for tp, one in offsets.items()}
+        error = await self._ask(Request(RequestType.RESET_OFFSETS, group, offsets=values), Error.UNKNOWN_MEMBER_ID)
+        details = {tp: one for tp, one in offsets.items() if not one.is_bare}
+        if error is Error.NONE and details:
+            try:
+                await asyncio.to_thread(write_details, self._store, group, details)
+            except StoreError as failed:
+                log.warning("cannot write details of offsets group=%s: %s", group, failed)
+        return error
 
     async def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> Error:
         """Deletes offsets of partitions that no member holds."""
@@ -108,8 +169,8 @@ class Administration:
         return await self._ask(request, Error.GROUP_SUBSCRIBED_TO_TOPIC)
 
     async def _ask(self, request: Request, refused: Error) -> Error:
-        """``refused`` is the error if the coordinator refuses."""
-        request = replace(request, by="a Kafka client", timestamp_ms=time.time_ns() // 1_000_000)
+        """Sends a request to the coordinator. Returns ``refused`` if the coordinator refuses it."""
+        request = replace(request, by="a Kafka client")
         try:
             answered = await self._answer(request)
         except StoreError as error:
@@ -122,10 +183,10 @@ class Administration:
         return Error.NONE if answered.result == _DONE else refused
 
     async def _answer(self, request: Request) -> Request | None:
-        """The answered request; ``None`` if there is no answer in time: then the request is withdrawn. Raises
+        """Returns the answered request. Withdraws it and returns ``None`` if there is no answer in time. Raises
         :class:`StoreError`."""
         store, loop = self._store, asyncio.get_running_loop()
-        data = fields.dump(request.to_json())
+        data = fields.dump(replace(request, timestamp_ms=time.time_ns() // 1_000_000).to_json())
         path = await asyncio.to_thread(store.create, layout.REQUEST_PREFIX, data, sequence=True)
         deadline = loop.time() + ANSWER_S
         try:
@@ -136,7 +197,7 @@ class Administration:
                     if answered.answered:
                         return answered
                 await asyncio.sleep(_LOOK_AGAIN_S)
-        except NoNode:  # somebody withdrew it
+        except NoNode:  # somebody withdrew the request
             return None
         finally:
             with suppress(StoreError):

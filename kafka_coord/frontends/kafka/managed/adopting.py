@@ -1,23 +1,81 @@
-"""Makes a managed group of an empty client-assigned one: chooses the offsets to copy into ZooKeeper."""
+"""The ZooKeeper reads and writes that convert between client-assigned and managed groups."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
 
 from kafka_coord.channel.zookeeper import ensure_group
-from kafka_coord.model import TopicPartition
+from kafka_coord.coordinator.kafka_znodes import decode_topic
+from kafka_coord.coordinator.observe import decode_member
+from kafka_coord.errors import MalformedValue, MultiFailed, NodeExists
+from kafka_coord.model import Cause, Decision, TopicPartition, history_to_json, same_topic
+from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Store
+from kafka_coord.zk.fencing import write_fenced
+from kafka_coord.zk.store import Check, Create, GetData, Node, Store
 
 
-def begin_adoption(store: Store, group: str, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Creates the group if it does not exist. Returns the offsets that it lacks, without those of topics that are gone.
-    Raises :class:`StoreError`."""
+def begin_adoption(
+    store: Store, group: str, partitions: Sequence[TopicPartition], reason: str, fence: Check
+) -> frozenset[TopicPartition]:
+    """Creates the group if it does not exist, with ``reason`` as the first entry of its history. Returns the partitions
+    of existing topics for which it lacks an offset. Raises :class:`Fenced` and :class:`StoreError`."""
     ensure_group(store, group)
-    topics = sorted({tp.topic for tp in offsets})
+    topics = sorted({tp.topic for tp in partitions})
     paths = [layout.broker_topic(topic) for topic in topics]
-    paths += [layout.offset(group, tp.topic, tp.partition) for tp in offsets]
+    paths += [layout.offset(group, tp.topic, tp.partition) for tp in partitions]
     found = store.exists_many(paths)
     there = {topic for topic, stat in zip(topics, found, strict=False) if stat is not None}
-    stored = zip(offsets, found[len(topics) :], strict=True)
-    return {tp: offsets[tp] for tp, stat in stored if stat is None and tp.topic in there}
+    stored = zip(partitions, found[len(topics) :], strict=True)
+    missing = frozenset(tp for tp, stat in stored if stat is None and tp.topic in there)
+    now_ms = round(store.clock.time() * 1000)
+    entry = Decision(0, 0, reason, "", now_ms, 0, len(missing), 0, settled_ms=0, causes=(Cause.TAKEN_OVER,))
+    try:
+        write_fenced(store, fence, [(Create(layout.history(group), fields.dump(history_to_json((entry,)))),)])
+    except MultiFailed as error:
+        if not isinstance(error.cause, NodeExists):
+            raise
+    return missing
+
+
+class Registered(NamedTuple):
+    """The members of a group. ``protocols`` has the protocol of each, ``None`` if it is not a stock client or
+    unreadable. No member has registered or left since ``zxid``. ``is_decided`` tells whether a coordinator is
+    elected."""
+
+    protocols: Mapping[str, str | None]
+    zxid: int
+    is_decided: bool
+
+
+def read_registered(store: Store, group: str) -> Registered:
+    """Reads the members from ZooKeeper. Raises :class:`StoreError`."""
+    parent, ids = layout.ids(group), store.exists(layout.ids(group))
+    names = store.children(parent) if ids is not None else ()
+    nodes = store.read_many([GetData(f"{parent}/{name}") for name in names]) if names else ()
+    protocols: dict[str, str | None] = dict.fromkeys(names)
+    for name, node in zip(names, nodes, strict=True):
+        with suppress(MalformedValue):
+            protocols[name] = decode_member(f"{parent}/{name}", node).protocol if isinstance(node, Node) else None
+    return Registered(protocols, ids.pzxid if ids is not None else 0, store.exists(layout.COORDINATOR) is not None)
+
+
+def topics_that_exist(store: Store, group: str, topics: Iterable[str]) -> frozenset[str]:
+    """Returns which of these topics exist and own the group's stored offsets; a topic may have been deleted and created
+    again. Raises :class:`StoreError`."""
+    names = sorted(set(topics))
+    found = store.read_many(
+        [GetData(layout.topic_offsets(group, name)) for name in names]
+        + [GetData(layout.broker_topic(name)) for name in names]
+    )
+    current = set()
+    for name, stored, topic in zip(names, found, found[len(names) :], strict=False):
+        if not isinstance(topic, Node):
+            continue
+        written = stored.data.decode(errors="replace") if isinstance(stored, Node) else ""
+        with suppress(MalformedValue):
+            if not written or same_topic(written, decode_topic(name, topic, {}).identity):
+                current.add(name)
+    return frozenset(current)

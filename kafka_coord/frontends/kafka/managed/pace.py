@@ -1,43 +1,73 @@
-"""The pace of a member's heartbeats: how long each is held, and after which interval the next one is to come. Pure.
+"""The pace of a member's heartbeats: how long each is held, and the interval to the next one. Pure.
 
-librdkafka gives a heartbeat up after the interval that it was last told. It sends the next one that interval after it
-sent the one before, however early the answer came. So a hold ends a little before, and the interval told is close to
-the time held: whatever is longer is silence, in which the member learns nothing. A commit ends a hold early, because it
-comes on the same connection. Commits mostly come at regular times, and holds are cut to end when the next one is due.
+librdkafka gives up a heartbeat after the last interval it was told. It sends each heartbeat one interval after the one
+before, however early the answer came. So a hold ends a little earlier, and the next interval is close to the time held:
+in the rest of the interval, the member would learn nothing. A commit ends a hold early, because it comes on the same
+connection. Most clients commit at regular times, so a hold ends when the next commit is due.
 
-The Java client and franz-go wait as long for any request. They are told a short interval and are held for long.
+franz-go waits for a heartbeat as long as for any request. It gets a short interval and long holds.
+
+The Java client waits as long, but two of its threads spin while a heartbeat takes longer than the last interval it was
+told (KAFKA-21031). A changed interval restarts its clock; an unchanged one does not. So it always gets the same
+interval, and its heartbeats are held until the interval is nearly over.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import ClassVar
 
-from kafka_coord.classic_groups.held_heartbeats import longest_hold_s, waits_beyond_interval
+from kafka_coord.classic_groups.held_heartbeats import (
+    Allowance,
+    longest_hold_s,
+    spins_beyond_interval,
+    waits_beyond_interval,
+)
 
 NOT_HELD_S = 1.0
-"""The interval for clients whose heartbeats are not held, and for members that are stopping partitions: these send the
-next one by themselves when they have stopped."""
+"""The interval for clients whose heartbeats are not held, and for members that are stopping partitions, which send a
+heartbeat unasked when they have stopped."""
 WITH_NEWS_S = 3.0
-"""The interval in an answer with an assignment: the next heartbeat, which acknowledges it, comes by itself."""
+"""The interval in an answer with an assignment, which the client acknowledges unasked."""
 JOIN_S = 0.9
-"""How long a join is held. What the client waits for is not known: it may have been told an interval before."""
+"""How long a join is held if it is unknown which interval the client was told before."""
 LONGEST_INTERVAL_S = 1.7
 SHORTEST_INTERVAL_S = 0.15
 LONGEST_SILENCE_S = 0.35
 _BETWEEN_POLLS_S = 0.05
 _MARGIN_S = 0.07
-"""A hold ends so long before the client gives up."""
+"""A hold ends this many seconds before the client would give up the heartbeat."""
 _GROWTH = 0.6
-"""By so much an interval may be longer than the hold before it."""
-_RARE_S = 0.5
-"""More frequent commits have no rhythm that holds could keep."""
+"""An interval may be longer than the preceding hold by this fraction of the hold."""
+OFTEN_S = 3.0
+"""A client that commits more often than this gets no interval below :data:`SLOWEST_S`. Each commit ends a hold, so the
+client would send a heartbeat after each."""
+SLOWEST_S = 1.0
+_LONGEST_BETWEEN_S = 2.0
+_BEHIND_COMMIT_S = 0.05
+_NEAR_COMMIT_S = 0.2
+_ABOUT = 0.1
+_STILL_COMMITS = 2.5
+"""After this many periods without a commit, a client no longer counts as one that commits often."""
+
+STEADY_S = 5.0
+"""Kafka's heartbeat interval, and the interval of the Java client's automatic commits."""
+_BEFORE_AGAIN_S = 0.1
+"""How long the client waits after an answer (``retry.backoff.ms``)."""
+_SOON_S = 0.3
+_SPINS_S = 0.4
+"""A hold may exceed the interval by this many seconds to end with a commit, which the next heartbeat follows."""
+_ASKED_EVERY_S = 60.0
+_ASKED_AT_ONCE = 3
 
 
 @dataclass(slots=True)
 class Pace:
-    """Times are monotonic seconds. ``told_s`` is the interval that the client was last told."""
+    """The pace of one client. Times are monotonic seconds. ``told_s`` is the last interval it was told."""
 
+    joins_for_all: ClassVar[bool] = False
+    """Whether a join is answered only once its member has its whole share of the group's target."""
     longest_s: float
     polls_long: bool
     told_s: float = 0.0
@@ -47,26 +77,38 @@ class Pace:
 
     @classmethod
     def of(cls, software: str) -> Pace:
-        """``software`` is the client's name in ApiVersions. Empty: it is not held."""
-        return cls(longest_hold_s(software), waits_beyond_interval(software))
+        """The pace for a client. ``software`` is its name in ApiVersions, or empty if its heartbeats are not held."""
+        kind = SteadyPace if spins_beyond_interval(software) else cls
+        return kind(longest_hold_s(software), waits_beyond_interval(software))
 
     def arrived(self, now: float) -> None:
         self.began = now
 
+    def joins(self) -> None:
+        """Notes that the current heartbeat joins."""
+
+    def acknowledged(self, now: float) -> None:
+        """Notes that the current heartbeat acknowledges a command."""
+
     def limit_s(self) -> float:
-        """How long the heartbeat that has arrived may be held. Not positive: not at all."""
+        """How long the current heartbeat may be held; unless this is positive, it is answered immediately."""
         return self.longest_s if self.polls_long else min(self.longest_s, self.told_s - _MARGIN_S)
 
     def join_limit_s(self) -> float:
-        """How long a heartbeat may wait that joins."""
+        """How long a heartbeat that joins may be held."""
         if self.polls_long:
             return self.longest_s
         return max(0.0, self.told_s - _MARGIN_S) if self.told_s else JOIN_S
 
     def committed(self, now: float) -> None:
-        self.committed_at, self.period_s = now, now - self.committed_at
+        found_s, before_s = now - self.committed_at, self.period_s
+        is_regular = before_s / 2 < found_s < before_s * 2
+        self.committed_at, self.period_s = now, (found_s + before_s) / 2 if is_regular else found_s
 
-    # --- which interval an answer tells ------------------------------------------------------------------------------
+    def asks_again(self, _now: float) -> bool:
+        """Whether to answer COORDINATOR_LOAD_IN_PROGRESS when the client has sent something else, so that it soon
+        repeats the heartbeat."""
+        return False
 
     def after_news(self) -> float:
         if self.polls_long:
@@ -77,26 +119,103 @@ class Pace:
         return self._tell(NOT_HELD_S)
 
     def after_interruption(self, now: float) -> float:
-        """The client has sent something else: the next heartbeat comes right behind that."""
-        return self._tell(_BETWEEN_POLLS_S if self.polls_long else max(SHORTEST_INTERVAL_S, now - self.began))
+        """The interval after a hold that another request ended: the next heartbeat is due now unless that is too
+        soon."""
+        held_s, often = now - self.began, self._commits_often(now)
+        if self.polls_long:
+            return self._tell(max(_BETWEEN_POLLS_S, SLOWEST_S - held_s if often else 0.0))
+        return self._tell(self._in_step(now, now) if often else max(SHORTEST_INTERVAL_S, held_s))
 
     def after_limit(self, now: float) -> float:
-        """The hold was not interrupted, or there was none."""
+        """The interval after a hold that was not interrupted, or without a hold."""
         if not self.longest_s:
             return self._tell(NOT_HELD_S)
         if self.polls_long:
             return self._tell(_BETWEEN_POLLS_S)
+        if self._commits_often(now):
+            return self._tell(self._in_step(now, self.committed_at))
         held_s = now - self.began
         more_s = min(LONGEST_SILENCE_S, max(SHORTEST_INTERVAL_S, _GROWTH * held_s))
         interval_s = min(LONGEST_INTERVAL_S, held_s + more_s)
         left_s = self.committed_at + self.period_s - now  # until the next commit is due
-        if _RARE_S <= self.period_s < math.inf:
+        if self.period_s < math.inf:
             if left_s > SHORTEST_INTERVAL_S:
                 interval_s = left_s / math.ceil(left_s / interval_s)
-            elif left_s > -SHORTEST_INTERVAL_S:  # it comes at any moment
+            elif left_s > -SHORTEST_INTERVAL_S:  # it may come at any moment
                 interval_s = held_s + SHORTEST_INTERVAL_S
         return self._tell(max(SHORTEST_INTERVAL_S, interval_s))
+
+    def _commits_often(self, now: float) -> bool:
+        is_often = self.period_s < OFTEN_S
+        return is_often and now - self.committed_at < _STILL_COMMITS * max(self.period_s, SLOWEST_S)
+
+    def _in_step(self, now: float, commit_at: float) -> float:
+        """The interval that makes the next heartbeat follow a commit, and is at least :data:`SLOWEST_S`. If commits are
+        far apart, several holds share the time between two. A commit comes at ``commit_at`` and every period after
+        that."""
+        period_s = self.period_s
+        if period_s < SLOWEST_S:
+            at = (
+                commit_at
+                + period_s * math.ceil((self.began + SLOWEST_S - commit_at) / period_s - _ABOUT)
+                + _BEHIND_COMMIT_S
+            )
+        else:
+            at = self.began + period_s / math.ceil(period_s / _LONGEST_BETWEEN_S - _ABOUT)
+            commit_s = commit_at + period_s * round((at - commit_at) / period_s)
+            if abs(at - commit_s) < _NEAR_COMMIT_S:
+                at = commit_s + _BEHIND_COMMIT_S
+        return max(SLOWEST_S, now - self.began, at - self.began)
 
     def _tell(self, interval_s: float) -> float:
         self.told_s = interval_s
         return interval_s
+
+
+@dataclass(slots=True)
+class SteadyPace(Pace):
+    """The Java client's pace (see above). With automatic commits, each heartbeat follows one commit and is held until
+    the next, because the client restarts the commit timer when it has carried out an assignment. If another request,
+    such as an OffsetFetch, ends a hold too early, the client is asked to repeat the heartbeat."""
+
+    joins_for_all: ClassVar[bool] = True  # each part takes two polls of its application
+    told_s: float = STEADY_S  # told in an earlier term
+    _allowance: Allowance = field(default_factory=Allowance)
+    """Each request to repeat a heartbeat uses it up, because the client logs a line each time."""
+
+    def joins(self) -> None:
+        self.told_s = SLOWEST_S
+
+    def join_limit_s(self) -> float:
+        return JOIN_S  # the client spins, because it has not been told an interval yet
+
+    def limit_s(self) -> float:
+        commit_s = self.committed_at + self.period_s - self.began
+        is_due = self.told_s == STEADY_S and abs(commit_s - STEADY_S) < _SOON_S
+        return self.told_s + (_SPINS_S if is_due else -_BEFORE_AGAIN_S)
+
+    def acknowledged(self, now: float) -> None:
+        self.committed_at, self.period_s = now, STEADY_S
+
+    def asks_again(self, now: float) -> bool:
+        if self.told_s < STEADY_S or self._is_soon(now) or self._allowance.is_used_up(now):
+            return False
+        self._allowance.use(now, _ASKED_EVERY_S, _ASKED_AT_ONCE)
+        return True
+
+    def after_news(self) -> float:
+        self._allowance = Allowance()
+        return self.while_stopping()
+
+    def while_stopping(self) -> float:
+        """The usual interval: the client acknowledges a stop unasked, whatever the interval."""
+        return self._tell(STEADY_S)
+
+    def after_interruption(self, now: float) -> float:
+        return self._tell(self.told_s if self._is_soon(now) else SLOWEST_S)
+
+    def after_limit(self, _now: float) -> float:
+        return self._tell(self.told_s)
+
+    def _is_soon(self, now: float) -> bool:
+        return self.told_s - (now - self.began) <= _SOON_S

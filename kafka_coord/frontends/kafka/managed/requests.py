@@ -2,43 +2,55 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from kafka_coord.channel.messages import Register
 from kafka_coord.classic_groups.errors import Error
+from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.errors import InvalidPattern
 from kafka_coord.frontends.kafka.calls import Caller
 from kafka_coord.frontends.kafka.managed.administration import Administration
-from kafka_coord.frontends.kafka.managed.members import JOIN, Commit, Heartbeat, HeartbeatAnswer, consumer_name
-from kafka_coord.frontends.kafka.managed.terms import PROTOCOL, SESSION_TIMEOUT_S, ManagedTerms
+from kafka_coord.frontends.kafka.managed.classic_requests import ClassicRequests
+from kafka_coord.frontends.kafka.managed.heartbeats import JOIN, LEAVE_FOR_NOW, PROTOCOL, Heartbeat, HeartbeatAnswer
+from kafka_coord.frontends.kafka.managed.member import Commit
+from kafka_coord.frontends.kafka.managed.members import consumer_name
+from kafka_coord.frontends.kafka.managed.registration import registration
+from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
 from kafka_coord.frontends.kafka.managed.topic_ids import Assigned
 from kafka_coord.frontends.kafka.managed.topics import Topics
-from kafka_coord.frontends.members.registering import registration_value, too_large
+from kafka_coord.frontends.kafka.managed.views import ASSIGNORS
+from kafka_coord.frontends.members.registering import too_large
 from kafka_coord.grouplog.manager import Offsets
-from kafka_coord.grouplog.records import CommittedOffset
-from kafka_coord.model import Member, Subscription, TopicPartition
+from kafka_coord.model import CommittedOffset, TopicPartition
 from kafka_coord.model.names import is_legal
 from kafka_coord.wire.messages import message
 
-_ASSIGNORS = {"uniform": "sticky", "range": "range"}
-"""Maps Kafka's assignors to the closest ones of the engine."""
-_SESSION_TIMEOUT_MS = round(SESSION_TIMEOUT_S * 1000)
+_WITH_IDS_OF_CLIENTS = 1
+"""From this version of ConsumerGroupHeartbeat, clients make up their member ids."""
+_WITH_EPOCHS = 9
+"""The version of OffsetCommit that has the errors of KIP-848 members."""
 
 
 class ManagedGroups:
-    """``broker_id`` is the instance's."""
+    """Handles requests about managed groups. ``broker_id`` is the instance's; ``limits`` are for classic clients."""
 
-    def __init__(self, terms: ManagedTerms, administration: Administration, broker_id: int) -> None:
+    def __init__(
+        self,
+        terms: ManagedTerms,
+        administration: Administration,
+        broker_id: int,
+        limits: GroupLimits,
+    ) -> None:
         self._terms, self._broker_id = terms, broker_id
+        self.classic = ClassicRequests(terms, broker_id, limits)
+        self._session_timeout_ms = round(terms.session_timeout_s * 1000)
         self.administration, self.names = administration, terms.names
-        self.has, self.knows = terms.has, terms.knows
+        self.has, self.knows, self.members = terms.has, terms.knows, terms.members
+        self.expect = terms.made
 
     async def heartbeat(self, request: Any, client_id: str, client: Caller, *, holds: bool) -> Any:
-        """Answers a ConsumerGroupHeartbeat of a client that has the right. ``holds``: the answer may be held back."""
+        """Answers a valid and authorized ConsumerGroupHeartbeat. ``holds`` tells whether it may be held."""
         member_id = request.member_id or (str(uuid.uuid4()) if request.member_epoch == JOIN else "")
         consumer = consumer_name(request.instance_id or member_id)
         if not is_legal(request.group_id):
@@ -46,25 +58,35 @@ class ManagedGroups:
         if not is_legal(consumer):
             return refused(Error.INVALID_REQUEST, f"a member of a managed group cannot have the id {consumer[:80]!r}")
         try:
-            topics, assignor = _topics(request), _assignor(request)
+            topics = _topics(request)
         except InvalidPattern as error:
             return refused(Error.INVALID_REGULAR_EXPRESSION, str(error))
-        except ValueError as error:
-            return refused(Error.UNSUPPORTED_ASSIGNOR, str(error))
         owned = None
         if request.topic_partitions is not None:
             owned = frozenset((one.topic_id, number) for one in request.topic_partitions for number in one.partitions)
-        value = b""
+        key, value = (request.group_id, consumer), b""
         if topics.is_told:
             try:
                 wanted = topics.subscription()
             except InvalidPattern as error:
                 return refused(Error.INVALID_REQUEST, str(error))
-            value = self._registration(request, consumer, member_id, wanted, assignor, client_id, client)
+            value = registration(
+                self._broker_id,
+                key,
+                member_id,
+                wanted,
+                client,
+                client_id,
+                protocol=PROTOCOL,
+                is_static=request.instance_id is not None,
+                session_timeout_ms=self._session_timeout_ms,
+                rebalance_timeout_ms=request.rebalance_timeout_ms,
+                rack=request.rack_id,
+                assignor=None if request.server_assignor is None else ASSIGNORS[request.server_assignor],
+            )
             refusal = too_large(value)
             if refusal is not None:
                 return refused(Error.INVALID_REQUEST, refusal.message)
-        key = request.group_id, consumer
         answer, assigned = await self._terms.heartbeat(
             request.group_id,
             member_id,
@@ -83,56 +105,63 @@ class ManagedGroups:
         )
         return _heartbeat_answer(answer, member_id, assigned)
 
-    def _registration(
-        self,
-        request: Any,
-        consumer: str,
-        member_id: str,
-        wanted: Subscription,
-        assignor: str | None,
-        client_id: str,
-        client: Caller,
-    ) -> bytes:
-        member = Member(
-            consumer,
-            0,
-            wanted,
-            assignor=assignor,
-            rack=request.rack_id or None,
-            session_timeout_ms=_SESSION_TIMEOUT_MS,
-            rejoin_grace_ms=_SESSION_TIMEOUT_MS if request.instance_id is not None else 0,
-            client=client_id or None,
-            host=client.host,
-            protocol=PROTOCOL,
-            software=client.software or None,
-            rebalance_timeout_ms=max(0, request.rebalance_timeout_ms),
-        )
-        register = Register(request.group_id, member, auto_commit=False, resume_key=member_id)
-        now_ms, nonce = time.time_ns() // 1_000_000, secrets.token_hex(8)
-        return registration_value(register, self._broker_id, client.address, now_ms, nonce)
-
-    async def commit(self, request: Any, offsets: Offsets) -> tuple[Error, dict[tuple[str, int], Error]]:
-        """Commits for a member or for a tool. Returns an error for all partitions, and errors of single ones."""
-        values = {TopicPartition(*where): one.offset for where, one in offsets.items()}
-        epoch = request.generation_id_or_member_epoch
+    async def commit(self, request: Any, version: int, offsets: Offsets) -> tuple[Error, dict[tuple[str, int], Error]]:
+        """Commits for a member or a tool. Returns an error for all partitions, and the errors of single ones."""
+        wanted = {TopicPartition(*where): one for where, one in offsets.items()}
+        group, epoch = request.group_id, request.generation_id_or_member_epoch
         if epoch < 0 and not request.member_id:
-            return await self.administration.set_offsets(request.group_id, values), {}
-        key = request.group_id, consumer_name(request.group_instance_id or request.member_id)
+            return await self.administration.set_offsets(group, wanted) if offsets else Error.NONE, {}
+        if version < _WITH_EPOCHS and self._speaks_kip_848(group, request.member_id):
+            return Error.UNSUPPORTED_VERSION, {}
+        key = group, consumer_name(request.group_instance_id or request.member_id)
+        values = {tp: one.offset for tp, one in wanted.items()}
+        details = {tp: one for tp, one in wanted.items() if not one.is_bare}
         found = await self._terms.commit(
-            request.group_id, lambda token: Commit(token, key, request.member_id, epoch, values)
+            group, lambda token: Commit(token, key, request.member_id, epoch, values, details)
         )
         gone = {where: Error.UNKNOWN_TOPIC_OR_PARTITION for where in offsets if where[0] in found.topics}
         return found.error, gone
 
+    def _speaks_kip_848(self, group: str, member_id: str) -> bool:
+        return any((one.member_id, one.protocol) == (member_id, PROTOCOL) for one in self._terms.heard_of(group))
+
+    async def stored(self, group: str) -> tuple[Error, Offsets]:
+        """Returns all offsets of the group."""
+        error, found = await self._terms.fetch(group, None, None)
+        return error, {where: one for where, one in found.items() if one is not None}
+
     async def fetch(self, asked: Any) -> tuple[Error, Mapping[tuple[str, int], CommittedOffset]]:
-        """The offsets that an OffsetFetch asks for; of all partitions if it names no topics."""
+        """Returns the offsets that an OffsetFetch asks for; all offsets if it names no topics."""
         wanted = None
         if asked.topics is not None:
             wanted = [TopicPartition(one.name, number) for one in asked.topics for number in one.partition_indexes]
         member_id, epoch = getattr(asked, "member_id", None), getattr(asked, "member_epoch", -1)
-        member = (member_id, epoch) if member_id and epoch >= 0 else None
+        member = None if member_id is None and epoch < 0 else (member_id or "", epoch)
         error, found = await self._terms.fetch(asked.group_id, wanted, member)
-        return error, {where: CommittedOffset(offset) for where, offset in found.items() if offset is not None}
+        return error, {where: one for where, one in found.items() if one is not None}
+
+
+def invalid(request: Any, version: int) -> tuple[Error, str] | None:
+    """Returns why a ConsumerGroupHeartbeat is refused regardless of its group, by Kafka's rules; ``None`` if valid."""
+    epoch, regex = request.member_epoch, getattr(request, "subscribed_topic_regex", None)
+    if not request.member_id and (version >= _WITH_IDS_OF_CLIENTS or epoch != JOIN):
+        return Error.INVALID_REQUEST, "a heartbeat needs a member id"
+    if not request.group_id or request.instance_id == "" or request.rack_id == "":
+        return Error.INVALID_REQUEST, "a group id, an instance id or a rack is empty"
+    if epoch < LEAVE_FOR_NOW:
+        return Error.INVALID_REQUEST, f"epoch {epoch} is not valid"
+    if epoch == LEAVE_FOR_NOW and request.instance_id is None:
+        return Error.INVALID_REQUEST, "only a static member may leave temporarily: send its instance id"
+    if epoch == JOIN and request.rebalance_timeout_ms == -1:
+        return Error.INVALID_REQUEST, "a joining member must send its rebalance timeout"
+    if epoch == JOIN and (request.topic_partitions is None or request.topic_partitions):
+        return Error.INVALID_REQUEST, "a joining member must send an empty list of owned partitions"
+    if epoch == JOIN and request.subscribed_topic_names is None and regex is None:
+        return Error.INVALID_REQUEST, "a joining member must send its subscription"
+    wanted = request.server_assignor
+    if wanted is not None and wanted not in ASSIGNORS:
+        return Error.UNSUPPORTED_ASSIGNOR, f"assignor {wanted[:80]!r} is not one of {', '.join(sorted(ASSIGNORS))}"
+    return None
 
 
 def refused(error: Error, words: str | None = None) -> Any:
@@ -140,21 +169,11 @@ def refused(error: Error, words: str | None = None) -> Any:
 
 
 def _topics(request: Any) -> Topics:
-    """Leaves out names that no topic can have. Raises :class:`InvalidPattern`."""
+    """Returns the subscription without illegal topic names. Raises :class:`InvalidPattern`."""
     names, regex = request.subscribed_topic_names, getattr(request, "subscribed_topic_regex", None)
     if regex:
         Topics(regex=regex).subscription()
     return Topics(None if names is None else frozenset(filter(is_legal, names)), regex)
-
-
-def _assignor(request: Any) -> str | None:
-    """The engine's name. Raises :class:`ValueError`."""
-    wanted = request.server_assignor
-    if not wanted:
-        return None
-    if wanted not in _ASSIGNORS:
-        raise ValueError(f"assignor {wanted[:80]!r} is not one of {', '.join(sorted(_ASSIGNORS))}")
-    return _ASSIGNORS[wanted]
 
 
 def _heartbeat_answer(answer: HeartbeatAnswer, member_id: str, assigned: Assigned | None) -> Any:

@@ -1,6 +1,6 @@
-"""The thread that runs the terms of managed groups: one for each partition of the groups log served here.
+"""The thread that runs the terms of managed groups: one term for each partition of the groups log served here.
 
-The event loop of the listener passes requests in, and gets the answers as futures. The thread waits for ZooKeeper.
+The listener's event loop passes requests in and gets the answers as futures, while this thread waits for ZooKeeper.
 """
 
 from __future__ import annotations
@@ -8,49 +8,47 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import ChainMap, deque
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from kafka_coord.channel.messages import Code
+from kafka_coord.channel.offset_details import read_offsets
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import Fenced, MalformedValue, StoreError, StoreUnavailable
 from kafka_coord.frontends.kafka.calls import Caller
-from kafka_coord.frontends.kafka.managed.members import (
-    Commit,
-    Committed,
-    ConsumerGroupMember,
-    ConsumerGroupMembers,
-    Heartbeat,
-    HeartbeatAnswer,
-    consumer_name,
-)
+from kafka_coord.frontends.kafka.managed import classic, heartbeats
+from kafka_coord.frontends.kafka.managed.conversion_requests import ConversionRequests
+from kafka_coord.frontends.kafka.managed.heartbeats import Heartbeat, HeartbeatAnswer
+from kafka_coord.frontends.kafka.managed.member import Answer, Commit, Committed, KafkaMember, Request
+from kafka_coord.frontends.kafka.managed.members import KafkaMembers, consumer_name
+from kafka_coord.frontends.kafka.managed.targets import Targets
 from kafka_coord.frontends.kafka.managed.topic_ids import Assigned, TopicIds, grouped
-from kafka_coord.frontends.members.committed import Committed as Found
-from kafka_coord.frontends.members.committed import CommittedReader
+from kafka_coord.frontends.members.committed_offsets import CommittedReader
 from kafka_coord.frontends.members.event_log import EventLog
 from kafka_coord.frontends.members.machine import instructions
 from kafka_coord.frontends.members.registering import Refusal
 from kafka_coord.frontends.members.term import Term, TermScope
 from kafka_coord.grouplog.manager import partition_of
-from kafka_coord.model import StartFetcher, TopicPartition
+from kafka_coord.model import CommittedOffset, StartFetcher, TopicPartition
+from kafka_coord.model import Request as OperatorRequest
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Check, SessionState, Store
 from kafka_coord.zk.watches import Watches
 
 log = logging.getLogger(__name__)
 
-PROTOCOL = "consumer"
-"""The value of ``group.protocol`` in these clients, and of ``protocol`` in their registrations."""
-SESSION_TIMEOUT_S = 45.0
-"""Kafka's ``group.consumer.session.timeout.ms``."""
+Found = Mapping[TopicPartition, CommittedOffset | None]
+
+PROTOCOLS = (heartbeats.PROTOCOL, classic.PROTOCOL)
+"""The protocols of the members that these terms serve."""
 _AGAIN_S = 0.1
 _REFUSED_AGAIN_S = 1.0
 _LONGEST_SLEEP_S = 1.0
-"""Also between two steps of a partition without members."""
+"""The maximum time between two steps. A partition without members takes a step only this often."""
 _REFUSALS = {
     Code.DUPLICATE_CONSUMER: Error.UNRELEASED_INSTANCE_ID,
     Code.NOT_AUTHORISED: Error.GROUP_AUTHORIZATION_FAILED,
@@ -69,10 +67,11 @@ class Served:
         groups: GroupNames,
         topic_ids: TopicIds,
         wake: Callable[[], None],
+        session_timeout_s: float,
     ) -> None:
-        """``number`` is the term: the version of the partition's znode."""
+        """``number`` is the term, which is the version of the partition's znode."""
         fence = Check(layout.log_partition(partition), number)
-        scope = TermScope(fence, number, PROTOCOL, lambda group: partition_of(group) == partition)
+        scope = TermScope(fence, number, PROTOCOLS, lambda group: partition_of(group) == partition)
         self.partition, self.due, self.woken = partition, 0.0, True
         self.has_begun = self.knows_groups = False
         self._store, self._groups, self._topic_ids = store, groups, topic_ids
@@ -81,15 +80,23 @@ class Served:
         self.term = Term(
             store, scope, partial(self._wake, wake), self._to_clients.append, lambda _event: None, event_log
         )
-        self.members = ConsumerGroupMembers(self.term.machine, topic_ids.get, session_timeout_s=SESSION_TIMEOUT_S)
-        self.committed = CommittedReader(store)
+        self.members = KafkaMembers(self.term.machine, topic_ids.get, session_timeout_s=session_timeout_s)
+        self.committed = CommittedReader(partial(read_offsets, store))
+        self._targets = Targets(store, partial(self._wake, wake), self.members.target_read)
 
     def _wake(self, wake: Callable[[], None]) -> None:
         self.woken = True
         wake()
 
+    def consumers(self, group: str) -> list[str]:
+        """Returns the group's members, including members that are being registered."""
+        machine = self.term.machine
+        keys = {*self.members.members, *machine.members}
+        keys |= {(one.group, one.consumer) for one in machine.registering.values()}
+        return sorted(consumer for name, consumer in keys if name == group)
+
     def step(self) -> float:
-        """Does everything that is due. Returns when to call it again. Raises the errors of the term's step."""
+        """Does all work that is due. Returns when to call it again. Raises like :meth:`Term.step`."""
         monotonic = self._store.clock.monotonic
         self.woken = False
         if not self.has_begun:
@@ -97,6 +104,7 @@ class Served:
             self.has_begun = self.knows_groups = True
         self.members.tick(monotonic())
         due = self.term.step(leads=True)
+        self._targets.step(self.members.groups_joining())
         self._topic_ids.learn(self.members.doubtful)
         self.members.doubtful.clear()
         while self._to_clients:
@@ -109,8 +117,12 @@ class Served:
             due = max(due, monotonic() + _LONGEST_SLEEP_S)
         return min(due, self.members.due())
 
+    def close(self) -> None:
+        self._targets.close()
+        self.term.close()
+
     def _topic_ids_in(self, instruction: instructions.ToClient) -> dict[str, bytes]:
-        """The ids of the topics in this message to a client. Raises :class:`StoreError`."""
+        """Returns the ids of the topics that this message to a client names. Raises :class:`StoreError`."""
         if isinstance(instruction, instructions.Deliver) and isinstance(instruction.command, StartFetcher):
             topics = {tp.topic for tp in instruction.command.partitions}
         elif isinstance(instruction, instructions.Resumed):
@@ -145,11 +157,12 @@ class Presence:
     heard_ms_ago: int
     epoch: int | None
     held_ms: int | None
+    protocol: str = ""
 
 
 class GroupNames:
-    """The names of the managed groups, which are those below ``/consumers/groups``. Read on any thread, written on
-    one."""
+    """The names of the managed groups, which are the children of ``/consumers/groups``. One thread writes; any thread
+    may read."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
@@ -167,11 +180,23 @@ class GroupNames:
         """Adds a group that was just created."""
         self._names.add(group)
 
+    def discard(self, group: str) -> None:
+        self._names.discard(group)
+
 
 class ManagedTerms:
-    """See above. ``lost`` is called on the thread with a partition that another instance serves now."""
+    """The thread that runs the terms. It calls ``lost`` with a partition that another instance now serves, and
+    ``convert`` with an operator's request to convert a group that is served here. ``session_timeout_s`` applies to
+    KIP-848 members (``group.consumer.session.timeout.ms`` in Kafka)."""
 
-    def __init__(self, store: Store, lost: Callable[[int, str], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        lost: Callable[[int, str], None],
+        convert: Callable[[OperatorRequest], None],
+        session_timeout_s: float,
+    ) -> None:
+        self.session_timeout_s = session_timeout_s
         self._store, self._lost = store, lost
         self._groups, self._topic_ids = GroupNames(), TopicIds(store)
         self._served: dict[int, Served] = {}
@@ -179,28 +204,29 @@ class ManagedTerms:
         self._news = threading.Event()
         self._watches = Watches(store, self._news.set)
         self._watches.children(layout.GROUPS, self._groups.listed)
+        self.conversions = ConversionRequests(store, self._watches, convert)
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name="managed-groups", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="managed-groups", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        self.thread.start()
 
     def close(self) -> None:
         self._closing = True
         self._news.set()
-        self._thread.join()
+        self.thread.join()
 
-    # --- on the listener's event loop --------------------------------------------------------------------------------
+    # --- listener's event loop ---------------------------------------------------------------------------------------
 
     def begin(self, partition: int, number: int) -> None:
-        """This instance coordinates the partition's groups from now on."""
+        """Begins to coordinate the partition's groups."""
         self._pass(partial(self._begin, partition, number))
 
     def end(self, partition: int) -> None:
         self._pass(partial(self._end, partition))
 
     def has(self, group: str) -> bool:
-        """Whether the group exists in ZooKeeper. Call it only if :meth:`knows` is true."""
+        """Whether the group exists in ZooKeeper; meaningful only if :meth:`knows` is true."""
         return group in self._groups
 
     def knows(self, group: str) -> bool:
@@ -208,8 +234,8 @@ class ManagedTerms:
         served = self._served.get(partition_of(group))
         return served is not None and served.knows_groups
 
-    def heard_of(self, group: str) -> list[ConsumerGroupMember]:
-        """The members that this instance serves and that have sent something."""
+    def heard_of(self, group: str) -> list[KafkaMember]:
+        """The members that this instance serves and has heard from."""
         served = self._served.get(partition_of(group))
         return served.members.heard_of(group) if served is not None else []
 
@@ -221,30 +247,51 @@ class ManagedTerms:
             for member in list(machine.members.values()):
                 one = served.members.members.get(member.key)
                 is_held = one is not None and one.waiting is not None
-                held_ms = max(0, round((now - one.pace.began) * 1000)) if one is not None and is_held else None
+                held_ms = max(0, round((now - one.held_since) * 1000)) if one is not None and is_held else None
                 epoch = one.epoch if one is not None else None
-                found.append(Presence(*member.key, machine.heard_ms_ago(member, now), epoch, held_ms))
+                heard_ms_ago = machine.heard_ms_ago(member, now)
+                found.append(Presence(*member.key, heard_ms_ago, epoch, held_ms, member.options.protocol or ""))
         return found
 
     def made(self, group: str) -> None:
-        """The group was just created."""
+        """Notes that the group was just created."""
         self._groups.add(group)
 
+    def removed(self, group: str) -> None:
+        """Notes that the group was just deleted."""
+        self._groups.discard(group)
+
+    async def members(self, group: str) -> list[str] | None:
+        """Returns the consumers that this instance serves or is registering; ``None`` if it does not serve the
+        group."""
+
+        def pass_on(served: Served, token: asyncio.Future[Any]) -> None:
+            _resolve(token, served.consumers(group))
+
+        found: list[str] | None = await self._ask(group, pass_on, None)
+        return found
+
     def names(self) -> list[str]:
-        """All managed groups."""
+        """The names of all managed groups."""
         return self._groups.all()
 
     async def heartbeat(
         self, group: str, member_id: str, beat: Callable[[object], Heartbeat], client: Caller
     ) -> tuple[HeartbeatAnswer, Assigned | None]:
-        """``beat`` makes the member's heartbeat with its token. Returns the answer, and its assignment by topic id."""
+        """Answers a heartbeat, which ``beat`` makes from a token. Returns the answer, and its assignment by topic
+        id."""
+
+        found: tuple[HeartbeatAnswer, Assigned | None] = await self.take(group, member_id, beat, client)
+        return found
+
+    async def take(self, group: str, member_id: str, request: Callable[[object], Request], client: Caller) -> Answer:
+        """Answers a member's request, which ``request`` makes from a token, and which may be held."""
+        refused = _told(request(None).answered(Error.COORDINATOR_LOAD_IN_PROGRESS))
 
         def pass_on(served: Served, token: object) -> None:
-            served.members.heartbeat(beat(token), self._store.clock.monotonic())
+            served.members.arrived(request(token), self._store.clock.monotonic())
 
-        refused = HeartbeatAnswer(None, Error.COORDINATOR_LOAD_IN_PROGRESS, "", 0), None
-        found: tuple[HeartbeatAnswer, Assigned | None] = await self._ask(group, pass_on, refused, (client, member_id))
-        return found
+        return await self._ask(group, pass_on, refused, (client, member_id))
 
     async def commit(self, group: str, commit: Callable[[object], Commit]) -> Committed:
         def pass_on(served: Served, token: object) -> None:
@@ -257,8 +304,8 @@ class ManagedTerms:
     async def fetch(
         self, group: str, partitions: Iterable[TopicPartition] | None, member: tuple[str, int] | None
     ) -> tuple[Error, Found]:
-        """The stored offsets of these partitions, or of all. ``member``: its member id and epoch, if the client gave
-        them."""
+        """Returns the stored offsets of these partitions, or of all. ``member`` is the member id and epoch that the
+        client sent, if any."""
 
         def pass_on(served: Served, token: asyncio.Future[Any]) -> None:
             error = Error.NONE
@@ -270,7 +317,7 @@ class ManagedTerms:
                 _resolve(token, (error, {}))
                 return
             wanted = (lambda: self._stored(group)) if partitions is None else (lambda: list(partitions))
-            served.committed.ask(group, "", wanted, partial(self._fetched, token))
+            served.committed.ask(group, wanted, partial(self._fetched, token, served.members.leader_epochs(group)))
 
         found: tuple[Error, Found] = await self._ask(group, pass_on, (Error.COORDINATOR_LOAD_IN_PROGRESS, {}))
         return found
@@ -282,7 +329,8 @@ class ManagedTerms:
         refused: object,
         held: tuple[Caller, str] | None = None,
     ) -> Any:
-        """``held``: the client, and the member id, whose request may be held."""
+        """Passes a request on and returns its answer. ``held`` is the client and member id of a request that may be
+        held."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def take() -> None:
@@ -326,7 +374,7 @@ class ManagedTerms:
         self._inbox.append(call)
         self._news.set()
 
-    # --- on the thread -----------------------------------------------------------------------------------------------
+    # --- this thread -------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while not self._closing:
@@ -338,6 +386,7 @@ class ManagedTerms:
                 for served in list(self._served.values()):
                     if served.woken or self._store.clock.monotonic() >= served.due:
                         self._step(served)
+                self.conversions.pass_on(self._term_of)
             self._news.wait(self._sleep_s())
         for partition in list(self._served):
             self._end(partition)
@@ -347,7 +396,7 @@ class ManagedTerms:
         try:
             call()
         except Exception:
-            log.exception("cannot handle a request for managed groups (a defect)")
+            log.exception("cannot handle a request for managed groups (a bug)")
 
     def _sleep_s(self) -> float:
         if self._store.session.state is not SessionState.CONNECTED:
@@ -367,41 +416,46 @@ class ManagedTerms:
         except StoreUnavailable:
             served.due = now + _AGAIN_S
         except StoreError as error:
-            log.warning("ZooKeeper refused a request partition=%d: %s; trying again", served.partition, error)
+            log.warning(
+                "ZooKeeper refused a request for managed groups partition=%d: %s; retrying", served.partition, error
+            )
             served.due = now + _REFUSED_AGAIN_S
         except Exception:
             log.exception("cannot serve managed groups partition=%d; starting over", served.partition)
             self._begin(served.partition, served.term.scope.number)
             anew = self._served[served.partition]
             anew.due, anew.woken = now + _REFUSED_AGAIN_S, False
-            anew.knows_groups = served.knows_groups  # client-assigned groups need no more, and go on
+            anew.knows_groups = served.knows_groups  # this is all that client-assigned groups need
 
     def _pass_on(self, served: Served) -> bool:
-        """Passes the results of the step on. Returns whether there is input for the next."""
+        """Passes on the results of the step. Returns whether there is input for the next."""
         arrived, answers = served.members.take()
         for stimulus in arrived:
             served.term.arrived(stimulus)
         for answer in answers:
-            if isinstance(answer, HeartbeatAnswer):
-                told = None if answer.assignment is None else grouped(answer.ids)
-                _resolve(answer.token, (answer, told))
-            else:
-                _resolve(answer.token, answer)
+            _resolve(answer.token, _told(answer))
         return bool(arrived)
+
+    def _term_of(self, partition: int) -> int | None:
+        """Returns the term of a partition whose groups are known here."""
+        served = self._served.get(partition)
+        return served.term.scope.number if served is not None and served.knows_groups else None
 
     def _begin(self, partition: int, number: int) -> None:
         self._end(partition)
-        self._served[partition] = Served(self._store, partition, number, self._groups, self._topic_ids, self._news.set)
+        self._served[partition] = Served(
+            self._store, partition, number, self._groups, self._topic_ids, self._news.set, self.session_timeout_s
+        )
 
     def _end(self, partition: int) -> None:
         served = self._served.pop(partition, None)
         if served is not None:
             served.members.end()
             self._pass_on(served)
-            served.term.close()
+            served.close()
 
     def _stored(self, group: str) -> list[TopicPartition]:
-        """The partitions with a stored offset."""
+        """Returns the partitions with a stored offset."""
         (listing,) = self._store.children_many([layout.offsets(group)])
         topics = listing.names if listing is not None else ()
         listings = self._store.children_many([layout.topic_offsets(group, topic) for topic in topics]) if topics else ()
@@ -413,16 +467,34 @@ class ManagedTerms:
             if number.isdigit()
         ]
 
-    def _fetched(self, token: asyncio.Future[Any], found: Found | StoreError | MalformedValue) -> None:
+    def _fetched(
+        self,
+        token: asyncio.Future[Any],
+        known: ChainMap[TopicPartition, CommittedOffset],
+        found: Found | StoreError | MalformedValue,
+    ) -> None:
         if isinstance(found, (StoreError, MalformedValue)):
             log.warning("cannot read stored offsets: %s", found)
             _resolve(token, (Error.COORDINATOR_NOT_AVAILABLE, {}))
         else:
-            _resolve(token, (Error.NONE, found))
+            _resolve(token, (Error.NONE, {tp: _best(one, known.get(tp)) for tp, one in found.items()}))
+
+
+def _best(stored: CommittedOffset | None, known: CommittedOffset | None) -> CommittedOffset | None:
+    """Adds the leader epoch of ``known`` to the stored offset if both have the same offset."""
+    is_same = stored is not None and known is not None and known.offset == stored.offset and stored.is_bare
+    return known if is_same else stored
+
+
+def _told(answer: Answer) -> Answer:
+    """Adds the assignment by topic id to a heartbeat's answer."""
+    if isinstance(answer, HeartbeatAnswer):
+        return answer, None if answer.assignment is None else grouped(answer.ids)
+    return answer
 
 
 def _resolve(token: object, value: object) -> None:
-    """Delivers the answer on the event loop, if that still runs."""
+    """Delivers the answer on the event loop, if the loop is still running."""
     if isinstance(token, asyncio.Future):
         with suppress(RuntimeError):
             token.get_loop().call_soon_threadsafe(_set, token, value)

@@ -1,4 +1,4 @@
-"""The ids that Kafka gives topics from 2.8 on, read from ZooKeeper."""
+"""Reads the ids of topics from ZooKeeper; Kafka 2.8 and later assign them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TopicIds:
         return self._ids.get(topic)
 
     def learn(self, topics: Iterable[str]) -> None:
-        """Reads the ids of these topics again, because a topic may be gone or have been created again. Raises
+        """Reads the ids of these topics again, because topics may be deleted and created again. Raises
         :class:`StoreError`."""
         names = sorted(topics)
         nodes = self._store.read_many([GetData(layout.broker_topic(topic)) for topic in names]) if names else ()
@@ -41,8 +41,8 @@ class TopicIds:
                 self._ids[topic] = _decoded(fields.text(fields.load_object(node.data, path), "topic_id", path))
 
     def of_ledger(self, group: str, consumer: str, topics: set[str]) -> dict[str, bytes]:
-        """The ids that these topics had when the consumer was told to start them. Also learns their present ids. Raises
-        :class:`StoreError`."""
+        """Returns the ids that these topics had when the consumer was told to start them, and learns their current ids.
+        Raises :class:`StoreError`."""
         self.learn(topics)
         path = layout.ledger(group, consumer)
         (node,) = self._store.read_many([GetData(path)])
@@ -55,7 +55,7 @@ class TopicIds:
                     if space:
                         found[topic] = _decoded(topic_id)
         for topic in found.keys() & topics:
-            self._ids.setdefault(topic, found[topic])  # its znode cannot be read, but the topic may exist
+            self._ids.setdefault(topic, found[topic])  # the topic may exist although its znode cannot be read
         return found
 
 

@@ -8,7 +8,7 @@ from kafka_coord.model import Subscription
 
 
 class Topics(NamedTuple):
-    """``None``: the client did not send it, because it has not changed."""
+    """A subscription. A part is ``None`` if the client left it out as unchanged."""
 
     names: frozenset[str] | None = None
     regex: str | None = None
@@ -18,17 +18,20 @@ class Topics(NamedTuple):
         return self.names is not None or self.regex is not None
 
     def since(self, before: Topics) -> Topics:
-        """Fills the parts that the client did not send from ``before``."""
+        """Returns these topics with missing parts taken from ``before``."""
         names = before.names if self.names is None else self.names
         regex = before.regex if self.regex is None else self.regex
         return Topics(names or frozenset(), regex or "")
 
     def subscription(self) -> Subscription:
-        """The union of both, as one pattern if there is a regular expression. Raises :class:`InvalidPattern`."""
+        """Returns a subscription to all of these topics, as one pattern if there is a regular expression. Raises
+        :class:`InvalidPattern`."""
         names = sorted(self.names or ())
         if not self.regex:
             return Subscription.to(names)
-        regex = self.regex.replace(",", "\\,").replace(" ", "\\x20")  # both have another meaning in topic patterns
+        regex = self.regex.replace(",", "\\,").replace(" ", "\\x20")  # both have a different meaning in topic patterns
+        if not names:
+            return Subscription.matching(regex)
         return Subscription.matching("|".join([*(name.replace(".", "\\.") for name in names), f"(?:{regex})"]))
 
 

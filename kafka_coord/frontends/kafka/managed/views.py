@@ -1,4 +1,4 @@
-"""Shows managed groups to Kafka's own tools: reads them from ZooKeeper, and builds the answers' messages."""
+"""Describes managed groups to Kafka's own tools: reads them from ZooKeeper, and builds the responses."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ from kafka_coord.coordinator.memory import GroupMemory
 from kafka_coord.coordinator.observe import GroupQuery, Snapshot, observe
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.errors import StoreError
-from kafka_coord.frontends.kafka.managed.terms import PROTOCOL
+from kafka_coord.frontends.kafka.managed.classic import PROTOCOL as CLASSIC
+from kafka_coord.frontends.kafka.managed.heartbeats import PROTOCOL
 from kafka_coord.frontends.kafka.managed.topic_ids import TopicIds
 from kafka_coord.model import NO_PARTITIONS, Observation, PartitionSet
+from kafka_coord.wire.consumer_protocol import encoded_assignment
 from kafka_coord.wire.messages import message
 from kafka_coord.zk.store import Store
 
-_IS_KIP_848, _IS_OTHER = 1, -1
-"""Types of members in ConsumerGroupDescribe."""
+ASSIGNORS = {"uniform": "sticky", "range": "range"}
+"""Maps Kafka's assignors to the closest ones of kafka-coord."""
+_KAFKAS_NAMES = {engines: kafkas for kafkas, engines in ASSIGNORS.items()}
+_TYPES, _OTHER = {PROTOCOL: 1, CLASSIC: 0}, -1
+"""The member types in ConsumerGroupDescribe, by protocol."""
 
 
 class State(StrEnum):
@@ -33,7 +38,7 @@ class State(StrEnum):
 
 
 class KnownMember(NamedTuple):
-    """What the instance knows about a member that it serves."""
+    """A member that this instance serves."""
 
     member_id: str
     epoch: int
@@ -41,8 +46,8 @@ class KnownMember(NamedTuple):
 
 
 class GroupView(NamedTuple):
-    """One group. ``seen`` is ``None`` if it does not exist, or if ``error`` says why it cannot be read. ``served`` are
-    its members that this instance serves, by consumer."""
+    """One group. ``seen`` is ``None`` if it does not exist, or cannot be read (see ``error``). ``served`` are the
+    members that this instance serves, by consumer."""
 
     group: str
     error: Error
@@ -56,7 +61,7 @@ class GroupView(NamedTuple):
 
 
 def read_groups(store: Store, groups: Iterable[str]) -> dict[str, Observation | StoreError | None]:
-    """``None`` for a group that does not exist. Raises :class:`StoreError`."""
+    """Reads these groups. Returns ``None`` for a group that does not exist. Raises :class:`StoreError`."""
     queries = [GroupQuery(GroupMemory(group), {}, ()) for group in groups]
     found = observe(store, queries, epoch=0, options=CoordinatorOptions())
     return {
@@ -77,27 +82,27 @@ def state_of(seen: Observation) -> State:
 
 
 def topics_of(seen: Observation) -> set[str]:
-    """The topics whose partitions members own, or should own."""
+    """The topics whose partitions members own or should own."""
     sets = [ledger.owned for ledger in seen.ledgers.values()]
     sets += seen.assignment.members.values() if seen.assignment is not None else ()
     return {topic for partitions in sets for topic in partitions.topics}
 
 
 def described(view: GroupView) -> Any:
-    """One group of a ConsumerGroupDescribe."""
+    """One group in ConsumerGroupDescribe."""
     form = message("ConsumerGroupDescribeResponse")
     one, seen = form.struct("DescribedGroup"), view.seen
     if view.error is not Error.NONE or seen is None or view.ids is None:
         error = view.error or Error.GROUP_ID_NOT_FOUND
         words = f"Group {view.group} not found." if error is Error.GROUP_ID_NOT_FOUND else None
-        return one(error_code=error, error_message=words, group_id=view.group, group_state=State.DEAD)
+        return one(error_code=error, error_message=words, group_id=view.group)
     target, generation = seen.assignment, _generation(seen)
     return one(
         group_id=view.group,
         group_state=view.state,
         group_epoch=generation,
         assignment_epoch=generation,
-        assignor_name=target.assignor if target is not None else "",
+        assignor_name=_KAFKAS_NAMES.get(target.assignor, target.assignor) if target is not None else "",
         members=tuple(_member(form, view, seen, view.ids, consumer) for consumer in sorted(seen.members)),
     )
 
@@ -114,10 +119,10 @@ def _member(form: Any, view: GroupView, seen: Observation, ids: TopicIds, consum
         client_id=member.client or "",
         client_host=f"/{member.host or ''}",
         subscribed_topic_names=tuple(sorted(member.subscription.topics)),
-        subscribed_topic_regex=member.subscription.pattern or None,
+        subscribed_topic_regex=member.subscription.pattern,
         assignment=_assignment(form, ids, owned),
         target_assignment=_assignment(form, ids, wanted),
-        member_type=_IS_KIP_848 if member.protocol == PROTOCOL else _IS_OTHER,
+        member_type=_TYPES.get(member.protocol or "", _OTHER),
     )
 
 
@@ -145,7 +150,7 @@ def _assignment(form: Any, ids: TopicIds, partitions: PartitionSet) -> Any:
 
 
 def described_as_classic(view: GroupView) -> Any:
-    """One group of a DescribeGroups, for tools that do not know KIP-848: shown as a group of the classic protocol."""
+    """One group in DescribeGroups, as a classic group, for tools that do not know KIP-848."""
     form = message("DescribeGroupsResponse")
     one, seen = form.struct("DescribedGroup"), view.seen
     if view.error is not Error.NONE or seen is None:
@@ -163,16 +168,11 @@ def described_as_classic(view: GroupView) -> Any:
 def _classic_member(form: Any, view: GroupView, seen: Observation, consumer: str) -> Any:
     member = seen.members[consumer]
     known = view.served.get(consumer, KnownMember(consumer, 0))
-    assignment = message("ConsumerProtocolAssignment")
-    of_topic = assignment.struct("TopicPartition")
-    owned = tuple(
-        of_topic(topic=topic, partitions=tuple(sorted(numbers))) for topic, numbers in _owned(seen, consumer).by_topic()
-    )
-    encoded = assignment.encode(assignment(assigned_partitions=owned), 0, bytearray(2))
+    owned = ((topic, number) for topic, numbers in _owned(seen, consumer).by_topic() for number in numbers)
     return form.struct("DescribedGroupMember")(
         member_id=known.member_id,
         group_instance_id=consumer if known.is_static else None,
         client_id=member.client or "",
         client_host=f"/{member.host or ''}",
-        member_assignment=bytes(encoded),
+        member_assignment=encoded_assignment(owned),
     )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Commands:
-    """The delivery of commands to all members."""
+    """Delivers commands to members."""
 
     def __init__(self, machine: MembershipMachine) -> None:
         self._machine = machine
@@ -28,7 +28,7 @@ class Commands:
         self.go_on(member)
 
     def go_on(self, member: MemberState) -> None:
-        """Reads the member's next command, if it can take one."""
+        """Reads the member's next command, if the member can take one."""
         is_free = member.delivered is None and member.reading is None
         if is_free and member.queue and member.connection is not None and self._machine.is_current(member):
             member.reading = member.queue.popleft()
@@ -40,8 +40,8 @@ class Commands:
             return
         member.reading = None
         if read.fault:
-            # The member can carry out neither this command nor a later one. The next probe reads it again: somebody may
-            # have repaired it.
+            # the member can carry out neither this command nor a later one; the next probe reads it again, in case
+            # somebody has repaired it
             member.queue.appendleft(read.command_id)
             if member.stuck != read.fault:
                 member.stuck = read.fault
@@ -55,7 +55,7 @@ class Commands:
             machine.emit(instructions.DropCommand(member.id, read.command_id))
             self.go_on(member)
         elif command.incarnation > member.id.incarnation:
-            machine.end(member, "another consumer has registered under its name since")
+            machine.end(member, "another consumer has since registered under its name")
         else:
             member.delivered = Delivered(read.command_id, command)
             machine.emit(instructions.Deliver(member.connection, member.id, read.command_id, command))

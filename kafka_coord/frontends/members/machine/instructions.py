@@ -12,14 +12,14 @@ from kafka_coord.frontends.members.machine.stimuli import (
     RegistrationWanted,
     Request,
 )
-from kafka_coord.model import Command, CommandId, Subscription
+from kafka_coord.model import Command, CommandId, OffsetDetails, Subscription
 
-# --- to be said to a client --------------------------------------------------------------------------------------
+# --- messages to clients ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """Tells the client that it is registered, and a member on this connection from now on."""
+    """Tells the client that it is registered and is now a member on this connection."""
 
     connection: int
     request: Request
@@ -37,12 +37,13 @@ class RefuseRegistration:
 @dataclass(frozen=True, slots=True)
 class Resumed:
     """Tells the client that its membership continues on this connection. ``outstanding`` are the commands it has not
-    acknowledged."""
+    acknowledged. ``generation``, if known, is the latest that the client can have been told."""
 
     connection: int
     request: Request
     member: MemberId
     outstanding: tuple[CommandId, ...]
+    generation: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,8 @@ class RefuseResume:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Asks the member whether it lives. The answers to probe ``heard`` and to all earlier ones are stored, and so is
-    the acknowledgement of command ``done``."""
+    """Asks whether the member is alive, and confirms that the answers to all probes up to ``heard`` and the
+    acknowledgement of command ``done`` are stored."""
 
     connection: int
     number: int
@@ -84,8 +85,8 @@ class Refused(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AnswerCommit:
-    """Answers a commit or another subscription. ``topics`` no longer exist. If ``refused`` is set, nothing was written,
-    for the reason in ``message``."""
+    """Answers a commit or a new subscription. ``topics`` no longer exist. If ``refused`` is set, nothing was written;
+    ``message`` says why."""
 
     connection: int
     request: Request
@@ -113,7 +114,7 @@ class Dismiss:
 
 ToClient = Welcome | RefuseRegistration | Resumed | RefuseResume | Probe | Deliver | AnswerCommit | Farewell | Dismiss
 
-# --- to be done on ZooKeeper -------------------------------------------------------------------------------------
+# --- work on ZooKeeper -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +165,9 @@ class DropCommand:
 @dataclass(frozen=True, slots=True)
 class WriteMember:
     """Writes offsets and, in the same multi, the acknowledgement of a command or the end of the registration; or writes
-    another subscription into the registration. At most one write of a member is outstanding.
-    :class:`~.stimuli.MemberWritten` with this number reports its outcome."""
+    a new subscription into the registration. At most one write of a member is outstanding.
+    :class:`~.stimuli.MemberWritten` with this number reports its outcome. ``details`` belong to these offsets or, if
+    the member gives up partitions, to stored ones."""
 
     member: MemberId
     number: int
@@ -174,6 +176,7 @@ class WriteMember:
     leaves: bool = False
     for_good: bool = False
     subscription: Subscription | None = None
+    details: OffsetDetails = field(default_factory=dict, hash=False)
 
 
 ToStore = (

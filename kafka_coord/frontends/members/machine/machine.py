@@ -16,9 +16,9 @@ from kafka_coord.frontends.members.machine.timers import AttentiveClock, Timers
 from kafka_coord.frontends.members.machine.writes import Writes
 
 MAX_UNANSWERED_PROBES = 3
-"""The most unanswered probes. A silent member gets no more of them; its session timeout is running."""
+"""The maximum number of unanswered probes. A silent member gets no more; its session timeout is running."""
 READ_AGAIN_S = 0.5
-"""How soon to read a member again after its ledger was unreadable: somebody may repair it."""
+"""Seconds until a member with an unreadable ledger is read again, because somebody may repair it."""
 MAX_STORY = 5_000
 
 Key = tuple[str, str]
@@ -30,21 +30,21 @@ class MembershipMachine:
     :meth:`handle` takes stimuli in the order in which they happened and returns the resulting instructions in order.
     It relies on these properties:
 
-    - *Safety of time.* A member expires only after it sent nothing for its whole session timeout, counted in seconds in
-      which the gateway served its members (:class:`AttentiveClock`). The machine confirms a probe's answer only after
-      it has stored everything reported with that answer and before.
-    - *Safety of offsets.* At most one write of a member is outstanding; the next starts once the outcome of that one is
-      known. So a repeated write can undo neither a later one nor a commit by the partition's next owner. A member whose
-      held partitions are unknown must wait to resume: otherwise its offsets would be dropped.
+    - *Safety of time.* A member expires only if it sends nothing for its whole session timeout, counted in seconds in
+      which the gateway serves its members (:class:`AttentiveClock`). The machine confirms a probe's answer only after
+      everything reported up to that answer is stored.
+    - *Safety of offsets.* At most one write of a member is outstanding; the next starts once its outcome is known.
+      So a repeated write can undo neither a later one nor a commit by the partition's next owner. A member whose held
+      partitions are unknown must wait to resume: otherwise its offsets would be dropped.
     - *Order.* A member carries out one command at a time, in the order of its channel.
 
-    With ``validate``, the machine checks every invariant after every stimulus; :meth:`story` tells what led to a
-    violation.
+    With ``validate``, the machine checks every invariant after every stimulus; :meth:`story` shows the events that led
+    to a violation.
     """
 
     def __init__(self, now: float, *, offers_every_s: float = 0.1, validate: bool = False) -> None:
-        """``now`` is in monotonic seconds. ``offers_every_s`` is how long the machine collects reported offsets before
-        it writes them together."""
+        """``now`` is monotonic seconds. ``offers_every_s`` is how long reported offsets are collected before they are
+        written together."""
         self.members: dict[Key, MemberState] = {}
         self.connections: dict[int, MemberState] = {}
         self.registering: dict[int, stimuli.RegistrationWanted] = {}
@@ -80,7 +80,7 @@ class MembershipMachine:
         }
 
     def handle(self, now: float, *arrived: Stimulus) -> list[Instruction]:
-        """Returns the instructions for these stimuli; ``now`` is in monotonic seconds and never goes back."""
+        """Returns the instructions for these stimuli. ``now`` is monotonic seconds."""
         for stimulus in arrived:
             if isinstance(stimulus, stimuli.StepBegan):
                 self.clock.step_began(now, leads=stimulus.leads)
@@ -100,17 +100,15 @@ class MembershipMachine:
         return self.clock.monotonic(at)
 
     def heard_ms_ago(self, member: MemberState, now: float) -> int:
-        """The time since the member last sent something, or since this term began, whichever was later. ``now`` is
-        monotonic seconds."""
+        """Milliseconds since the member last sent something, or since this term began, whichever was later."""
         heard_at = member.deadline - member.options.session_timeout_s
         return max(0, round((self.clock.at(now) - heard_at) * 1000))
 
     def story(self, group: str, consumer: str) -> list[str]:
-        """The recent stimuli and instructions of a consumer, oldest first. The machine keeps only the newest of all
-        members."""
+        """The recent stimuli and instructions of a consumer, oldest first. All members share one bounded buffer."""
         return [f"{at:.3f} {what}" for at, key, what in self._story if key == (group, consumer)]
 
-    # --- for the machine's own parts ---------------------------------------------------------------------------------
+    # --- used by the machine's parts ---------------------------------------------------------------------------------
 
     def emit(self, instruction: Instruction) -> None:
         self._out.append(instruction)
@@ -133,26 +131,23 @@ class MembershipMachine:
     def forget(self, member: MemberState) -> None:
         """Forgets a member, for any reason. Its connection stays open without a member."""
         self.detach(member)
-        if not self.is_current(member):
-            return
         del self.members[member.key]
         self._writes.forget(member)
         self.emit(instructions.Forget(member.id))
         for connection, wanted in list(self.resuming.items()):
             if wanted.member == member.id:
                 del self.resuming[connection]
-                self.emit(instructions.RefuseResume(connection, wanted.request, "it is a member no longer"))
+                self.emit(instructions.RefuseResume(connection, wanted.request, "it is no longer a member"))
 
     def detach(self, member: MemberState) -> None:
         if member.connection is not None:
             del self.connections[member.connection]
             member.connection = None
-        member.reading = None
-        if member.delivered is not None and not member.delivered.acknowledged:
-            member.delivered = None
+        member.delivered = member.reading = None
 
     def probe(self, member: MemberState, *, confirms: bool = False) -> None:
-        """Asks the member whether it lives. ``confirms``: this probe only says that the previous one was heard."""
+        """Asks whether the member is alive. With ``confirms``, the probe only confirms the answer to the previous
+        one."""
         if member.connection is None or (confirms and len(member.probes) >= MAX_UNANSWERED_PROBES):
             return
         member.last_probe += 1
@@ -162,7 +157,7 @@ class MembershipMachine:
         self.emit(instructions.Probe(member.connection, member.last_probe, member.heard, member.done))
 
     def go_on(self, member: MemberState) -> None:
-        """Sends the member its next command, if it can take one."""
+        """Sends the member its next command, if the member can take one."""
         self._commands.go_on(member)
 
     def written(self, member: MemberState) -> None:
@@ -190,7 +185,7 @@ class MembershipMachine:
         return state
 
     def _attach(self, member: MemberState, connection: int) -> None:
-        """Attaches the member to this connection: the machine sends to it there from now on."""
+        """Attaches the member to this connection, over which the machine now sends to it."""
         member.connection = connection
         self.connections[connection] = member
         member.heard = member.last_probe = member.newest_answer = 0
@@ -210,7 +205,7 @@ class MembershipMachine:
         self.emit(instructions.WriteRegistration(wanted))
 
     def _registration_written(self, written: stimuli.RegistrationWritten) -> None:
-        """Admits the new member. If its connection has ended meanwhile, its session timeout is running."""
+        """Admits the new member. If its connection has already ended, its session timeout is running."""
         wanted = written.wanted
         is_there = self.registering.pop(wanted.connection, None) is not None
         before = self.members.get((wanted.group, wanted.consumer))
@@ -246,7 +241,8 @@ class MembershipMachine:
             self.written(member)
 
     def _member_read(self, read: stimuli.MemberRead) -> None:
-        """Resumes the member, but only once its pending writes are done: otherwise it would be asked for them again."""
+        """Resumes the member once its pending writes are done; otherwise it would be asked to repeat what they
+        acknowledge."""
         member = self.current(read.member)
         if member is None or member.has_unwritten:
             return
@@ -258,7 +254,7 @@ class MembershipMachine:
                 continue
             del self.resuming[connection]
             if read.outstanding is None:
-                self.emit(instructions.RefuseResume(connection, wanted.request, "it is a member no longer"))
+                self.emit(instructions.RefuseResume(connection, wanted.request, "it is no longer a member"))
                 continue
             member.held_known, member.stuck = True, ""
             if read.held is not None:
@@ -267,14 +263,13 @@ class MembershipMachine:
             before = member.connection
             self.detach(member)
             if before is not None:
-                self.emit(instructions.Dismiss(before, "it goes on over another connection"))
+                self.emit(instructions.Dismiss(before, "it continues on another connection"))
             self._attach(member, connection)
-            self.emit(instructions.Resumed(connection, wanted.request, member.id, read.outstanding))
+            self.emit(instructions.Resumed(connection, wanted.request, member.id, read.outstanding, read.generation))
             self.emit(instructions.ReportEvent(MemberEvent.RESUMED, member.id, connection))
 
     def _read_again(self, member: MemberState, fault: str) -> None:
-        """Reads the member again later. A client that waits to resume as this member goes on waiting until its
-        partitions are known, or gives up."""
+        """Reads the member again later. Until its partitions are known, a client that resumes as this member waits."""
         if not any(wanted.member == member.id for wanted in self.resuming.values()):
             return
         if member.stuck != fault:
@@ -283,7 +278,7 @@ class MembershipMachine:
         member.reread_due = self.now + READ_AGAIN_S
         self._reread_timers.add(member.reread_due, member)
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- heartbeats and expiry ---------------------------------------------------------------------------------------
 
     def _restart_session_timeout(self, member: MemberState) -> None:
         member.deadline = self.now + member.options.session_timeout_s
@@ -319,7 +314,7 @@ class MembershipMachine:
 
     def _timers_due(self, _due: stimuli.TimersDue) -> None:
         if not self.clock.leads:
-            return  # nobody is probed or expired
+            return
         self._writes.write_offers()
         for _, member in self._deadlines.due(self.now):
             self._expire(member)
@@ -349,7 +344,7 @@ class MembershipMachine:
             self._writes.add(member, LeaveWrite(None, None, last))
 
     def expire_again(self, member: MemberState) -> None:
-        """Gives the member its session timeout once more, because its expiry could not be written."""
+        """Gives the member a full session timeout again, because its expiry could not be written."""
         member.expiring = False
         self._restart_session_timeout(member)
         self._deadlines.add(member.deadline, member)

@@ -6,7 +6,15 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from kafka_coord.frontends.members.machine.stimuli import MemberId, RegistrationOptions, Request
-from kafka_coord.model import Command, CommandId, StopFetcher, Subscription, TopicPartition
+from kafka_coord.model import (
+    Command,
+    CommandId,
+    CommittedOffset,
+    OffsetDetails,
+    StopFetcher,
+    Subscription,
+    TopicPartition,
+)
 
 PROBES_PER_SESSION = 3
 """The machine probes a member every third of its session timeout."""
@@ -14,8 +22,8 @@ PROBES_PER_SESSION = 3
 
 @dataclass(slots=True, eq=False)
 class Delivered:
-    """A command that was sent to the client. ``acknowledged``: the client has acknowledged it. No later
-    command is sent before the acknowledgement is written."""
+    """A command that was sent to the client. Once it is ``acknowledged``, the next command is sent only after the
+    acknowledgement is written."""
 
     command_id: CommandId
     command: Command
@@ -24,7 +32,7 @@ class Delivered:
 
 @dataclass(slots=True, eq=False)
 class OffersWrite:
-    """The offsets that the member has reported by the time of this write. Afterwards ``probe`` counts as heard on
+    """The offsets that the member has reported by the time of this write, which confirms ``probe`` on
     ``connection``."""
 
     connection: int | None = None
@@ -34,11 +42,12 @@ class OffersWrite:
 
 @dataclass(slots=True, eq=False)
 class CommitWrite:
-    """The offsets of a commit whose answer the client awaits."""
+    """A commit, whose answer the client awaits."""
 
     connection: int
     request: Request
     offsets: dict[TopicPartition, int]
+    details: OffsetDetails = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -58,8 +67,7 @@ class AcknowledgeWrite:
 
 @dataclass(slots=True, eq=False)
 class LeaveWrite:
-    """The end of the registration: because the client asked for it or, if ``connection`` is ``None``, because the
-    client fell silent."""
+    """The end of the registration: the client asked for it or, if ``connection`` is ``None``, fell silent."""
 
     connection: int | None
     request: Request
@@ -69,7 +77,7 @@ class LeaveWrite:
 
 @dataclass(slots=True, eq=False)
 class SubscriptionWrite:
-    """Another subscription, whose answer the client awaits."""
+    """A new subscription, whose answer the client awaits."""
 
     connection: int
     request: Request
@@ -84,11 +92,12 @@ PendingWrite = OffersWrite | CommitWrite | AcknowledgeWrite | LeaveWrite | Subsc
 class MemberState:
     """The state of one member. All times are seconds of the machine's own clock.
 
-    The member expires at ``deadline`` unless it sends something before. ``stuck`` is the reason why it gets no command,
-    or cannot resume. ``held`` are the partitions it acknowledged to fetch; it may commit only these. ``held_known`` is
-    false for a member of an earlier coordinator until it resumes. ``reported`` are reported offsets that are in no
-    write yet. ``newest_answer`` is the newest probe it answered. ``probes`` are unanswered; those in ``confirming``
-    were sent only to say that the previous one was heard. ``writes`` wait for ``writing``, whose outcome is unknown.
+    The member expires at ``deadline`` unless it sends something first. ``stuck`` is the reason why it gets no command,
+    or cannot resume. ``held`` are the partitions it has acknowledged starting; it may commit only these. ``held_known``
+    is false for a member of an earlier coordinator until it resumes. ``reported`` are offsets that are in no write yet.
+    ``leader_epochs`` are committed offsets whose details are written when the member gives up the partition.
+    ``newest_answer`` is the newest probe it answered. ``probes`` are unanswered; the ones in ``confirming`` only
+    confirm the previous answer. ``writes`` wait for ``writing``, whose outcome is unknown.
     """
 
     id: MemberId
@@ -109,6 +118,7 @@ class MemberState:
     held_known: bool = True
     reread_due: float = 0.0
     reported: dict[TopicPartition, int] = field(default_factory=dict)
+    leader_epochs: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
     newest_answer: int = 0
     writes: deque[PendingWrite] = field(default_factory=deque)
     writing: PendingWrite | None = None

@@ -1,18 +1,17 @@
-"""The stimuli of the machine: registrations, heartbeats, acknowledgements and commits of clients, news from ZooKeeper,
-and the passing of time.
+"""The machine's stimuli: clients' requests and heartbeats, results and events from ZooKeeper, and the passing of time.
 
-A ``connection`` is the number that the front end gives each of its connections. A ``request`` is the value by which the
-front end matches the answer. A stimulus about a connection or a member that no longer exists has no effect.
+A ``connection`` is the front end's number for a connection, and a ``request`` is the value that tells the front end
+which request an answer is for. A stimulus about a connection or a member that no longer exists has no effect.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from kafka_coord.model import Command, CommandId, Subscription, TopicPartition
+from kafka_coord.model import Command, CommandId, OffsetDetails, Subscription, TopicPartition
 
 Offsets = Mapping[TopicPartition, int]
 """Maps each partition to the offset of the next record to read."""
@@ -29,12 +28,13 @@ class MemberId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RegistrationOptions:
-    """The options of a registration. A client with the same ``resume_key`` may resume it. With ``auto_commit``, offsets
-    that the member only reports are committed."""
+    """The options of a registration. A client with the same ``resume_key`` may resume it. With ``auto_commit``, the
+    machine commits reported offsets. ``protocol`` is :attr:`Member.protocol`."""
 
     session_timeout_s: float
     auto_commit: bool = True
     resume_key: str = ""
+    protocol: str | None = None
 
 
 # --- from a client -----------------------------------------------------------------------------------------------
@@ -55,7 +55,7 @@ class RegistrationWanted:
 
 @dataclass(frozen=True, slots=True)
 class ResumeWanted:
-    """A client asks to continue, over this connection, as its earlier incarnation."""
+    """A client asks to continue as its earlier incarnation on this connection."""
 
     connection: int
     request: Request
@@ -65,14 +65,14 @@ class ResumeWanted:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A client sent anything at all: its session timeout starts again."""
+    """A client sent something: its session timeout starts again."""
 
     connection: int
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnswered:
-    """A client answers a probe and reports offsets; ``probe`` is the probe's number."""
+    """A client answers the probe with this number, and reports offsets."""
 
     connection: int
     probe: int
@@ -91,14 +91,17 @@ class CommandAcknowledged:
 
 @dataclass(frozen=True, slots=True)
 class CommitWanted:
+    """A client commits. Some of the ``offsets`` have ``details``."""
+
     connection: int
     request: Request
     offsets: Offsets
+    details: OffsetDetails = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionWanted:
-    """A client subscribes to something else, and goes on as the same incarnation. It is answered like a commit."""
+    """A client changes its subscription and stays the same incarnation. It is answered like a commit."""
 
     connection: int
     request: Request
@@ -117,7 +120,7 @@ class LeaveWanted:
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The connection ended; the member on it stays until its session timeout."""
+    """A connection ended; the member on it stays until its session timeout."""
 
     connection: int
 
@@ -127,7 +130,7 @@ class Disconnected:
 
 @dataclass(frozen=True, slots=True)
 class MemberFound:
-    """At the start of the term, a member was found that had registered with an earlier coordinator."""
+    """A member was found that had registered with an earlier coordinator."""
 
     member: MemberId
     options: RegistrationOptions
@@ -149,21 +152,23 @@ class RegistrationFailed:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationDeleted:
-    """The registration was deleted: no member has its name any more."""
+    """The registration was deleted."""
 
     member: MemberId
 
 
 @dataclass(frozen=True, slots=True)
 class MemberRead:
-    """The state on ZooKeeper of a member that wants to resume. ``held`` is ``None`` if it is known already, and
-    ``outstanding`` is ``None`` if the channel is gone. ``fault`` names the unreadable part: the ledger or, without
-    ``outstanding``, everything."""
+    """The state in ZooKeeper of a member that wants to resume. ``held`` is ``None`` if it is already known, and
+    ``outstanding`` is ``None`` if the channel is gone. ``fault`` describes the unreadable part: the ledger or, without
+    ``outstanding``, everything. ``generation`` is the generation of its newest command, 0 if it has had none, or
+    ``None`` if the ledger cannot be read."""
 
     member: MemberId
     held: frozenset[TopicPartition] | None
     outstanding: tuple[CommandId, ...] | None
     fault: str = ""
+    generation: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +190,7 @@ class CommandRead:
 
 
 class Trouble(StrEnum):
-    """The reasons why a write was not done."""
+    """The reasons why nothing was written."""
 
     MEMBERSHIP_LOST = "membership lost"
     FAILED = "failed"
@@ -194,7 +199,7 @@ class Trouble(StrEnum):
 @dataclass(frozen=True, slots=True)
 class MemberWritten:
     """The outcome of the write with this number. ``refused`` are topics that no longer exist. If ``trouble`` is set,
-    nothing was written, for this ``reason``."""
+    nothing was written, and ``reason`` says why."""
 
     member: MemberId
     number: int
@@ -208,14 +213,14 @@ class MemberWritten:
 
 @dataclass(frozen=True, slots=True)
 class StepBegan:
-    """The gateway serves its members again. ``leads``: its instance is certainly the elected one."""
+    """The gateway serves its members again. ``leads`` tells whether its instance is certainly elected."""
 
     leads: bool
 
 
 @dataclass(frozen=True, slots=True)
 class TimersDue:
-    """All earlier input has been handled: a member not heard from by now is late."""
+    """All earlier input has been handled, so a member not heard from by now is late."""
 
 
 Stimulus = (

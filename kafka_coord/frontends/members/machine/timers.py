@@ -13,10 +13,10 @@ LONGEST_STEP_S = 0.5
 
 
 class AttentiveClock:
-    """Counts the seconds in which the gateway serves its members. The clock stops while the gateway is stopped, for any
-    reason (a frozen process, a slow ZooKeeper in the middle of a step), and while the gateway may be deposed.
+    """Counts the seconds in which the gateway serves its members. It stops while the gateway is stopped for any reason
+    (a frozen process, a slow ZooKeeper in the middle of a step) and while the gateway may be deposed.
 
-    The gateway may not have read yet what members sent in that time, so the time must not count against them.
+    Members' input from that time may still be unread, so the time must not count against them.
     """
 
     def __init__(self, now: float) -> None:
@@ -34,7 +34,7 @@ class AttentiveClock:
         return now - self._stood_still_s
 
     def monotonic(self, at: float) -> float:
-        """The monotonic time at which this clock will show ``at``, if the gateway does not stop until then."""
+        """The monotonic time at which this clock will show ``at`` if the gateway does not stop before then."""
         return at + self._stood_still_s
 
 

@@ -16,7 +16,7 @@ from kafka_coord.frontends.members.machine.state import (
     SubscriptionWrite,
 )
 from kafka_coord.frontends.members.machine.stimuli import Trouble
-from kafka_coord.model import StartFetcher, TopicPartition
+from kafka_coord.model import OffsetDetails, StartFetcher, TopicPartition
 
 if TYPE_CHECKING:
     from kafka_coord.frontends.members.machine.machine import MembershipMachine
@@ -31,19 +31,19 @@ class Writes:
         self._offering: dict[MemberState, None] = {}
         self.offers_due = float("inf")
 
-    # --- asked for ---------------------------------------------------------------------------------------------------
+    # --- requests ----------------------------------------------------------------------------------------------------
 
     def add(self, member: MemberState, write: PendingWrite) -> None:
         member.writes.append(write)
         self._next(member)
 
     def offer(self, member: MemberState) -> None:
-        """Schedules the member's reported offsets to be written soon, together with those of other members."""
+        """Schedules the member's reported offsets to be written soon, together with other members' offsets."""
         self._offering[member] = None
         self.offers_due = min(self.offers_due, self._machine.now + self._offers_every_s)
 
     def write_offers(self) -> None:
-        """Queues the writes of reported offsets, if they are due."""
+        """Queues the writes of reported offsets if they are due."""
         if self._machine.now < self.offers_due:
             return
         offering, self._offering, self.offers_due = self._offering, {}, float("inf")
@@ -89,7 +89,7 @@ class Writes:
             return
         for tp in wanted.offsets:
             member.reported.pop(tp, None)
-        self.add(member, CommitWrite(wanted.connection, wanted.request, dict(wanted.offsets)))
+        self.add(member, CommitWrite(wanted.connection, wanted.request, dict(wanted.offsets), wanted.details))
 
     def subscription_wanted(self, wanted: stimuli.SubscriptionWanted) -> None:
         member = self._machine.connections.get(wanted.connection)
@@ -103,7 +103,7 @@ class Writes:
         last, member.reported = member.reported | _held(member, wanted.offsets), {}
         self.add(member, LeaveWrite(wanted.connection, wanted.request, last, wanted.for_good))
 
-    # --- written -----------------------------------------------------------------------------------------------------
+    # --- results -----------------------------------------------------------------------------------------------------
 
     def _next(self, member: MemberState) -> None:
         """Starts the member's next write, unless one is outstanding."""
@@ -112,7 +112,7 @@ class Writes:
             if isinstance(write, OffersWrite):
                 write.offsets, member.reported = member.reported, {}
                 write.connection, write.probe = member.connection, member.answered_up_to
-                if not write.offsets:  # every reported offset has been settled in another way
+                if not write.offsets:  # other writes have included every reported offset
                     self._done(member, stimuli.MemberWritten(member.id, member.write_number))
                     continue
             member.write_number += 1
@@ -127,6 +127,7 @@ class Writes:
                 leaves,
                 for_good,
                 write.subscription if isinstance(write, SubscriptionWrite) else None,
+                _details(member, write),
             )
             self._machine.emit(wanted)
 
@@ -148,6 +149,8 @@ class Writes:
             self._machine.emit(
                 instructions.ReportEvent(MemberEvent.NOT_WRITTEN, member.id, member.connection, outcome.reason)
             )
+        else:
+            _note_leader_epochs(member, write)
         if isinstance(write, OffersWrite):
             self._offers_done(member, write, outcome)
         elif isinstance(write, AcknowledgeWrite):
@@ -174,8 +177,8 @@ class Writes:
             self._machine.probe(member, confirms=True)
 
     def _take_back(self, member: MemberState, tp: TopicPartition, offset: int) -> None:
-        """Takes back a reported offset that could not be written. If a later write already settles the partition, that
-        write's offset counts, or it takes this offset along if it has none. Otherwise the next report includes it."""
+        """Takes back a reported offset that could not be written. A pending write that settles the partition includes
+        the offset unless it already has one; if there is no such write, the next report includes it."""
         for later in member.writes:
             if isinstance(later, OffersWrite):
                 continue
@@ -194,7 +197,7 @@ class Writes:
         if outcome.trouble is not None:
             member.queue.appendleft(
                 delivered.command_id
-            )  # delivered again after the next probe; the client answers as before
+            )  # delivered again after the next probe; the client acknowledges it again
             return
         if member.connection == write.connection:
             member.done = delivered.command_id
@@ -212,14 +215,37 @@ class Writes:
             machine.forget(member)
         elif outcome.trouble is None:
             machine.emit(instructions.ReportEvent(MemberEvent.EXPIRED, member.id, member.connection))
-            machine.end(member, "nothing was heard from it within its session timeout")
+            machine.end(member, "it sent nothing within its session timeout")
         elif write.offsets:
             member.writes.appendleft(
                 LeaveWrite(None, None, {})
-            )  # tried without offsets, which may be the part that cannot be written
+            )  # retried without offsets, in case these cannot be written
         else:
             machine.expire_again(member)
 
 
 def _held(member: MemberState, offsets: stimuli.Offsets) -> dict[TopicPartition, int]:
     return {tp: offset for tp, offset in offsets.items() if tp in member.held}
+
+
+def _details(member: MemberState, write: PendingWrite | None) -> OffsetDetails:
+    """The details to store with this write. Nearly every commit has a leader epoch, and storing each would double the
+    writes. So a leader epoch alone is stored only when the member gives up the partition, before others need it."""
+    if isinstance(write, CommitWrite):
+        return {tp: one for tp, one in write.details.items() if one.metadata}
+    if isinstance(write, LeaveWrite):
+        return dict(member.leader_epochs)
+    given_up = write.gives_up & member.leader_epochs.keys() if isinstance(write, AcknowledgeWrite) else ()
+    return {tp: member.leader_epochs[tp] for tp in given_up}
+
+
+def _note_leader_epochs(member: MemberState, write: PendingWrite | None) -> None:
+    """Keeps the leader epochs that this write has not stored, and forgets the epochs of older offsets."""
+    known = member.leader_epochs
+    if isinstance(write, CommitWrite):
+        for tp in known.keys() & write.offsets.keys():
+            del known[tp]
+        known |= {tp: one for tp, one in write.details.items() if not one.metadata}
+    elif isinstance(write, AcknowledgeWrite):
+        for tp in known.keys() & write.gives_up:
+            del known[tp]

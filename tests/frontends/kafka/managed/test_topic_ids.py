@@ -13,9 +13,7 @@ from kafka_coord.model import Ledger, PartitionSet
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
-from tests.simulation.scheduler import VirtualClock
-from tests.simulation.server import SimulatedZooKeeper
-from tests.simulation.store import Quiet, SimulatedStore
+from tests.simulation.store import connected_store
 
 EARLIER, PRESENT = b"flights, earlier", b"flights, present"
 PATH = layout.broker_topic("flights")
@@ -28,8 +26,7 @@ def written(topic_id: bytes) -> str:
 @pytest.fixture
 def store() -> Iterator[Store]:
     """A ledger of a consumer that holds a partition of an earlier topic."""
-    store = SimulatedStore(server := SimulatedZooKeeper(), VirtualClock(), Quiet(), 30_000)
-    store.connect(server.replicas[0])
+    store = connected_store()
     owned = PartitionSet.from_json({"flights": "0"}, "")
     ledger = Ledger("c1", 7, owned, topic_ids={"flights": f"{written(EARLIER)} 5"})
     path = layout.ledger("delays", "c1")

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 
+from kafka_coord.channel.zookeeper import ensure_group
+from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.errors import KafkaCoordError, VerificationFailed
-from tests.frontends.kafka.conftest import started
+from tests.frontends.kafka.conftest import Front, started
 from tests.frontends.kafka.tried.connect import try_connect, try_console
 from tests.frontends.kafka.tried.contenders import CONTENDERS, Contender
 from tests.frontends.kafka.tried.older import OLDER, older_cluster
@@ -26,8 +30,9 @@ OTHERS: dict[str, Callable[[Instances, Path], str]] = {
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("names", nargs=-1)
+@click.option("--managed", is_flag=True, help="In managed groups, with an elected coordinator.")
 @click.option("--brokers", type=click.Choice(list(OLDER)), help="The brokers' release. [default: 3.9.2]")
-def main(names: tuple[str, ...], brokers: str | None) -> None:
+def main(names: tuple[str, ...], brokers: str | None, *, managed: bool) -> None:
     """Play stock Kafka clients against three instances on a cluster of their own: join, share, leave, lose the
     coordinator, resume, be a static member. Clients are fetched once, by their languages' package tools.
 
@@ -35,21 +40,39 @@ def main(names: tuple[str, ...], brokers: str | None) -> None:
     scripts/clients                                     # all of them, some 15 minutes
     scripts/clients kafka-clients                       # those whose names begin so
     scripts/clients --brokers 2.8.2 confluent-kafka     # behind older brokers
+    scripts/clients --managed confluent-kafka           # the coordinator assigns
     """
     logging.disable(logging.WARNING)
     cluster = [functools.partial(older_cluster, brokers)] if brokers else []
     failed = False
-    with tempfile.TemporaryDirectory() as directory, started(Path(directory), *cluster) as front:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        started(Path(directory), *cluster) as front,
+        elected(front) if managed else contextlib.nullcontext(),
+    ):
         for contender in CONTENDERS:
             if not names or contender.name.startswith(names):
-                failed = _tried(contender, front) or failed
+                failed = _tried(contender, front, managed=managed) or failed
         for name, play in OTHERS.items():
-            if not names or name.startswith(names):
+            if not managed and (not names or name.startswith(names)):
                 failed = _other(name, play, front, Path(directory)) or failed
     sys.exit(VerificationFailed.exit_code if failed else 0)
 
 
-def _tried(contender: Contender, front: Instances) -> bool:
+@contextlib.contextmanager
+def elected(front: Front) -> Iterator[None]:
+    """The elected coordinator, which decides about managed groups."""
+    service = CoordinatorService(front.store, next(iter(front.listeners)), {}, CoordinatorOptions())
+    service.start()
+    try:
+        if not service.wait_registered(15):
+            raise NotSeen("no coordinator is elected")
+        yield
+    finally:
+        service.stop()
+
+
+def _tried(contender: Contender, front: Front, *, managed: bool) -> bool:
     """Runs it. Returns whether it failed. Names a client as not tried if this machine lacks the tools for it."""
     try:
         contender.program()
@@ -58,7 +81,10 @@ def _tried(contender: Contender, front: Instances) -> bool:
         return False
     failed = False
     for strategy in contender.strategies:
-        seen = Play(contender, strategy, front).run()
+        play = Play(contender, strategy, front)
+        if managed:
+            ensure_group(front.store, play.group)
+        seen = play.run()
         steps = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in seen.steps)
         failed = failed or bool(seen.failure)
         click.echo(f"| {contender.name} ({seen.version}) | {strategy} | {seen.failure or 'all'} | {steps} |")

@@ -106,7 +106,7 @@ class Play:
     def __init__(self, contender: Contender, strategy: str, instances: Instances) -> None:
         self._contender, self._strategy, self._instances = contender, strategy, instances
         number = next(_numbers)
-        self._topic, self._group = f"tried-{number}", f"tried-{number}"
+        self._topic, self.group = f"tried-{number}", f"tried-{number}"
         self._members: list[Member] = []
         self._produced = 0
         self._steps: list[tuple[str, float]] = []
@@ -159,7 +159,7 @@ class Play:
 
     def _lose_coordinator(self) -> None:
         """The coordinating instance is away for a while; the member continues where it was."""
-        partition = partition_of(self._group)
+        partition = partition_of(self.group)
         coordinator = self._instances.coordinator(partition)
         self._instances.stop(coordinator)
         time.sleep(_AWAY_S)
@@ -202,7 +202,7 @@ class Play:
 
     def _start(self, name: str, instance: str = "") -> Member:
         program = self._contender.program()
-        arguments = [self._instances.bootstrap, self._topic, self._group, name]
+        arguments = [self._instances.bootstrap, self._topic, self.group, name]
         arguments += [self._strategy, instance] if instance else [self._strategy]
         process = subprocess.Popen(
             [*program.command, *arguments],

@@ -1,0 +1,78 @@
+"""What Kafka clients commit with an offset: the leader epoch, and the client's own metadata.
+
+They have their own znode, so the offset itself stays a decimal number. They become void when anybody writes the offset
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from kafka_coord.channel.operations import Registration, chunks, decode_offset
+from kafka_coord.errors import MalformedValue
+from kafka_coord.model import CommittedOffset, OffsetDetails, TopicPartition
+from kafka_coord.model import json_fields as fields
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Create, GetChildren, GetData, Node, Op, SetData, Store
+
+
+def details_paths(group: str, partitions: Iterable[TopicPartition]) -> list[str]:
+    """Returns the paths of the details' znodes, each after its parents."""
+    wanted = list(partitions)
+    topics = dict.fromkeys(tp.topic for tp in wanted)
+    return [
+        *([layout.details(group)] if wanted else []),
+        *(layout.topic_details(group, topic) for topic in topics),
+        *(layout.offset_details(group, *tp) for tp in wanted),
+    ]
+
+
+def details_ops(group: str, details: OffsetDetails, existing: Collection[str]) -> list[Op]:
+    """Returns the operations that write the details, to be sent with the offsets or after them. ``existing`` names the
+    paths of :func:`details_paths` that already exist."""
+    values = {layout.offset_details(group, *tp): fields.dump(one.to_json()) for tp, one in details.items()}
+    return [
+        SetData(path, values[path]) if path in existing and path in values else Create(path, values.get(path, b""))
+        for path in details_paths(group, details)
+        if path in values or path not in existing
+    ]
+
+
+def write_details(store: Store, group: str, details: OffsetDetails, registration: Registration | None = None) -> None:
+    """Writes the details of offsets that are already stored. With ``registration``, writes as that member, otherwise as
+    a coordinator. Raises :class:`StoreError`."""
+    paths = details_paths(group, details)
+    existing = {path for path, stat in zip(paths, store.exists_many(paths), strict=True) if stat is not None}
+    fence = registration.fence() if registration is not None else ()
+    for request in chunks(details_ops(group, details, existing), (), fence, store.acl_bytes):
+        store.multi(request)
+
+
+def read_offsets(
+    store: Store, group: str, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, CommittedOffset | None]:
+    """Returns each stored offset with its details; ``None`` for a partition without one. Raises :class:`StoreError`,
+    and :class:`MalformedValue` for an unreadable offset. Unreadable details are ignored."""
+    wanted = list(partitions)
+    paths = [layout.offset(group, *tp) for tp in wanted]
+    listed, *nodes = store.read_many([GetChildren(layout.details(group)), *(GetData(path) for path in paths)])
+    found = {
+        tp: (CommittedOffset(decode_offset(node.data, path)), node.stat.mzxid) if isinstance(node, Node) else None
+        for tp, path, node in zip(wanted, paths, nodes, strict=True)
+    }
+    topics = frozenset(listed) if isinstance(listed, tuple) else frozenset()
+    asked = [tp for tp in wanted if tp.topic in topics and found[tp] is not None]
+    details = store.read_many([GetData(layout.offset_details(group, *tp)) for tp in asked]) if asked else ()
+    told = dict(zip(asked, details, strict=True))
+    return {tp: _with_details(*one, told.get(tp)) if one is not None else None for tp, one in found.items()}
+
+
+def _with_details(bare: CommittedOffset, written: int, node: object) -> CommittedOffset:
+    """Adds the details to an offset, unless they are void. ``written`` is the zxid of the offset's last write."""
+    if not isinstance(node, Node) or node.stat.mzxid < written:
+        return bare
+    try:
+        details = CommittedOffset.from_json(fields.load(node.data, ""), "")
+    except MalformedValue:
+        return bare
+    return details if details.offset == bare.offset else bare

@@ -1,0 +1,82 @@
+"""The names that shell completion offers: groups, members, topics, assignors, instances and requests."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from kafka_coord.cli.connection import current_settings, open_store
+from kafka_coord.zk import layout
+
+if TYPE_CHECKING:
+    from kafka_coord.monitor.client_groups.asking import Instances
+
+_PATIENCE_S = 1.0
+"""The longest wait for ZooKeeper or an instance after the user pressed Tab, in seconds."""
+
+Names = Callable[["Instances", click.Context], Iterable[str]]
+Complete = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+def managed_groups(instances: Instances, _: click.Context) -> Iterable[str]:
+    return instances.store.children(layout.GROUPS)
+
+
+def all_groups(instances: Instances, _: click.Context) -> Iterable[str]:
+    from kafka_coord.monitor.client_groups.groups import list_client_groups
+
+    clients = list_client_groups(instances).groups
+    return {*instances.store.children(layout.GROUPS), *(one.group for one in clients)}
+
+
+def members(instances: Instances, ctx: click.Context) -> Iterable[str]:
+    """The members of the group named earlier on the command line."""
+    from kafka_coord.monitor.client_groups.groups import read_client_group
+
+    group = ctx.params.get("group") or ""
+    if instances.store.exists(layout.ids(group)) is not None:
+        return instances.store.children(layout.ids(group))
+    return [one.consumer for one in read_client_group(instances, group).members]
+
+
+def topics(instances: Instances, _: click.Context) -> Iterable[str]:
+    return instances.store.children(layout.BROKER_TOPICS)
+
+
+def running_instances(instances: Instances, _: click.Context) -> Iterable[str]:
+    return instances.store.children(layout.COORDINATORS)
+
+
+def requests(instances: Instances, _: click.Context) -> Iterable[str]:
+    return instances.store.children(layout.REQUESTS)
+
+
+def assignors(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    from kafka_coord.coordinator.assignors import load_assignors
+
+    return sorted(name for name in (*load_assignors(), "default") if name.startswith(incomplete))
+
+
+def offering(names: Names) -> Complete:
+    """The ``shell_complete`` of a click parameter. Offers nothing if ZooKeeper or the instances do not answer
+    quickly."""
+
+    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+        logging.getLogger().addHandler(logging.NullHandler())
+        try:
+            with ctx.scope(cleanup=False):
+                settings = current_settings()
+            quick = replace(settings.zookeeper, connect_timeout_ms=round(_PATIENCE_S * 1000))
+            with open_store(replace(settings, zookeeper=quick)) as store:
+                from kafka_coord.monitor.client_groups.asking import Instances
+
+                instances = Instances(store, settings.kafka.properties, _PATIENCE_S)
+                return sorted(name for name in names(instances, ctx) if name.startswith(incomplete))
+        except Exception:  # noqa: BLE001 - the shell would print any error into the line being typed
+            return []
+
+    return complete

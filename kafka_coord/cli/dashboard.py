@@ -1,0 +1,97 @@
+"""``kafka-coord dashboard``: the dashboard without an instance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from kafka_coord.cli.connection import connected, connection_options, current_settings, open_store
+from kafka_coord.cli.output import note
+from kafka_coord.cli.stopping import stopping_at_signals
+from kafka_coord.errors import SettingsError
+from kafka_coord.settings import Settings, host_and_port
+
+if TYPE_CHECKING:
+    from kafka_coord.monitor.dashboard.live import Live
+    from kafka_coord.monitor.dashboard.sources import Sources
+    from kafka_coord.monitor.lag_rings import LagRings
+
+
+@click.command()
+@click.option(
+    "--listen",
+    default="127.0.0.1:8087",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Serve the dashboard at this address.",
+)
+@click.option(
+    "--http-host-names",
+    metavar="NAMES",
+    help="Names by which browsers may address the dashboard, besides this host's own; separated by commas.",
+)
+@connection_options
+def dashboard(listen: str, http_host_names: str | None) -> None:
+    """Serve the live dashboard of a cluster until Ctrl-C: groups, owners, lag, rebalances, instances. It only reads.
+
+    Every instance with `serve --listen-http` serves it too, at /dashboard/.
+
+    \b
+    kafka-coord dashboard --zookeeper zk1:2181/kafka
+    kafka-coord dashboard --listen 0.0.0.0:8087
+    """
+    from kafka_coord.monitor.dashboard.site import PAGE, Site
+    from kafka_coord.monitor.exposition import Exposition
+
+    settings = current_settings(serve__http_host_names=http_host_names)
+    try:
+        host, _ = host_and_port(listen)
+    except ValueError as error:
+        raise SettingsError(f"--listen: {error}") from None
+    with open_store(settings):
+        pass  # so that a mistake is reported now, and not in the page
+    live = live_documents(settings)
+    with stopping_at_signals() as asked:
+        served = Exposition(
+            listen,
+            None,
+            lambda: (True, {"healthy": True}),
+            setting="--listen",
+            site=Site(live),
+            host_names=settings.serve.host_names,
+        )
+        try:
+            shown = f"[{host}]" if ":" in host else host
+            click.echo(f"http://{shown}:{served.port}{PAGE}")
+            note("Ctrl-C ends it")
+            asked.event.wait()
+        finally:
+            live.close()
+            served.close()
+
+
+def live_documents(settings: Settings, rings: LagRings | None = None) -> Live:
+    """The dashboard's documents. They open their own ZooKeeper session when a page is opened. Others may also add
+    samples to ``rings``."""
+    from kafka_coord.monitor.dashboard.live import Live
+    from kafka_coord.monitor.lag_rings import LagRings
+
+    return Live(partial(_open_sources, settings, rings or LagRings()))
+
+
+def _open_sources(settings: Settings, rings: LagRings, wake: Callable[[], None]) -> Sources:
+    from kafka_coord.monitor.dashboard.sources import Sources
+
+    zookeeper = settings.zookeeper
+    return Sources(
+        connected(zookeeper),
+        zookeeper.hosts,
+        settings.kafka.properties,
+        session_timeout_ms=zookeeper.session_timeout_ms,
+        tls=zookeeper.tls,
+        wake=wake,
+        rings=rings,
+    )

@@ -1,0 +1,130 @@
+"""``groups convert``: makes a client-assigned group managed, or the reverse."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from kafka_coord.cli.connection import current_settings, open_store
+from kafka_coord.cli.groups.kinds import any_group_argument
+from kafka_coord.cli.options import who
+from kafka_coord.cli.output import Column, Format, Section, note, number, show
+from kafka_coord.cli.requests import asked, asking_options, reason_option
+from kafka_coord.coordinator.plan.reasons import counted
+from kafka_coord.errors import RequestRefused, SettingsError, Timeout
+from kafka_coord.model import NO_PARTITIONS, GroupKind, PartitionSet, Request, RequestType, TopicPartition
+from kafka_coord.model.names import legal
+from kafka_coord.monitor import operate
+from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.client_groups.groups import read_client_group
+from kafka_coord.monitor.cluster import read_cluster
+from kafka_coord.monitor.groups import kind_of, snapshot_of
+from kafka_coord.monitor.offsets import read_committed
+
+_COLUMNS = (Column("group"), Column("topic"), number("partition"), number("offset"), Column("verdict"))
+_MOVES, _GONE = "moves", "does not move: the topic was deleted or recreated"
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    kind: GroupKind
+    members: Sequence[str]
+    members_rejoin: bool
+    """Whether the group is managed and all its members are classic clients, which join again."""
+    offsets: Mapping[TopicPartition, int]
+    gone: PartitionSet
+    """Partitions whose offsets do not move."""
+
+
+@click.command()
+@any_group_argument
+@click.option(
+    "--to", "wanted", type=click.Choice([str(one) for one in GroupKind]), required=True, help="The kind to convert to."
+)
+@click.option("--dry-run", is_flag=True, help="Only show the offsets that would move. This is the default.")
+@click.option("--execute", is_flag=True, help="Convert the group.")
+@reason_option
+@asking_options
+def convert(
+    group: str, wanted: str, dry_run: bool, execute: bool, reason: str, timeout_s: float, output: Format
+) -> None:
+    """Turn a client-assigned group into a managed one, or the reverse, with its committed offsets.
+
+    Refused while the group has members, except for classic clients of a managed group: they join again. The instance
+    that coordinates the group converts it; if that fails half-way, no offset is lost, and the next run finishes it. A
+    group that becomes client-assigned loses its settings and its history.
+
+    \b
+    kafka-coord groups convert delays --to managed
+    kafka-coord groups convert delays --to managed --execute --reason "KIP-848 from today on"
+    kafka-coord groups convert delays --to client-assigned --execute
+    """
+    if dry_run and execute:
+        raise SettingsError("give --dry-run or --execute, not both")
+    to = GroupKind(wanted)
+    if to is GroupKind.MANAGED:
+        legal("group", group)
+    settings = current_settings()
+    with open_store(settings) as store:
+        instances = Instances(store, settings.kafka.properties)
+        coordinator, _ = instances.directory().coordinator_of(group)
+        found = _read(instances, group)
+        rows = [] if found.kind is to else [*_rows(group, found)]
+        show(output, rows, [Section("offsets", _COLUMNS, rows)])
+        if found.members and not (found.members_rejoin and to is GroupKind.CLIENT_ASSIGNED):
+            names = ", ".join(sorted(found.members))
+            raise RequestRefused(f"group {group!r} has members ({names}); nothing was changed. Stop them first")
+        if not execute:
+            moving = sum(row["verdict"] == _MOVES for row in rows)
+            evicted = f", and evicts {len(found.members)} members, which join again" if found.members else ""
+            note(
+                f"group {group} is {found.kind}; nothing was changed;"
+                f" --execute moves {counted(moving, 'offset')}{evicted}"
+            )
+            return
+        request = Request(RequestType.CONVERT_GROUP, group=group, to=to, reason=reason, by=who())
+        try:
+            answer = asked(store, request, timeout_s)
+        except Timeout as error:
+            raise Timeout(f"{error}; instance {coordinator} coordinates the group and has to carry it out") from error
+        # Its history is gone. In the other direction, its history begins with the conversion.
+        if to is GroupKind.CLIENT_ASSIGNED:
+            operate.record(store, "convert to client-assigned", group, by=who(), reason=reason)
+    note(f"{answer['result']}: {answer['message']}")
+
+
+def _read(instances: Instances, group: str) -> _Group:
+    """Raises :class:`NotFound`, :class:`BrokerError`."""
+    store = instances.store
+    kind = kind_of(store, group)
+    if kind is GroupKind.CLIENT_ASSIGNED:
+        client, topics = read_client_group(instances, group), read_cluster(store).topics
+        members, offsets, earlier = [one.consumer for one in client.members], client.committed, NO_PARTITIONS
+        rejoin = False
+    else:
+        cluster, snapshot = snapshot_of(store, group)
+        committed, topics = read_committed(store, group, cluster.topics), cluster.topics
+        if committed.unreadable:
+            raise RequestRefused(f"{committed.unreadable[0].path} cannot be read: {committed.unreadable[0].reason}")
+        members, offsets, earlier = [*snapshot.registrations], committed.offsets, committed.of_earlier_topic
+        known = snapshot.observation.members
+        rejoin = all(one in known and known[one].protocol == "classic" for one in members)
+    return _Group(
+        kind, members, rejoin, offsets, earlier | PartitionSet.of(tp for tp in offsets if tp.topic not in topics)
+    )
+
+
+def _rows(group: str, found: _Group) -> list[dict[str, Any]]:
+    return [
+        {
+            "group": group,
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "offset": found.offsets.get(tp),
+            "verdict": _GONE if tp in found.gone else _MOVES,
+        }
+        for tp in PartitionSet.of(found.offsets) | found.gone
+    ]

@@ -1,0 +1,40 @@
+"""``groups match``: shows which topics a pattern matches."""
+
+from __future__ import annotations
+
+import click
+
+from kafka_coord.cli.connection import connection_options, open_store
+from kafka_coord.cli.options import output_option
+from kafka_coord.cli.output import Column, Format, Section, note, number, show
+from kafka_coord.coordinator.plan.reasons import counted
+from kafka_coord.model import Subscription
+from kafka_coord.monitor.cluster import read_cluster
+
+_COLUMNS = (Column("topic"), number("partitions"))
+
+
+@click.command()
+@click.argument("regex")
+@click.option(
+    "--exclude", is_flag=True, help="Show the topics that do not match, as `consume --exclude REGEX` takes them."
+)
+@output_option
+@connection_options
+def match(regex: str, exclude: bool, output: Format) -> None:
+    """Show which topics a pattern matches: those whose whole name does, as with `consume --include REGEX`.
+
+    \b
+    kafka-coord groups match 'fl.*'
+    kafka-coord groups match 'flights|routes' --exclude
+    """
+    subscription = Subscription.matching(regex, black_list=exclude)
+    with open_store() as store:
+        topics = read_cluster(store).topics
+    taken = [
+        {"topic": name, "partitions": len(info.partitions)}
+        for name, info in sorted(topics.items())
+        if subscription.wants(name)
+    ]
+    show(output, taken, [Section("topics", _COLUMNS, taken)])
+    note(f"{len(taken)} of {counted(len(topics), 'topic')}")

@@ -1,0 +1,87 @@
+"""``kafka-coord settings``: the settings of a command, and the source of each."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from kafka_coord.cli.connection import connection_options, current_settings
+from kafka_coord.cli.options import output_option
+from kafka_coord.cli.output import Column, Format, Section, note, show
+from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.settings import Settings, keys
+
+_COLUMNS = (Column("setting"), Column("value"), Column("origin", "FROM"))
+
+
+@click.group()
+def settings() -> None:
+    """Show the settings of this host and where each comes from; make an entry for an operator of the dashboard.
+
+    \b
+    kafka-coord settings show
+    kafka-coord settings operator alice
+    """
+
+
+@settings.command("show")
+@click.option("--changed", is_flag=True, help="Show only settings that differ from their default.")
+@output_option
+@connection_options
+def show_command(changed: bool, output: Format) -> None:
+    """Show every setting, its value, and where it comes from: a flag, a variable, the file or the default. Secrets are
+    not shown. An instance logs its own when it starts; `groups settings` shows those of a group.
+
+    \b
+    kafka-coord settings show
+    kafka-coord settings show --config /etc/kafka-coord.toml --changed
+    """
+    rows = [
+        {"setting": key, "value": value, "origin": origin}
+        for key, value, origin in listed(current_settings())
+        if not changed or origin != "default"
+    ]
+    show(output, rows, [Section("settings", _COLUMNS, rows)])
+
+
+@settings.command("operator")
+@click.argument("name")
+@click.option(
+    "--groups",
+    default=".*",
+    show_default=True,
+    metavar="PATTERN",
+    help="The groups on which the operator may act, as a regular expression.",
+)
+def operator_command(name: str, groups: str) -> None:
+    """Make a token for an operator of the dashboard. Prints the entry for the file of `serve --http-operators`, and on
+    standard error the token, which is kept nowhere else.
+
+    \b
+    kafka-coord settings operator alice >> /etc/kafka-coord/operators.toml
+    kafka-coord settings operator bob --groups 'etl-.*'
+    """
+    token = secrets.token_urlsafe(32)
+    click.echo(f"[operators.{json.dumps(name, ensure_ascii=False)}]")
+    click.echo(f'secret_sha256 = "{hashlib.sha256(token.encode()).hexdigest()}"')
+    click.echo(f"groups = [{json.dumps(groups, ensure_ascii=False)}]")
+    note(f"the token of {name}, which is not shown again: {token}")
+
+
+def listed(found: Settings) -> Iterator[tuple[str, Any, str]]:
+    """Each setting, its value without secrets, and its source."""
+    defaults = dataclasses.asdict(CoordinatorOptions())
+    for key in keys():
+        section, _, name = key.partition(".")
+        value = getattr(getattr(found, section), name)
+        value = defaults.get(name) if value is None else value
+        yield key, value if isinstance(value, int | None) else str(value), found.origin.get(key, "default")
+    for name, value in found.kafka.shown.items():
+        key = f"kafka.{name}"
+        yield key, value, found.origin[key]

@@ -1,0 +1,460 @@
+"""The base class of :class:`~kafka_coord.Consumer` and :class:`~kafka_coord.AsyncConsumer`."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import asdict, replace
+from datetime import datetime
+from functools import partial
+from typing import Any, ClassVar, Generic, Self
+
+from kafka_coord.channel.operations import eviction_op
+from kafka_coord.consumer.broker_lookup import BrokerLookup
+from kafka_coord.consumer.commit_offsets import asked_offsets, consumed_offsets
+from kafka_coord.consumer.confluent_names import arguments_of
+from kafka_coord.consumer.connector import Connector
+from kafka_coord.consumer.connector_thread import ConnectorThread
+from kafka_coord.consumer.counters import ConsumerStats
+from kafka_coord.consumer.fetchers import Clients, KafkaFetchers, client_settings
+from kafka_coord.consumer.offset_reset import OffsetReset
+from kafka_coord.consumer.open_consumers import open_consumers
+from kafka_coord.consumer.record import Deserializers, K, V
+from kafka_coord.consumer.settings import (
+    ApplicationCallback,
+    Callbacks,
+    Reading,
+    callbacks,
+    membership,
+    one_of,
+    reading,
+    stream_count,
+    subscription,
+)
+from kafka_coord.consumer.stream import Stream
+from kafka_coord.consumer.transport import Endpoint, Transport, open_transport
+from kafka_coord.errors import BrokerError, ConsumerClosed, ConsumerError, SettingsError
+from kafka_coord.model import Subscription, TopicPartition
+from kafka_coord.zk.options import ZkOptions
+from kafka_coord.zk.store import Store
+
+Partition = TopicPartition | tuple[str, int]
+Offsets = Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]
+Times = Mapping[TopicPartition, datetime | int] | Mapping[tuple[str, int], datetime | int]
+
+
+class GroupMember(Generic[K, V]):
+    """:class:`~kafka_coord.Consumer` describes the arguments. A subclass reads the records, commits and closes."""
+
+    _open_transport: ClassVar[Callable[..., Transport]] = staticmethod(open_transport)
+    _clients: ClassVar[Clients] = Clients()
+
+    def __init__(
+        self,
+        zookeeper: str | None = None,
+        *,
+        bootstrap: str | None = None,
+        group: str,
+        topics: Iterable[str] | Mapping[str, int] | None = None,
+        include: str | None = None,
+        exclude: str | None = None,
+        consumer_id: str | None = None,
+        streams: int = 1,
+        auto_commit_interval_ms: int | None = 1_000,
+        auto_offset_reset: str = "latest",
+        rejoin_grace_ms: int = 0,
+        capacity: int = 1,
+        rack: str | None = None,
+        assignor: str | None = None,
+        mode: str = "incremental",
+        session_timeout_ms: int | None = None,
+        zk_options: ZkOptions | None = None,
+        kafka: Mapping[str, Any] | None = None,
+        listener: str | None = None,
+        on_assign: ApplicationCallback | None = None,
+        on_revoke: ApplicationCallback | None = None,
+        on_lost: ApplicationCallback | None = None,
+        store: Store | None = None,
+        tls: ssl.SSLContext | None = None,
+        secret: str | None = None,
+        white_list: str | None = None,
+        black_list: str | None = None,
+        on_start: ApplicationCallback | None = None,
+        on_stop: ApplicationCallback | None = None,
+        key_deserializer: Callable[[bytes], K] | None = None,
+        value_deserializer: Callable[[bytes], V] | None = None,
+    ) -> None:
+        self._membership = membership(
+            group=group,
+            topics=topics,
+            include=include,
+            exclude=exclude,
+            white_list=white_list,
+            black_list=black_list,
+            consumer_id=consumer_id,
+            streams=streams,
+            assignor=assignor,
+            capacity=capacity,
+            rack=rack,
+            mode=mode,
+            rejoin_grace_ms=rejoin_grace_ms,
+        )
+        self._how = reading(
+            client_settings(group, self._membership.consumer, kafka or {}),
+            auto_offset_reset=auto_offset_reset,
+            auto_commit_interval_ms=auto_commit_interval_ms,
+            listener=listener,
+        )
+        self._told = callbacks(
+            on_start=on_start,
+            on_stop=on_stop,
+            on_assign=on_assign,
+            on_revoke=on_revoke,
+            on_lost=on_lost,
+            consumer=self,
+        )
+        self._deserializers = Deserializers(key_deserializer, value_deserializer)
+        self._endpoint = Endpoint(
+            zookeeper=zookeeper,
+            store=store,
+            zk_options=zk_options,
+            bootstrap=bootstrap,
+            tls=tls,
+            secret=secret,
+            session_timeout_ms=session_timeout_ms,
+        )
+        self._endpoint.session_timeout()
+        self._pid = os.getpid()
+        self._closed = self._stopped = False
+        self._ended: Future[None] = Future()
+        self._wakeup = threading.Event()
+        self._constructed()
+
+    def _constructed(self) -> None:
+        """The constructor's last step."""
+        self._open()
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], **arguments: Any) -> Self:
+        """Makes a consumer from confluent-kafka's settings; ``arguments`` are those that confluent-kafka does not have,
+        such as ``zookeeper`` and ``topics``. See docs/consumer.md, "Moving over from confluent-kafka".
+
+        Raises :class:`SettingsError` for a setting that does not exist, or that this project does not support.
+        """
+        return cls(**arguments_of(config, arguments))
+
+    def _open(self) -> None:
+        """Connects and joins the group. Raises what opening a ZooKeeper session raises."""
+        self._transport = self._open_transport(self._endpoint, self._membership, self._how, self._wakeup.set)
+        self._assemble(self._how, self._told)
+        self._transport.start()
+        self._thread.start()
+        open_consumers.add(self)
+
+    def _assemble(self, how: Reading, told: Callbacks) -> None:
+        transport = self._transport
+        self._fetchers = KafkaFetchers(
+            how.kafka,
+            streams=stream_count(self._membership.subscription),
+            reset=how.reset,
+            auto_commit=how.auto_commit_interval_s is not None,
+            hands_out_until=self._hands_out_until,
+            check=self._check,
+            wake=self._wakeup.set,
+            record=self._deserializers.record(),
+            clients=self._clients,
+        )
+        self._connector = Connector(
+            transport.handle,
+            transport.channel,
+            self._fetchers,
+            registration_value=lambda: self._membership.registration_value(transport.handle),
+            wake=self._wakeup.set,
+            auto_commit_interval_s=how.auto_commit_interval_s,
+            on_start=told.on_assign,
+            on_stop=told.on_revoke,
+            on_lost=told.on_lost,
+        )
+        self._brokers = BrokerLookup(transport, how.kafka.get("bootstrap.servers"), self._fetchers.connect)
+        self._streams: tuple[Stream[K, V], ...] = tuple(
+            Stream(fetcher, self._check_process) for fetcher in self._fetchers.streams
+        )
+        self._thread = ConnectorThread(
+            self._connector,
+            transport.handle,
+            transport.channel,
+            self._wakeup,
+            consumer=self._membership.consumer,
+            meanwhile=self._brokers.step,
+            at_end=self._let_go,
+        )
+
+    # --- positions ---------------------------------------------------------------------------------------------------
+
+    def _commit(self, offsets: Offsets | None) -> Future[None]:
+        """See :meth:`kafka_coord.Consumer.commit`. On the connector's thread it commits before it returns."""
+        self._check_process()
+        if self._closed and not self._connector.done:  # while close() waits for the application, it may commit
+            self._thread.check()
+        else:
+            self._check()
+        wanted = asked_offsets(self._fetchers, offsets) if offsets is not None else self._consumed()
+        if wanted and not self._thread.is_current:
+            return self._connector.commit(wanted)
+        if wanted:
+            self._connector.commit_now(wanted)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def _consumed(self) -> dict[TopicPartition, int]:
+        lost = (
+            f"consumer {self.consumer_id!r} lost its membership in group {self._membership.group!r}"
+            f" ({self._connector.counters.last_loss}) before this commit: uncommitted records will be read again"
+        )
+        reader = None if self._thread.is_current else threading.current_thread()
+        return consumed_offsets(self._fetchers, reader, lost)
+
+    def position(self, partition: Partition) -> int | None:
+        """The offset of the next record to hand out. ``None`` while it is unknown, as before the first record of a
+        partition that starts at the beginning of its log.
+
+        Raises :class:`ConsumerError` if the consumer does not hold the partition.
+        """
+        self._check_process()
+        _, holding = self._fetchers.held(TopicPartition(*partition))
+        return holding.position if holding.position >= 0 else None
+
+    def committed(self, partitions: Iterable[Partition] | None = None) -> dict[TopicPartition, int | None]:
+        """The stored offsets of these partitions (default: all held); ``None`` for a partition without one."""
+        return self._transport.channel.committed(self._these(partitions))
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions held now, except those being stopped."""
+        self._check_process()
+        return self._fetchers.assignment()
+
+    def pause(self, partitions: Iterable[Partition]) -> None:
+        """Hands out no records of these partitions until :meth:`resume`; the consumer keeps them. A partition that is
+        stopped and started again is no longer paused."""
+        self._pause(partitions, paused=True)
+
+    def resume(self, partitions: Iterable[Partition]) -> None:
+        """Continues these partitions from where they were paused."""
+        self._pause(partitions, paused=False)
+
+    def _pause(self, partitions: Iterable[Partition], *, paused: bool) -> None:
+        self._check_process()
+        self._check()
+        for fetcher, holding in [self._fetchers.held(TopicPartition(*partition)) for partition in partitions]:
+            fetcher.partitions.pause(holding, paused=paused)
+
+    def seek(self, partition: Partition, to: int | str | datetime) -> None:
+        """Continues from an offset, from ``"earliest"`` or ``"latest"``, or from the first record at or after
+        a time (the end if there is none). Only a seek allows commits to go back. For ``"latest"`` and a time, the
+        call asks the brokers and waits for the answer.
+
+        Raises :class:`ConsumerError` if the consumer does not hold the partition.
+        """
+        self._check_process()
+        self._check()
+        where = TopicPartition(*partition)
+        if isinstance(to, datetime):
+            self._fetchers.held(where)
+            found = self._fetchers.log_offsets.at_times({where: _ms(to)})[where]
+            target: int | OffsetReset = OffsetReset.LATEST if found is None else found
+        else:
+            target = one_of("to", to, OffsetReset) if isinstance(to, str) else to
+        self._fetchers.seek(where, target)
+
+    def beginning_offsets(
+        self, partitions: Iterable[Partition] | None = None, *, timeout_s: float = 5.0
+    ) -> dict[TopicPartition, int]:
+        """The offset of the first record of these partitions (default: all held), from the brokers.
+
+        Raises :class:`NotFound` for a partition that does not exist, and :class:`BrokerError` if a broker does not
+        answer within ``timeout_s``; so do the following methods.
+        """
+        return self._fetchers.log_offsets.beginnings(self._these(partitions), timeout_s)
+
+    def end_offsets(
+        self, partitions: Iterable[Partition] | None = None, *, timeout_s: float = 5.0
+    ) -> dict[TopicPartition, int]:
+        """The offset that the next record of these partitions (default: all held) will get, from the brokers. Records
+        of open transactions do not count, except with ``isolation.level=read_uncommitted``."""
+        return self._fetchers.log_offsets.ends(self._these(partitions), timeout_s)
+
+    def lag(self, *, timeout_s: float = 5.0) -> dict[TopicPartition, int]:
+        """How far the end of each held partition is ahead of :meth:`position`, in offsets: the records not handed out
+        yet."""
+        ends = self.end_offsets(timeout_s=timeout_s)
+        positions = {partition: self._fetchers.holding(partition) for partition in ends}
+        unknown = [p for p, holding in positions.items() if holding is not None and holding.position < 0]
+        beginnings = self.beginning_offsets(unknown, timeout_s=timeout_s)
+        return {
+            partition: max(0, ends[partition] - beginnings.get(partition, holding.position))
+            for partition, holding in positions.items()
+            if holding is not None
+        }
+
+    def offsets_for_times(self, times: Times, *, timeout_s: float = 5.0) -> dict[TopicPartition, int | None]:
+        """The offset of each partition's first record at or after the given time, an aware ``datetime`` or
+        ms since 1970; ``None`` if there is no such record."""
+        self._these(times)
+        wanted = {TopicPartition(*partition): _ms(when) for partition, when in times.items()}
+        return self._fetchers.log_offsets.at_times(wanted, timeout_s)
+
+    def _these(self, partitions: Iterable[Partition] | None) -> list[TopicPartition]:
+        self._check_process()
+        self._check()
+        if partitions is None:
+            return sorted(self._fetchers.assignment())
+        return [TopicPartition(*partition) for partition in partitions]
+
+    # --- the subscription --------------------------------------------------------------------------------------------
+
+    @property
+    def subscription(self) -> Subscription:
+        """The topics, or the pattern of topics, that the consumer subscribes to."""
+        return self._membership.subscription
+
+    def subscribe(
+        self,
+        topics: Iterable[str] | Mapping[str, int] | None = None,
+        *,
+        include: str | None = None,
+        exclude: str | None = None,
+    ) -> None:
+        """Changes the subscription and returns immediately. The arguments are those of the constructor.
+
+        The consumer registers again under its name, as a new incarnation (docs/protocol.md): it hands out nothing
+        more, waits until the application has finished its records in hand, calls ``on_revoke`` for all its partitions,
+        commits, and registers. No record is skipped or repeated. Then it gets its new share. It keeps the partitions
+        that it still subscribes to, except those that must move for balance.
+        """
+        self._check_process()
+        self._check()
+        streams = len(self._streams)
+        wanted = subscription(topics, {"include": include, "exclude": exclude}, streams)
+        if stream_count(wanted) > streams:
+            raise SettingsError(f"the consumer has {streams} streams: no topic can use {stream_count(wanted)}")
+        if wanted != self._membership.subscription:
+            self._membership = replace(self._membership, subscription=wanted)
+            self._connector.register_again()
+
+    # --- itself ------------------------------------------------------------------------------------------------------
+
+    @property
+    def consumer_id(self) -> str:
+        """The consumer's name in the group."""
+        return self._membership.consumer
+
+    @property
+    def group(self) -> str:
+        """The group that the consumer belongs to."""
+        return self._membership.group
+
+    @property
+    def registered(self) -> bool:
+        """Whether the consumer is a member now."""
+        return self._connector.registration is not None
+
+    @property
+    def streams(self) -> tuple[Stream[K, V], ...]:
+        """The streams. Read each from its own thread."""
+        return self._streams
+
+    @property
+    def stats(self) -> ConsumerStats:
+        """The consumer's counters since its creation."""
+        return ConsumerStats(
+            records=sum(fetcher.records for fetcher in self._fetchers.streams), **asdict(self._connector.counters)
+        )
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else self._state()
+        return f"<{type(self).__name__} {self.consumer_id} of group {self.group}: {self.subscription}; {state}>"
+
+    def _state(self) -> str:
+        if not hasattr(self, "_thread"):
+            return "not open"
+        if not self.registered:
+            return "not registered"
+        return f"holds {len(self._fetchers.assignment())} partitions"
+
+    # --- leaving -----------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Ends reading. A loop over the records ends after the record in hand; a waiting ``poll`` or ``consume``
+        returns within 0.1 s, without records. Then close the consumer, or leave its ``with`` block. Safe in a signal
+        handler."""
+        self._stopped = True
+        if hasattr(self, "_fetchers"):
+            for fetcher in self._fetchers.streams:
+                fetcher.stop()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether :meth:`stop` was called."""
+        return self._stopped
+
+    def _begin_leaving(self, leave: bool | None, timeout_s: float, in_hand: Callable[[], bool]) -> None:
+        """See :meth:`kafka_coord.Consumer.close`. ``in_hand`` returns whether the application still works on records
+        and will call again. ``_ended`` is done when the consumer has left."""
+        self._closed = True
+        now_ms = int(self._transport.handle.clock.time() * 1000)
+        give_up = bool(leave) and self._membership.rejoin_grace_ms > 0
+        also = (eviction_op(self.group, self.consumer_id, now_ms),) if give_up else ()
+        self._connector.close(timeout_s, also, in_hand=in_hand)
+
+    def _leave(self, timeout_s: float, leave: bool | None = None) -> None:
+        if os.getpid() != self._pid:
+            return  # the consumer belongs to the parent process: leave it untouched
+        self._begin_leaving(leave, timeout_s, partial(self._fetchers.in_hand_of_others, threading.current_thread()))
+        self._thread.join(timeout_s + 15.0)
+
+    def _mark_consumed(self) -> None:
+        """Counts the records that this thread has in hand as consumed."""
+        if os.getpid() == self._pid:
+            for fetcher in self._fetchers.streams:
+                if fetcher.reader is threading.current_thread():
+                    fetcher.partitions.mark_consumed()
+
+    # --- the connector's thread --------------------------------------------------------------------------------------
+
+    def _let_go(self) -> None:
+        self._fetchers.abandon()
+        self._fetchers.close()
+        self._transport.close()
+        open_consumers.discard(self)
+        self._ended.set_result(None)
+
+    def _hands_out_until(self) -> float:
+        return self._connector.hands_out_until()
+
+    # --- checks ------------------------------------------------------------------------------------------------------
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise ConsumerError(
+                f"consumer {self.consumer_id!r} belongs to process {self._pid} and process {os.getpid()} is its"
+                f" fork: connections cannot be shared, so create a consumer in each process"
+            )
+
+    def _check(self) -> None:
+        self._thread.check()
+        if self._closed or self._connector.done:
+            raise ConsumerClosed(f"consumer {self.consumer_id!r} is closed")
+        if self._brokers.problem:
+            raise BrokerError(self._brokers.problem)
+
+
+def _ms(when: datetime | int) -> int:
+    if isinstance(when, int):
+        return when
+    if when.tzinfo is None:
+        raise SettingsError(f"{when!r} has no time zone: use an aware datetime, such as datetime.now(UTC)")
+    return int(when.timestamp() * 1000)

@@ -1,0 +1,88 @@
+"""Writes the cluster's history: this coordinator's election, and operators' actions that concern no group."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from dataclasses import replace
+
+from kafka_coord.coordinator.execute import Executor
+from kafka_coord.errors import Fenced, MalformedValue, MultiFailed, NoAuth, NoNode
+from kafka_coord.model import Action
+from kafka_coord.model import json_fields as fields
+from kafka_coord.model.action import kept
+from kafka_coord.model.cluster_history import ClusterHistory, Election
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Create, SetData, Store
+
+log = logging.getLogger(__name__)
+
+_FORBIDDEN = "the history of the cluster is not kept: the ACL of %s forbids it; see kafka-coord acl check"
+_UNKNOWN_END = "its session ended, or it was deposed"
+
+
+class ClusterHistoryWriter:
+    """Records one leadership. The service's thread writes; :meth:`add` is safe on any thread."""
+
+    def __init__(self, store: Store, executor: Executor, own: Election) -> None:
+        self._store = store
+        self._executor = executor
+        self._own = own
+        self._new: deque[Action] = deque()
+        self._recorded = False
+
+    def add(self, action: Action) -> None:
+        """Records an operator's action at the next :meth:`step`."""
+        self._new.append(action)
+
+    def step(self) -> None:
+        """Writes new entries. If this raises :class:`StoreError`, call it again."""
+        if self._recorded and not self._new:
+            return
+        actions = tuple(self._new)
+        if self._write(self._own, actions):
+            self._recorded = True
+            for _ in actions:
+                self._new.popleft()
+
+    def end(self, why: str) -> None:
+        """Records that this leadership is ending, while it can still write."""
+        self._write(replace(self._own, ended_ms=self._now_ms(), why=why), tuple(self._new))
+
+    def _write(self, own: Election, actions: tuple[Action, ...]) -> bool:
+        """Returns false if somebody else wrote first. Drops the entries if the ACL forbids the write."""
+        path = layout.HISTORY
+        found, version = ClusterHistory(), -1
+        try:
+            node = self._store.get(path)
+            version = node.stat.version
+            found = ClusterHistory.from_json(fields.load(node.data, path), path)
+        except NoNode:
+            pass
+        except NoAuth:
+            log.warning(_FORBIDDEN, path)
+            return True
+        except MalformedValue as error:
+            log.warning("replacing an unreadable history: %s", error)
+        earlier = [
+            one if one.ended_ms is not None else replace(one, ended_ms=own.elected_ms, why=_UNKNOWN_END)
+            for one in found.elections
+            if one.epoch != own.epoch
+        ]
+        new = [one for one in actions if one not in found.actions]  # an earlier write may have lost its reply
+        written = ClusterHistory((*earlier, own), kept([*found.actions, *new]))
+        data = fields.dump(written.to_json())
+        try:
+            self._executor.write([[Create(path, data) if version < 0 else SetData(path, data, version)]])
+        except Fenced:
+            raise
+        except MultiFailed as error:
+            if isinstance(error.cause, NoAuth):
+                log.warning(_FORBIDDEN, path)
+                return True
+            log.debug("reading the history again reason=%s", error)
+            return False
+        return True
+
+    def _now_ms(self) -> int:
+        return int(self._store.clock.time() * 1000)

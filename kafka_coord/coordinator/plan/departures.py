@@ -1,0 +1,64 @@
+"""Cleans up after consumers that are gone: releases what they held and removes what they left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kafka_coord.coordinator.plan.evictions import Evictions
+from kafka_coord.coordinator.plan.member_update import only_held
+from kafka_coord.coordinator.plan.membership import Membership, outstanding
+from kafka_coord.coordinator.plan.target_decision import ANY_VERSION
+from kafka_coord.coordinator.steps import ForgetConsumer, Step, WriteLedgerAndCommands
+from kafka_coord.model import NO_PARTITIONS, Assignment, Ledger, Observation, PartitionSet
+
+
+def forget(
+    observation: Observation, membership: Membership, evictions: Evictions
+) -> tuple[dict[str, PartitionSet], list[Step]]:
+    """Returns the released partitions, by consumer, and the steps for consumers whose place is not kept.
+
+    A channel is removed only once its consumer is retired, and only if it holds nothing but commands.
+    """
+    released: dict[str, PartitionSet] = {}
+    steps: list[Step] = []
+    for consumer in sorted({*membership.gone, *evictions.given_up}):
+        channel = outstanding(observation, consumer)
+        ledger = observation.ledgers.get(consumer)
+        drop = tuple(command.name for command in channel.commands)
+        retired = consumer in observation.retired and consumer in observation.channels and not channel.strays
+        version: int | None = None
+        if ledger is not None:
+            version = ledger.znode_version
+            released[consumer] = ledger.held
+        elif consumer in membership.any_ledger_unreadable:
+            version = ANY_VERSION
+            released[consumer] = NO_PARTITIONS
+        if version is not None or drop or retired:
+            steps.append(ForgetConsumer(consumer, version, drop, retired))
+        if consumer not in evictions.reasons:
+            steps += evictions.answers.get(consumer, ())
+    return released, steps
+
+
+def cut_down(
+    observation: Observation, membership: Membership, evictions: Evictions, target: Assignment | None
+) -> tuple[list[Ledger], list[Step]]:
+    """The reduced ledgers of consumers in grace, and the writes that reduce them.
+
+    A dead incarnation holds nothing. Its ledger keeps only the partitions that the target reserves for its name, so
+    that its place is visible. Its commands are removed; it starts afresh when it returns.
+    """
+    ledgers: list[Ledger] = []
+    steps: list[Step] = []
+    for consumer in sorted(membership.in_grace.keys() - evictions.given_up):
+        ledger = observation.ledgers[consumer]
+        owned = ledger.owned
+        if target is not None:
+            owned = owned & target.members.get(consumer, NO_PARTITIONS)
+        commands = tuple(command.name for command in outstanding(observation, consumer).commands)
+        if owned != ledger.owned or ledger.stopping or commands:
+            cut = only_held(replace(ledger, owned=owned, stopping=NO_PARTITIONS))
+            steps.append(WriteLedgerAndCommands(cut, ledger.znode_version, drop_commands=commands))
+            ledger = cut
+        ledgers.append(ledger)
+    return ledgers, steps

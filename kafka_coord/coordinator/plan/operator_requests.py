@@ -1,0 +1,94 @@
+"""Operators' requests about one group: offsets to write or delete, and refusals with their reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kafka_coord.coordinator.plan.membership import Membership
+from kafka_coord.coordinator.plan.reasons import counted, names
+from kafka_coord.coordinator.steps import AnswerRequest, DeleteOffsets, Step, WriteOffsets
+from kafka_coord.model import Ledger, Observation, PartitionSet, Request, RequestType
+
+DONE, REFUSED = "done", "refused"
+
+
+def pending(observation: Observation) -> tuple[Request, ...]:
+    """Unanswered requests for this group, in order."""
+    return tuple(r for r in observation.requests if not r.answered and r.group == observation.group)
+
+
+def done(request: Request, message: str) -> AnswerRequest:
+    return AnswerRequest(request, DONE, message)
+
+
+def refused(request: Request, message: str) -> AnswerRequest:
+    return AnswerRequest(request, REFUSED, message)
+
+
+def outdated(observation: Observation, request: Request) -> bool:
+    """Whether an offset changed after the zxid that the request names, if offsets were read."""
+    return 0 < request.unchanged_since < (observation.offsets_zxid or 0)
+
+
+def offset_steps(observation: Observation, membership: Membership, holders: Iterable[Ledger]) -> list[Step]:
+    """Resets and deletions of offsets, each done or refused. ``holders`` are the ledgers whose partitions count as
+    held.
+
+    A pass carries out at most one request, because that changes the offsets on which the next request depends. The
+    others wait for the next pass.
+    """
+    asked = [r for r in pending(observation) if r.type in {RequestType.RESET_OFFSETS, RequestType.DELETE_OFFSETS}]
+    steps: list[Step] = []
+    ledgers = list(holders) if asked else []
+    for request in asked:
+        reset = request.type is RequestType.RESET_OFFSETS
+        partitions = PartitionSet.of(request.offsets) if reset else request.partitions
+        fault = _fault(observation, membership, partitions, ledgers, reset=reset)
+        if fault:
+            steps.append(refused(request, fault))
+        elif reset:
+            return [
+                *steps,
+                WriteOffsets(request),
+                done(request, f"offsets of {counted(len(partitions), 'partition')} written"),
+            ]
+        else:
+            deletion = DeleteOffsets(request, partitions)
+            return [*steps, deletion, done(request, f"offsets of {counted(len(partitions), 'partition')} deleted")]
+    return steps
+
+
+def _fault(
+    observation: Observation, membership: Membership, partitions: PartitionSet, ledgers: list[Ledger], *, reset: bool
+) -> str:
+    if not partitions:
+        return "the request names no partition"
+    unreadable = membership.ledger_unreadable
+    if unreadable:
+        return f"the ledger of {names(unreadable)} cannot be read, so its partitions are unknown: evict it first"
+    for ledger in ledgers:
+        held = ledger.held & partitions
+        if held:
+            return f"{ledger.consumer} holds {held}: stop it first"
+    if reset:  # offsets of a deleted topic may be deleted, but not written
+        for topic, numbers in partitions.by_topic():
+            if topic not in observation.topics:
+                return f"Kafka has no topic {topic}"
+            unknown = sorted(numbers - observation.topics[topic].partitions)
+            if unknown:
+                return f"topic {topic} has no partition {unknown[0]}"
+    return ""
+
+
+def other_answers(observation: Observation, membership: Membership) -> list[Step]:
+    """Answers requests whose answer changes nothing in the group."""
+    steps: list[Step] = []
+    members = {*membership.live, *membership.any_registration_unreadable}
+    for request in pending(observation):
+        if request.type is RequestType.LOOK:
+            steps.append(done(request, "looked at"))
+        elif request.type is RequestType.DELETE_GROUP and members:
+            steps.append(refused(request, f"the group has members ({names(members)}): stop them first"))
+        elif request.type is RequestType.DELETE_GROUP and outdated(observation, request):
+            steps.append(refused(request, "its offsets have changed since"))
+    return steps

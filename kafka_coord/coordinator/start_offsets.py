@@ -1,0 +1,134 @@
+"""Reads the committed offsets of partitions to start. Offsets of an earlier topic of the same name do not count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kafka_coord.channel.operations import decode_offset, offset_op
+from kafka_coord.coordinator.kafka_znodes import is_identity
+from kafka_coord.coordinator.tolerant_reads import read_each, tree_below
+from kafka_coord.errors import MalformedValue
+from kafka_coord.model import NO_OFFSET, PartitionSet, TopicInfo, TopicPartition, Unreadable, same_topic
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Create, Delete, GetChildren, GetData, Node, Op, SetData, Store
+
+
+@dataclass(frozen=True, slots=True)
+class StartOffsets:
+    """The start offset of each partition, and the writes that a start must include.
+
+    ``parent`` creates the parent of all topics; ``prepare`` (by topic) creates the parent of its offsets and records
+    the topic's identity. ``remove`` are the offsets of an earlier topic of the same name, which are removed first.
+    ``unreadable`` are partitions that must not be started, because a guess could skip records: their offset znode is
+    unreadable, or it is unknown which topic their offsets belong to (``unclaimed``: topic → the names below it).
+    """
+
+    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    parent: tuple[Op, ...] = ()
+    prepare: Mapping[str, tuple[Op, ...]] = field(default_factory=dict)
+    remove: Mapping[str, tuple[Op, ...]] = field(default_factory=dict)
+    unreadable: Mapping[TopicPartition, Unreadable] = field(default_factory=dict)
+    unclaimed: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+
+def unclaimed(written: str, identity: str) -> str:
+    """Explains why no partition starts from the offsets below a znode that holds ``written``, and how to fix that."""
+    return (
+        f"{written[:40]!r} is not a topic identity, so it is unknown which topic the offsets below it belong to, and"
+        f" nothing is started: set it to {identity!r} if they belong to the current topic, otherwise delete it"
+        " with everything below it"
+    )
+
+
+def read_start_offsets(store: Store, group: str, wanted: PartitionSet, topics: Mapping[str, TopicInfo]) -> StartOffsets:
+    """Reads the committed offsets of ``wanted``. ``offsets/<topic>`` holds the identity of the topic they belong to."""
+    names = wanted.topics
+    partitions = tuple(wanted)
+    found = read_each(
+        store,
+        [
+            GetChildren(layout.offsets(group)),
+            *(GetData(layout.topic_offsets(group, t)) for t in names),
+            *(GetChildren(layout.topic_offsets(group, t)) for t in names),
+            *(GetData(layout.offset(group, tp.topic, tp.partition)) for tp in partitions),
+        ],
+    )
+    parents = found[1 : 1 + len(names)]
+    children = found[1 + len(names) : 1 + 2 * len(names)]
+    by_topic = {
+        topic: _of_topic(layout.topic_offsets(group, topic), node, _names(listing), topics[topic].identity)
+        for topic, node, listing in zip(names, parents, children, strict=True)
+    }
+    offsets: dict[TopicPartition, int] = {}
+    unreadable: dict[TopicPartition, Unreadable] = {}
+    for tp, node in zip(partitions, found[1 + 2 * len(names) :], strict=True):
+        topic = by_topic[tp.topic]
+        begin = topic.unclaimed or _begin(node, layout.offset(group, tp.topic, tp.partition), stale=topic.stale)
+        if isinstance(begin, Unreadable):
+            unreadable[tp] = begin
+        else:
+            offsets[tp] = begin
+    return StartOffsets(
+        offsets=offsets,
+        parent=(Create(layout.offsets(group)),) if found[0] is None else (),
+        prepare={name: topic.prepare for name, topic in by_topic.items()},
+        remove={name: topic.remove for name, topic in by_topic.items()},
+        unreadable=unreadable,
+        unclaimed={name: topic.below for name, topic in by_topic.items() if topic.unclaimed},
+    )
+
+
+def read_offsets_zxid(store: Store, group: str) -> int:
+    """The zxid of the last write, creation or deletion of any of the group's offsets; 0 if there has been none."""
+    parent = layout.offsets(group)
+    nodes = read_each(store, [GetData(path) for path in (parent, *tree_below(store, parent))])
+    return max((max(one.stat.mzxid, one.stat.pzxid) for one in nodes if isinstance(one, Node)), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class _OfTopic:
+    """The value of ``offsets/<topic>``; see :class:`StartOffsets`."""
+
+    prepare: tuple[Op, ...] = ()
+    remove: tuple[Op, ...] = ()
+    stale: bool = False
+    unclaimed: Unreadable | None = None
+    below: frozenset[str] = frozenset()
+
+
+def _of_topic(path: str, node: object, below: frozenset[str], identity: str) -> _OfTopic:
+    if isinstance(node, Unreadable):
+        return _OfTopic(unclaimed=node, below=below)
+    if not isinstance(node, Node):
+        return _OfTopic(prepare=(Create(path, identity.encode()),))
+    if node.data == identity.encode():
+        return _OfTopic()
+    prepare = (SetData(path, identity.encode(), node.stat.version),)
+    written = node.data.decode(errors="replace")
+    if not written or same_topic(written, identity):  # empty: 0.8 or a person wrote it, for the current topic
+        return _OfTopic(prepare)
+    if not is_identity(written):
+        return _OfTopic(prepare, unclaimed=Unreadable(path, unclaimed(written, identity)), below=below)
+    return _OfTopic(prepare, tuple(Delete(f"{path}/{name}") for name in sorted(below)), stale=True)
+
+
+def _begin(node: object, path: str, *, stale: bool) -> int | Unreadable:
+    if isinstance(node, Unreadable):
+        return node
+    if stale or not isinstance(node, Node):
+        return NO_OFFSET
+    try:
+        return decode_offset(node.data, path)
+    except MalformedValue as error:
+        return Unreadable(error.where, error.reason)
+
+
+def _names(listing: object) -> frozenset[str]:
+    return frozenset(listing) if isinstance(listing, tuple) else frozenset()
+
+
+def write_ops(group: str, offsets: Mapping[TopicPartition, int], existing: Iterable[TopicPartition]) -> list[Op]:
+    """The writes that set ``offsets``. The znodes of ``existing`` exist already."""
+    there = frozenset(existing)
+    return [offset_op(group, tp, offset, exists=tp in there) for tp, offset in sorted(offsets.items())]

@@ -1,0 +1,153 @@
+"""``kafka-coord bench dashboard``: what open pages cost a coordinator of many groups, and whether they slow
+decisions."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from kafka_coord.dev.bench.failover.run import FailoverOptions, FailoverTestbed, failover_testbed
+from kafka_coord.dev.bench.report import Bar, BenchReport, Setup, Spread, Table
+from kafka_coord.dev.bench.usage import Meter
+from kafka_coord.dev.bench.waiting import awaited
+from kafka_coord.dev.cluster.process import OnProgress
+from kafka_coord.spark.java import find_java
+
+_FILL_S = 600.0
+_BAR_PERCENT, _BAR_MS = 1.0, 50.0
+
+
+@dataclass(frozen=True, slots=True)
+class DashboardOptions:
+    """``groups`` of ``consumers`` each, and ``pages`` of groups open besides the overview. Each state is measured for
+    ``watch_s``, after ``rest_s`` without a write; then a member joins ``repeat`` times."""
+
+    groups: int = 10_000
+    consumers: int = 10
+    pages: int = 10
+    watch_s: float = 60.0
+    repeat: int = 20
+    rest_s: float = 8.0
+    judged: bool = True
+
+    def to_json(self) -> Mapping[str, Any]:
+        return asdict(self)
+
+
+SMOKE = DashboardOptions(groups=5, consumers=2, pages=2, watch_s=0.5, repeat=1, rest_s=0.2, judged=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The elected instance's usage with this many open pages. One page received ``bytes_s`` a second."""
+
+    pages: int
+    cpu_percent: float
+    bytes_s: float
+    join_p50_ms: float
+    join_max_ms: float
+
+
+class _Page:
+    """An open page, which discards what it receives."""
+
+    def __init__(self, address: str, *paths: str) -> None:
+        self._connection = http.client.HTTPConnection(address, timeout=_FILL_S)
+        self._connection.request("GET", "/api/v1/events?" + "&".join(f"path={path}" for path in paths))
+        self._socket = self._connection.sock  # the response takes it over
+        self._answer = self._connection.getresponse()
+        self.received = 0
+        self._thread = threading.Thread(target=self._read, name="bench-page", daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        while line := self._answer.readline():
+            self.received += len(line)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join(10)
+        self._answer.close()
+        self._connection.close()
+
+
+def run_dashboard_bench(options: DashboardOptions, directory: Path, on_progress: OnProgress) -> BenchReport:
+    """Runs the bench in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
+    setup = Setup.here(java=find_java().version)
+    of_groups = FailoverOptions(sizes=(options.groups,), consumers=options.consumers, rest_s=options.rest_s)
+    with failover_testbed(directory, options.groups, of_groups, on_progress) as testbed, ExitStack() as pages:
+        found = [_watch(testbed, [], options)]
+        on_progress(_told(found[-1]))
+        address = testbed.elected.address
+        opened = [pages.enter_context(closing(_Page(address, "/overview", "/cluster/findings", "/cluster/history")))]
+        filled = _fill(testbed, address)
+        on_progress(f"the overview knows all groups after {filled['seconds']} s, {filled['cpu_s']} s of CPU")
+        found.append(_watch(testbed, opened, options))
+        on_progress(_told(found[-1]))
+        for number in range(options.pages):
+            group = f"/groups/g{number % options.groups:05}"
+            parts = ("", "/findings", "/history", "/actions", "/timeline", "/lag")
+            opened.append(pages.enter_context(closing(_Page(address, *(group + part for part in parts), "/cluster"))))
+        found.append(_watch(testbed, opened, options))
+        on_progress(_told(found[-1]))
+    tables = [Table("first page", [filled]), Table("dashboard", [asdict(one) for one in found])]
+    return BenchReport("dashboard", setup, options.to_json(), tables, bars(found) if options.judged else [])
+
+
+def _watch(testbed: FailoverTestbed, pages: Sequence[_Page], options: DashboardOptions) -> Watched:
+    """Measures the instance at rest, then while a member leaves and joins."""
+    if options.judged:
+        testbed.at_rest()
+    received = pages[0].received if pages else 0
+    with Meter(testbed.elected.process.pid or 0) as meter:
+        time.sleep(options.watch_s)
+        cpu_s = meter.cpu_s()
+    bytes_s = (pages[0].received - received) / options.watch_s if pages else 0.0
+    joins = Spread.some(testbed.join_ms() for _ in range(options.repeat))
+    return Watched(len(pages), round(100 * cpu_s / options.watch_s, 2), round(bytes_s), joins.median, joins.most)
+
+
+def _fill(testbed: FailoverTestbed, address: str) -> dict[str, float]:
+    """How long the first page takes to show every group."""
+
+    def known() -> bool:
+        connection = http.client.HTTPConnection(address, timeout=_FILL_S)
+        try:
+            connection.request("GET", "/api/v1/overview")
+            return bool(json.loads(connection.getresponse().read()).get("groups_unread") == 0)
+        finally:
+            connection.close()
+
+    began = time.monotonic()
+    with Meter(testbed.elected.process.pid or 0) as meter:
+        awaited(known, _FILL_S, "every group in the overview", every_s=0.5)
+        return {"seconds": round(time.monotonic() - began, 1), "cpu_s": round(meter.cpu_s(), 1)}
+
+
+def bars(found: Sequence[Watched]) -> list[Bar]:
+    """The bars: an open page costs at most one percent of a core, and decisions are not measurably later."""
+    nobody, *watched = found
+    per_page = max((one.cpu_percent - nobody.cpu_percent) / one.pages for one in watched)
+    later_ms = max(one.join_p50_ms - nobody.join_p50_ms for one in watched)
+    return [
+        Bar(
+            "each open page, of one core", f"at most {_BAR_PERCENT:g} %", f"{per_page:.2f} %", per_page <= _BAR_PERCENT
+        ),
+        Bar("a join takes longer by", f"at most {_BAR_MS:g} ms", f"{later_ms:.1f} ms", later_ms <= _BAR_MS),
+    ]
+
+
+def _told(one: Watched) -> str:
+    return (
+        f"{one.pages} pages: {one.cpu_percent:.1f} % of a core, {one.bytes_s:,.0f} bytes/s; a join takes "
+        f"{one.join_p50_ms:.0f} ms (at most {one.join_max_ms:.0f})"
+    )

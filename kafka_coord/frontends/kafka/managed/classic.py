@@ -1,0 +1,374 @@
+"""Classic clients (JoinGroup, SyncGroup, Heartbeat, LeaveGroup) as members of managed groups. Pure.
+
+::
+
+    JoinGroup ──▶ registered ─────▶ joined: has its generation ──SyncGroup──▶ has its share
+                  (held until               ▲                                      │
+                  it gets partitions)       │                                      │ its share changes:
+                                            └──────────────JoinGroup───────────────┘ REBALANCE_IN_PROGRESS
+
+No member is the leader: the coordinator decides, and SyncGroup returns the member's share. Only members whose shares
+change are told to join again; the others keep their generation. A SyncGroup acknowledges the start of the partitions in
+its answer, and is answered once that acknowledgement is stored. A JoinGroup acknowledges the stop of all partitions
+that it does not list as owned: a cooperative client keeps the listed ones, and an eager client owns nothing when it
+joins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from kafka_coord.classic_groups.errors import Error
+from kafka_coord.classic_groups.events import Answered, Joined, Synced
+from kafka_coord.classic_groups.held_heartbeats import Beats
+from kafka_coord.classic_groups.metadata import CONSUMER
+from kafka_coord.frontends.kafka.managed.member import FIRST_EPOCH, Commit, KafkaMember, Key, Request
+from kafka_coord.frontends.kafka.managed.members import KafkaMembers
+from kafka_coord.frontends.kafka.managed.topics import UNCHANGED, Topics
+from kafka_coord.frontends.members.machine import stimuli
+from kafka_coord.frontends.members.machine.stimuli import RegistrationOptions
+from kafka_coord.model import Command, StartFetcher, StopFetcher, TopicPartition
+from kafka_coord.wire.consumer_protocol import encoded_assignment
+
+PROTOCOL = "classic"
+"""The value of ``group.protocol`` in these clients, and of ``protocol`` in their registrations."""
+COOPERATIVE = "cooperative-sticky"
+ASSIGNORS = ("range", "roundrobin", "sticky", COOPERATIVE)
+"""The names of Kafka's own assignors. A client with one of them accepts any share."""
+
+_MORE_S = 1.0
+"""Seconds that a JoinGroup is held for the rest of the member's share once the member has part of it."""
+_WRITE_S = 5.0
+"""Seconds that a SyncGroup waits for its acknowledgement to be written."""
+_ADMISSION_S = 1.0
+"""Seconds that a request other than a JoinGroup waits for its member to be resumed from an earlier term."""
+
+
+class _ClassicRequest(Request):
+    __slots__ = ()
+    protocol: ClassVar[str] = PROTOCOL
+
+    def made(self, members: KafkaMembers, number: int) -> ClassicMember:
+        return ClassicMember(members, self, number)
+
+
+@dataclass(frozen=True, slots=True)
+class Join(_ClassicRequest):
+    """A JoinGroup. ``member_id`` is the client's or, with ``is_new``, one made up for a client without one. ``owned``
+    are the partitions that the client keeps, none if it is eager; ``generation`` is the one in which it got them (-1:
+    unknown). ``assignor`` is the chosen protocol, and ``registration`` the value of a new member's registration."""
+
+    token: Hashable
+    key: Key
+    member_id: str
+    is_static: bool
+    is_new: bool
+    assignor: str
+    topics: Topics
+    owned: frozenset[TopicPartition]
+    session_timeout_s: float
+    rebalance_timeout_s: float
+    registration: bytes
+    generation: int = -1
+
+    @property
+    def joins(self) -> bool:
+        return True
+
+    @property
+    def is_eager(self) -> bool:
+        return self.assignor != COOPERATIVE
+
+    @property
+    def limit_s(self) -> float:
+        """Seconds that this request may be held. The client sends nothing else in that time, so its session must last
+        longer."""
+        return min(self.rebalance_timeout_s, self.session_timeout_s * 2 / 3)
+
+    def answered(self, error: Error, _message: str | None = None) -> Joined:
+        if error is Error.UNRELEASED_INSTANCE_ID:
+            error = Error.FENCED_INSTANCE_ID
+        return Joined(self.token, error, self.member_id)
+
+    def join(self, members: KafkaMembers, found: KafkaMember | None) -> None:
+        """A static client without a member id replaces its predecessor. A client with an unknown member id is refused
+        if it owns partitions, because others may have them now."""
+        before = found.member_id if found is not None else members.earlier_id(self.key)
+        if before is not None and before != self.member_id:
+            if self.is_new:
+                members.replace(self, found, before)
+            else:
+                members.refuse(self, Error.FENCED_INSTANCE_ID)
+        elif found is not None:
+            if not isinstance(found, ClassicMember):
+                members.refuse(self, Error.UNKNOWN_MEMBER_ID)
+            elif found.id is None:
+                found.wait(self)
+            else:
+                found.rejoin(self)
+        elif before is not None:
+            members.resume(self)
+        elif not self.is_new and (self.is_static or self.owned):
+            members.refuse(self, Error.UNKNOWN_MEMBER_ID)
+        else:
+            member = members.add(self)
+            member.topics = self.topics.since(UNCHANGED)
+            options = RegistrationOptions(self.session_timeout_s, False, self.member_id, PROTOCOL)
+            members.register(member, self, options, self.registration)
+
+
+@dataclass(frozen=True, slots=True)
+class Sync(_ClassicRequest):
+    """A SyncGroup. ``assignor`` is ``None`` before version 5."""
+
+    token: Hashable
+    key: Key
+    member_id: str
+    is_static: bool
+    generation: int
+    assignor: str | None = None
+
+    def answered(self, error: Error, _message: str | None = None) -> Synced:
+        if error is Error.COORDINATOR_LOAD_IN_PROGRESS:
+            error = Error.REBALANCE_IN_PROGRESS  # as in Kafka: the client joins again instead of giving up
+        return Synced(self.token, error)
+
+
+@dataclass(frozen=True, slots=True)
+class Beat(_ClassicRequest):
+    """A Heartbeat. ``software`` is the client's name in ApiVersions, or empty if its heartbeats are not held."""
+
+    token: Hashable
+    key: Key
+    member_id: str
+    is_static: bool
+    generation: int
+    software: str = ""
+
+    @property
+    def may_be_late(self) -> bool:
+        return True
+
+    def answered(self, error: Error, _message: str | None = None) -> Answered:
+        if error is Error.COORDINATOR_LOAD_IN_PROGRESS:
+            error = Error.NONE  # as in Kafka
+        return Answered(self.token, error)
+
+
+@dataclass(frozen=True, slots=True)
+class Leave(_ClassicRequest):
+    """One member of a LeaveGroup. An operator names a static member by its instance id only."""
+
+    token: Hashable
+    key: Key
+    member_id: str
+    is_static: bool
+
+    @property
+    def leaves(self) -> bool:
+        return True
+
+    def answered(self, error: Error, _message: str | None = None) -> Answered:
+        return Answered(self.token, error)
+
+
+class ClassicMember(KafkaMember):
+    """One member. ``joined`` is its newest JoinGroup in this term, ``generation`` the last one the client was told, and
+    ``sent`` the share in its last SyncGroup, ``None`` while it joins. ``syncs`` tells whether a SyncGroup must come
+    next."""
+
+    protocol = PROTOCOL
+    wrong_id = Error.FENCED_INSTANCE_ID
+    wrong_epoch = Error.ILLEGAL_GENERATION
+    not_held = Error.REBALANCE_IN_PROGRESS
+
+    def __init__(self, members: KafkaMembers, request: _ClassicRequest, number: int) -> None:
+        super().__init__(members, request, number)
+        options = members.earlier_options(request.key)
+        if isinstance(request, Join):
+            options = RegistrationOptions(request.session_timeout_s)
+        self.session_timeout_s = options.session_timeout_s if options is not None else members.session_timeout_s
+        self.generation = max(0, getattr(request, "generation", 0))
+        self.first_epoch = self.epoch = max(FIRST_EPOCH, self.generation)
+        self.joined: Join | None = None
+        self.sent: frozenset[TopicPartition] | None = None
+        self._beats = Beats(members.now)
+        self.syncs = False
+        self._is_changing = False
+        """Whether the member's subscription has changed since the group's target was decided."""
+
+    def knows(self, epoch: int) -> bool:
+        return self.first_epoch <= epoch <= self.generation
+
+    @property
+    def owns_nothing(self) -> bool:
+        """True for an eager client between JoinGroup and SyncGroup. librdkafka may then repeat an outdated commit."""
+        is_joining = self.sent is None or self.syncs or self.waits_for_share
+        return is_joining and self.joined is not None and self.joined.is_eager
+
+    def wait(self, request: Request) -> None:
+        self.hold(request, request.limit_s if isinstance(request, Join) else _ADMISSION_S)
+        if isinstance(request, Join):
+            self.joined = request
+            self.members.waits_for_share(self)
+
+    def resumed(self, _topic_ids: Mapping[str, bytes], newest: int, *, is_settled: bool) -> None:
+        self.sent = self.assignment
+        self.first_epoch, self.generation = min(self.first_epoch, newest), min(self.generation, newest)
+        self.epoch = newest if is_settled else min(self.epoch, newest)
+
+    @property
+    def late_until(self) -> float:
+        return self._beats.again_until
+
+    def committed(self, _commit: Commit) -> None:
+        self._beats.quiet_since = self.members.now
+
+    def arrived(self, request: Request) -> None:
+        if isinstance(request, Sync):
+            self._sync(request)
+        elif isinstance(request, Beat):
+            self._beat(request)
+
+    def _heard(self) -> None:
+        self._beats.quiet_since = self.members.now
+        self.members.tell(stimuli.Heard(self.connection))
+
+    # --- joining -----------------------------------------------------------------------------------------------------
+
+    def rejoin(self, join: Join) -> None:
+        self._heard()
+        self._beats.joined()
+        self._answer_waiting(Error.REBALANCE_IN_PROGRESS)
+        self.joined, self.sent, self.syncs = join, None, False
+        topics = join.topics.since(UNCHANGED)
+        self._is_changing = self.topics not in {UNCHANGED, topics}
+        if topics != self.topics:
+            self.subscribe(join, topics)
+        else:
+            self.go_on(join)
+
+    def go_on(self, request: Request) -> None:
+        if not isinstance(request, Join) or request is not self.joined:
+            self.members.refuse(request, Error.REBALANCE_IN_PROGRESS)  # its client has joined again since
+            return
+        self._acknowledge_stop(request)
+        if self.command is not None or self._has_share:
+            self._join_answered(request)
+        else:
+            has_some = not self.assignment <= request.owned
+            self.hold(request, min(_MORE_S, request.limit_s) if has_some or self._is_changing else request.limit_s)
+            self.members.waits_for_share(self)
+
+    @property
+    def _has_share(self) -> bool:
+        return not self._is_changing and self.share == self.assignment
+
+    @property
+    def waits_for_share(self) -> bool:
+        return isinstance(self.waiting, Join)
+
+    def target_read(self) -> None:
+        if self.id is not None and self.command is None and self._has_share:
+            self._answer_join()
+
+    def _acknowledge_stop(self, join: Join) -> None:
+        command = self.command[1] if self.command is not None else None
+        if isinstance(command, StopFetcher) and join.owned.isdisjoint(command.partitions):
+            self.acknowledged()
+
+    def _join_answered(self, join: Join) -> None:
+        if join.is_eager or not self.generation:  # no commits of earlier generations are under way
+            self.first_epoch = self.epoch
+        self.joined, self.generation, self.syncs = join, self.epoch, True
+        who = join.token, Error.NONE, self.member_id
+        self.members.answer(Joined(*who, self.generation, CONSUMER, join.assignor))
+
+    def _sync(self, sync: Sync) -> None:
+        if self.joined is None or not (self.syncs or self.sent is not None):
+            self.members.refuse(sync, Error.REBALANCE_IN_PROGRESS)
+        elif sync.generation != self.generation:
+            self.members.refuse(sync, Error.ILLEGAL_GENERATION)
+        elif sync.assignor not in {None, self.joined.assignor}:
+            self.members.refuse(sync, Error.INCONSISTENT_GROUP_PROTOCOL)
+        else:
+            self._heard()
+            if self.command is not None and isinstance(self.command[1], StartFetcher):
+                self.acknowledged()
+            if self.settling is None:
+                self._sync_answered(sync, self.joined)
+            else:
+                self.hold(sync, _WRITE_S)
+
+    def settled(self) -> None:
+        """Answers a SyncGroup only after the acknowledgement is stored, so the client keeps its share even if this
+        instance fails."""
+        if isinstance(self.waiting, Sync) and self.joined is not None:
+            sync, self.waiting = self.waiting, None
+            self._sync_answered(sync, self.joined)
+
+    def _sync_answered(self, sync: Sync, joined: Join) -> None:
+        self.sent, self.told, self.syncs = self.assignment, self.command is not None, False
+        share = encoded_assignment(self.assignment)
+        self.members.answer(Synced(sync.token, Error.NONE, CONSUMER, joined.assignor, share))
+
+    # --- heartbeats --------------------------------------------------------------------------------------------------
+
+    def _beat(self, beat: Beat) -> None:
+        now = self.members.now
+        if beat.generation != self.generation:
+            is_late = beat.generation < self.generation and now < self.late_until
+            self.members.refuse(beat, Error.NONE if is_late else Error.ILLEGAL_GENERATION)
+            return
+        limit_s = self._beats.arrived(now, beat.software, self.session_timeout_s)
+        self._heard()
+        if self.sent is not None and (self.command is not None or self.sent != self.assignment):
+            self.members.refuse(beat, Error.REBALANCE_IN_PROGRESS)
+        elif self.sent is not None and limit_s > 0:
+            self.hold(beat, limit_s)
+        else:
+            is_joining = self.syncs or self.changing is not None or isinstance(self.waiting, Join)
+            keeps = self.sent is not None or is_joining
+            self.members.refuse(beat, Error.NONE if keeps else Error.REBALANCE_IN_PROGRESS)
+
+    def delivered(self, command: Command, _topic_ids: Mapping[str, bytes]) -> None:
+        join = self.waiting
+        if not isinstance(join, Join):
+            self._answer_waiting(Error.REBALANCE_IN_PROGRESS)
+            return
+        self._is_changing = False
+        self._acknowledge_stop(join)
+        share = self.share
+        if isinstance(command, StartFetcher) and share is not None and not share <= self.assignment:
+            self.acknowledged()  # the rest of the share comes in another command after this one
+            self.hold_less(min(_MORE_S, join.limit_s))
+        elif self.command is not None:
+            self._answer_join()
+
+    def _answer_join(self) -> None:
+        join, self.waiting = self.waiting, None
+        if isinstance(join, Join):
+            self._join_answered(join)
+
+    def overdue(self) -> None:
+        self._beats.quiet_since = self.members.now
+        if isinstance(self.waiting, Join):
+            self._answer_join()
+        else:
+            is_unsynced = isinstance(self.waiting, Sync)
+            self._answer_waiting(Error.REBALANCE_IN_PROGRESS if is_unsynced else Error.NONE)
+
+    def interrupted(self) -> None:
+        beat = self.waiting
+        if isinstance(beat, Beat):
+            self.waiting = None
+            self.members.answer(Answered(beat.token, self._beats.interrupted(self.members.now)))
+        elif not isinstance(beat, Sync):  # its answer comes soon
+            self.overdue()
+
+    def _answer_waiting(self, error: Error) -> None:
+        request, self.waiting = self.waiting, None
+        if request is not None:
+            self.members.refuse(request, error)

@@ -1,0 +1,149 @@
+"""Turns requests of classic clients in managed groups into members' requests, and the answers into Kafka's messages."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from typing import Any
+
+from kafka_coord.classic_groups.errors import Error
+from kafka_coord.classic_groups.events import NO_MEMBER, Joined, Left
+from kafka_coord.classic_groups.machine import GroupLimits
+from kafka_coord.classic_groups.metadata import CONSUMER
+from kafka_coord.frontends.kafka.calls import Call
+from kafka_coord.frontends.kafka.managed.classic import ASSIGNORS, COOPERATIVE, PROTOCOL, Beat, Join, Leave, Sync
+from kafka_coord.frontends.kafka.managed.members import consumer_name
+from kafka_coord.frontends.kafka.managed.registration import registration
+from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
+from kafka_coord.frontends.kafka.managed.topics import Topics
+from kafka_coord.frontends.members.registering import too_large
+from kafka_coord.model import TopicPartition
+from kafka_coord.model.names import is_legal
+from kafka_coord.wire.consumer_protocol import subscription
+
+log = logging.getLogger(__name__)
+
+_MUST_KNOW_ID = 4
+"""From this version of JoinGroup, a member without an id gets one and joins again with it (KIP-394)."""
+
+
+class ClassicRequests:
+    """Handles requests that are authorized and concern managed groups. ``broker_id`` is the instance's."""
+
+    def __init__(self, terms: ManagedTerms, broker_id: int, limits: GroupLimits) -> None:
+        self._terms, self._broker_id, self._limits = terms, broker_id, limits
+
+    async def join(self, call: Call) -> Joined:
+        request, limits = call.request, self._limits
+        session_ms, instance_id = request.session_timeout_ms, request.group_instance_id
+        if not limits.min_session_timeout_s <= session_ms / 1000 <= limits.max_session_timeout_s:
+            return Joined(None, Error.INVALID_SESSION_TIMEOUT, request.member_id)
+        member_id = request.member_id
+        if not member_id:
+            member_id = f"{(call.header.client_id or '') if instance_id is None else instance_id}-{uuid.uuid4()}"
+            if call.version >= _MUST_KNOW_ID and instance_id is None:
+                return Joined(None, Error.MEMBER_ID_REQUIRED, member_id)
+        join = self._join(call, member_id)
+        if isinstance(join, str):
+            log.warning(
+                "refused a classic client group=%s client=%r address=%s reason=%s",
+                *(request.group_id, call.header.client_id, call.client.address, join),
+            )
+            return Joined(None, Error.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
+        found: Joined = await self._terms.take(request.group_id, member_id, join, call.client)
+        return found
+
+    def _join(self, call: Call, member_id: str) -> Any:
+        """Returns a function that makes a :class:`Join` from a token, or the reason why the client cannot be a
+        member."""
+        request, client = call.request, call.client
+        offered = {one.name: one.metadata for one in request.protocols}
+        assignor = next((name for name in offered if name in ASSIGNORS), None)
+        if request.protocol_type != CONSUMER or assignor is None:
+            kind, names = request.protocol_type[:80], ", ".join(sorted(offered))[:200]
+            return f"it offers {names!r} of type {kind!r}; a managed group needs one of {', '.join(ASSIGNORS)}"
+        found = subscription(offered[assignor])
+        if found is None:
+            return f"its subscription for {assignor} cannot be read"
+        instance_id = request.group_instance_id
+        key = request.group_id, consumer_name(member_id if instance_id is None else instance_id)
+        if not is_legal(key[1]):
+            return f"a member of a managed group cannot have the id {key[1][:80]!r}"
+        topics = Topics(frozenset(filter(is_legal, found.topics)))
+        session_ms = request.session_timeout_ms
+        rebalance_ms = request.rebalance_timeout_ms if call.version >= 1 else session_ms
+        value = registration(
+            self._broker_id,
+            key,
+            member_id,
+            topics.subscription(),
+            client,
+            call.header.client_id,
+            protocol=PROTOCOL,
+            is_static=instance_id is not None,
+            session_timeout_ms=session_ms,
+            rebalance_timeout_ms=rebalance_ms,
+            rack=getattr(found, "rack_id", None),
+        )
+        refusal = too_large(value)
+        if refusal is not None:
+            return refusal.message
+        owned = frozenset(
+            TopicPartition(one.topic, number) for one in found.owned_partitions for number in one.partitions
+        )
+        return lambda token: Join(
+            token,
+            key,
+            member_id,
+            is_static=instance_id is not None,
+            is_new=not request.member_id,
+            assignor=assignor,
+            topics=topics,
+            owned=owned if assignor == COOPERATIVE else frozenset(),
+            session_timeout_s=session_ms / 1000,
+            rebalance_timeout_s=max(0, rebalance_ms) / 1000,
+            registration=value,
+            generation=found.generation_id,
+        )
+
+    async def sync(self, call: Call) -> Any:
+        request = call.request
+        if request.protocol_type not in {None, CONSUMER}:
+            return Sync(None, ("", ""), "", False, -1).answered(Error.INCONSISTENT_GROUP_PROTOCOL)
+        who = _who(request.group_id, request.member_id, request.group_instance_id)
+        generation, assignor = request.generation_id, request.protocol_name
+        return await self._terms.take(
+            request.group_id, request.member_id, lambda token: Sync(token, *who, generation, assignor), call.client
+        )
+
+    async def beat(self, call: Call, software: str) -> Error:
+        request = call.request
+        who = _who(request.group_id, request.member_id, request.group_instance_id)
+        answer = await self._terms.take(
+            request.group_id,
+            request.member_id,
+            lambda token: Beat(token, *who, request.generation_id, software),
+            call.client,
+        )
+        error: Error = answer.error
+        return error
+
+    async def leave(self, call: Call, leaving: tuple[tuple[str, str | None], ...]) -> Left:
+        group = call.request.group_id
+
+        async def one(member_id: str, instance_id: str | None) -> Error:
+            who = _who(group, member_id, instance_id)
+            if not member_id and instance_id is None:
+                return Error.UNKNOWN_MEMBER_ID
+            answer = await self._terms.take(group, member_id, lambda token: Leave(token, *who), call.client)
+            error: Error = answer.error
+            return error
+
+        errors = await asyncio.gather(*(one(*who) for who in leaving))
+        return Left(None, Error.NONE, tuple((*who, error) for who, error in zip(leaving, errors, strict=True)))
+
+
+def _who(group: str, member_id: str, instance_id: str | None) -> tuple[tuple[str, str], str, bool]:
+    """Returns the member's key, its id, and whether it is static."""
+    return (group, consumer_name(instance_id or member_id or NO_MEMBER)), member_id, instance_id is not None

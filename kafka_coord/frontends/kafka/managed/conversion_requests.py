@@ -1,0 +1,73 @@
+"""Finds operators' requests to convert groups, and passes on the ones for groups that this instance coordinates."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from kafka_coord.coordinator.operator_requests import answer_op
+from kafka_coord.errors import MalformedValue, MultiFailed
+from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.model import Request, RequestType
+from kafka_coord.model import json_fields as fields
+from kafka_coord.zk import layout
+from kafka_coord.zk.fencing import write_fenced
+from kafka_coord.zk.store import Check, GetData, Node, Store
+from kafka_coord.zk.watches import Watches
+
+log = logging.getLogger(__name__)
+
+
+class ConversionRequests:
+    """The unanswered requests. Use it on one thread, except :meth:`answer`.
+
+    ``carry_out`` receives each request once per term in which this instance serves the group. The request's
+    ``unchanged_since`` is the zxid of its creation.
+    """
+
+    def __init__(self, store: Store, watches: Watches, carry_out: Callable[[Request], None]) -> None:
+        self._store, self._carry_out = store, carry_out
+        self._known: dict[str, Request | None] = {}
+        """The requests by znode name; ``None`` for unreadable ones and for requests that the elected coordinator
+        answers."""
+        self._passed_on: dict[str, int] = {}
+        watches.children(layout.REQUESTS, self._listed)
+
+    def _listed(self, names: tuple[str, ...] | None) -> None:
+        listed = names or ()
+        self._known = {name: self._known[name] for name in listed if name in self._known}
+        self._passed_on = {name: term for name, term in self._passed_on.items() if name in self._known}
+        fresh = [name for name in listed if name not in self._known]
+        nodes = self._store.read_many([GetData(layout.request(one)) for one in fresh]) if fresh else ()
+        for name, node in zip(fresh, nodes, strict=True):
+            self._known[name] = _conversion(name, node) if isinstance(node, Node) else None
+
+    def pass_on(self, term_of: Callable[[int], int | None]) -> None:
+        """Passes on the requests that can be carried out. ``term_of`` returns the term of a partition of the groups log
+        if it is served here."""
+        for name, request in self._known.items():
+            term = None if request is None else term_of(partition_of(request.group))
+            if request is not None and term is not None and self._passed_on.get(name) != term:
+                self._passed_on[name] = term
+                self._carry_out(request)
+
+    def answer(self, request: Request, term: int, result: str, message: str) -> None:
+        """Answers the request unless the term is over, or it was withdrawn or answered. Raises :class:`StoreError`."""
+        fence = Check(layout.log_partition(partition_of(request.group)), term)
+        stored = replace(request, unchanged_since=0)
+        with suppress(MultiFailed):
+            write_fenced(self._store, fence, [(answer_op(stored, result, message),)])
+
+
+def _conversion(name: str, node: Node) -> Request | None:
+    where = layout.request(name)
+    try:
+        value = fields.load_object(node.data, where)
+        if value.get("type") != RequestType.CONVERT_GROUP:
+            return None
+        found = Request.from_json(value, name, where, node.stat.version)
+    except MalformedValue:
+        return None  # the elected coordinator reports it
+    return None if found.answered else replace(found, unchanged_since=node.stat.czxid)

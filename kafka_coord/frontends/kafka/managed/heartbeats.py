@@ -1,0 +1,279 @@
+"""The heartbeats of KIP-848 members (``group.protocol=consumer``), and their answers. Pure.
+
+A heartbeat with epoch 0 registers the member, and answers carry its assignment. A heartbeat acknowledges a stop-fetcher
+if the client no longer owns the command's partitions, and a start-fetcher if it owns all of them.
+
+A heartbeat is held (:mod:`~kafka_coord.frontends.kafka.managed.pace`) until there is news for the client, until the
+client sends something else, or until its limit has passed. It is answered immediately while the member has partitions
+to stop, because a later heartbeat acknowledges the stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from kafka_coord.classic_groups.errors import Error
+from kafka_coord.frontends.kafka.managed.member import FIRST_EPOCH, Commit, KafkaMember, Key, Request
+from kafka_coord.frontends.kafka.managed.members import KafkaMembers
+from kafka_coord.frontends.kafka.managed.pace import NOT_HELD_S, Pace
+from kafka_coord.frontends.kafka.managed.topics import UNCHANGED, Topics
+from kafka_coord.frontends.members.machine import stimuli
+from kafka_coord.frontends.members.machine.stimuli import RegistrationOptions
+from kafka_coord.model import Command, StartFetcher, TopicPartition
+
+PROTOCOL = "consumer"
+"""The value of ``group.protocol`` in these clients, and of ``protocol`` in their registrations."""
+JOIN, LEAVE, LEAVE_FOR_NOW = 0, -1, -2
+"""Epochs with a special meaning in a heartbeat. After ``LEAVE_FOR_NOW``, a static member keeps its place."""
+
+Owned = frozenset[tuple[bytes, int]]
+"""Partitions by topic id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat(Request):
+    """A ConsumerGroupHeartbeat. ``owned`` and the parts of ``topics`` are ``None`` if the client left them out as
+    unchanged. ``registration`` is the value of a joining member's registration. ``software`` is the client's name, or
+    empty if its heartbeats are not held."""
+
+    protocol: ClassVar[str] = PROTOCOL
+    token: Hashable
+    key: Key
+    member_id: str
+    epoch: int
+    owned: Owned | None = None
+    topics: Topics = UNCHANGED
+    registration: bytes = b""
+    is_static: bool = False
+    software: str = ""
+
+    @property
+    def joins(self) -> bool:
+        return self.epoch == JOIN
+
+    @property
+    def leaves(self) -> bool:
+        return self.epoch < JOIN
+
+    @property
+    def leaves_for_good(self) -> bool:
+        return self.epoch == LEAVE
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the client sends all fields, which it does if it has not received its last answer."""
+        return self.joins or (self.owned is not None and self.topics.is_told)
+
+    def answered(self, error: Error, message: str | None = None) -> HeartbeatAnswer:
+        return HeartbeatAnswer(self.token, error, self.member_id, self.epoch, message=message)
+
+    def made(self, members: KafkaMembers, number: int) -> ConsumerGroupMember:
+        return ConsumerGroupMember(members, self, number)
+
+    def join(self, members: KafkaMembers, found: KafkaMember | None) -> None:
+        """A client that joins again is a new incarnation without partitions, unless it only repeats a join whose answer
+        was lost."""
+        if not self.topics.is_told:
+            members.refuse(self, Error.INVALID_REQUEST, "a joining member must send its subscription")
+            return
+        if found is not None and (not isinstance(found, ConsumerGroupMember) or found.member_id != self.member_id):
+            members.refuse(self, Error.UNRELEASED_INSTANCE_ID, f"another member has the instance id {self.key[1]}")
+            return
+        topics = self.topics.since(UNCHANGED)
+        if found is not None and found.topics == topics and not found.has_acknowledged:
+            found.repeats_join(self)
+            return
+        if found is not None:
+            members.drop(found)
+        member = members.add(self)
+        member.topics = topics
+        if found is not None and isinstance(member, ConsumerGroupMember):
+            member.pace = found.pace
+        options = RegistrationOptions(members.session_timeout_s, False, self.member_id, self.protocol)
+        members.register(member, self, options, self.registration)
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswer:
+    """Answers a heartbeat. ``assignment`` is ``None`` if the client knows it; ``ids`` is the assignment by topic id,
+    without topics that have no id. The next heartbeat is due ``interval_s`` seconds after this one was sent."""
+
+    token: Hashable
+    error: Error
+    member_id: str
+    epoch: int
+    assignment: frozenset[TopicPartition] | None = None
+    ids: Owned = frozenset()
+    message: str | None = None
+    interval_s: float = NOT_HELD_S
+
+
+class ConsumerGroupMember(KafkaMember):
+    """One member. ``sent`` is the assignment it was last told, and ``owned`` the partitions it last reported as
+    owned."""
+
+    protocol = PROTOCOL
+    wrong_epoch = not_held = Error.STALE_MEMBER_EPOCH
+
+    def __init__(self, members: KafkaMembers, beat: Heartbeat, number: int) -> None:
+        super().__init__(members, beat, number)
+        self.pace = Pace.of(beat.software)
+        self.first_epoch = self.epoch = self.previous_epoch = max(FIRST_EPOCH, beat.epoch)
+        self.topic_ids: dict[str, bytes | None] = {}
+        """The ids of the topics in ``assignment`` when they were assigned; a topic may have been created again
+        since."""
+        self.sent: frozenset[TopicPartition] | None = None
+        self.owned: Owned | None = None
+        self._asked_again = False
+        """Whether the client was asked to repeat its last heartbeat. The repetition has all fields."""
+
+    @property
+    def waits_for_share(self) -> bool:
+        return self.waiting is not None and self.waiting.joins and self.pace.joins_for_all
+
+    def target_read(self) -> None:
+        if self.id is not None and self.command is None and self.assignment and self.share == self.assignment:
+            self._answer_waiting(self.pace.after_news())
+
+    def reach(self, generation: int) -> None:
+        if generation <= self.epoch:
+            return
+        self.previous_epoch, self.epoch = self.epoch, generation
+        if self.sent is None:  # the client has been told no other epoch
+            self.first_epoch = generation
+
+    def wait(self, request: Request) -> None:
+        self.pace.arrived(self.members.now)
+        if request.joins:
+            self.pace.joins()
+        self.hold(request, self.pace.join_limit_s())
+        if self.waits_for_share:
+            self.members.waits_for_share(self)
+
+    def repeats_join(self, beat: Heartbeat) -> None:
+        self.owned = None
+        self.members.tell(stimuli.Heard(self.connection))
+        self.wait(beat)
+        if self.command is not None:
+            self._answer_waiting(self.pace.after_news())
+
+    def arrived(self, request: Request) -> None:
+        beat = _heartbeat(request)
+        is_late = beat.epoch == self.previous_epoch and (beat.owned is None or self._is_assigned(beat.owned))
+        if not (beat.epoch == self.epoch or is_late):
+            self.members.refuse(beat, Error.FENCED_MEMBER_EPOCH)
+            return
+        self.members.tell(stimuli.Heard(self.connection))
+        topics = beat.topics.since(self.topics)
+        if beat.topics.is_told and topics != self.topics:
+            self.subscribe(beat, topics)
+        else:
+            self.go_on(beat)
+
+    def go_on(self, request: Request) -> None:
+        beat, pace = _heartbeat(request), self.pace
+        if beat.owned is not None:
+            self.owned = beat.owned
+        self._acknowledge()
+        pace.arrived(self.members.now)
+        is_repeated, self._asked_again = self._asked_again and self.owned == self._by_id(self.assignment), False
+        knows = self.sent == self.assignment and (is_repeated or not beat.is_whole)
+        if self.command is not None:
+            self._tell(beat, pace.while_stopping() if self.told else pace.after_news())
+        elif not knows or pace.limit_s() <= 0:
+            self._tell(beat, pace.after_limit(self.members.now))
+        else:
+            self.hold(beat, pace.limit_s())
+
+    def _is_assigned(self, owned: Owned) -> bool:
+        return owned <= self._by_id(self.assignment)
+
+    def _acknowledge(self) -> None:
+        """Acknowledges the delivered command if the client owns the partitions that the command asks for.
+
+        Topics are compared by id. A client that owns partitions of a deleted topic has not stopped them, even if a new
+        topic has its name; and it need not start partitions of a deleted topic. A client that already owns partitions
+        it is to start was told about them in an earlier term.
+        """
+        if self.command is None or self.owned is None:
+            return
+        _, command = self.command
+        if isinstance(command, StartFetcher):
+            identity = self.members.identity
+            existing = [tp for tp in command.partitions if identity(tp.topic) == self.topic_ids.get(tp.topic)]
+            is_done = self._by_id(existing) <= self.owned and (self.told or bool(existing))
+            if self.told and not is_done:
+                self.members.doubtful.update(tp.topic for tp in existing)
+        else:
+            is_done = self.told and self._is_assigned(self.owned)
+        if is_done:
+            self.acknowledged()
+            self.pace.acknowledged(self.members.now)
+
+    def committed(self, commit: Commit) -> None:
+        self.pace.committed(self.members.now)
+        if self.command is not None and self.told:
+            _, command = self.command
+            if isinstance(command, StartFetcher) and not commit.offsets.keys().isdisjoint(command.partitions):
+                self.acknowledged()  # a commit shows that the client has started
+
+    def resumed(self, topic_ids: Mapping[str, bytes], newest: int, *, is_settled: bool) -> None:
+        """Keeps the epoch that the client sent. A client that has yet to acknowledge may know the newest epoch already,
+        from an answer whose acknowledgement was not written. A settled client may not know it yet, because an answer
+        was lost; so both epochs are accepted from it."""
+        self._learn(self.assignment, topic_ids)
+        self.first_epoch = self.epoch = self.previous_epoch = min(self.epoch, newest)
+        if is_settled:
+            self.epoch = newest
+
+    def delivered(self, command: Command, topic_ids: Mapping[str, bytes]) -> None:
+        if isinstance(command, StartFetcher):
+            self._learn(command.partitions, topic_ids)
+            if self.waits_for_share and self.share != self.assignment:
+                self.acknowledged()  # the rest of the share comes in another command after this one
+                return
+        if self.waiting is not None:
+            self._answer_waiting(self.pace.after_news())
+
+    def _learn(self, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, bytes]) -> None:
+        topics = {tp.topic for tp in partitions}
+        self.topic_ids |= {topic: topic_ids.get(topic) or self.members.identity(topic) for topic in topics}
+
+    def overdue(self) -> None:
+        has_news = self.waits_for_share and self.assignment
+        self._answer_waiting(self.pace.after_news() if has_news else self.pace.after_limit(self.members.now))
+
+    def interrupted(self) -> None:
+        if self.waiting is not None and self.pace.asks_again(self.members.now):
+            self.members.refuse(self.waiting, Error.COORDINATOR_LOAD_IN_PROGRESS)
+            self.waiting, self._asked_again = None, True
+        else:
+            self._answer_waiting(self.pace.after_interruption(self.members.now))
+
+    def _tell(self, beat: Heartbeat, interval_s: float) -> None:
+        news = None
+        if beat.is_whole or self.sent != self.assignment:
+            news = self.sent = self.assignment
+        self.told = self.command is not None
+        ids = frozenset() if news is None else self._by_id(news)
+        self.members.answer(
+            HeartbeatAnswer(beat.token, Error.NONE, self.member_id, self.epoch, news, ids, interval_s=interval_s)
+        )
+
+    def _answer_waiting(self, interval_s: float) -> None:
+        request, self.waiting = self.waiting, None
+        if request is not None:
+            self._tell(_heartbeat(request), interval_s)
+
+    def _by_id(self, partitions: Iterable[TopicPartition]) -> Owned:
+        """Returns the partitions by topic id, without topics that have no id."""
+        found = ((self.topic_ids.get(tp.topic), tp.partition) for tp in partitions)
+        return frozenset((topic_id, partition) for topic_id, partition in found if topic_id is not None)
+
+
+def _heartbeat(request: Request) -> Heartbeat:
+    if not isinstance(request, Heartbeat):
+        raise TypeError(f"not a heartbeat: {request!r}")
+    return request

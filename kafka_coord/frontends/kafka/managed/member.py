@@ -1,0 +1,258 @@
+"""A stock Kafka client as a member of a managed group: the base class for both protocols. Pure.
+
+A delivered stop-fetcher makes the member's assignment smaller, and a delivered start-fetcher makes it larger. Its epoch
+is the generation of the newest command for which it has nothing left to give up. How it acknowledges commands depends
+on its protocol: :mod:`~kafka_coord.frontends.kafka.managed.heartbeats` (KIP-848) or
+:mod:`~kafka_coord.frontends.kafka.managed.classic`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from kafka_coord.classic_groups.errors import Error
+from kafka_coord.errors import InvalidPattern
+from kafka_coord.frontends.kafka.managed.topics import UNCHANGED, Topics
+from kafka_coord.frontends.members.machine import stimuli
+from kafka_coord.frontends.members.machine.stimuli import MemberId, Offsets
+from kafka_coord.model import Command, CommandId, OffsetDetails, StopFetcher, TopicPartition
+
+if TYPE_CHECKING:
+    from kafka_coord.frontends.kafka.managed.members import KafkaMembers
+
+FIRST_EPOCH = 1
+
+Key = tuple[str, str]
+"""Group and consumer name; the latter is made from the instance id or, without one, the member id."""
+
+
+class Request(ABC):
+    """A request of a member, other than a commit. ``protocol`` is the client's (``Member.protocol``)."""
+
+    __slots__ = ()
+    protocol: ClassVar[str]
+    token: Hashable
+    key: Key
+    member_id: str
+    is_static: bool
+
+    @property
+    def joins(self) -> bool:
+        """Whether the client asks to be a member; it may already be one."""
+        return False
+
+    @property
+    def leaves(self) -> bool:
+        return False
+
+    @property
+    def leaves_for_good(self) -> bool:
+        """Whether the member gives up its place in the group."""
+        return True
+
+    @property
+    def may_be_late(self) -> bool:
+        """Whether the request may arrive after the client has left."""
+        return False
+
+    @abstractmethod
+    def answered(self, error: Error, message: str | None = None) -> Answer:
+        """Returns the answer that refuses the request or, without an error, confirms that the member has left."""
+
+    @abstractmethod
+    def made(self, members: KafkaMembers, number: int) -> KafkaMember:
+        """Returns a new member for this client. ``number`` is the member's connection in the machine."""
+
+    def join(self, members: KafkaMembers, found: KafkaMember | None) -> None:
+        """Handles a join. ``found`` is the member with the same key, if any."""
+        raise NotImplementedError(f"{type(self).__name__} is not a join")
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """An OffsetCommit of a member. In the classic protocol, ``epoch`` is its generation."""
+
+    token: Hashable
+    key: Key
+    member_id: str
+    epoch: int
+    offsets: Offsets = field(hash=False)
+    details: OffsetDetails = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Answers a commit; ``topics`` no longer exist."""
+
+    token: Hashable
+    error: Error
+    topics: frozenset[str] = frozenset()
+
+
+Answer = Any
+"""A :class:`Committed`, or an answer of the classic or KIP-848 protocol. Each has a ``token``."""
+
+
+class KafkaMember(ABC):
+    """One member. ``id`` is ``None`` until the machine has admitted it.
+
+    ``assignment`` are the partitions that the client should own. ``command`` is the delivered command that it has not
+    acknowledged, and ``told`` whether an answer has passed it on to the client. ``waiting`` is a held request, to be
+    answered by ``answer_at``, and ``changing`` one whose subscription is being written. ``topics`` are unknown for a
+    member that registered in an earlier term.
+    """
+
+    protocol: ClassVar[str]
+    wrong_id: ClassVar[Error] = Error.UNKNOWN_MEMBER_ID
+    """The errors for a commit with the wrong member id, with a wrong epoch, or for partitions the member does not
+    hold."""
+    wrong_epoch: ClassVar[Error]
+    not_held: ClassVar[Error]
+
+    def __init__(self, members: KafkaMembers, request: Request, number: int) -> None:
+        self.members = members
+        self.key, self.member_id, self.is_static = request.key, request.member_id, request.is_static
+        self.connection = number
+        self.id: MemberId | None = None
+        self.returning: MemberId | None = None
+        """Set instead of ``id`` until the first command is known, which the client may have got in an earlier term."""
+        self.topics = UNCHANGED
+        self.first_epoch = self.epoch = FIRST_EPOCH
+        self.assignment: frozenset[TopicPartition] = frozenset()
+        self.command: tuple[CommandId, Command] | None = None
+        self.told = self.has_acknowledged = False
+        self.settling: CommandId | None = None
+        """The command whose acknowledgement is being written."""
+        self.waiting: Request | None = None
+        self.changing: Request | None = None
+        self.leaving: Request | None = None
+        self.successor: Request | None = None
+        """The join of a client that takes this member's place."""
+        self.held_since = self.answer_at = 0.0
+        self.commits: set[Hashable] = set()
+
+    # --- protocol-specific -------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def arrived(self, request: Request) -> None:
+        """Handles a request of an admitted member."""
+
+    @abstractmethod
+    def wait(self, request: Request) -> None:
+        """Holds a request until the machine has admitted the member; holds a join until there is news for it."""
+
+    @abstractmethod
+    def go_on(self, request: Request) -> None:
+        """Continues with a request whose subscription has been written."""
+
+    @abstractmethod
+    def delivered(self, command: Command, topic_ids: Mapping[str, bytes]) -> None:
+        """Handles a new ``command``, which is already part of ``assignment``."""
+
+    @abstractmethod
+    def overdue(self) -> None:
+        """Answers the held request, which has waited long enough."""
+
+    @abstractmethod
+    def interrupted(self) -> None:
+        """Answers the held request, because the client has sent another one, whose answer must come after it."""
+
+    @abstractmethod
+    def resumed(self, topic_ids: Mapping[str, bytes], newest: int, *, is_settled: bool) -> None:
+        """Resumes a member with the ``assignment`` it had in an earlier term. For ``topic_ids`` see
+        :meth:`KafkaMembers.receive`. ``newest`` is the latest epoch that the client can know; ``is_settled`` tells
+        whether it has acknowledged all commands."""
+
+    @abstractmethod
+    def committed(self, commit: Commit) -> None:
+        """Handles a valid commit."""
+
+    def settled(self) -> None:  # noqa: B027  only the classic protocol waits for it
+        """Called when every acknowledgement is stored."""
+
+    @property
+    def late_until(self) -> float:
+        """The time until which late requests (:attr:`Request.may_be_late`) are accepted after the client has left."""
+        return 0.0
+
+    @property
+    def owns_nothing(self) -> bool:
+        """Whether the client has stopped everything although the member keeps its partitions."""
+        return False
+
+    @property
+    def waits_for_share(self) -> bool:
+        """Whether a request waits for the member's share of the group's target."""
+        return False
+
+    def target_read(self) -> None:  # noqa: B027  only the classic protocol waits for it
+        """Called when the group's target has changed while the member waits for its share."""
+
+    # --- common ------------------------------------------------------------------------------------------------------
+
+    @property
+    def share(self) -> frozenset[TopicPartition] | None:
+        """The member's share of the group's target, if known."""
+        share = self.members.targets.get(self.key[0], {}).get(self.key[1])
+        return None if share is None else frozenset(share)
+
+    def reach(self, generation: int) -> None:
+        """Notes that the member has everything in this generation, or has been told of it."""
+        self.epoch = max(self.epoch, generation)
+
+    def knows(self, epoch: int) -> bool:
+        """Whether the client has been told this epoch since it joined."""
+        return self.first_epoch <= epoch <= self.epoch
+
+    def deliver(self, command_id: CommandId, command: Command, topic_ids: Mapping[str, bytes]) -> None:
+        self.command, self.told, self.settling = (command_id, command), False, None
+        if isinstance(command, StopFetcher):
+            self.assignment = self.assignment.difference(command.partitions)
+        else:
+            self.assignment = self.assignment.union(command.partitions)
+            self.reach(command.generation)
+        self.delivered(command, topic_ids)
+
+    def acknowledged(self) -> None:
+        """Tells the machine that the client has carried out the command."""
+        if self.command is None:
+            return
+        command_id, command = self.command
+        self.command, self.told, self.has_acknowledged = None, False, True
+        self.settling = command_id
+        self.reach(command.generation)
+        self.members.tell(stimuli.CommandAcknowledged(self.connection, command_id, {}))
+
+    def written(self, command_id: CommandId) -> None:
+        """Notes that the acknowledgement of this command is stored."""
+        if command_id == self.settling:
+            self.settling = None
+            self.settled()
+
+    def hold(self, request: Request, limit_s: float) -> None:
+        """Holds a request for up to ``limit_s``. Refuses an earlier one, which the client no longer waits for."""
+        if self.waiting is not None:
+            self.members.refuse(self.waiting, Error.COORDINATOR_LOAD_IN_PROGRESS)
+        self.waiting, self.held_since = request, self.members.now
+        self.answer_at = self.members.now + limit_s
+        self.members.waits(self)
+
+    def hold_less(self, limit_s: float) -> None:
+        """Shortens the hold to end within ``limit_s`` from now."""
+        self.answer_at = min(self.answer_at, self.members.now + limit_s)
+        self.members.waits(self)
+
+    def subscribe(self, request: Request, topics: Topics) -> None:
+        """Writes a new subscription, after which :meth:`go_on` is called."""
+        try:
+            subscription = topics.subscription()
+        except InvalidPattern as error:
+            self.members.refuse(request, Error.INVALID_REQUEST, str(error))
+            return
+        if self.changing is not None:
+            self.members.refuse(self.changing, Error.COORDINATOR_LOAD_IN_PROGRESS)
+        self.changing, self.topics = request, topics
+        self.members.tell(stimuli.SubscriptionWanted(self.connection, request, subscription))

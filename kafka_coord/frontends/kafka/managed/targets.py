@@ -1,0 +1,49 @@
+"""Reads groups' targets from ZooKeeper while members wait for their shares."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from kafka_coord.errors import MalformedValue
+from kafka_coord.model import Assignment, PartitionSet
+from kafka_coord.model import json_fields as fields
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Node, Store
+from kafka_coord.zk.watches import Watches
+
+log = logging.getLogger(__name__)
+
+Target = Mapping[str, PartitionSet]
+"""consumer → its share."""
+
+
+class Targets:
+    """Follows the targets of groups, on one thread. ``tell`` receives a group's target whenever it has changed."""
+
+    def __init__(self, store: Store, wake: Callable[[], None], tell: Callable[[str, Target], None]) -> None:
+        self._watches, self._tell = Watches(store, wake), tell
+        self._followed: set[str] = set()
+
+    def step(self, wanted: set[str]) -> None:
+        """Follows these groups, and no others. Raises :class:`StoreUnavailable`."""
+        for group in self._followed - wanted:
+            self._watches.drop(layout.assignment(group))
+        for group in wanted - self._followed:
+            self._watches.data(layout.assignment(group), partial(self._changed, group))
+        self._followed = wanted
+        self._watches.step()
+
+    def _changed(self, group: str, node: Node | None) -> None:
+        path = layout.assignment(group)
+        target: Target = {}
+        if node is not None:
+            try:
+                target = Assignment.from_json(fields.load(node.data, path), node.stat.version, path).members
+            except MalformedValue as error:
+                log.warning("cannot read the target of group=%s: %s", group, error)
+        self._tell(group, target)
+
+    def close(self) -> None:
+        self._watches.close()

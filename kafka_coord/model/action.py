@@ -1,0 +1,91 @@
+"""Operators' actions, which are recorded in the history of the group they concern."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kafka_coord.model import json_fields as fields
+
+MAX_ACTIONS = 100
+MAX_ACTIONS_BYTES = 50_000
+MAX_TEXT = 500
+MAX_CHANGE = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """An operator's action that took effect. ``kind`` is a request's type, or ``pause``, ``resume`` or ``settings``.
+
+    ``by`` is the user and host (``alice@host``); ``change`` is what changed, from what to what.
+    """
+
+    kind: str
+    by: str
+    at_ms: int
+    reason: str = ""
+    change: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """One line for the log: ``alice@kafka-1: reset-offsets (bug 17): flights 0: - → 0``."""
+        why = f" ({self.reason[:MAX_TEXT]})" if self.reason else ""
+        change = f": {self.change[:MAX_CHANGE]}" if self.change else ""
+        return " ".join(f"{self.by[:MAX_TEXT] or 'unknown'}: {self.kind[:MAX_TEXT]}{why}{change}".split())
+
+    @property
+    def logged(self) -> dict[str, str]:
+        """The structured fields of the log entry."""
+        return {
+            "event": "operator_action",
+            "action": self.kind[:MAX_TEXT],
+            "by": self.by[:MAX_TEXT],
+            "reason": self.reason[:MAX_TEXT],
+            "change": self.change[:MAX_CHANGE],
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind[:MAX_TEXT],
+            "by": self.by[:MAX_TEXT],
+            "at_ms": self.at_ms,
+            "reason": self.reason[:MAX_TEXT],
+            "change": self.change[:MAX_CHANGE],
+        }
+
+    @classmethod
+    def from_json(cls, value: fields.Json, where: str) -> Action:
+        return cls(
+            kind=fields.text(value, "kind", where),
+            by=fields.text(value, "by", where, ""),
+            at_ms=fields.number(value, "at_ms", where, 0),
+            reason=fields.text(value, "reason", where, ""),
+            change=fields.text(value, "change", where, ""),
+        )
+
+
+def actions_from_json(value: fields.Json, where: str) -> tuple[Action, ...]:
+    """Reads the actions in a history, oldest first. Earlier releases wrote none."""
+    return tuple(Action.from_json(one, where) for one in fields.objects(value, "actions", where))
+
+
+def encoded_actions(actions: Iterable[Action]) -> list[bytes]:
+    return [fields.dump(one.to_json()) for one in actions]
+
+
+def newest(encoded: Sequence[bytes]) -> list[bytes]:
+    """Returns the entries that a history keeps: the newest :data:`MAX_ACTIONS`, within :data:`MAX_ACTIONS_BYTES`."""
+    found: list[bytes] = []
+    size = 0
+    for one in reversed(encoded[-MAX_ACTIONS:]):
+        size += len(one)
+        if found and size > MAX_ACTIONS_BYTES:
+            break
+        found.append(one)
+    return found[::-1]
+
+
+def kept(actions: Sequence[Action]) -> tuple[Action, ...]:
+    """Like :func:`newest`, for entries that are not encoded."""
+    return tuple(actions[len(actions) - len(newest(encoded_actions(actions))) :])

@@ -1,0 +1,65 @@
+"""The history of the cluster: elections, and operators' actions that concern no single group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kafka_coord.model import json_fields as fields
+from kafka_coord.model.action import MAX_TEXT, Action, actions_from_json
+
+MAX_ELECTIONS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Election:
+    """One instance's time as coordinator. Times are ms since 1970. ``ended_ms`` is ``None`` during the term, and
+    ``why`` says why the term ended. An instance that lost its session cannot record its end, so its successor does."""
+
+    broker_id: int
+    host: str
+    epoch: int
+    elected_ms: int
+    ended_ms: int | None = None
+    why: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "brokerid": self.broker_id,
+            "host": self.host[:MAX_TEXT],
+            "epoch": self.epoch,
+            "elected_ms": self.elected_ms,
+            "ended_ms": self.ended_ms,
+            "why": self.why[:MAX_TEXT],
+        }
+
+    @classmethod
+    def from_json(cls, value: fields.Json, where: str) -> Election:
+        return cls(
+            broker_id=fields.number(value, "brokerid", where),
+            host=fields.text(value, "host", where, ""),
+            epoch=fields.number(value, "epoch", where),
+            elected_ms=fields.number(value, "elected_ms", where, 0),
+            ended_ms=fields.number(value, "ended_ms", where) if value.get("ended_ms") is not None else None,
+            why=fields.text(value, "why", where, ""),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterHistory:
+    """The value of ``/consumers/history``, with the oldest entries first."""
+
+    elections: tuple[Election, ...] = ()
+    actions: tuple[Action, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": fields.VERSION,
+            "elections": [one.to_json() for one in self.elections[-MAX_ELECTIONS:]],
+            "actions": [one.to_json() for one in self.actions],
+        }
+
+    @classmethod
+    def from_json(cls, value: fields.Json, where: str) -> ClusterHistory:
+        found = fields.objects(value, "elections", where)
+        return cls(tuple(Election.from_json(one, where) for one in found), actions_from_json(value, where))

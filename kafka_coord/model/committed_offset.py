@@ -1,0 +1,49 @@
+"""A committed offset with its details: the leader epoch and the client's metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from kafka_coord.errors import MalformedValue
+from kafka_coord.model import json_fields as fields
+from kafka_coord.model.partitions import TopicPartition
+
+
+class CommittedOffset(NamedTuple):
+    """A group's committed offset of one partition. ``leader_epoch`` is -1 if the client sent none. A named tuple saves
+    memory: a partition of the groups log may hold a million offsets."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    committed_at_ms: int = 0
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether the offset has no details."""
+        return self.leader_epoch < 0 and not self.metadata
+
+    def to_json(self) -> dict[str, Any]:
+        """Leaves out the time, which the znode itself has."""
+        value: dict[str, Any] = {"version": fields.VERSION, "offset": self.offset}
+        if self.leader_epoch >= 0:
+            value["leader_epoch"] = self.leader_epoch
+        if self.metadata:
+            value["metadata"] = self.metadata
+        return value
+
+    @classmethod
+    def from_json(cls, value: fields.Json, where: str) -> CommittedOffset:
+        """Raises :class:`MalformedValue`, also for values that do not fit into an answer to a client."""
+        epoch = fields.number(value, "leader_epoch", where, -1, at_least=-1)
+        if epoch >= 1 << 31:
+            raise MalformedValue(where, f"field 'leader_epoch' is {epoch}, not a 32-bit integer", "leader_epoch")
+        metadata = fields.text(value, "metadata", where, "")
+        if len(metadata.encode()) >= 1 << 15:
+            raise MalformedValue(where, f"field 'metadata' has {len(metadata)} characters", "metadata")
+        return cls(fields.number(value, "offset", where, at_least=0), epoch, metadata)
+
+
+OffsetDetails = Mapping[TopicPartition, CommittedOffset]
+"""Maps partitions to committed offsets with details."""

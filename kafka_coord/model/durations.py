@@ -1,0 +1,28 @@
+"""A histogram of durations, as Prometheus counts them. One thread writes it; any thread may read it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""The bounds range from a request answered from memory (ms) to a rebalance that waits for slow consumers (minutes)."""
+
+
+@dataclass(slots=True)
+class Durations:
+    """Each of ``buckets`` counts the durations up to one of :data:`BOUNDS_S` and above the bound before it; the last
+    one counts all longer durations. ``total_s`` is the sum of all durations."""
+
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_S) + 1))
+    total_s: float = 0.0
+
+    def add(self, took_s: float) -> None:
+        self.buckets[bisect_left(BOUNDS_S, took_s)] += 1
+        self.total_s += took_s
+
+    def cumulative(self) -> Iterator[tuple[str, int]]:
+        """Yields each upper bound with the number of durations up to it. The last bound is ``+Inf``."""
+        return zip((*map(str, BOUNDS_S), "+Inf"), accumulate(self.buckets), strict=True)

@@ -1,0 +1,72 @@
+"""Operators' actions on one group of either kind. The commands and the dashboard share them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kafka_coord.coordinator.plan.membership import membership_of
+from kafka_coord.errors import Timeout
+from kafka_coord.model import GroupKind, Pause, Request, RequestType
+from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.client_groups.changes import evict_members, require_members
+from kafka_coord.monitor.documents import answer_document, done_document
+from kafka_coord.monitor.groups import snapshot_of
+from kafka_coord.monitor.operate import pause_of, record
+from kafka_coord.monitor.requests import OnProgress, ask, submit
+from kafka_coord.monitor.snapshot import GroupSnapshot
+from kafka_coord.zk.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Acting:
+    """Who acts and why, for the history; how long to wait for each answer; and where to report progress."""
+
+    by: str
+    reason: str
+    timeout_s: float
+    on_progress: OnProgress
+
+
+def rebalance(store: Store, group: str, acting: Acting, paused_by: Callable[[Pause], str]) -> dict[str, Any]:
+    """Makes the coordinator decide a new target and returns the answer's document. Raises :class:`RequestRefused` and
+    :class:`Timeout`. While the group is paused, the request stays queued, so :class:`Timeout` comes immediately.
+    """
+    request = Request(RequestType.REBALANCE, group=group, reason=acting.reason, by=acting.by)
+    paused = pause_of(store, group)
+    if paused is not None:
+        name = submit(store, request)
+        raise Timeout(
+            f"{name} is pending until the group is resumed: group {group!r} is paused {paused_by(paused)}"
+            f". Withdraw it: kafka-coord coordinator withdraw {name}"
+        )
+    return answer_document(ask(store, request, acting.timeout_s, acting.on_progress))
+
+
+def evict(
+    instances: Instances, group: str, kind: GroupKind, consumers: Sequence[str], acting: Acting
+) -> list[dict[str, Any]]:
+    """Deletes the registrations and returns the answers' documents. Raises :class:`NotFound` if one of the consumers
+    is not a member (then nobody is evicted), :class:`RequestRefused`, :class:`Timeout` and :class:`BrokerError`.
+    """
+    store = instances.store
+    if kind is GroupKind.MANAGED:
+        _require_members(snapshot_of(store, group)[1], consumers)
+        requests = [Request(RequestType.EVICT, group, consumer, acting.reason, acting.by) for consumer in consumers]
+        return [answer_document(ask(store, one, acting.timeout_s, acting.on_progress)) for one in requests]
+    told = evict_members(instances, group, consumers, acting.timeout_s)
+    record(store, f"evict {', '.join(consumers)}", group, by=acting.by, reason=acting.reason)
+    return [done_document("evict", group, sentence) for sentence in told]
+
+
+def _require_members(snapshot: GroupSnapshot, consumers: Sequence[str]) -> None:
+    found = membership_of(snapshot.observation)
+    known = {
+        *found.live,
+        *found.in_grace,
+        *found.gone,
+        *found.any_registration_unreadable,
+        *found.any_ledger_unreadable,
+    }
+    require_members(snapshot.group, consumers, known)

@@ -1,0 +1,40 @@
+"""Lists the groups of both kinds, managed and client-assigned, with their lag."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.client_groups.groups import list_client_groups, with_lags, with_offsets
+from kafka_coord.monitor.cluster import Cluster
+from kafka_coord.monitor.groups import EndOffsets, GroupRow, OnOffsets, list_groups
+
+
+@dataclass(frozen=True, slots=True)
+class AllGroups:
+    """``rows`` are sorted by lag, the largest first, and by name. ``lag_note`` says why some lags are unknown, and
+    ``missing`` says which groups cannot be shown, and why."""
+
+    cluster: Cluster
+    rows: tuple[GroupRow, ...]
+    lag_note: str
+    missing: tuple[str, ...]
+
+
+def list_all_groups(
+    instances: Instances, end_offsets: EndOffsets | None = None, on_offsets: OnOffsets | None = None
+) -> AllGroups:
+    """Lists every group. With ``end_offsets``, adds the lags, asking the brokers once for each kind of group, and
+    passes each group's partitions to ``on_offsets``."""
+    cluster, managed, note = list_groups(instances.store, end_offsets, on_offsets)
+    clients = list_client_groups(instances)
+    rows = clients.rows
+    if end_offsets is not None:
+        found = with_offsets(instances, clients.groups)
+        rows, client_note = with_lags(found, cluster.topics, end_offsets, on_offsets)
+        note = note or client_note
+    return AllGroups(cluster, tuple(sorted((*managed, *rows), key=_largest_first)), note, clients.missing)
+
+
+def _largest_first(row: GroupRow) -> tuple[int, str, str]:
+    return -((row.lag.lag if row.lag is not None else None) or 0), row.group, row.kind

@@ -1,0 +1,135 @@
+// The page: which view an address means, what it follows, the search, and the state of the connection.
+import { h, show, to } from "./dom.js";
+import { follow, get, remember } from "./live.js";
+import * as views from "./views.js";
+
+const VIEWS = [
+  [/^$/, views.overview],
+  [/^groups$/, views.groups],
+  [/^groups\/([^/]+)$/, views.group],
+  [/^groups\/([^/]+)\/partitions\/([^/]+)\/([^/]+)$/, views.partition],
+  [/^groups\/([^/]+)\/consumers\/([^/]+)$/, views.consumer],
+  [/^cluster$/, views.cluster],
+];
+const CONNECTION = {
+  live: ["live", "up to date, changes appear by themselves"],
+  lost: ["no connection", "this instance does not answer; looking for another one"],
+  resting: ["resting", "hidden pages do not follow"],
+};
+
+const page = document.getElementById("page");
+const live = document.getElementById("live");
+let leave = () => {};
+
+function said(state) {
+  const [text, title] = CONNECTION[state];
+  live.textContent = text;
+  live.title = title;
+  live.className = state;
+}
+
+function go() {
+  leave();
+  const address = location.hash.replace(/^#\/?/, "");
+  const [pattern, view] = VIEWS.find(([one]) => one.test(address)) ?? VIEWS[0];
+  let names;
+  try {
+    names = (pattern.exec(address) ?? []).slice(1).map(decodeURIComponent);
+  } catch {
+    names = []; // not an address that this page made
+  }
+  const { title, paths, render } = view(...names);
+  document.title = `${title} · kafka-coord`;
+  for (const link of document.querySelectorAll("nav a")) {
+    const at = link.getAttribute("href").replace(/^#\/?/, "");
+    const here = at === address || (at && address.startsWith(`${at}/`));
+    if (here) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  page.replaceChildren(h("h1", null, title), h("p", { class: "soft" }, "Reading…"));
+  let known = {}, troubles = {}, planned = false;
+  const draw = () => {
+    planned = false;
+    const cluster = known["/cluster"] ?? known["/overview"];
+    if (cluster) remember(cluster.instances);
+    const wrong = Object.entries(troubles).map(([at, text]) =>
+      h("p", { class: "trouble", role: "alert" }, `${text}`, h("span", { class: "soft" }, ` (${at})`)));
+    show(page, [h("h1", null, title), wrong, render(known, draw)]);
+  };
+  const plan = (documents, wrong) => {
+    known = documents;
+    troubles = wrong;
+    if (!planned) requestAnimationFrame(draw);
+    planned = true;
+  };
+  const closed = follow(paths, plan, said);
+  const clockwork = setInterval(() => Object.keys(known).length && draw(), 5000); // for "3 min ago"
+  leave = () => {
+    closed();
+    clearInterval(clockwork);
+  };
+}
+
+addEventListener("hashchange", () => {
+  go();
+  scrollTo(0, 0);
+  page.focus({ preventScroll: true });
+});
+
+// --- search -------------------------------------------------------------------------------------------------------
+
+const field = document.getElementById("search");
+const hits = document.getElementById("hits");
+let asked = 0;
+
+function close() {
+  hits.hidden = true;
+  field.setAttribute("aria-expanded", "false");
+}
+
+async function search() {
+  const wanted = field.value.trim();
+  if (!wanted) return close();
+  const number = ++asked;
+  const found = await get(`/search?search=${encodeURIComponent(wanted)}`);
+  if (number !== asked || !found) return;
+  const links = [
+    ...found.groups.map((one) => [to(one, "groups", one), "group"]),
+    ...found.consumers.map((one) => [to(one.consumer, "groups", one.group, "consumers", one.consumer), `consumer of ${one.group}`]),
+    ...found.topics.map((one) => [to(one, "cluster"), "topic"]),
+  ];
+  hits.replaceChildren(...(links.length
+    ? links.map(([link, kind]) => h("li", { role: "option" }, link, h("span", { class: "soft" }, ` ${kind}`)))
+    : [h("li", { class: "soft" }, "nothing has this in its name")]));
+  hits.hidden = false;
+  field.setAttribute("aria-expanded", "true");
+}
+
+field.addEventListener("input", search);
+field.form.addEventListener("submit", (event) => {
+  event.preventDefault();
+  hits.querySelector("a")?.click();
+});
+hits.addEventListener("click", () => {
+  field.value = "";
+  close();
+});
+addEventListener("keydown", (event) => {
+  if (event.key === "/" && event.target.tagName !== "INPUT") {
+    event.preventDefault();
+    field.focus();
+  } else if (event.key === "Escape") {
+    close();
+    field.blur();
+  } else if (["ArrowDown", "ArrowUp"].includes(event.key) && !hits.hidden) {
+    const links = [...hits.querySelectorAll("a")];
+    const at = links.indexOf(document.activeElement) + (event.key === "ArrowDown" ? 1 : -1);
+    event.preventDefault();
+    (links[at] ?? field).focus();
+  }
+});
+addEventListener("click", (event) => {
+  if (!field.form.contains(event.target)) close();
+});
+
+go();

@@ -1,0 +1,204 @@
+// Two elements that draw what their `data` says: <time-chart> with uPlot, <owner-lanes> as a table of bars.
+import { clock, duration, h, short, show } from "./dom.js";
+
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const HEIGHT = 190;
+const FONT = "12px system-ui, sans-serif";
+
+/** 17:05, or 17:05:30 between full minutes; with the date where a day begins. */
+function timeOfDay(at, before) {
+  const found = new Date(at);
+  const time = found.toLocaleTimeString("en-GB").replace(/:00$/, "");
+  return before && new Date(before).getDate() !== found.getDate() ? found.toLocaleDateString("en-CA") : time;
+}
+
+/** data: {label, x: [s], series: [{name, values, colour, fill}], kind: "line" | "bars" | "steps", from, marks: [{at, text}]} */
+class TimeChart extends HTMLElement {
+  #plot = null;
+  #data = null;
+  #size = new ResizeObserver(() => this.#plot?.setSize({ width: this.clientWidth, height: HEIGHT }));
+  #dark = matchMedia("(prefers-color-scheme: dark)");
+  #again = () => this.#draw(true);
+
+  connectedCallback() {
+    this.setAttribute("role", "img");
+    this.#size.observe(this);
+    this.#dark.addEventListener("change", this.#again);
+    this.#draw(true);
+  }
+  disconnectedCallback() {
+    this.#size.disconnect();
+    this.#dark.removeEventListener("change", this.#again);
+    this.#plot?.destroy();
+    this.#plot = null;
+  }
+  get data() {
+    return this.#data;
+  }
+  set data(data) {
+    const before = this.#data;
+    this.#data = data;
+    this.setAttribute("aria-label", data.label);
+    if (this.isConnected) this.#draw(before?.series.length !== data.series.length || before.x.length < 3);
+  }
+
+  #draw(anew) {
+    if (!this.#data) return;
+    const { x, series } = this.#data;
+    const values = [x, ...series.map((one) => one.values)];
+    if (this.#plot && !anew) return this.#plot.setData(values);
+    this.#plot?.destroy();
+    this.#plot = new uPlot(this.#options(), values, this);
+  }
+
+  #options() {
+    const { kind, series, x } = this.#data;
+    const paths = { bars: uPlot.paths.bars({ size: [0.8, 24] }), steps: uPlot.paths.stepped({ align: 1 }) }[kind];
+    const axis = {
+      stroke: colour("--soft"), grid: { stroke: colour("--faint"), width: 1 }, ticks: { show: false }, size: 26, font: FONT,
+    };
+    const times = (_, found) => found.map((at, n) => timeOfDay(at * 1000, found[n - 1] * 1000));
+    const range = (_, __, most) => [0, Math.max(1, most * 1.1)];
+    return {
+      width: this.clientWidth,
+      height: HEIGHT,
+      padding: [8, 22, 0, 0],
+      cursor: { points: { size: 7 }, drag: { x: false } },
+      legend: { show: series.length > 1 || kind !== "bars" },
+      scales: { x: { time: true, range: () => this.#extent() }, y: { range } },
+      axes: [{ ...axis, space: 76, values: times }, { ...axis, size: 58, values: (_, found) => found.map((v) => (v % 1 ? "" : short(v))) }],
+      hooks: { draw: [(plot) => this.#marks(plot)] },
+      series: [
+        { label: "time", value: (_, v) => (v === null ? "–" : clock(v * 1000)) },
+        ...series.map((one) => ({
+          label: one.name,
+          stroke: colour(one.colour),
+          fill: one.fill || kind === "bars" ? `${colour(one.colour)}30` : undefined,
+          width: 1.8,
+          points: { show: x.length < 3, size: 6 },
+          paths,
+          value: (_, v) => (v === null ? "–" : short(v)),
+        })),
+      ],
+    };
+  }
+
+  #extent() {
+    const { x, from } = this.#data;
+    const last = Math.max(Date.now() / 1000, x.at(-1) ?? 0);
+    return [Math.min(from ?? x[0] ?? last, last - 60), last];
+  }
+
+  /** A dashed line at each moment that the chart should explain. */
+  #marks(plot) {
+    const { ctx, bbox } = plot;
+    ctx.save();
+    ctx.strokeStyle = colour("--soft");
+    ctx.setLineDash([3, 4]);
+    for (const { at } of this.#data.marks ?? []) {
+      const x = Math.round(plot.valToPos(at, "x", true));
+      if (x < bbox.left || x > bbox.left + bbox.width) continue;
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+    }
+    ctx.restore();
+  }
+}
+
+const RANGES = [["5 min", 300e3], ["30 min", 1800e3], ["3 h", 10800e3], ["all", Infinity]];
+
+/** data: {lanes: [{label, href, spans: [[who, from, to]]}], who: [names], since, marks: [{at, text, bad}], linked(who)} */
+class OwnerLanes extends HTMLElement {
+  #data = null;
+  #range = null;
+  #timer = null;
+
+  connectedCallback() {
+    this.#draw();
+  }
+  disconnectedCallback() {
+    clearTimeout(this.#timer);
+  }
+  get data() {
+    return this.#data;
+  }
+  set data(data) {
+    this.#data = data;
+    if (this.isConnected) this.#draw();
+  }
+
+  #draw() {
+    clearTimeout(this.#timer);
+    if (!this.#data) return;
+    const now = Date.now();
+    const { lanes, marks, since, who } = this.#data;
+    const begins = lanes.flatMap((lane) => lane.spans.map((span) => span[1] ?? since));
+    const earliest = Math.min(now - 60e3, ...begins, ...marks.map((mark) => mark.at));
+    // without a choice: as far back as the last twelve rebalances
+    const recent = Math.min(now - 60e3, ...marks.slice(-12).map((mark) => mark.at - 10e3));
+    const from = this.#range === null ? Math.max(earliest, recent) : Math.max(earliest, now - this.#range);
+    const share = (at) => (100 * (Math.min(now, Math.max(from, at)) - from)) / (now - from);
+    const there = new Set(lanes.flatMap((lane) => lane.spans.map(([name]) => name)));
+    const colours = new Map(who.map((name, at) => [name, `c${at % 8}`]));
+    show(this, [
+      h("div", { class: "ranges", role: "group", "aria-label": "Time shown" },
+        RANGES.map(([name, range]) =>
+          h("button", { type: "button", "aria-pressed": String(this.#range === range), onclick: () => this.#choose(range) }, name))),
+      h("ul", { class: "legend" }, who.filter((name) => there.has(name)).map((name) =>
+        h("li", null, h("i", { class: colours.get(name) }), h("a", { href: this.#data.linked(name) }, name)))),
+      h("div", { class: "scrolled", tabindex: "0", role: "group", "aria-label": "Owners by partition" }, h("div", { class: "lanes" },
+        lanes.map((lane) => this.#lane(lane, from, now, since, share, colours)),
+        this.#axis(from, now, share),
+        h("div", { class: "over", "aria-hidden": "true" }, marks.filter((mark) => mark.at >= from).map((mark) =>
+          this.#placed(h("i", { class: mark.bad ? "mark bad" : "mark", title: `${clock(mark.at)}: ${mark.text}` }), share(mark.at)))))),
+    ]);
+    this.#place();
+    this.#timer = setTimeout(() => this.#draw(), Math.max(1000, (now - from) / 300));
+  }
+
+  #choose(range) {
+    this.#range = range;
+    this.#draw();
+  }
+
+  #lane(lane, from, now, since, share, colours) {
+    const shown = lane.spans.filter(([, , end]) => (end ?? now) >= from);
+    const told = shown.map(([name, start, end]) => `${name} from ${clock(start ?? since)} to ${end ? clock(end) : "now"}`);
+    return h("div", { class: "lane" },
+      h("a", { class: "name", href: lane.href }, lane.label),
+      h("div", { class: "track", role: "img", "aria-label": told.join(", ") || "nobody" },
+        shown.map(([name, start, end], at) => {
+          const left = share(start ?? since);
+          const length = duration((end ?? now) - (start ?? since));
+          const text = `${lane.label}: ${told[at]} (${start ? "" : "at least "}${length})`;
+          return this.#placed(h("i", { class: `bar ${colours.get(name) ?? "c-none"}`, title: text }, name), left, share(end ?? now) - left);
+        })));
+  }
+
+  #axis(from, now, share) {
+    const steps = [10, 30, 60, 300, 600, 1800, 3600, 10800, 43200, 86400, 604800].map((s) => s * 1000);
+    const step = steps.find((one) => (now - from) / one <= 8) ?? steps.at(-1);
+    const ticks = [];
+    for (let at = Math.ceil(from / step) * step; at < now; at += step) ticks.push(at);
+    return h("div", { class: "lane axis", "aria-hidden": "true" }, h("span", { class: "name" }),
+      h("div", { class: "track" }, ticks.map((at) => this.#placed(h("span", { class: "tick" }, timeOfDay(at, at - step)), share(at)))));
+  }
+
+  /** Notes a place as attributes; the policy of the page allows no style attributes. */
+  #placed(element, left, width) {
+    element.setAttribute("data-left", left.toFixed(3));
+    if (width !== undefined) element.setAttribute("data-width", Math.max(0.15, width).toFixed(3));
+    return element;
+  }
+  #place() {
+    for (const element of this.querySelectorAll("[data-left]")) {
+      element.style.left = `${element.dataset.left}%`;
+      element.style.width = element.dataset.width ? `${element.dataset.width}%` : "";
+    }
+  }
+}
+
+customElements.define("time-chart", TimeChart);
+customElements.define("owner-lanes", OwnerLanes);

@@ -1,0 +1,119 @@
+// Builds elements from values, never from markup: whatever a name contains, it stays text.
+
+/** An element. A key with an upper-case letter or of PROPERTIES is set as a property, the others as attributes. */
+export function h(name, attributes, ...children) {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key === "data" || key.startsWith("on")) element[key] = value;
+    else element.setAttribute(key, value === true ? "" : value);
+  }
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+/** Makes the children of `parent` equal to `wanted`, and keeps what is equal: focus, selection and scrolling stay. */
+export function show(parent, wanted) {
+  const nodes = wanted.flat(Infinity).filter((one) => one !== null && one !== undefined && one !== false);
+  nodes.forEach((node, at) => {
+    const old = parent.childNodes[at];
+    const made = typeof node === "string" || typeof node === "number" ? document.createTextNode(node) : node;
+    if (!old) parent.append(made);
+    else if (!morph(old, made)) old.replaceWith(made);
+  });
+  while (parent.childNodes.length > nodes.length) parent.lastChild.remove();
+}
+
+/** Makes `old` equal to `made` if they are of the same kind. Custom elements draw their own content from `data`. */
+function morph(old, made) {
+  if (old.nodeType !== made.nodeType || old.nodeName !== made.nodeName) return false;
+  if (old.nodeType !== Node.ELEMENT_NODE) {
+    if (old.nodeValue !== made.nodeValue) old.nodeValue = made.nodeValue;
+    return true;
+  }
+  if (old.getAttribute("id") !== made.getAttribute("id")) return false;
+  if (old.nodeName.includes("-")) {
+    old.data = made.data;
+    return true;
+  }
+  for (const { name } of [...old.attributes]) {
+    if (!made.hasAttribute(name) && !(old.nodeName === "DETAILS" && name === "open")) old.removeAttribute(name);
+  }
+  for (const { name, value } of made.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  old.onclick = made.onclick;
+  old.oninput = made.oninput;
+  show(old, [...made.childNodes]);
+  return true;
+}
+
+/** A table that scrolls where it is too wide. `columns` are [title, of(row), class]. */
+export function table(caption, columns, rows, empty = "none") {
+  if (!rows.length) return h("p", { class: "soft" }, empty);
+  const cells = (row) => columns.map(([title, of, kind]) =>
+    h("td", { class: kind }, of(row) ?? (title ? h("span", { class: "soft" }, "–") : "")));
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    h("table", null,
+      h("thead", null, h("tr", null, columns.map(([title, , kind]) => h("th", { scope: "col", class: kind }, title)))),
+      h("tbody", null, rows.map((row) => h("tr", null, cells(row))))));
+}
+
+export const section = (title, ...content) =>
+  h("section", { "aria-label": title }, h("h2", null, title), ...content);
+
+export const badge = (text, kind) => h("span", { class: `badge ${kind}` }, text);
+
+export const figure = (value, name, kind = "") =>
+  h("div", { class: `figure ${kind}` }, h("b", null, value), h("span", null, name));
+
+/** "group" for one, "groups" for any other number. */
+export const plural = (value, noun) => (value === 1 ? noun : `${noun}s`);
+
+export const count = (value) => value === null || value === undefined ? null : value.toLocaleString("en");
+
+/** 1.2 k, 3.4 M */
+export function short(value) {
+  if (value === null || value === undefined) return "unknown";
+  const [unit, size] = [["G", 1e9], ["M", 1e6], ["k", 1e3]].find(([, least]) => value >= 10 * least) ?? ["", 1];
+  return unit ? `${(value / size).toFixed(value / size < 100 ? 1 : 0)} ${unit}` : count(value);
+}
+
+/** 850 ms, 4.2 s, 3 min 20 s, 2 h 5 min, 3 d 4 h */
+export function duration(ms, digits = 1) {
+  if (ms === null || ms === undefined) return null;
+  if (ms < 1000 && digits) return `${Math.round(ms)} ms`;
+  if (ms < 60_000) return `${digits ? (ms / 1000).toFixed(digits) : Math.floor(ms / 1000)} s`;
+  const minutes = Math.floor(ms / 60_000);
+  if (minutes < 60) return `${minutes} min ${Math.floor(ms / 1000) % 60} s`;
+  const hours = Math.floor(minutes / 60);
+  return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
+}
+
+const sameDay = (one, other) => one.toDateString() === other.toDateString();
+
+/** The time of day, with the date unless it is today. */
+export function clock(ms) {
+  const at = new Date(ms);
+  const time = at.toLocaleTimeString("en-GB");
+  return sameDay(at, new Date()) ? time : `${at.toLocaleDateString("en-CA")} ${time}`;
+}
+
+/** A moment (ISO 8601) and how long ago it is. */
+export function ago(iso) {
+  if (!iso) return null;
+  const ms = Date.parse(iso);
+  return h("time", { datetime: iso, title: iso }, `${duration(Math.max(0, Date.now() - ms), 0)} ago`);
+}
+
+/** A link within the dashboard; its parts are escaped. */
+export const to = (text, ...parts) => h("a", { href: path(...parts) }, text);
+export const path = (...parts) => `#/${parts.map(encodeURIComponent).join("/")}`;
+
+/** "flights 0-3,7, routes 1" of {"flights": "0-3,7", "routes": "1"} */
+export const partitions = (found) =>
+  Object.entries(found ?? {}).map(([topic, numbers]) => `${topic} ${numbers}`).join(", ") || null;
+
+export const STATE = { Stable: "good", Rebalancing: "busy", Paused: "warn", Empty: "none", Dead: "bad" };
+export const VERDICT = {
+  "keeping up": "good", behind: "warn", rewound: "warn", stalled: "bad", stopped: "bad", unknown: "none",
+};
+export const SEVERITY = { error: "bad", warning: "warn", info: "none", ok: "good" };

@@ -1,0 +1,408 @@
+// The views: what each follows, and what it shows of the documents.
+import { actions } from "./actions.js";
+import "./charts.js";
+import {
+  SEVERITY, STATE, VERDICT, ago, badge, clock, count, duration, figure, h, partitions, path, plural, section, short, table, to,
+} from "./dom.js";
+
+const api = (...parts) => `/${parts.map(encodeURIComponent).join("/")}`;
+const state = (name) => badge(name, STATE[name] ?? "none");
+const verdictOf = (name, since = null) => [
+  badge(name, VERDICT[name] ?? "none"), since && h("span", { class: "soft" }, " for ", duration(age(since), 0))];
+const age = (iso) => (iso ? Date.now() - Date.parse(iso) : null);
+
+/** `host, pid` of the elected instance, and how long it has been elected. */
+function elected(found) {
+  if (found.undecided) return figure("nobody", found.undecided, "bad");
+  const one = found.instances.find((instance) => instance.elected);
+  const host = one?.host ? ` on ${one.host}` : "";
+  return figure(`broker ${found.coordinator}`, `coordinates${host}, for ${duration(age(found.since), 0)}`);
+}
+
+/** The epoch, and whether it changed suspiciously often. */
+function epoch(found, history) {
+  const recent = (history?.elections ?? []).filter((one) => age(one.elected) < 3600e3).length;
+  const often = recent > 3;
+  return figure(count(found.epoch) ?? "–", often ? `epoch: ${recent} elections in the last hour` : "epoch", often ? "warn" : "");
+}
+
+const paused = (pause) => pause && h("p", { class: "trouble", role: "alert" },
+  h("b", null, pause.everywhere === false ? "Paused" : "All groups are paused"),
+  ` by ${pause.by || "unknown"}`, pause.since && [" since ", ago(pause.since)], pause.reason && `: ${pause.reason}`);
+
+const ALL = ["error", "warning", "info", "ok"];
+
+const findings = (found, least = ["error", "warning"], here = null) => {
+  if (!found) return h("p", { class: "soft" }, "The doctor is looking…");
+  const shown = found.filter((one) => least.includes(one.severity) || one.check === "pauses")
+    .sort((one, other) => ALL.indexOf(one.severity) - ALL.indexOf(other.severity));
+  if (!shown.length) return h("p", { class: "soft" }, "The doctor found nothing that needs attention.");
+  return h("ul", { class: "findings" }, shown.map((one) => h("li", null,
+    badge(one.severity, SEVERITY[one.severity]), " ", h("span", null, one.what),
+    one.group && one.group !== here && [" ", to("see the group", "groups", one.group)],
+    one.todo && h("div", { class: "todo" }, "→ ", one.todo))));
+};
+
+/** What the doctor finds about a group; nothing if it finds nothing. */
+const attention = (name, known, about = () => true) => {
+  const [cluster, mine] = [known["/cluster"], known[api("groups", name, "findings")]?.filter(about)];
+  return [
+    cluster?.undecided && h("p", { class: "trouble", role: "alert" }, h("b", null, "Nobody decides anything"),
+      `: ${cluster.undecided}. `, to("The overview has the remedy.")),
+    mine?.length > 0 && section("Needs attention", findings(mine, ALL, name)),
+  ];
+};
+
+const groupColumns = [
+  ["Group", (row) => to(row.group, "groups", row.group)],
+  ["State", (row) => state(row.state)],
+  ["Generation", (row) => count(row.generation), "number"],
+  ["Members", (row) => count(row.members), "number"],
+  ["Partitions", (row) => count(row.partitions), "number"],
+  ["Lag", (row) => (row.lag === undefined ? null : short(row.lag)), "number"],
+  ["Pending", (row) => count(row.pending) || null, "number"],
+  ["Unreadable", (row) => count(row.unreadable) || null, "number"],
+  ["Kind", (row) => row.kind],
+  ["Assignor", (row) => row.assignor],
+];
+
+const laggingColumns = [
+  ...groupColumns.slice(0, 2), ["Trend", (row) => verdictOf(row.verdict)], ...groupColumns.slice(2)];
+
+const instanceColumns = [
+  ["Broker", (row) => row.broker_id],
+  ["", (row) => (row.elected ? badge("elected", "good") : null)],
+  ["Host", (row) => row.host],
+  ["Pid", (row) => row.pid, "number"],
+  ["Release", (row) => row.release],
+  ["Up", (row) => duration(age(row.started), 0)],
+  ["Broker is up", (row) => (row.broker_up ? "yes" : badge("no", "bad"))],
+  ["Addresses", (row) => Object.entries(row.endpoints).map(([name, at]) => `${name} ${at}`).join(", ") || null],
+];
+
+const actionColumns = [
+  ["When", (row) => ago(row.at)],
+  ["Who", (row) => row.by],
+  ["Did", (row) => row.action],
+  ["Why", (row) => row.reason],
+  ["Change", (row) => row.change, "text"],
+];
+
+const electionsChart = (history) => {
+  const elections = history.elections.filter((one) => one.elected);
+  if (!elections.length) return null;
+  const x = elections.map((one) => Date.parse(one.elected) / 1000);
+  const values = elections.map((one) => one.epoch);
+  return h("time-chart", { data: {
+    label: `Epochs over time; the last one is ${values.at(-1)}`,
+    kind: "steps",
+    x: [...x, Date.now() / 1000],
+    series: [{ name: "epoch", values: [...values, values.at(-1)], colour: "--c3" }],
+  } });
+};
+
+export function overview() {
+  return {
+    title: "Overview",
+    paths: ["/overview", "/cluster/findings", "/cluster/history"],
+    render(known) {
+      const found = known["/overview"];
+      if (!found) return h("p", { class: "soft" }, "Reading…");
+      const worst = found.lagging[0];
+      const total = found.rebalances.reduce((sum, [, many]) => sum + many, 0);
+      const history = known["/cluster/history"];
+      return [
+        paused(found.paused),
+        h("div", { class: "figures" },
+          elected(found),
+          epoch(found, history),
+          figure(count(found.groups), plural(found.groups, "group")),
+          Object.entries(found.states).map(([name, many]) => figure(count(many), name, STATE[name])),
+          figure(worst ? short(worst.lag) : found.lag_unmeasured ? "…" : "0",
+            worst ? ["worst lag, of ", to(worst.group, "groups", worst.group)] : "worst lag known"),
+          figure(count(total), `${plural(total, "rebalance")} in the last hour`)),
+        found.groups_unread > 0 && h("p", { class: "soft" }, `still to be read: ${count(found.groups_unread)} ${plural(found.groups_unread, "group")}`),
+        section("Needs attention", findings(known["/cluster/findings"])),
+        found.troubled_count > 0 && section(`Groups not at rest: ${count(found.troubled_count)}`,
+          table("Groups not at rest", groupColumns, found.troubled)),
+        found.lagging.length > 0 && section("Furthest behind", table("Furthest behind", laggingColumns, found.lagging),
+          h("p", { class: "soft" }, "Measured group by group; the oldest value is of ", ago(found.lag_since), ".")),
+        h("div", { class: "pair" }, section("Rebalances per minute", h("time-chart", { data: {
+          label: `Rebalances per minute: ${total} in the last hour`,
+          kind: "bars",
+          x: found.rebalances.map(([at]) => at / 1000),
+          series: [{ name: "rebalances", values: found.rebalances.map(([, many]) => many || null), colour: "--c0" }],
+        } })), history && section("Epochs", electionsChart(history))),
+        section("Instances", table("Instances", instanceColumns, found.instances)),
+        found.missing.map((text) => h("p", { class: "soft" }, text)),
+      ];
+    },
+  };
+}
+
+let wanted = { search: "", state: "" };
+
+export function groups() {
+  const query = new URLSearchParams(Object.entries(wanted).filter(([, value]) => value)).toString();
+  const here = query ? `/groups?${query}` : "/groups";
+  const again = (change) => {
+    wanted = { ...wanted, ...change };
+    dispatchEvent(new HashChangeEvent("hashchange"));
+  };
+  return {
+    title: "Groups",
+    paths: [here, "/cluster"],
+    render(known) {
+      const found = known[here];
+      return [
+        paused(known["/cluster"]?.paused),
+        h("div", { class: "ranges", role: "group", "aria-label": "State" },
+          ["", ...Object.keys(STATE)].map((name) =>
+            h("button", { type: "button", "aria-pressed": String(wanted.state === name), onclick: () => again({ state: name }) }, name || "All"))),
+        section("Groups", found ? table("Groups", groupColumns, found, "no such group") : "Reading…",
+          found?.length === 100 && h("p", { class: "soft" }, "These are the first 100; search for others above.")),
+      ];
+    },
+  };
+}
+
+const marksOf = (history) => (history ?? []).filter((one) => one.decided_at).map((one) => ({
+  at: Date.parse(one.decided_at),
+  text: `generation ${one.generation}: ${one.reason}`,
+  bad: one.causes.some((cause) => cause === "member-evicted" || cause === "member-left"),
+}));
+
+const consumersOf = (found, timeline) => [...new Set([
+  ...found.members.map((one) => one.consumer),
+  ...(timeline?.partitions ?? []).flatMap((one) => one.spans.map(([name]) => name)),
+])].sort();
+
+const lanes = (group, found, timeline, history, only = () => true) => timeline && h("owner-lanes", { data: {
+  lanes: timeline.partitions.map((one) => ({
+    label: `${one.topic} ${one.partition}`,
+    href: path("groups", group, "partitions", one.topic, one.partition),
+    spans: one.spans.filter(only),
+  })).filter((one) => one.spans.length),
+  who: consumersOf(found, timeline),
+  since: Date.parse(timeline.since),
+  marks: marksOf(history),
+  linked: (name) => path("groups", group, "consumers", name),
+} });
+
+const lagChart = (lag, marks) => {
+  const last = lag.samples.at(-1);
+  return h("time-chart", { data: {
+    label: `Lag of ${lag.group}: ${last ? short(last[1]) : "unknown"} records`,
+    kind: "line",
+    x: lag.samples.map(([at]) => at / 1000),
+    series: [{ name: "records behind", values: lag.samples.map(([, value]) => value), colour: "--c0", fill: true }],
+    marks: marks.map((mark) => ({ at: mark.at / 1000 })),
+  } });
+};
+
+const memberColumns = (group) => [
+  ["Consumer", (row) => to(row.consumer, "groups", group, "consumers", row.consumer)],
+  ["", (row) => (row.registered ? null : badge("gone", "bad"))],
+  ["Owns", (row) => partitions(row.owned), "text"],
+  ["Stops", (row) => partitions(row.stopping)],
+  ["Pending", (row) => row.pending.map((one) => h("div", null, `${one.type} ${partitions(one.partitions) ?? ""}, `, ago(one.since)))],
+  ["Channel", (row) => row.channel],
+  ["Host", (row) => row.address ?? row.host],
+  ["Rack", (row) => row.rack],
+  ["Client", (row) => [row.client, row.software].filter(Boolean).join(", ") || null],
+  ["Heard", (row) => (row.heard_ms_ago === null ? null : `${duration(row.heard_ms_ago)} ago`)],
+  ["Since", (row) => ago(row.since)],
+];
+
+const moves = (one) => Object.entries(one.moves).map(([name, move]) =>
+  h("li", null, h("b", null, name), move.gained && ` gains ${move.gained}`, move.lost && ` loses ${move.lost}`));
+
+const decisionColumns = [
+  ["Gen.", (row) => row.generation],
+  ["Decided", (row) => ago(row.decided_at)],
+  ["Cause", (row) => h("details", null, h("summary", null, row.reason || row.causes.join(", ")), h("ul", null, moves(row))), "text"],
+  ["Moved", (row) => count(row.moved), "number"],
+  ["Stopped after", (row) => duration(row.stopped_ms), "number"],
+  ["Settled after", (row) => duration(row.settled_ms), "number"],
+  ["Members", (row) => row.members, "number"],
+  ["Assignor", (row) => row.assignor],
+  ["Epoch", (row) => row.epoch, "number"],
+];
+
+const newestFirst = (rows) => [...(rows ?? [])].reverse();
+
+export function group(name) {
+  const [here, of] = [api("groups", name), (part) => api("groups", name, part)];
+  return {
+    title: name,
+    paths: [here, of("findings"), of("history"), of("actions"), of("timeline"), of("lag"), "/cluster"],
+    render(known) {
+      const found = known[here];
+      if (!found) return h("p", { class: "soft" }, "Reading…");
+      const [history, lag, timeline] = [known[of("history")], known[of("lag")], known[of("timeline")]];
+      const trends = new Map((lag?.partitions ?? []).map((one) => [`${one.topic} ${one.partition}`, one]));
+      const most = Math.max(1, ...found.offsets.map((one) => one.lag ?? 0));
+      const oldest = Math.max(0, ...found.members.flatMap((one) => one.pending.map((command) => age(command.since))));
+      const last = history?.at(-1);
+      const nobody = found.offsets.filter((one) => one.owner === null).length;
+      return [
+        h("p", { class: "lead" }, state(found.state), " ", lag && badge(lag.verdict === "unknown" ? "lag unknown" : lag.verdict, VERDICT[lag.verdict]), " ", h("span", null, found.status)),
+        paused(found.paused),
+        attention(name, known),
+        actions(name, found),
+        found.requests.length > 0 && h("p", { class: "trouble" }, "Waits: ", found.requests.map((one) =>
+          h("span", null, `${one.type} by ${one.by ?? "unknown"}, `, ago(one.since), one.reason && ` (${one.reason})`, " "))),
+        h("div", { class: "figures" },
+          figure(count(found.generation) ?? "–", last ? ["generation, ", ago(last.decided_at)] : "generation"),
+          figure(count(found.member_count), plural(found.member_count, "member")),
+          figure(count(found.offsets.length), `${plural(found.offsets.length, "partition")}${nobody ? `, ${nobody} without an owner` : ""}`, nobody && found.member_count ? "bad" : ""),
+          figure(short(found.lag), found.lag_unknown ? `records behind, unknown of ${found.lag_unknown} partitions` : "records behind"),
+          figure(short(found.worst_lag), "behind in the worst partition"),
+          figure(count(found.pending), `pending ${plural(found.pending, "command")}${found.pending ? `, the oldest for ${duration(oldest, 0)}` : ""}`, found.pending ? "warn" : "")),
+        section("Who owned which partition when", timeline && !timeline.partitions.length
+          ? h("p", { class: "soft" }, "No partition has an owner, and no earlier owner is recorded.") : lanes(name, found, timeline, history),
+          timeline?.left_out > 0 && h("p", { class: "soft" }, `${timeline.left_out} more partitions are left out.`)),
+        lag && section("Lag", lagChart(lag, marksOf(history)),
+          h("p", { class: "soft" }, lag.note ?? "Sampled every 5 s while a page is open, and by the lag metrics. A dashed line is a rebalance.")),
+        section("Partitions", table("Partitions", [
+          ["Partition", (row) => to(`${row.topic} ${row.partition}`, "groups", name, "partitions", row.topic, String(row.partition)), "name"],
+          ["Owner", (row) => (row.owner === null ? badge("nobody", "bad") : to(row.owner, "groups", name, "consumers", row.owner))],
+          ["", (row) => (row.holding === "stopping" ? badge("stopping", "busy") : null)],
+          ["Committed", (row) => count(row.committed_offset), "number"],
+          ["End", (row) => count(row.end_offset), "number"],
+          ["Lag", (row) => row.lag === null ? null : [row.lag > 0 && h("meter", { min: 0, max: most, value: row.lag, "aria-hidden": "true" }), short(row.lag)], "number lag"],
+          ["Trend", (row) => {
+            const trend = trends.get(`${row.topic} ${row.partition}`);
+            return verdictOf(trend?.verdict ?? "unknown", trend?.since);
+          }],
+          ["Last commit", (row) => ago(row.committed_at)],
+        ], found.offsets)),
+        section("Members", table("Members", memberColumns(name), found.members, "no members")),
+        section("Rebalances", table("Rebalances", decisionColumns, newestFirst(history),
+          found.kind === "managed" ? "none recorded" : `The groups log has them: kafka-coord groups history ${name}`)),
+        section("What operators did", table("What operators did", actionColumns, newestFirst(known[of("actions")]), "nothing recorded")),
+        found.unreadable.length > 0 && section("Unreadable", table("Unreadable", [
+          ["Znode", (row) => row.path], ["Why", (row) => row.reason]], found.unreadable)),
+        section("Settings", h("p", { class: "soft" }, [
+          `${found.kind}, assignor ${found.assignor}`,
+          found.rebalance_timeout_ms && `rebalance timeout ${duration(found.rebalance_timeout_ms)}`,
+          found.offsets_retention_ms && `offsets kept for ${duration(found.offsets_retention_ms)}`,
+          found.coordinator !== null && `coordinated by broker ${found.coordinator}`,
+        ].filter(Boolean).join("; "))),
+      ];
+    },
+  };
+}
+
+export function partition(name, topic, number) {
+  const here = api("groups", name, "partitions", topic, number);
+  const history = api("groups", name, "history");
+  return {
+    title: `${topic} ${number} of ${name}`,
+    paths: [here, history, api("groups", name, "findings"), "/cluster"],
+    render(known) {
+      const found = known[here];
+      if (!found) return h("p", { class: "soft" }, "Reading…");
+      const x = found.samples.map(([at]) => at / 1000);
+      const moved = (known[history] ?? []).filter((one) =>
+        Object.values(one.moves).some((move) => within(move, topic, Number(number))));
+      const chart = (title, at, colour) => h("time-chart", { data: {
+        label: title, kind: "line", x, marks: moved.map((one) => ({ at: Date.parse(one.decided_at) / 1000 })),
+        series: [{ name: title, values: found.samples.map((one) => one[at]), colour, fill: at === 2 }],
+      } });
+      return [
+        h("p", { class: "lead" }, verdictOf(found.verdict, found.since), " of group ", to(name, "groups", name), ", owner ",
+          found.owner === null ? badge("nobody", "bad") : to(found.owner, "groups", name, "consumers", found.owner)),
+        attention(name, known),
+        h("div", { class: "figures" },
+          figure(count(found.committed_offset) ?? "none",
+            found.committed_at ? ["committed offset, ", ago(found.committed_at)] : "committed offset"),
+          figure(count(found.end_offset) ?? "unknown", "end offset"),
+          figure(short(found.lag), "records behind")),
+        section("Owners", h("owner-lanes", { data: {
+          lanes: [{ label: `${topic} ${number}`, href: path("groups", name), spans: found.spans }],
+          who: [...new Set(found.spans.map(([who]) => who))].sort(),
+          since: Math.min(Date.now(), ...found.spans.map((span) => span[1] ?? Date.now())),
+          marks: marksOf(moved),
+          linked: (who) => path("groups", name, "consumers", who),
+        } })),
+        section("Records behind", chart("records behind", 2, "--c0")),
+        section("Committed offset", chart("committed offset", 1, "--c2")),
+        section("Rebalances that moved it", table("Rebalances that moved it", decisionColumns, newestFirst(moved), "none recorded")),
+      ];
+    },
+  };
+}
+
+/** Whether "flights[0-3,7] routes[1]" has this partition. */
+const within = (move, topic, number) => [move.gained, move.lost].some((text) =>
+  (text ?? "").split(" ").some((part) => part.startsWith(`${topic}[`) &&
+    part.slice(topic.length + 1, -1).split(",").some((range) => {
+      const [first, last = first] = range.split("-").map(Number);
+      return first <= number && number <= last;
+    })));
+
+export function consumer(name, who) {
+  const [here, of] = [api("groups", name), (part) => api("groups", name, part)];
+  return {
+    title: who,
+    paths: [here, of("findings"), of("history"), of("timeline"), "/cluster"],
+    render(known) {
+      const found = known[here];
+      if (!found) return h("p", { class: "soft" }, "Reading…");
+      const member = found.members.find((one) => one.consumer === who);
+      const history = known[of("history")];
+      const about = (history ?? []).filter((one) => who in one.moves || one.reason.split(/[ ,]/).includes(who));
+      const behind = found.offsets.filter((one) => one.owner === who).map((one) => one.lag);
+      return [
+        h("p", { class: "lead" }, "Consumer of ", to(name, "groups", name), " ",
+          member?.registered ? badge("registered", "good") : badge("gone", "bad")),
+        attention(name, known, (one) => one.what.split(/[ ,:;]/).includes(who)),
+        member && h("div", { class: "figures" },
+          figure(count(behind.length), `${plural(behind.length, "partition")} owned`),
+          figure(behind.includes(null) ? "unknown" : short(behind.reduce((sum, one) => sum + one, 0)), "records behind"),
+          figure(count(member.pending.length), `pending ${plural(member.pending.length, "command")}`, member.pending.length ? "warn" : ""),
+          figure(member.since ? duration(age(member.since), 0) : "–", "registered for")),
+        member && section("Member", table("Member", [
+          ...memberColumns(name).slice(1),
+          ["Subscribes to", (row) => row.subscription],
+          ["Mode", (row) => row.mode],
+          ["Capacity", (row) => row.capacity, "number"],
+          ["Should own", (row) => partitions(row.target)],
+        ], [member])),
+        section("What it owned when", lanes(name, found, known[of("timeline")], about, ([one]) => one === who)),
+        section("Rebalances that concerned it", table("Rebalances that concerned it", decisionColumns, newestFirst(about), "none recorded")),
+      ];
+    },
+  };
+}
+
+export function cluster() {
+  return {
+    title: "Cluster",
+    paths: ["/cluster", "/cluster/history", "/cluster/requests", "/cluster/findings", "/topics"],
+    render(known) {
+      const [found, history] = [known["/cluster"], known["/cluster/history"]];
+      if (!found) return h("p", { class: "soft" }, "Reading…");
+      return [
+        paused(found.paused),
+        h("div", { class: "figures" }, elected(found), epoch(found, history),
+          figure(count(found.brokers.length), `${plural(found.brokers.length, "broker")}: ${found.brokers.join(", ") || "none"}`, found.brokers.length ? "" : "bad"),
+          figure(count(found.topics), plural(found.topics, "topic")), figure(count(found.groups), `managed ${plural(found.groups, "group")}`)),
+        section("Instances", table("Instances", instanceColumns, found.instances)),
+        section("Requests that wait", table("Requests that wait", [
+          ["Request", (row) => row.request], ["Type", (row) => row.type], ["Group", (row) => row.group], ["By", (row) => row.by],
+          ["Since", (row) => ago(row.since)], ["Reason", (row) => row.reason]], known["/cluster/requests"] ?? [])),
+        section("Findings of the doctor", findings(known["/cluster/findings"], ALL)),
+        history && section("Elections", electionsChart(history), table("Elections", [
+          ["Epoch", (row) => row.epoch], ["Broker", (row) => row.broker_id], ["Host", (row) => row.host],
+          ["Elected", (row) => ago(row.elected)], ["Ended", (row) => ago(row.ended)], ["Why", (row) => row.why],
+        ], newestFirst(history.elections))),
+        history && section("What operators did", table("What operators did", actionColumns, newestFirst(history.actions), "nothing recorded")),
+        section("Topics", table("Topics", [
+          ["Topic", (row) => row.topic], ["Partitions", (row) => count(row.partitions), "number"], ["Changed", (row) => ago(row.changed)],
+        ], known["/topics"] ?? [])),
+      ];
+    },
+  };
+}

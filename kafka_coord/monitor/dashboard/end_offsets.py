@@ -1,0 +1,55 @@
+"""Caches end offsets for the whole dashboard, which then asks for each one at most once every few seconds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+
+from kafka_coord.model import PartitionSet, TopicPartition
+from kafka_coord.monitor.lag import BrokerLog
+from kafka_coord.zk.store import Store
+
+FRESH_S = 4.0
+
+
+class EndOffsetCache:
+    """Asks the brokers for end offsets and keeps them. ``properties`` are librdkafka's. Thread-safe. :meth:`read` is an
+    ``EndOffsets``."""
+
+    def __init__(self, store: Store, properties: Mapping[str, str]) -> None:
+        self._log = BrokerLog(store, properties)
+        self._lock = threading.Lock()
+        self._known: dict[TopicPartition, tuple[float, int]] = {}
+        self._failed: tuple[float, str] = (0.0, "")
+
+    def read(self, partitions: PartitionSet) -> tuple[Mapping[TopicPartition, int], str]:
+        """The known end offsets, at most :data:`FRESH_S` old, and a sentence about the unknown ones."""
+        now = time.monotonic()
+        with self._lock:
+            stale = PartitionSet.of(tp for tp in partitions if self._known.get(tp, (-FRESH_S, 0))[0] <= now - FRESH_S)
+            note = ""
+            if stale and now < self._failed[0]:
+                note = self._failed[1]
+            elif stale:
+                note = self._ask(stale, now)
+            return {tp: self._known[tp][1] for tp in partitions if tp in self._known}, note
+
+    def known(self, partitions: PartitionSet) -> tuple[Mapping[TopicPartition, int], str]:
+        """Like :meth:`read`, but does not ask the brokers; the offsets may be older."""
+        known, (until, note) = dict(self._known), self._failed
+        found = {tp: known[tp][1] for tp in partitions if tp in known}
+        return found, note if time.monotonic() < until and len(found) < len(partitions) else ""
+
+    def close(self) -> None:
+        with self._lock:
+            self._log.close()
+
+    def _ask(self, partitions: PartitionSet, now: float) -> str:
+        offsets, note = self._log.known_ends(partitions)
+        for tp in partitions:  # a lag computed from an old end offset would be wrong
+            self._known.pop(tp, None)
+        self._known |= {tp: (now, offset) for tp, offset in offsets.items()}
+        if note:
+            self._failed = (time.monotonic() + FRESH_S, note)
+        return note

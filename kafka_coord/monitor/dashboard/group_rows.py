@@ -1,0 +1,186 @@
+"""Keeps a row for each group up to date and reads only the groups that changed.
+
+For a group at rest (ADR 12), a few stats and small values are enough. A watch on the group's history says when the
+group changes, because every decision and every operator's action is recorded there. A group that is not at rest is read
+in full, every two seconds until it rests.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from kafka_coord.coordinator.idle import decode_settled
+from kafka_coord.coordinator.steps import GroupState
+from kafka_coord.errors import MalformedValue, StoreError
+from kafka_coord.model import Assignment, GroupKind, GroupSettings
+from kafka_coord.model import json_fields as fields
+from kafka_coord.model.operations import DEFAULT_ASSIGNOR
+from kafka_coord.model.settled import Zxids
+from kafka_coord.monitor.cluster import Cluster
+from kafka_coord.monitor.groups import GroupRow, group_row
+from kafka_coord.monitor.reading import Reading
+from kafka_coord.monitor.snapshot import read_groups
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import GetData, Node, ReadResult, Store, WatchEvent, WatchType
+
+AT_ONCE = 100
+"""Groups read in one step."""
+_AGAIN_S = 2.0
+_WHOLE_S = 600.0
+"""Every group is read again after this many seconds, even if no watch has fired."""
+RECENT_MS = 3_600_000
+"""The time over which rebalances are counted."""
+
+
+MAX_DECISIONS = 20_000
+
+
+class GroupRows:
+    """The rows by group name. One thread calls :meth:`step`. ``wake`` is called, on ZooKeeper's thread, when a group
+    changed."""
+
+    def __init__(self, store: Store, wake: Callable[[], None]) -> None:
+        self.rows: dict[str, GroupRow] = {}
+        self.decided_ms: deque[int] = deque(maxlen=MAX_DECISIONS)
+        """The times of the rebalances within the last hour (ms since 1970), in the order in which they were read."""
+        self._store = store
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._due: dict[str, float] = {}
+        """Group → when to read it next (monotonic)."""
+        self._known_decisions: dict[str, int] = {}
+
+    @property
+    def complete(self) -> bool:
+        """Whether every known group has been read once."""
+        with self._lock:
+            return self._due.keys() <= self.rows.keys()
+
+    @property
+    def left(self) -> int:
+        """The number of groups that have not been read yet."""
+        with self._lock:
+            return len(self._due.keys() - self.rows.keys())
+
+    def known(self, groups: Iterable[str]) -> None:
+        """Sets the groups that exist."""
+        names, now = set(groups), time.monotonic()
+        with self._lock:
+            for gone in self._due.keys() - names:
+                del self._due[gone]
+                self.rows.pop(gone, None)
+            for new in names - self._due.keys():
+                self._due[new] = now
+
+    def step(self, cluster: Cluster) -> int:
+        """Reads some of the groups that are due. Returns how many it read."""
+        now = time.monotonic()
+        with self._lock:
+            names = [name for name, at in self._due.items() if at <= now][:AT_ONCE]
+            self._due |= dict.fromkeys(names, now + _WHOLE_S)
+        if not names:
+            return 0
+        try:
+            self._read(names, cluster, now)
+        except StoreError:
+            with self._lock:
+                self._due |= {name: now for name in names if name in self._due}
+            raise
+        return len(names)
+
+    def _read(self, names: Sequence[str], cluster: Cluster, now: float) -> None:
+        stats = self._store.exists_many([layout.history(name) for name in names], self._changed)
+        answers = Reading(self._store).many(_reads(names))  # an ACL may forbid some
+        busy, recent = [], []
+        for at, (name, stat) in enumerate(zip(names, stats, strict=True)):
+            row = _resting(name, answers[at * _PER_GROUP : (at + 1) * _PER_GROUP], cluster)
+            if row is None:
+                busy.append(name)
+            else:
+                self.rows[name] = row
+            if stat is not None and stat.mtime_ms > self._store.clock.time() * 1000 - RECENT_MS:
+                recent.append(name)
+        self._count(recent)
+        found = read_groups(self._store, busy, cluster) if busy else {}
+        for name in busy:
+            if name not in found:
+                self.rows.pop(name, None)
+                continue
+            self.rows[name] = row = group_row(found[name], cluster)
+            if row.state is GroupState.REBALANCING or row.pending:
+                with self._lock:
+                    self._due[name] = min(self._due.get(name, now), now + _AGAIN_S)
+
+    def _changed(self, event: WatchEvent) -> None:
+        group = event.path.split("/")[3]
+        with self._lock:
+            if group in self._due:
+                # a lost connection ends the watch: read again when the connection may be back
+                at = time.monotonic() + _AGAIN_S if event.type is WatchType.CONNECTION else 0.0
+                self._due[group] = min(self._due[group], at)
+        self._wake()
+
+    def _count(self, names: Sequence[str]) -> None:
+        """Notes the new rebalances in these groups' histories."""
+        nodes = Reading(self._store).many(GetData(layout.history(name)) for name in names)
+        for name, node in zip(names, nodes, strict=True):
+            if not isinstance(node, Node):
+                continue
+            try:
+                decided = [int(one["decided_at_ms"]) for one in json.loads(node.data)["decisions"]]
+            except (ValueError, LookupError, TypeError):
+                continue  # the group's page says that its history cannot be read
+            known = self._known_decisions.get(name, 0)
+            self.decided_ms.extend(at for at in decided if at > known)
+            self._known_decisions[name] = max([known, *decided])
+
+
+_PER_GROUP = 7
+_BELOW = ("ids", "owners", "channel")
+
+
+def _reads(names: Sequence[str]) -> list[GetData]:
+    parts = (layout.group, layout.ids, layout.owners, layout.channels, layout.assignment, layout.settled, layout.paused)
+    return [GetData(part(name)) for name in names for part in parts]
+
+
+def _resting(name: str, found: Sequence[ReadResult], cluster: Cluster) -> GroupRow | None:
+    """The row of a group at rest; ``None`` if the group is not at rest, or is paused."""
+    node, target, settled_node, paused = found[0], *found[4:]
+    settled = decode_settled(layout.settled(name), settled_node)
+    if settled is None or paused is not None or cluster.pause is not None or not isinstance(node, Node):
+        return None
+    below = {name: one.stat.pzxid if isinstance(one, Node) else 0 for name, one in zip(_BELOW, found[1:], strict=False)}
+    now = Zxids(node.stat.mzxid, assignment=target.stat.mzxid if isinstance(target, Node) else 0, **below)
+    if settled.zxids != now:
+        return None
+    try:
+        where = layout.assignment(name)
+        assignment = (
+            Assignment.from_json(fields.load(target.data, where), target.stat.version, where)
+            if isinstance(target, Node)
+            else None
+        )
+        settings = (
+            GroupSettings.from_json(fields.load(node.data, layout.group(name)), layout.group(name))
+            if node.data
+            else GroupSettings()
+        )
+    except MalformedValue:
+        return None
+    return GroupRow(
+        group=name,
+        kind=GroupKind.MANAGED,
+        state=GroupState.STABLE if settled.members else GroupState.EMPTY,
+        generation=assignment.generation if assignment else None,
+        members=settled.members,
+        partitions=sum(map(len, assignment.members.values())) if assignment and settled.members else 0,
+        assignor=settings.assignor or (assignment.assignor if assignment else None) or DEFAULT_ASSIGNOR,
+        pending=0,
+        unreadable=0,
+        coordinator=cluster.coordinator.broker_id if cluster.coordinator else None,
+    )

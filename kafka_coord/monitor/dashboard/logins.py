@@ -1,0 +1,175 @@
+"""Who may act in the dashboard: the operators file, logins and sessions."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+
+from kafka_coord.errors import SettingsError
+from kafka_coord.frontends.socket.access import Access, DenialLog, User
+
+log = logging.getLogger(__name__)
+
+SESSION_S = 8 * 3600.0
+"""How long a login lasts, in seconds."""
+MAX_SESSIONS = 100
+"""The maximum number of sessions. A new login beyond it ends the oldest session."""
+MAX_FAILURES = 5
+FAILURES_S = 60.0
+"""After :data:`MAX_FAILURES` failed logins from an address, no login from it is accepted until this time has passed."""
+MAX_ADDRESSES = 10_000
+MAX_TOKEN = 500
+_NOT_FOR_OTHERS = 0o026
+
+
+class Denied(Exception):
+    """Why a request is refused, and the HTTP status of the answer."""
+
+    def __init__(self, status: HTTPStatus, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+class OperatorsFile:
+    """The operators in a TOML file, in tables such as ``[operators.alice]``. :mod:`kafka_coord.frontends.socket.access`
+    describes their fields. The file is read again when it changes. Raises :class:`SettingsError` if the file cannot be
+    used at the start.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[float, ...] = ()
+        self._access: Access | None = None
+        self._trouble = ""
+        self._read()
+
+    def current(self) -> Access:
+        """Raises :class:`Denied` while the file cannot be used."""
+        try:
+            return self._read()
+        except SettingsError as error:
+            if str(error) != self._trouble:
+                log.error("nobody may act in the dashboard: %s", error)  # noqa: TRY400
+            self._trouble = str(error)
+            raise Denied(
+                HTTPStatus.SERVICE_UNAVAILABLE, "the operators file cannot be used; the log says why"
+            ) from None
+
+    def _read(self) -> Access:
+        try:
+            found = self._path.stat()
+        except OSError as error:
+            raise SettingsError(f"{self._path}: cannot read the operators: {error.strerror}") from None
+        if found.st_mode & _NOT_FOR_OTHERS:
+            raise SettingsError(f"{self._path}: others may read or change it: chmod 600 {self._path}")
+        seen = (found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev)
+        if self._access is None or seen != self._seen:
+            self._access = None  # if the file is unusable, its earlier content does not count
+            self._access = Access.load(self._path, "operators")
+            self._seen, self._trouble = seen, ""
+        return self._access
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A login. Each action must carry ``csrf``, which only the page that logged in has. The cookie alone is not enough,
+    because a browser also sends it to other ports of this host."""
+
+    operator: User
+    csrf: str
+    ends_at: float
+
+
+class Logins:
+    """Thread-safe. ``now`` is monotonic seconds. Methods raise :class:`Denied`."""
+
+    def __init__(self, operators: Callable[[], Access], now: Callable[[], float] = time.monotonic) -> None:
+        self._operators, self._now = operators, now
+        self._lock = threading.Lock()
+        self._sessions: dict[bytes, Session] = {}
+        self._failures: dict[str, list[float]] = {}
+        """Network → the times of its failed logins."""
+        self._denials = DenialLog("dashboard operator")
+
+    def log_in(self, token: str | None, certificate: str | None, address: str) -> tuple[str, Session]:
+        """Returns a new session and its id. The token identifies the operator, or else the common name in the client's
+        certificate."""
+        operator = self.proven(token, certificate, address)
+        name, now = secrets.token_urlsafe(32), self._now()
+        session = Session(operator, secrets.token_urlsafe(32), now + SESSION_S)
+        with self._lock:
+            self._sessions = {key: one for key, one in self._sessions.items() if one.ends_at > now}
+            while len(self._sessions) >= MAX_SESSIONS:
+                del self._sessions[next(iter(self._sessions))]
+            self._sessions[_key(name)] = session
+        log.info(
+            "an operator logged in operator=%s address=%s",
+            *(operator.name, address),
+            extra={"event": "operator_logged_in"},
+        )
+        return name, session
+
+    def proven(self, token: str | None, certificate: str | None, address: str) -> User:
+        """The operator with this token or, without a token, with this certificate."""
+        fit = token is None or (token.isascii() and len(token) <= MAX_TOKEN)
+        network, now = _network(address), self._now()
+        with self._lock:  # held throughout, so that simultaneous attempts count one by one
+            recent = [at for at in self._failures.get(network, ()) if at > now - FAILURES_S]
+            if len(recent) >= MAX_FAILURES:
+                raise Denied(
+                    HTTPStatus.TOO_MANY_REQUESTS,
+                    f"{MAX_FAILURES} logins from this address failed: try again in {FAILURES_S:g} s",
+                )
+            found = self._operators().proven(token, certificate if token is None else None) if fit else []
+            if found:
+                return found[0]
+            self._failures.pop(network, None)  # so that the network that failed last comes last
+            while len(self._failures) >= MAX_ADDRESSES:
+                del self._failures[next(iter(self._failures))]
+            self._failures[network] = [*recent, now]
+            why = "no operator has this token" if token is not None else f"no operator has certificate {certificate!r}"
+            self._denials.note(address, "not-authenticated", why, now)
+        raise Denied(HTTPStatus.UNAUTHORIZED, why if token is not None or certificate else "log in with a token")
+
+    def session(self, name: str) -> Session | None:
+        """The session with this id. It ends early if its operator's entry in the file was changed or removed."""
+        session = self._sessions.get(_key(name))
+        if session is None or session.ends_at <= self._now():
+            return None
+        return session if self._operators().user(session.operator.name) == session.operator else None
+
+    def acting(self, name: str, csrf: str) -> User:
+        """The operator of this session, if the request comes from the page that logged in."""
+        session = self.session(name)
+        if session is None or not hmac.compare_digest(csrf.encode(), session.csrf.encode()):
+            raise Denied(HTTPStatus.UNAUTHORIZED, "log in first: nobody is logged in here, or the login has ended")
+        return session.operator
+
+    def log_out(self, name: str) -> None:
+        with self._lock:
+            self._sessions.pop(_key(name), None)
+
+
+def _key(name: str) -> bytes:
+    """The key of a session is a hash of its id, so that the time of a lookup reveals nothing about the ids."""
+    return hashlib.sha256(name.encode()).digest()
+
+
+def _network(address: str) -> str:
+    """What counts as one address: with IPv6, the /64 network, because a host can use all of it."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is None:
+        return str(ipaddress.ip_network((found, 64), strict=False))
+    return address

@@ -1,0 +1,106 @@
+"""The documents of the API: the path of each, how and how often it is read, and what makes it due immediately."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, unquote
+
+from kafka_coord.errors import NotFound
+from kafka_coord.model.names import is_legal
+from kafka_coord.monitor.dashboard.sources import Document, Sources
+from kafka_coord.zk import layout
+
+PREFIX = "/api/v1"
+
+Watched = tuple[tuple[str, ...], tuple[str, ...]]
+"""Paths whose children are watched, and paths whose creation, change and deletion are watched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How to read a document. ``path`` has ``{parameters}``; ``query`` names optional parameters. ``lane`` is the
+    thread that reads it. ``also`` are the documents and tasks that it needs up to date. ``of_rows`` says that the
+    document changes with the rows of all groups."""
+
+    path: str
+    read: Callable[..., Document]
+    every_s: float = 5.0
+    lane: str = "state"
+    watched: Callable[..., Watched] = lambda **_: ((), ())
+    query: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+    of_rows: bool = False
+
+
+def _of_group(group: str, **_: str) -> Watched:
+    if not is_legal(group):
+        return (), ()
+    children = (layout.ids(group), layout.owners(group))
+    return children, (layout.group(group), layout.history(group), layout.assignment(group), layout.paused(group))
+
+
+def _of_cluster() -> Watched:
+    children = (layout.COORDINATORS, layout.GROUPS, layout.BROKER_IDS)
+    return children, (layout.COORDINATOR, layout.COORDINATOR_EPOCH, layout.PAUSED)
+
+
+ROWS, LAGS, CLIENTS = "rows", "lags", "clients"
+TASKS = {
+    ROWS: Route(ROWS, Sources.read_rows, every_s=1.0),
+    LAGS: Route(LAGS, Sources.read_lags, lane="lag"),
+    CLIENTS: Route(CLIENTS, Sources.read_clients, every_s=5.0, lane="lag"),
+}
+"""Reads that several documents share."""
+
+ROUTES = (
+    Route(
+        "/overview",
+        Sources.overview,
+        every_s=2.0,
+        also=("/cluster", ROWS, LAGS, CLIENTS),
+        of_rows=True,
+    ),
+    Route("/cluster", Sources.cluster, watched=_of_cluster),
+    Route("/cluster/history", Sources.cluster_history, watched=lambda: ((), (layout.HISTORY,))),
+    Route("/cluster/requests", Sources.requests, every_s=2.0, watched=lambda: ((layout.REQUESTS,), ())),
+    Route("/cluster/findings", Sources.findings, every_s=30.0, lane="doctor"),
+    Route("/topics", Sources.topics, also=("/cluster",)),
+    Route(
+        "/groups",
+        Sources.groups,
+        query=("search", "state", "limit"),
+        every_s=2.0,
+        also=("/cluster", ROWS, CLIENTS),
+        of_rows=True,
+    ),
+    Route("/search", Sources.search, query=("search",), also=("/cluster", ROWS, LAGS, CLIENTS), of_rows=True),
+    Route("/groups/{group}", Sources.group, watched=_of_group),
+    Route("/groups/{group}/history", Sources.history, every_s=30.0, watched=_of_group),
+    Route("/groups/{group}/actions", Sources.actions, every_s=30.0, watched=_of_group),
+    Route("/groups/{group}/timeline", Sources.timeline, every_s=10.0, watched=_of_group),
+    Route("/groups/{group}/lag", Sources.lag, lane="lag"),
+    Route("/groups/{group}/findings", Sources.group_findings, every_s=10.0, lane="doctor", watched=_of_group),
+    Route(
+        "/groups/{group}/partitions/{topic}/{partition}",
+        Sources.partition,
+        watched=_of_group,
+        also=("/groups/{group}/lag",),
+    ),
+)
+
+_MATCHED = [(re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(one.path))), one) for one in ROUTES]
+
+
+def found(written: str) -> tuple[Route, Mapping[str, str]]:
+    """The route and the parameters of a quoted path, with its query, below :data:`PREFIX`. Raises :class:`NotFound`."""
+    path, _, query = written.partition("?")
+    for pattern, route in _MATCHED:
+        match = pattern.fullmatch(path)
+        if match is None:
+            continue
+        parameters = {name: unquote(value) for name, value in match.groupdict().items()}
+        given = dict(parse_qsl(query, max_num_fields=10))
+        return route, parameters | {name: value for name, value in given.items() if name in route.query}
+    raise NotFound(f"nothing is at {PREFIX}{path[:200]}; {PREFIX}/openapi.json lists the paths")

@@ -1,0 +1,171 @@
+"""The dashboard over HTTP: the page's files, the JSON API, and the stream of changes.
+
+It only reads, unless there are operators, who may send POST requests (:mod:`kafka_coord.monitor.dashboard.operating`).
+Other origins cannot read its answers, because it sends no CORS headers. The page's policy allows only scripts, styles
+and connections of this server, and connections to the other instances, to ask whether they are alive.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from http import HTTPStatus
+from importlib import resources
+from typing import Any
+from urllib.parse import parse_qs
+
+from kafka_coord.errors import NotFound
+from kafka_coord.monitor.dashboard.live import Event, Live
+from kafka_coord.monitor.dashboard.operating import Operating, operator_document
+from kafka_coord.monitor.dashboard.routes import PREFIX, found
+
+StartResponse = Callable[[str, list[tuple[str, str]]], Any]
+Headers = list[tuple[str, str]]
+
+PAGE = "/dashboard/"
+MAX_STREAMS = 64
+"""The maximum number of open pages."""
+MAX_PATHS = 12
+"""The maximum number of documents in one stream."""
+BEAT_S = 5.0
+_SOON_S = 2.0
+_TYPES = {
+    "html": "text/html",
+    "js": "text/javascript",
+    "css": "text/css",
+    "json": "application/json",
+    "svg": "image/svg+xml",
+}
+_URL = re.compile(r"https?://(?:[A-Za-z0-9.-]+|\[[0-9a-f:]+\]):\d{1,5}")
+_ALWAYS: Headers = [
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+]
+
+
+class Site:
+    """A WSGI application."""
+
+    def __init__(self, live: Live, operating: Operating | None = None) -> None:
+        self._live, self._operating = live, operating
+        self._streams = 0
+
+    def close(self) -> None:
+        """Ends the open pages' streams."""
+        self._live.close()
+
+    def __call__(self, environ: dict[str, Any], start: StartResponse) -> Iterable[bytes]:
+        path, _, query = str(environ.get("REQUEST_URI", "/")).partition("?")
+        if environ["REQUEST_METHOD"] == "POST" and self._operating is not None and path.startswith(f"{PREFIX}/"):
+            return _json(start, *self._operating.answer(environ, path))
+        if environ["REQUEST_METHOD"] != "GET":
+            return _text(start, "405 Method Not Allowed", "the dashboard only reads", [("Allow", "GET")])
+        if path in {"/", "/dashboard"}:
+            return _text(start, "302 Found", "", [("Location", PAGE)])
+        if path == f"{PREFIX}/events":
+            return self._stream(environ, start, parse_qs(query).get("path", []))
+        if path == f"{PREFIX}/openapi.json":
+            return self._asset(start, "openapi.json")
+        if path == f"{PREFIX}/session":
+            acts = self._operating
+            who = acts.who(environ) if acts is not None else None
+            return _json(start, HTTPStatus.OK, operator_document(who, actions=acts is not None))
+        if path.startswith(f"{PREFIX}/"):
+            return self._document(start, path.removeprefix(PREFIX) + (f"?{query}" if query else ""))
+        if path.startswith(PAGE):
+            return self._asset(start, path.removeprefix(PAGE) or "index.html")
+        return _text(start, "404 Not Found", f"the dashboard is at {PAGE}, its API at {PREFIX}")
+
+    def _asset(self, start: StartResponse, name: str) -> Iterable[bytes]:
+        if name not in _assets():
+            return _text(start, "404 Not Found", "no such file")
+        content = _assets()[name]
+        kind = _TYPES.get(name.rpartition(".")[2], "text/plain")
+        headers = [("Content-Type", f"{kind}; charset=utf-8"), ("Cache-Control", "no-cache"), *_ALWAYS]
+        if kind == "text/html":
+            headers += [("Content-Security-Policy", self._policy()), ("Cross-Origin-Opener-Policy", "same-origin")]
+        start("200 OK", headers)
+        return [content]
+
+    def _policy(self) -> str:
+        others = " ".join(self._others())
+        return (
+            f"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self' {others}; "
+            "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
+            "trusted-types 'none'"
+        )
+
+    def _others(self) -> list[str]:
+        """The URLs of the instances; empty if they are not known in time. Reading them opens the session that the page
+        will need."""
+        event = self._live.get("/cluster", _SOON_S)
+        instances = json.loads(event.data)["instances"] if event.status == HTTPStatus.OK else ()
+        found = {f"{scheme}://{at}" for one in instances for scheme, at in one["endpoints"].items()}
+        return sorted(one for one in found if _URL.fullmatch(one))
+
+    def _document(self, start: StartResponse, path: str) -> Iterable[bytes]:
+        try:
+            event = self._live.get(path)
+        except NotFound as error:
+            event = Event("trouble", path, json.dumps(str(error)), 404)
+        if event.status != HTTPStatus.OK:
+            return _json(start, HTTPStatus(event.status), {"error": json.loads(event.data)})
+        return _json(start, HTTPStatus.OK, event.data)
+
+    def _stream(self, environ: dict[str, Any], start: StartResponse, paths: list[str]) -> Iterable[bytes]:
+        if not 0 < len(paths) <= MAX_PATHS:
+            return _text(start, "400 Bad Request", f"give path= once to {MAX_PATHS} times")
+        if self._streams >= MAX_STREAMS:
+            return _text(start, "503 Service Unavailable", f"{MAX_STREAMS} pages are open already")
+        try:
+            for path in paths:
+                found(path)
+        except NotFound as error:
+            return _text(start, "404 Not Found", str(error))
+        start("200 OK", [("Content-Type", "text/event-stream"), ("Cache-Control", "no-store"), *_ALWAYS])
+        environ["kafka_coord.lasts"]()
+        return self._events(paths)
+
+    def _events(self, paths: list[str]) -> Iterator[bytes]:
+        """Yields events until the page is closed, the reader is too slow, or the server stops."""
+        self._streams += 1
+        reader = None
+        try:
+            yield b"retry: 1000\n\n"
+            reader = self._live.join(paths)
+            while not reader.over:
+                event = reader.next(BEAT_S)
+                yield b": still here\n\n" if event is None else _written(event)
+        finally:
+            self._streams -= 1
+            if reader is not None:
+                self._live.leave(reader)
+
+
+def _written(event: Event) -> bytes:
+    about = json.dumps({"path": event.path, "status": event.status})
+    return f"event: {event.kind}\ndata: {about}\ndata: {event.data}\n\n".encode()
+
+
+def _json(start: StartResponse, status: HTTPStatus, document: Any, headers: Headers | None = None) -> Iterable[bytes]:
+    """``document`` is a value to encode, or text that is already JSON."""
+    start(
+        f"{status.value} {status.phrase}",
+        [("Content-Type", "application/json"), ("Cache-Control", "no-store"), *(headers or []), *_ALWAYS],
+    )
+    body = document if isinstance(document, str) else json.dumps(document)
+    return [body.encode() + b"\n"]
+
+
+def _text(start: StartResponse, status: str, text: str, headers: Headers | None = None) -> Iterable[bytes]:
+    start(status, [("Content-Type", "text/plain; charset=utf-8"), *(headers or []), *_ALWAYS])
+    return [f"{text}\n".encode()]
+
+
+@cache
+def _assets() -> dict[str, bytes]:
+    folder = resources.files("kafka_coord.monitor.dashboard") / "assets"
+    return {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file()}

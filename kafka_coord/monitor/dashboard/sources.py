@@ -1,0 +1,412 @@
+"""What the dashboard shows: reads each document of the API, and keeps what only repeated reading can know."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kafka_coord.coordinator.steps import GroupState
+from kafka_coord.errors import MalformedValue, NotFound
+from kafka_coord.model import TopicPartition
+from kafka_coord.model.names import is_legal
+from kafka_coord.monitor import documents
+from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.client_groups.groups import described, list_client_groups, read_client_group
+from kafka_coord.monitor.client_groups.instance_directory import read_instances
+from kafka_coord.monitor.cluster import Cluster, read_cluster
+from kafka_coord.monitor.dashboard.end_offsets import EndOffsetCache
+from kafka_coord.monitor.dashboard.group_rows import RECENT_MS, GroupRows
+from kafka_coord.monitor.dashboard.timeline import Timeline
+from kafka_coord.monitor.doctor import LagSight, Severity, examine, examine_group
+from kafka_coord.monitor.doctor.four_letter import ServerFacts
+from kafka_coord.monitor.doctor.lag import Lags, check_lag
+from kafka_coord.monitor.groups import EndOffsets, GroupDescription, GroupRow, describe_group
+from kafka_coord.monitor.history import read_cluster_history, read_trail
+from kafka_coord.monitor.lag_rings import LagRings
+from kafka_coord.monitor.lag_trend import trend
+from kafka_coord.monitor.offsets import LagTotal, offset_rows, partitions_of, read_all_committed
+from kafka_coord.monitor.presence import Presence, read_presences
+from kafka_coord.monitor.requests import QueuedRequest, read_requests
+from kafka_coord.monitor.snapshot import read_groups
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Store
+
+Document = Any
+"""A JSON value."""
+
+MAX_ROWS = 100
+"""The maximum number of groups in one list."""
+MAX_LAGGING = 20
+MAX_LANES = 500
+"""The maximum number of partitions in a timeline."""
+MANY_GROUPS = 500
+"""With this many groups or more, the doctor examines only those that are not at rest."""
+_REMEMBERED = 20
+"""The maximum number of groups whose timeline is kept."""
+_PRESENCES_S = 5.0
+_ALL = {"state": True, "members": True, "offsets": True}
+_IN_TROUBLE = (GroupState.DEAD, GroupState.PAUSED, GroupState.REBALANCING)
+
+
+@dataclass(slots=True)
+class _GroupMemory:
+    """The owners of one group, as observed so far."""
+
+    timeline: Timeline | None = None
+    asked: bool = False
+    """Whether the brokers were asked about the group's partitions at least once."""
+
+
+class NotYet(Exception):
+    """The document depends on another that has not been read yet."""
+
+
+class Sources:
+    """Reads on behalf of all open pages. ``properties`` are librdkafka's; ``store`` was opened with ``hosts``,
+    ``session_timeout_ms`` and ``tls``; ``wake`` is called, on any thread, when groups changed. ``rings`` outlast this
+    session."""
+
+    def __init__(
+        self,
+        store: Store,
+        hosts: str,
+        properties: Mapping[str, str],
+        *,
+        session_timeout_ms: int,
+        tls: bool,
+        wake: Callable[[], None],
+        rings: LagRings,
+    ) -> None:
+        self.store = store
+        self._rings = rings
+        self._hosts, self._tls, self._session_timeout_ms = hosts, tls, session_timeout_ms
+        self._properties = properties
+        self._instances = Instances(store, properties)
+        self._ends = EndOffsetCache(store, properties)
+        self._lock = threading.RLock()
+        self._memories: OrderedDict[str, _GroupMemory] = OrderedDict()
+        self._cluster: Cluster | None = None
+        self.rows = GroupRows(store, wake)
+        self._clients: dict[str, GroupRow] = {}
+        self._clients_missing: tuple[str, ...] | None = None
+        """Why some client-assigned groups cannot be shown; ``None`` before the first read."""
+        self._lags: dict[str, tuple[int, LagTotal]] = {}
+        """Group → when its lag was measured (ms since 1970), and the lag."""
+        self._lags_left: deque[str] = deque()
+        self._heard: dict[str, tuple[float, Mapping[tuple[str, str], Presence]]] = {}
+        self._consumers: dict[str, tuple[str, ...]] = {}
+        self._servers: dict[str, ServerFacts] = {}
+
+    def close(self) -> None:
+        self._ends.close()
+        self.store.close()
+
+    # --- the whole cluster -------------------------------------------------------------------------------------------
+
+    def _seen(self) -> Cluster:
+        return self._cluster or self._look()
+
+    def _look(self) -> Cluster:
+        self._cluster = cluster = read_cluster(self.store)
+        self.rows.known(cluster.groups)
+        return cluster
+
+    def cluster(self) -> Document:
+        return documents.status_document(self._look())
+
+    def cluster_history(self) -> Document:
+        found = read_cluster_history(self.store)
+        return {
+            "elections": [documents.election_document(one) for one in found.elections],
+            "actions": [documents.action_document(one) for one in found.actions],
+        }
+
+    def requests(self) -> Document:
+        return [documents.request_document(one) for one in self._waiting_requests()]
+
+    def findings(self) -> Document:
+        """The doctor's findings. If there are many groups, leaves out those at rest."""
+        names = None
+        if self._has_many_groups:
+            names = [name for name, row in list(self.rows.rows.items()) if row.state not in {"Stable", "Empty"}]
+            names += [name for name in self._furthest_behind() if name not in names]
+        found = examine(
+            self.store,
+            self._hosts,
+            session_timeout_ms=self._session_timeout_ms,
+            tls=self._tls,
+            kafka=self._properties,
+            groups=names,
+            writes=False,
+            lag=LagSight(self._ends.read, self._rings),
+            servers=self._servers,
+        )
+        return [documents.finding_document(one) for one in found]
+
+    def topics(self) -> Document:
+        cluster = self._seen()
+        return [
+            {
+                "topic": name,
+                "partitions": len(topic.partitions),
+                "changed": documents.iso_time(cluster.topics_changed_ms.get(name)),
+            }
+            for name, topic in sorted(cluster.topics.items())
+        ]
+
+    def overview(self) -> Document:
+        cluster, rows, lags = self._seen(), self._all_rows(), list(self._lags.items())
+        now_ms = self._now_ms()
+        states = Counter(str(row.state) for row in rows.values())
+        troubled = [row for row in rows.values() if row.state in _IN_TROUBLE or row.pending or row.unreadable]
+        troubled.sort(key=lambda row: (-row.unreadable, str(row.state), row.group))
+        lagging = [rows[name] for name in self._furthest_behind() if name in rows]
+        minutes = Counter(at // 60_000 for at in list(self.rows.decided_ms) if at > now_ms - RECENT_MS)
+        this_minute = now_ms // 60_000
+        return documents.status_document(cluster) | {
+            "groups": len(rows) + self.rows.left,
+            "groups_unread": self.rows.left,
+            "states": dict(sorted(states.items())),
+            "troubled": self._with_lags(troubled[:MAX_ROWS]),
+            "troubled_count": len(troubled),
+            "lagging": [one | {"verdict": str(self._rings.verdict(one["group"]))} for one in self._with_lags(lagging)],
+            "lag_since": documents.iso_time(min((at for _, (at, _) in lags), default=None)),
+            "lag_unmeasured": max(0, len(self.rows.rows) - len(lags)),
+            "rebalances": [[minute * 60_000, minutes[minute]] for minute in range(this_minute - 59, this_minute + 1)],
+            "missing": list(self._clients_missing or ()),
+        }
+
+    @property
+    def _has_many_groups(self) -> bool:
+        return len(self.rows.rows) > MANY_GROUPS
+
+    def _furthest_behind(self) -> list[str]:
+        behind = sorted(
+            ((name, found) for name, (_, found) in list(self._lags.items()) if found.lag), key=_largest_first
+        )
+        return [name for name, _ in behind[:MAX_LAGGING]]
+
+    def groups(self, search: str = "", state: str = "", limit: str = "") -> Document:
+        """The first matching groups, sorted by name. Raises :class:`NotYet`."""
+        if not self.rows.complete or self._clients_missing is None:
+            raise NotYet
+        rows = [
+            row
+            for row in self._all_rows().values()
+            if search.lower() in row.group.lower() and state.lower() in {"", str(row.state).lower()}
+        ]
+        most = int(limit) if limit.isascii() and limit.isdigit() and len(limit) < 9 else MAX_ROWS
+        return self._with_lags(sorted(rows, key=lambda row: row.group)[:most])
+
+    def search(self, search: str = "") -> Document:
+        """Groups, consumers and topics whose name contains ``search``."""
+        wanted, cluster = search.lower(), self._seen()
+        groups = sorted(name for name in self._all_rows() if wanted in name.lower())
+        topics = [name for name in sorted(cluster.topics) if wanted in name.lower()]
+        consumers = [
+            {"group": group, "consumer": one}
+            for group, members in sorted(self._consumers.items())
+            for one in members
+            if wanted in one.lower()
+        ]
+        return {"groups": groups[:20], "consumers": consumers[:20], "topics": topics[:20]}
+
+    def _all_rows(self) -> dict[str, GroupRow]:
+        """All rows by name. A managed group hides a client-assigned group of the same name."""
+        return {**self._clients, **self.rows.rows}
+
+    def _with_lags(self, rows: Iterable[GroupRow]) -> list[Document]:
+        lags = self._lags
+        return [
+            documents.group_document(replace(row, lag=lags[row.group][1]) if row.group in lags else row) for row in rows
+        ]
+
+    # --- what only repeated reading can know -------------------------------------------------------------------------
+
+    def read_rows(self) -> bool:
+        """Reads some of the groups that changed. Returns whether any did."""
+        return bool(self.rows.step(self._seen()))
+
+    def read_clients(self) -> bool:
+        """Asks the instances for the client-assigned groups."""
+        found = list_client_groups(self._instances)
+        self._clients = {row.group: row for row in found.rows}
+        self._clients_missing = found.missing
+        return True
+
+    def read_lags(self) -> bool:
+        """Measures the lag of some managed groups; the next call continues with others."""
+        if not self._lags_left:
+            names = set(self.rows.rows)
+            self._lags = {name: found for name, found in self._lags.items() if name in names}
+            self._lags_left.extend(sorted(names, key=lambda name: self._lags.get(name, (0,))[0]))
+        names_now = [self._lags_left.popleft() for _ in range(min(_LAGS_AT_ONCE, len(self._lags_left)))]
+        cluster, now_ms = self._seen(), self._now_ms()
+        snapshots = read_groups(self.store, names_now, cluster)
+        committed = read_all_committed(self.store, snapshots, cluster.topics)
+        for name, snapshot in snapshots.items():
+            seen = snapshot.observation
+            ends, _ = self._ends.read(partitions_of(seen, committed[name]))
+            rows = offset_rows(seen, committed[name], ends)
+            if not self._has_many_groups:  # otherwise the next sample comes too late for a trend
+                self._rings.add(name, now_ms, rows, seen.decided_ms)
+            self._lags[name] = now_ms, LagTotal.of(rows)
+            self._consumers[name] = tuple(sorted(seen.members))
+        return bool(snapshots)
+
+    # --- one group ---------------------------------------------------------------------------------------------------
+
+    def group(self, group: str) -> Document:
+        with self._lock:
+            memory = self._memory(group)
+            found = self._describe(group, self._ends.read if not memory.asked else self._ends.known)
+            memory.asked = True
+            self._observe(group, memory, found)
+        waiting = [one for one in self._waiting_requests() if one.request.group in {group, ""}]
+        return documents.describe_document(found, _ALL, waiting)
+
+    def history(self, group: str) -> Document:
+        return [documents.decision_document(one) for one in self._trail(group)[0]]
+
+    def actions(self, group: str) -> Document:
+        return [documents.action_document(one) for one in self._trail(group)[1]]
+
+    def timeline(self, group: str) -> Document:
+        with self._lock:
+            memory = self._memory(group)
+            self._observe(group, memory, self._describe(group, self._ends.known))
+            found = memory.timeline
+            assert found is not None  # noqa: S101  observed just now
+            lanes = sorted(found.spans)
+            return {
+                "group": group,
+                "since": documents.iso_time(found.since_ms),
+                "partitions": [
+                    {"topic": tp.topic, "partition": tp.partition, "spans": _spans(found, tp)}
+                    for tp in lanes[:MAX_LANES]
+                ],
+                "left_out": max(0, len(lanes) - MAX_LANES),
+            }
+
+    def group_findings(self, group: str) -> Document:
+        """The doctor's findings about the group."""
+        if self._is_managed(group):
+            found = examine_group(self.store, group, LagSight(self._ends.read, self._rings))
+            return [documents.finding_document(one) for one in found if one.severity is not Severity.OK]
+        seen = self._describe(group, self._ends.known)
+        members = {one.consumer: one.host or "" for one in seen.members}
+        lags = Lags(group, seen.offsets, self._rings.trends(group), members)
+        return [documents.finding_document(one) for one in check_lag(lags, self._now_ms())]
+
+    def lag(self, group: str) -> Document:
+        """Takes a sample, and judges the trend."""
+        now_ms = self._now_ms()
+        found = self._describe(group, self._ends.read)
+        with self._lock:
+            self._memory(group).asked = True
+        self._rings.add(group, now_ms, found.offsets, found.decided_at_ms or 0)
+        trends = self._rings.trends(group)
+        judged = [(row, trends.of(row.topic, row.partition)) for row in found.offsets]
+        return {
+            "group": group,
+            "verdict": str(trends.verdict),
+            "note": found.lag_note or None,
+            "partitions": [
+                {
+                    "topic": row.topic,
+                    "partition": row.partition,
+                    "lag": row.lag,
+                    "verdict": str(one.verdict),
+                    "since": documents.iso_time(one.since_ms),
+                }
+                for row, one in judged
+            ],
+            "samples": self._rings.totals(group),
+        }
+
+    def partition(self, group: str, topic: str, partition: str) -> Document:
+        """One partition's offsets, trend and owners. Takes no sample, because :meth:`lag` does."""
+        found = self._describe(group, self._ends.known)
+        rows = [row for row in found.offsets if (row.topic, str(row.partition)) == (topic, partition)]
+        if not rows:
+            raise NotFound(f"group {group!r} has no partition {topic}[{partition}]")
+        tp = TopicPartition(topic, rows[0].partition)
+        with self._lock:
+            memory = self._memory(group)
+            self._observe(group, memory, found)
+            spans = _spans(memory.timeline, tp) if memory.timeline is not None else []
+        samples = self._rings.samples(group, tp)
+        judged = trend(samples)
+        return documents.offset_document(rows[0]) | {
+            "group": group,
+            "verdict": str(judged.verdict),
+            "since": documents.iso_time(judged.since_ms),
+            "spans": spans,
+            "samples": [[one.at_ms, one.committed, one.lag] for one in samples],
+        }
+
+    def _memory(self, group: str) -> _GroupMemory:
+        memory = self._memories.setdefault(group, _GroupMemory())
+        self._memories.move_to_end(group)
+        if len(self._memories) > _REMEMBERED:
+            self._memories.popitem(last=False)
+        return memory
+
+    def _observe(self, group: str, memory: _GroupMemory, found: GroupDescription) -> None:
+        owners = {row.tp: row.owner for row in found.offsets if row.owner is not None}
+        now_ms = self._now_ms()
+        if memory.timeline is None:
+            try:
+                decisions = self._trail(group)[0]
+            except MalformedValue:
+                decisions = ()
+            memory.timeline = Timeline.of(decisions, owners, now_ms)
+        memory.timeline.observe(owners, now_ms)
+
+    def _describe(self, group: str, ends: EndOffsets) -> GroupDescription:
+        if self._is_managed(group):
+            found = describe_group(self.store, group, ends, self._presences)
+        else:
+            of_clients = read_client_group(self._instances, group)
+            (found,) = described([of_clients], self._seen().topics, ends)
+        return found
+
+    def _presences(self, url: str) -> Mapping[tuple[str, str], Presence]:
+        """Asks the instance about all its consumers, at most every few seconds."""
+        at, known = self._heard.get(url, (0.0, {}))
+        if time.monotonic() > at + _PRESENCES_S:
+            known = read_presences(url)
+            self._heard[url] = time.monotonic(), known
+        return known
+
+    def _trail(self, group: str) -> Any:
+        return read_trail(self.store, group) if self._is_managed(group) else ((), ())
+
+    def _is_managed(self, group: str) -> bool:
+        if is_legal(group) and self.store.exists(layout.group(group)) is not None:
+            return True
+        if not read_instances(self.store).is_used:
+            raise NotFound(f"no group {group!r}")
+        return False
+
+    def _waiting_requests(self) -> list[QueuedRequest]:
+        return [one for one in read_requests(self.store)[0] if not one.request.answered]
+
+    def _now_ms(self) -> int:
+        return round(self.store.clock.time() * 1000)
+
+
+_LAGS_AT_ONCE = 20
+
+
+def _largest_first(found: tuple[str, LagTotal]) -> tuple[int, str]:
+    return -(found[1].lag or 0), found[0]
+
+
+def _spans(timeline: Timeline, tp: TopicPartition) -> list[list[Any]]:
+    """[consumer, from, to] in ms since 1970. ``from`` is ``None`` if unknown, ``to`` while the ownership lasts."""
+    return [[one.consumer, one.from_ms, one.to_ms] for one in timeline.spans.get(tp, ())]

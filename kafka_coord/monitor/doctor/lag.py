@@ -1,0 +1,163 @@
+"""What the lag of a group means, and what to do about it. Pure: its callers read and sample everything."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kafka_coord.coordinator.plan.reasons import counted, partitions_text
+from kafka_coord.model import Action, PartitionSet
+from kafka_coord.monitor.doctor.findings import Finding, info, warning
+from kafka_coord.monitor.lag_trend import Hot, Trend, Trends, Verdict
+from kafka_coord.monitor.moments import ago, lasting
+from kafka_coord.monitor.offsets import OffsetRow
+
+CHECK = "lag"
+NEWS_MS = 3_600_000
+"""How long an operator's change of offsets remains a warning."""
+REMEMBERED_MS = 24 * NEWS_MS
+"""How long an operator's change is mentioned, and how long a group without members but with lag is a warning."""
+_SETS_OFFSETS = ("reset-offsets", "delete-offsets")
+
+
+@dataclass(frozen=True, slots=True)
+class Lags:
+    """What is known about one group's lag. ``members`` are its live consumers and their hosts ("" if unknown)."""
+
+    group: str
+    rows: Sequence[OffsetRow]
+    trends: Trends
+    members: Mapping[str, str] = field(default_factory=dict)
+    paused: bool = False
+
+
+def check_lag(seen: Lags, now_ms: int) -> Iterator[Finding]:
+    """Yields a finding for each consumer or group that falls behind, with the cause if it can be seen."""
+    behind = {verdict: [row for row in seen.rows if _trend(seen, row).verdict is verdict] for verdict in Verdict}
+    for owner, rows in _by_owner(behind[Verdict.STALLED]).items():
+        yield _stalled(seen, owner, rows, now_ms)
+    if behind[Verdict.STOPPED]:
+        yield _stopped(seen, behind[Verdict.STOPPED], now_ms)
+    for one in seen.trends.hot:
+        yield _hot(seen, one)
+    total = seen.trends.total
+    if behind[Verdict.BEHIND]:
+        rows = behind[Verdict.BEHIND]
+        yield _behind(seen, rows, _since(seen, rows, now_ms), sum(_trend(seen, row).growth_s or 0 for row in rows))
+    elif total.verdict is Verdict.BEHIND and not behind[Verdict.STALLED] and not behind[Verdict.STOPPED]:
+        rows = [row for row in seen.rows if row.lag]
+        yield _behind(seen, rows, lasting(total.since_ms or now_ms, now_ms), total.growth_s or 0)
+    if behind[Verdict.REWOUND]:
+        rows = behind[Verdict.REWOUND]
+        when = ago(_began(seen, rows) or now_ms, now_ms)
+        what = f"group {seen.group}: the offsets of {_partitions(rows)} were set back {when}"
+        todo = f"{_records(rows)} are read again; who did it: kafka-coord groups history {seen.group}"
+        yield info(CHECK, what, todo, seen.group)
+
+
+def check_actions(group: str, actions: Iterable[Action], now_ms: int) -> Iterator[Finding]:
+    """Mentions the last change of the group's offsets by an operator, which explains a lag or records read twice."""
+    for one in [one for one in actions if one.kind in _SETS_OFFSETS][-1:]:
+        if now_ms - one.at_ms > REMEMBERED_MS:
+            continue
+        why = f" ({one.reason})" if one.reason else ""
+        change = f": {one.change}" if one.change else ""
+        verb = "set" if one.kind == "reset-offsets" else "deleted"
+        what = f"group {group}: {one.by or 'somebody'} {verb} its offsets {ago(one.at_ms, now_ms)}{why}{change}"
+        todo = (
+            "a lag or records read twice may come from that; to undo it, reset to the offsets before the arrow:"
+            f" kafka-coord groups history {group}"
+        )
+        yield (warning if now_ms - one.at_ms < NEWS_MS else info)("offsets", what, todo, group)
+
+
+def _trend(seen: Lags, row: OffsetRow) -> Trend:
+    return seen.trends.of(row.topic, row.partition)
+
+
+def _by_owner(rows: Iterable[OffsetRow]) -> dict[str, list[OffsetRow]]:
+    found: dict[str, list[OffsetRow]] = {}
+    for row in rows:
+        found.setdefault(row.owner or "", []).append(row)
+    return dict(sorted(found.items()))
+
+
+def _stalled(seen: Lags, owner: str, rows: Sequence[OffsetRow], now_ms: int) -> Finding:
+    host = f" on host {seen.members[owner]}" if seen.members.get(owner) else ""
+    what = (
+        f"group {seen.group}: {owner}{host} has committed nothing in {_partitions(rows)}"
+        f" {_since(seen, rows, now_ms)}; {_records(rows)} wait"
+    )
+    todo = (
+        f"see the log of {owner}: it hangs in a record, or does not commit; restart it"
+        " (an eviction does not help: it registers again)"
+    )
+    return warning(CHECK, what, todo, seen.group)
+
+
+def _stopped(seen: Lags, rows: Sequence[OffsetRow], now_ms: int) -> Finding:
+    what = f"nobody reads {_partitions(rows)} {_since(seen, rows, now_ms)}; {_records(rows)} wait"
+    if seen.paused:
+        return info(CHECK, f"group {seen.group}: {what}", f"kafka-coord groups resume {seen.group}", seen.group)
+    if seen.members:
+        todo = f"resolve the other findings about {seen.group}; then: kafka-coord groups rebalance {seen.group} --wait"
+        return warning(CHECK, f"group {seen.group}: {what}", todo, seen.group)
+    began = _began(seen, rows)
+    missed = began is not None and now_ms - began < REMEMBERED_MS
+    todo = f"start its consumers; if it is no longer needed: kafka-coord groups delete {seen.group}"
+    return (warning if missed else info)(CHECK, f"group {seen.group} has no members: {what}", todo, seen.group)
+
+
+def _behind(seen: Lags, rows: Sequence[OffsetRow], since: str, growth_s: float) -> Finding:
+    speed = f", {_rate(growth_s)} more" if growth_s >= 0.5 else ""
+    what = f"group {seen.group} falls behind in {_partitions(rows)} {since}; {_records(rows)} wait{speed}"
+    owners, hot = {row.owner for row in rows}, {one.partition for one in seen.trends.hot}
+    of_hot = sum(row.lag or 0 for row in rows if row.tp in hot)
+    if 2 * of_hot > sum(row.lag or 0 for row in rows):
+        todo = f"most of them wait in {PartitionSet.of(hot)}, which is hot: see there"
+    elif len(seen.members) < len(seen.rows):
+        read = f"{counted(len(seen.members), 'consumer')} read{'s' if len(seen.members) == 1 else ''}"
+        todo = f"add consumers ({read} {counted(len(seen.rows), 'partition')}), or make them faster"
+        if len(owners) == 1 < len(seen.members):
+            todo += f"; only {owners.pop()} is behind: compare its host with the others"
+    else:
+        todo = "make the consumers faster, or add partitions: each partition has a consumer of its own already"
+    return warning(CHECK, what, todo, seen.group)
+
+
+def _hot(seen: Lags, hot: Hot) -> Finding:
+    topic, number = hot.partition
+    what = (
+        f"group {seen.group}: {topic}[{number}] is hot: it gets {math.floor(100 * hot.share)} % of the new records of"
+        f" {topic} ({_rate(hot.records_s)}), its {counted(hot.others, 'neighbour')} the rest"
+    )
+    todo = "more consumers do not help, because one reads a partition: let the producers spread their keys evenly"
+    verdicts = {seen.trends.of(topic, number).verdict, seen.trends.total.verdict}
+    late = verdicts & {Verdict.BEHIND, Verdict.STALLED}
+    return (warning if late else info)(CHECK, what, todo, seen.group)
+
+
+def _partitions(rows: Iterable[OffsetRow]) -> str:
+    return partitions_text(PartitionSet.of(row.tp for row in rows))
+
+
+def _records(rows: Iterable[OffsetRow]) -> str:
+    lag = sum(row.lag or 0 for row in rows)
+    return f"{lag:,} record{'' if lag == 1 else 's'}"
+
+
+def _began(seen: Lags, rows: Iterable[OffsetRow]) -> int | None:
+    known = [trend.since_ms for row in rows if (trend := _trend(seen, row)).since_ms is not None]
+    return min((one for one in known if one is not None), default=None)
+
+
+def _since(seen: Lags, rows: Iterable[OffsetRow], now_ms: int) -> str:
+    """``for 12 min (since 10:45:03 UTC)``."""
+    began = _began(seen, rows)
+    return "" if began is None else lasting(began, now_ms)
+
+
+def _rate(records_s: float) -> str:
+    """``412 a second``, ``9 a minute``."""
+    return f"{records_s:,.0f} a second" if records_s >= 1 else f"{records_s * 60:,.0f} a minute"

@@ -1,0 +1,60 @@
+"""Log lines as JSON objects with typed fields: for ``serve --log-format json``, and for applications with consumers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+_CONVERSION = re.compile(r"(?:(\w+)=['\"]?)?%(?:%|[-#0 +]*\d*(?:\.\d+)?([a-zA-Z]))")
+_OWN = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"})
+"""The attributes of every log record. All others are ``extra`` fields."""
+
+
+class JsonFormatter(logging.Formatter):
+    """One object a line: ``time`` (UTC), ``level``, ``logger``, ``message``, and ``exception`` where there is one.
+
+    Each ``key=%d`` of the message is a field too, with its value's own type, and so is everything in ``extra``. Lines
+    with an ``event`` are for programs: docs/observability.md lists the events and their fields. The words of a message
+    may change.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        said: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+        }
+        extra = {name: value for name, value in vars(record).items() if name not in _OWN}
+        for name, value in {**extra, **_of_message(record)}.items():
+            said.setdefault(name, _plain(value))
+        said["message"] = record.getMessage()
+        if record.exc_info:
+            said["exception"] = self.formatException(record.exc_info)
+        return json.dumps(said)
+
+
+def _of_message(record: logging.LogRecord) -> Mapping[str, object]:
+    args = record.args or ()
+    if isinstance(args, Mapping):
+        return args
+    return {name: value for name, value in zip(keys(str(record.msg)), args, strict=False) if name}
+
+
+@lru_cache(maxsize=1024)
+def keys(template: str) -> tuple[str, ...]:
+    """The key before each conversion of a template, or "" if it has none: ``("", "group")`` for ``"%s group=%s"``."""
+    return tuple(found[1] or "" for found in _CONVERSION.finditer(template) if found[2])
+
+
+def _plain(value: object) -> Any:
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return str(value)

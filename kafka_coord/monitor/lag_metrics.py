@@ -1,0 +1,143 @@
+"""Measures the lag of all groups from time to time, for the metrics of the elected instance."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from kafka_coord.errors import KafkaCoordError
+from kafka_coord.monitor.all_groups import list_all_groups
+from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.exposition import PREFIX, gauge
+from kafka_coord.monitor.groups import GroupRow
+from kafka_coord.monitor.lag import OffsetReader, bootstrap_servers
+from kafka_coord.monitor.lag_rings import LagRings
+from kafka_coord.monitor.offsets import OffsetRow
+from kafka_coord.zk.store import Store
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """``at`` is the (monotonic) time of the measurement, and ``took_s`` its duration; ``rows`` are the groups with the
+    largest lag."""
+
+    at: float
+    took_s: float
+    rows: tuple[GroupRow, ...]
+    left_out: int
+
+
+class LagSampler:
+    """Has its own thread and ZooKeeper session, so that the coordinator's requests do not wait for the measurement. It
+    measures only while ``leads`` returns true, so only one instance reports the lag. ``most`` limits the number of
+    groups, and with it the number of series. Each measurement of these groups is also a sample in ``rings``, for the
+    dashboard."""
+
+    def __init__(
+        self,
+        open_store: Callable[[], Store],
+        properties: Mapping[str, str],
+        leads: Callable[[], bool],
+        *,
+        most: int,
+        interval_s: float,
+        rings: LagRings | None = None,
+    ) -> None:
+        self._open_store = open_store
+        self._properties = properties
+        self._leads = leads
+        self._most = most
+        self._interval_s = interval_s
+        self._rings = rings
+        self._sample: Sample | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lag-sampler", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stopping.set()
+        self._thread.join(5)
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics of the last sample; none unless this instance leads and has measured."""
+        sample = self._sample
+        if sample is None or not self._leads():
+            return
+        labels = ["group", "kind"]
+        lag = GaugeMetricFamily(
+            f"{PREFIX}_group_lag_records",
+            "Records that the group has yet to read, of the groups furthest behind (serve.lag_metrics_groups).",
+            labels=labels,
+        )
+        unknown = GaugeMetricFamily(
+            f"{PREFIX}_group_lag_unknown_partitions",
+            "Partitions of these groups whose lag is unknown: nothing is committed, or the broker did not answer.",
+            labels=labels,
+        )
+        for row in sample.rows:
+            if row.lag is not None:
+                unknown.add_metric([row.group, str(row.kind)], row.lag.unknown)
+                if row.lag.lag is not None:
+                    lag.add_metric([row.group, str(row.kind)], row.lag.lag)
+        yield lag
+        yield unknown
+        yield gauge("group_lag_left_out_groups", "Groups with less lag, which have no series.", sample.left_out)
+        yield gauge(
+            "group_lag_age_seconds",
+            "Time since the lag was measured (serve.lag_metrics_interval_ms). Grows while a measurement takes longer.",
+            time.monotonic() - sample.at,
+        )
+        yield gauge(
+            "group_lag_measurement_seconds",
+            "How long the last measurement took. If it approaches serve.lag_metrics_interval_ms, measure less often.",
+            sample.took_s,
+        )
+
+    def _run(self) -> None:
+        store: Store | None = None
+        while not self._stopping.is_set():
+            leads = self._leads()
+            if leads:
+                try:
+                    store = store or self._open_store()
+                    self._sample = measure_lags(store, self._properties, most=self._most, rings=self._rings)
+                except KafkaCoordError as error:
+                    self._sample = None
+                    log.warning("cannot measure the lag of the groups: %s", error, extra={"event": "lag_unmeasured"})
+            else:
+                self._sample = None
+            self._stopping.wait(self._interval_s if leads else min(1.0, self._interval_s))
+        if store is not None:
+            with suppress(KafkaCoordError):
+                store.close()
+
+
+def measure_lags(store: Store, properties: Mapping[str, str], *, most: int, rings: LagRings | None = None) -> Sample:
+    """Measures the lag of all groups once. Adds a sample of the ``most`` groups with the largest lag to ``rings``.
+    Raises :class:`KafkaCoordError`."""
+    began = time.monotonic()
+    now_ms = round(store.clock.time() * 1000)
+    offsets: dict[str, tuple[Sequence[OffsetRow], int]] = {}
+
+    def keep(group: str, found: Sequence[OffsetRow], decided_ms: int) -> None:
+        offsets.setdefault(group, (found, decided_ms))
+
+    reader = OffsetReader(bootstrap_servers(store, properties), properties)
+    try:
+        rows = list_all_groups(Instances(store, properties), reader.ends, None if rings is None else keep).rows
+    finally:
+        reader.close()
+    if rings is not None:
+        for row in reversed(rows[:most]):  # the groups with the largest lag are forgotten last
+            if row.group in offsets:
+                rings.add(row.group, now_ms, *offsets[row.group])
+    now = time.monotonic()
+    return Sample(now, now - began, rows[:most], max(0, len(rows) - most))

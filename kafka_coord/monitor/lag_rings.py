@@ -1,0 +1,107 @@
+"""Keeps samples of groups' lag, so that a trend is known before somebody asks for it. Their number is bounded."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kafka_coord.model import TopicPartition
+from kafka_coord.monitor.lag_trend import LagSample, Trends, Verdict, hot_partitions, total_trend, trend, verdict, worst
+from kafka_coord.monitor.offsets import LagTotal, OffsetRow
+
+KEPT_MS = 3_600_000
+MAX_SAMPLES = 200_000
+"""The maximum number of samples of partitions in all groups, 40 MB. Beyond it, the groups whose last sample is the
+oldest are forgotten."""
+_OF_GROUP, _OF_PARTITION, _LEAST = 20_000, 720, 36
+_TRIMMED = 60
+"""Old totals are removed in batches of this size, because between batches a page only gets appended values, which cost
+little."""
+
+
+@dataclass(slots=True)
+class _Ring:
+    totals: list[list[int | None]] = field(default_factory=list)
+    samples: dict[TopicPartition, list[LagSample]] = field(default_factory=dict)
+
+    @property
+    def unknown(self) -> int | None:
+        """The number of partitions whose lag is unknown now."""
+        return self.totals[-1][2] if self.totals else None
+
+    @property
+    def known_totals(self) -> list[tuple[int, int]]:
+        """(ms since 1970, lag) of the samples in which the lag of as many partitions was unknown as now."""
+        return [(at or 0, lag) for at, lag, unknown in self.totals if lag is not None and unknown == self.unknown]
+
+    @property
+    def size(self) -> int:
+        """The size in samples. Each partition counts as two more, which is what it takes without samples."""
+        return sum(2 + len(taken) for taken in self.samples.values())
+
+
+class LagRings:
+    """Thread-safe. Several writers may sample a group: a page that is open, and the metrics."""
+
+    def __init__(self, most_samples: int = MAX_SAMPLES) -> None:
+        self._lock = threading.Lock()
+        self._most = most_samples
+        self._size = 0
+        self._rings: OrderedDict[str, _Ring] = OrderedDict()
+
+    def add(self, group: str, now_ms: int, rows: Sequence[OffsetRow], decided_ms: int = 0) -> None:
+        """Takes a sample. ``now_ms`` is when the reading of the sample began. A sample that began before the last one
+        is dropped. ``decided_ms`` is the time of the group's last rebalance."""
+        total = LagTotal.of(rows)
+        most = max(_LEAST, min(_OF_PARTITION, _OF_GROUP // max(1, len(rows))))
+        with self._lock:
+            ring = self._rings.setdefault(group, _Ring())
+            self._rings.move_to_end(group)
+            before = ring.size
+            if ring.totals and now_ms <= (ring.totals[-1][0] or 0):
+                return
+            ring.totals.append([now_ms, total.lag, total.unknown])
+            if len(ring.totals) > _OF_PARTITION + _TRIMMED or (ring.totals[0][0] or 0) < now_ms - KEPT_MS - 300_000:
+                del ring.totals[:_TRIMMED]
+            kept: dict[TopicPartition, list[LagSample]] = {}
+            for row in rows:
+                tp = row.tp
+                kept[tp] = taken = ring.samples.get(tp, [])
+                still_ms = None if row.committed_ms is None else max(row.committed_ms, decided_ms)
+                if taken and still_ms is not None and still_ms < (taken[-1].still_ms or 0):
+                    continue  # another writer read this partition earlier, for a later sample
+                owned = row.holding == "owned"
+                taken.append(LagSample(now_ms, row.committed_offset, row.lag, owned, still_ms))
+                while len(taken) > most or taken[0].at_ms < now_ms - KEPT_MS:
+                    del taken[0]
+            ring.samples = kept
+            self._size += ring.size - before
+            while self._size > self._most and len(self._rings) > 1:
+                self._size -= self._rings.popitem(last=False)[1].size
+
+    def totals(self, group: str) -> list[list[int | None]]:
+        """[ms since 1970, lag, partitions of unknown lag], oldest first."""
+        with self._lock:
+            ring = self._rings.get(group)
+            return [list(one) for one in ring.totals] if ring is not None else []
+
+    def samples(self, group: str, tp: TopicPartition) -> list[LagSample]:
+        with self._lock:
+            ring = self._rings.get(group)
+            return list(ring.samples.get(tp, ())) if ring is not None else []
+
+    def trends(self, group: str) -> Trends:
+        """The trends that the samples show so far."""
+        with self._lock:
+            ring = self._rings.get(group) or _Ring()
+            found = {tp: list(taken) for tp, taken in ring.samples.items()}
+            totals = ring.known_totals
+        return Trends({tp: trend(taken) for tp, taken in found.items()}, total_trend(totals), hot_partitions(found))
+
+    def verdict(self, group: str) -> Verdict:
+        """The verdict of :meth:`trends`, for less work."""
+        with self._lock:
+            ring = self._rings.get(group) or _Ring()
+            return worst([total_trend(ring.known_totals).verdict, *map(verdict, ring.samples.values())])

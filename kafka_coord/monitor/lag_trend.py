@@ -1,0 +1,220 @@
+"""Judges the trend of a partition's lag by Burrow's rules, and by who owns the partition. Pure.
+
+The rules come from Burrow's evaluator (``core/internal/evaluator/caching.go``), applied to a window of samples instead
+of its last ten commits. Burrow cannot see owners, so it calls a consumer stopped when its commits end. Here a partition
+is stopped if nobody owned it, and stalled if its owner did not move its offset.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import pairwise
+
+from kafka_coord.model import TopicPartition
+
+WINDOW_MS = 120_000
+"""The time that a verdict covers. A consumer that commits less often than this looks stalled."""
+_LEAST_MS = WINDOW_MS // 4
+"""If the samples cover less time, the only verdicts are "keeping up", "rewound" and "unknown", unless the time of the
+commit is known."""
+_LEAST_RECORDS = 100
+"""With fewer new records in the window, no partition is hot."""
+
+
+class Verdict(StrEnum):
+    """Verdicts from good to bad. The verdict of a group is the worst among its partitions."""
+
+    UNKNOWN = "unknown"
+    """There are too few samples, or no offset or end is known."""
+    KEEPING_UP = "keeping up"
+    BEHIND = "behind"
+    """The offset moves, but the lag never became smaller, or grew overall."""
+    REWOUND = "rewound"
+    """The committed offset was set back."""
+    STALLED = "stalled"
+    """The partition has an owner and lag, but its offset does not move."""
+    STOPPED = "stopped"
+    """The partition has lag, and nobody owns it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LagSample:
+    """One partition at one moment (ms since 1970). ``committed`` and ``lag`` are ``None`` if unknown. ``still_ms`` is
+    the time of its last commit or of its group's last rebalance, whichever is later; ``None`` if the time of the commit
+    is unknown."""
+
+    at_ms: int
+    committed: int | None
+    lag: int | None
+    owned: bool
+    still_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """The verdict on one partition. It has held at least since ``since_ms`` (ms since 1970). ``growth_s`` is the growth
+    of the lag in records per second; ``None`` if unknown."""
+
+    verdict: Verdict
+    since_ms: int | None = None
+    growth_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hot:
+    """A partition that gets most of its topic's new records. ``share`` is its fraction of the new records in all
+    partitions whose end and offset are known, ``records_s`` is its own rate per second, and ``others`` is the number of
+    the topic's other partitions."""
+
+    partition: TopicPartition
+    share: float
+    records_s: float
+    others: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trends:
+    """The trends of one group: one for each of the ``partitions`` in the last sample, and one for their ``total``
+    lag."""
+
+    partitions: Mapping[TopicPartition, Trend] = field(default_factory=dict)
+    total: Trend = Trend(Verdict.UNKNOWN)
+    hot: Sequence[Hot] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst verdict of the partitions and the total."""
+        return worst([self.total.verdict, *(one.verdict for one in self.partitions.values())])
+
+    def of(self, topic: str, partition: int) -> Trend:
+        return self.partitions.get(TopicPartition(topic, partition), Trend(Verdict.UNKNOWN))
+
+
+def trend(samples: Sequence[LagSample]) -> Trend:
+    """The trend of one partition. ``samples`` are in order of time; a verdict does not look before the window."""
+    window = _window(samples)
+    found = _verdict(window)
+    if found in {Verdict.UNKNOWN, Verdict.KEEPING_UP}:
+        return Trend(found)
+    last = samples[-1]
+    if found is Verdict.REWOUND:
+        return Trend(found, next((b.at_ms for a, b in reversed(list(pairwise(samples))) if _is_back(a, b)), None))
+    if found is Verdict.BEHIND:
+        since = _began(samples, lambda old, new: (old.lag or 0) > (new.lag or 0))
+        return Trend(found, min(since, window[0].at_ms), _growth_s(window))
+    since = _began(samples, lambda old, new: old.committed != new.committed)
+    return Trend(found, min(since, last.still_ms) if last.still_ms is not None else since, _growth_s(window))
+
+
+def total_trend(totals: Sequence[tuple[int, int]]) -> Trend:
+    """The trend of a whole group, from (ms since 1970, lag) in order of time. A consumer may read its partitions in
+    turns, so that each catches up at times while their sum grows."""
+    window = [one for one in totals if one[0] > totals[-1][0] - WINDOW_MS]
+    growth_s = _rate_s(window)
+    lags = [lag for _, lag in window]
+    if growth_s is None or 0 in lags or not _grew(lags):
+        return Trend(Verdict.UNKNOWN)
+    return Trend(Verdict.BEHIND, window[0][0], growth_s)
+
+
+def verdict(samples: Sequence[LagSample]) -> Verdict:
+    """The verdict of :func:`trend`."""
+    return _verdict(_window(samples))
+
+
+def _window(samples: Sequence[LagSample]) -> list[LagSample]:
+    found = []
+    for one in reversed(samples):
+        if one.at_ms <= samples[-1].at_ms - WINDOW_MS:
+            break
+        found.append(one)
+    return found[::-1]
+
+
+def _verdict(window: Sequence[LagSample]) -> Verdict:
+    lags = [one.lag for one in window if one.lag is not None]
+    offsets = [one.committed for one in window if one.committed is not None]
+    if not lags or not offsets:
+        return Verdict.UNKNOWN
+    if 0 in lags:
+        return Verdict.KEEPING_UP
+    if any(later < earlier for earlier, later in pairwise(offsets)):
+        return Verdict.REWOUND
+    last = window[-1]
+    moved = offsets[0] != offsets[-1]
+    if not moved and last.still_ms is not None:
+        seen = last.at_ms - last.still_ms >= WINDOW_MS
+    else:
+        seen = last.at_ms - window[0].at_ms >= _LEAST_MS
+    if not seen:
+        return Verdict.UNKNOWN
+    if not any(one.owned for one in window):
+        return Verdict.STOPPED
+    if not moved:
+        return Verdict.STALLED if last.owned else Verdict.STOPPED
+    if all(later >= earlier for earlier, later in pairwise(lags)) or _grew(lags):
+        return Verdict.BEHIND
+    return Verdict.KEEPING_UP
+
+
+def _grew(lags: Sequence[int]) -> bool:
+    """Whether the lag in the last third of the window was always larger than in the first. Burrow has no such rule: it
+    sees commits, and here a lag is sampled between commits, so that it also shrinks by chance."""
+    third = max(1, len(lags) // 3)
+    return max(lags[:third]) < min(lags[-third:])
+
+
+def _is_back(old: LagSample, new: LagSample) -> bool:
+    return old.committed is not None and new.committed is not None and new.committed < old.committed
+
+
+def _began(samples: Sequence[LagSample], ends: Callable[[LagSample, LagSample], bool]) -> int:
+    """When the current run began: the time of the first sample after the last pair for which ``ends`` is true."""
+    began = samples[-1].at_ms
+    for old, new in reversed(list(pairwise(samples))):
+        if ends(old, new):
+            break
+        began = old.at_ms
+    return began
+
+
+def _growth_s(window: Sequence[LagSample]) -> float | None:
+    return _rate_s([(one.at_ms, one.lag) for one in window if one.lag is not None])
+
+
+def _rate_s(points: Sequence[tuple[int, int]]) -> float | None:
+    if not points or points[-1][0] - points[0][0] < _LEAST_MS:
+        return None
+    return 1000 * (points[-1][1] - points[0][1]) / (points[-1][0] - points[0][0])
+
+
+def hot_partitions(samples: Mapping[TopicPartition, Sequence[LagSample]]) -> list[Hot]:
+    """The partitions of a group that get most of their topic's new records. A topic's only partition is never hot. The
+    limit is halfway between the fair share and everything: 3/4 for two partitions, 5/8 for four."""
+    new: dict[str, dict[int, tuple[int, float]]] = {}
+    of_topic = Counter(tp.topic for tp in samples)
+    for tp, taken in samples.items():
+        ends = [
+            (one.at_ms, one.committed + one.lag)
+            for one in _window(taken)
+            if one.committed is not None and one.lag is not None
+        ]
+        rate = _rate_s(ends)
+        if rate is not None:
+            new.setdefault(tp.topic, {})[tp.partition] = ends[-1][1] - ends[0][1], rate
+    found = []
+    for topic, partitions in new.items():
+        total = sum(records for records, _ in partitions.values())
+        for partition, (records, rate) in partitions.items():
+            if len(partitions) > 1 and total >= _LEAST_RECORDS and records / total > (1 + 1 / len(partitions)) / 2:
+                found.append(Hot(TopicPartition(topic, partition), records / total, rate, of_topic[topic] - 1))
+    return found
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """The worst of ``verdicts``; unknown if there are none."""
+    order = list(Verdict)
+    return max(verdicts, key=order.index, default=Verdict.UNKNOWN)

@@ -1,0 +1,31 @@
+"""Formats moments and durations for findings. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+_DAY_S = 86_400
+
+
+def duration(ms: int) -> str:
+    """``47 s``, ``12 min``, ``5 h``, ``3 d``."""
+    seconds = max(0, ms) // 1000
+    for least, size, unit in ((2 * _DAY_S, _DAY_S, "d"), (7_200, 3_600, "h"), (120, 60, "min")):
+        if seconds >= least:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def lasting(began_ms: int, now_ms: int) -> str:
+    """``for 12 min (since 10:45:03 UTC)``."""
+    return f"for {duration(now_ms - began_ms)} (since {_clock(began_ms, now_ms)})"
+
+
+def ago(at_ms: int, now_ms: int) -> str:
+    """``12 min ago (10:45:03 UTC)``."""
+    return f"{duration(now_ms - at_ms)} ago ({_clock(at_ms, now_ms)})"
+
+
+def _clock(at_ms: int, now_ms: int) -> str:
+    at, now = (datetime.fromtimestamp(ms / 1000, UTC) for ms in (at_ms, now_ms))
+    return at.strftime("%H:%M:%S UTC" if at.date() == now.date() else "%Y-%m-%d %H:%M UTC")

@@ -1,0 +1,206 @@
+"""Resets committed offsets of groups of either kind: reads what a reset needs, and executes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from kafka_coord.coordinator.plan.reasons import counted
+from kafka_coord.errors import RequestRefused
+from kafka_coord.model import GroupKind, PartitionSet, Request, RequestType, TopicPartition
+from kafka_coord.monitor.actions import Acting
+from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.client_groups.changes import write_offsets
+from kafka_coord.monitor.client_groups.groups import ClientGroup, read_client_group
+from kafka_coord.monitor.cluster import Cluster, read_cluster
+from kafka_coord.monitor.groups import snapshot_of
+from kafka_coord.monitor.offsets import holders, offsets_change, partitions_of, read_all_committed
+from kafka_coord.monitor.operate import held_by_nobody, record
+from kafka_coord.monitor.requests import ask
+from kafka_coord.monitor.reset import ResetRow
+from kafka_coord.monitor.scope import Scope, all_partitions
+from kafka_coord.monitor.snapshot import read_groups
+from kafka_coord.zk.store import Store
+
+IN_ONE_REQUEST = 2_000
+"""The most partitions in one request: the coordinator writes each request as one multi, which must fit ZooKeeper's
+limit."""
+
+AT_ONCE = 8
+"""How many client-assigned groups are read at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resettable:
+    """The data of a group of either kind that a reset needs. ``there`` holds all existing partitions, and ``known`` the
+    partitions of the group; ``owners`` maps partitions to their owners. ``write`` sets offsets and returns a sentence
+    about the result.
+    """
+
+    group: str
+    kind: GroupKind
+    there: PartitionSet
+    known: PartitionSet
+    committed: Mapping[TopicPartition, int]
+    owners: Mapping[TopicPartition, str]
+    write: Callable[[Mapping[TopicPartition, int]], str]
+
+    def owned(self, rows: Sequence[ResetRow]) -> PartitionSet:
+        """The partitions in ``rows`` that somebody owns."""
+        return PartitionSet.of(row.tp for row in rows if row.tp in self.owners)
+
+    def chosen(self, scope: Scope) -> PartitionSet:
+        """The partitions in ``scope``: of the topics that it names, or else of the group. Raises like
+        :meth:`Scope.choose`."""
+        return scope.choose(self.there if scope.topics else self.known & self.there, self.group)
+
+
+Plan = tuple[Resettable, tuple[ResetRow, ...]]
+"""A group and its new offsets."""
+
+
+def read_resettable(
+    instances: Instances, wanted: Sequence[tuple[str, GroupKind]], asked_for: str, acting: Acting
+) -> list[Resettable]:
+    """Reads managed groups all together, and client-assigned groups several at a time. ``asked_for`` is the rule, as
+    recorded in the trail. Raises :class:`NotFound` if one of them does not exist.
+    """
+    store, cluster = instances.store, read_cluster(instances.store)
+    managed = [group for group, kind in wanted if kind is GroupKind.MANAGED]
+    snapshots = read_groups(store, managed, cluster)
+    committed = read_all_committed(store, managed, cluster.topics)
+    there = all_partitions(cluster.topics)
+    theirs = [group for group, kind in wanted if kind is not GroupKind.MANAGED]
+    with ThreadPoolExecutor(max_workers=max(1, min(AT_ONCE, len(theirs))), thread_name_prefix="reset") as pool:
+        clients = dict(zip(theirs, pool.map(partial(read_client_group, instances), theirs), strict=True))
+    found = []
+    for group, kind in wanted:
+        if kind is not GroupKind.MANAGED:
+            found.append(_client_group(instances, clients[group], cluster, asked_for, acting))
+            continue
+        seen = (snapshots.get(group) or snapshot_of(store, group)[1]).observation
+        found.append(
+            Resettable(
+                group,
+                kind,
+                there,
+                partitions_of(seen, committed[group]),
+                committed[group].offsets,
+                {tp: owner for tp, (owner, _) in holders(seen.ledgers.values()).items()},
+                partial(_ask_for, store, group, committed[group].offsets, asked_for, acting),
+            )
+        )
+    return found
+
+
+def _ask_for(
+    store: Store,
+    group: str,
+    committed: Mapping[TopicPartition, int],
+    asked_for: str,
+    acting: Acting,
+    offsets: Mapping[TopicPartition, int],
+) -> str:
+    """Sends the offsets to the coordinator, because only the coordinator can ensure that no start happens at the same
+    time."""
+    request = Request(
+        RequestType.RESET_OFFSETS,
+        group=group,
+        offsets=offsets,
+        reason=acting.reason,
+        by=acting.by,
+        change=f"{asked_for}: {offsets_change(committed, offsets)}",
+    )
+    answer = ask(store, request, acting.timeout_s, acting.on_progress)
+    return f"{answer.result}: {answer.message}"
+
+
+def _client_group(
+    instances: Instances, client: ClientGroup, cluster: Cluster, asked_for: str, acting: Acting
+) -> Resettable:
+    group = client.group
+
+    def write(offsets: Mapping[TopicPartition, int]) -> str:
+        told = write_offsets(instances, group, offsets, acting.timeout_s)
+        change = f"{asked_for}: {offsets_change(client.committed, offsets)}"
+        record(instances.store, "reset-offsets", group, by=acting.by, reason=acting.reason, change=change)
+        return f"done: {told}"
+
+    there, known = all_partitions(cluster.topics), client.partitions(cluster.topics)
+    return Resettable(group, GroupKind.CLIENT_ASSIGNED, there, known, client.committed, client.held, write)
+
+
+def reset(
+    store: Store,
+    found: Resettable,
+    rows: tuple[ResetRow, ...],
+    acting: Acting,
+    *,
+    pause: bool,
+    again: Callable[[], Plan],
+) -> Plan:
+    """Sets the offsets and returns what it did. With ``pause``, consumers may run: it takes the partitions from their
+    owners, and then carries out the plan that ``again`` returns, because the owners may have committed in the meantime.
+
+    Raises :class:`RequestRefused` if somebody owns one of the partitions, and raises like :func:`held_by_nobody`.
+    """
+    owned = found.owned(rows)
+    if not (pause and owned):
+        _execute(found, rows, acting)
+        return found, rows
+    mine = PartitionSet.of(row.tp for row in rows)
+    with held_by_nobody(
+        store,
+        found.group,
+        mine,
+        by=acting.by,
+        reason=acting.reason,
+        timeout_s=acting.timeout_s,
+        on_progress=acting.on_progress,
+    ):
+        now = again()
+        _execute(*now, acting)
+        return now
+
+
+def _execute(found: Resettable, rows: tuple[ResetRow, ...], acting: Acting) -> None:
+    owned = found.owned(rows)
+    if owned:
+        owners = ", ".join(sorted({found.owners[tp] for tp in owned}))
+        raise RequestRefused(
+            f"{owned} of group {found.group!r} owned by {owners}; nothing was changed. Stop these"
+            " consumers" + (", or add --pause to reset while they run" if found.kind is GroupKind.MANAGED else " first")
+        )
+    done = 0
+    for part in _parts(rows):
+        try:
+            sentence = found.write({row.tp: row.new_offset for row in part})
+        except RequestRefused as error:
+            raise RequestRefused(
+                f"{error}" + (f"; {counted(done, 'partition')} reset before" if done else "")
+            ) from error
+        done += len(part)
+        acting.on_progress(f"group {found.group}: {sentence}")
+
+
+def _parts(rows: tuple[ResetRow, ...]) -> Iterator[tuple[ResetRow, ...]]:
+    return (rows[at : at + IN_ONE_REQUEST] for at in range(0, len(rows), IN_ONE_REQUEST))
+
+
+def reset_documents(found: Resettable, rows: Sequence[ResetRow]) -> list[dict[str, Any]]:
+    """One document for each partition."""
+    return [
+        {
+            "group": found.group,
+            "topic": row.topic,
+            "partition": row.partition,
+            "current_offset": row.current_offset,
+            "new_offset": row.new_offset,
+            "owner": found.owners.get(row.tp),
+            "note": row.note or None,
+        }
+        for row in rows
+    ]

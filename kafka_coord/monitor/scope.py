@@ -1,0 +1,61 @@
+"""Partitions as operators choose them: ``flights``, ``flights:0,3-5``, or all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kafka_coord.errors import MalformedValue, NotFound, SettingsError
+from kafka_coord.model import PartitionSet, TopicInfo
+from kafka_coord.model.names import legal
+from kafka_coord.model.partitions import parse_ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """``topics`` maps a topic to its partitions, ``None`` meaning all of them; empty means every topic."""
+
+    topics: Mapping[str, frozenset[int] | None]
+
+    def choose(self, there: PartitionSet, group: str) -> PartitionSet:
+        """The chosen part of ``there``. Raises :class:`NotFound` if a named topic or partition is not in it."""
+        if not self.topics:
+            if not there:
+                raise NotFound(f"group {group!r} has no offsets and subscribes to no topic that exists")
+            return there
+        chosen = {}
+        for topic, numbers in self.topics.items():
+            known = there.of_topic(topic)
+            if not known:
+                raise NotFound(f"no topic {topic!r}; there are {', '.join(there.topics) or 'none'}")
+            missing = (numbers or frozenset()) - known
+            if missing:
+                raise NotFound(
+                    f"topic {topic!r} has no partition {min(missing)}; it has {PartitionSet({topic: known})}"
+                )
+            chosen[topic] = numbers if numbers is not None else known
+        return PartitionSet(chosen)
+
+
+def parse_scope(topics: Sequence[str], *, all_topics: bool) -> Scope:
+    """Parses the two options. Raises :class:`SettingsError` unless exactly one of them is given, in the right form."""
+    if all_topics is bool(topics):
+        raise SettingsError("choose topics: --topic NAME (repeatable, NAME:0,3-5 for some partitions) or --all-topics")
+    found: dict[str, frozenset[int] | None] = {}
+    for written in topics:
+        name, colon, numbers = written.partition(":")
+        legal("topic", name)
+        try:
+            chosen = parse_ranges(numbers, "--topic") if colon else None
+        except MalformedValue as error:
+            raise SettingsError(f"--topic {written[:80]!r}: {error.reason}") from None
+        if colon and not chosen:
+            raise SettingsError(f"--topic {written!r} names no partition; write {name}:0,3-5, or {name} for all")
+        before = found.get(name, frozenset())
+        found[name] = None if chosen is None or before is None else before | chosen
+    return Scope(found)
+
+
+def all_partitions(topics: Mapping[str, TopicInfo]) -> PartitionSet:
+    """Every partition Kafka has."""
+    return PartitionSet({name: info.partitions for name, info in topics.items()})

@@ -1,0 +1,176 @@
+"""Exports rebalances as OpenTelemetry traces: the event, the decision, each command until it is acknowledged.
+
+Needs the extra ``otel``. The names of spans and attributes are in docs/observability.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import Span
+
+from kafka_coord.coordinator.decision_writer import PreparedPlan
+from kafka_coord.coordinator.execute import Written
+from kafka_coord.coordinator.steps import SetTarget, WriteLedgerAndCommands
+from kafka_coord.model import Decision, parse_command_id
+from kafka_coord.version import __version__
+from kafka_coord.zk.store import Clock
+
+log = logging.getLogger(__name__)
+
+MAX_TEXT = 500
+
+
+class Tracing:
+    """Exports over OTLP (HTTP) on its own thread, configured by the standard ``OTEL_*`` variables."""
+
+    def __init__(self, broker_id: int) -> None:
+        own = {"service.name": "kafka-coord", "service.version": __version__, "service.instance.id": str(broker_id)}
+        resource = Resource.create().merge(Resource(own)).merge(OTELResourceDetector().detect())
+        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+
+    def observer(self, clock: Clock) -> RebalanceTracer:
+        return RebalanceTracer(self._provider, clock)
+
+    def close(self) -> None:
+        """Exports the remaining spans. This may take as long as one export (``OTEL_EXPORTER_OTLP_TIMEOUT``)."""
+        self._provider.shutdown()
+
+
+@dataclass(slots=True)
+class _Rebalance:
+    """A decision that is not settled. ``commands`` are the spans of commands not acknowledged yet, with their start
+    times, by consumer and name. ``began_ns`` is the time since 1970 at which the monotonic clock was 0, the same for
+    the whole trace."""
+
+    root: Span
+    context: Context
+    began_ns: int
+    commands: dict[tuple[str, str], tuple[Span, int]] = field(default_factory=dict)
+
+    def ns(self, moment: float) -> int:
+        """Converts monotonic seconds to nanoseconds since 1970."""
+        return self.began_ns + round(moment * 1e9)
+
+
+class RebalanceTracer:
+    """Makes a trace of each rebalance that this instance decides. A trace ends when the rebalance is settled, when a
+    newer decision replaces it, or when the leadership ends. Decisions of a predecessor are not traced."""
+
+    def __init__(self, provider: trace.TracerProvider, clock: Clock) -> None:
+        self._tracer = provider.get_tracer("kafka_coord", __version__)
+        self._clock = clock
+        self._open: dict[str, _Rebalance] = {}
+
+    def written(self, plan: PreparedPlan, written: Written) -> None:
+        try:
+            self._written(plan, written)
+        except Exception:
+            self._open.pop(plan.memory.group, None)
+            log.exception("cannot trace the rebalance group=%s", plan.memory.group)
+
+    def interrupted(self) -> None:
+        for group in list(self._open):
+            self._end(group, "the leadership ended")
+
+    def _written(self, plan: PreparedPlan, written: Written) -> None:
+        group = plan.memory.group
+        known = self._open.get(group)
+        if known is not None:
+            self._acknowledge(known, plan)
+        decision = plan.decision
+        if decision is not None and any(isinstance(step, SetTarget) for step in plan.plan.steps):
+            self._end(group, f"replaced by generation {decision.generation}")
+            known = self._begin(plan, decision)
+        if known is None:
+            return
+        for path in written.commands:
+            *_, consumer, name = path.split("/")
+            known.commands[consumer, name] = self._command(known, plan, consumer, name)
+        if decision is not None and decision.settled_ms is not None:
+            self._end(group, "settled")
+
+    def _begin(self, plan: PreparedPlan, decision: Decision) -> _Rebalance:
+        memory = plan.memory
+        began_ns = time.time_ns() - round(self._clock.monotonic() * 1e9)
+        began = _began(plan)
+        root = self._tracer.start_span(
+            "rebalance",
+            Context(),
+            start_time=began_ns + round(began * 1e9),
+            attributes={
+                "kafka_coord.group": memory.group,
+                "kafka_coord.generation": decision.generation,
+                "kafka_coord.epoch": decision.epoch,
+                "kafka_coord.causes": [str(cause) for cause in decision.causes],
+                "kafka_coord.reason": decision.reason,
+                "kafka_coord.assignor": decision.assignor,
+                "kafka_coord.members": decision.members,
+                "kafka_coord.partitions": decision.partitions,
+                "kafka_coord.moved_partitions": decision.moved,
+            },
+        )
+        found = self._open[memory.group] = _Rebalance(root, trace.set_span_in_context(root, Context()), began_ns)
+        if memory.requested is not None:
+            self._tracer.start_span("wait", found.context, start_time=found.ns(began)).end(found.ns(memory.taken))
+        decide = self._tracer.start_span("decide", found.context, start_time=found.ns(memory.taken))
+        decide.end(found.ns(self._clock.monotonic()))
+        return found
+
+    def _command(self, known: _Rebalance, plan: PreparedPlan, consumer: str, name: str) -> tuple[Span, int]:
+        command_id = parse_command_id(name)
+        kind = str(command_id.type) if command_id is not None else name
+        partitions = [
+            str(command.partitions)
+            for step in plan.plan.steps
+            if isinstance(step, WriteLedgerAndCommands) and step.ledger.consumer == consumer
+            for command in step.commands
+            if str(command.type) == kind
+        ]
+        now = known.ns(self._clock.monotonic())
+        span = self._tracer.start_span(
+            kind,
+            known.context,
+            start_time=now,
+            attributes={
+                "kafka_coord.consumer": consumer,
+                "kafka_coord.command": name,
+                "kafka_coord.command_partitions": " ".join(partitions)[:MAX_TEXT],
+            },
+        )
+        return span, now
+
+    def _acknowledge(self, known: _Rebalance, plan: PreparedPlan) -> None:
+        """Ends the spans of commands whose znodes are gone."""
+        seen = plan.snapshot.observation
+        outstanding = {(c, one.name) for c, channel in seen.channels.items() for one in channel.commands}
+        at = known.ns(_began(plan))
+        for key in known.commands.keys() - outstanding:
+            span, written = known.commands.pop(key)
+            span.set_attribute("kafka_coord.acknowledged", key[0] in seen.members)
+            span.end(max(at, written))  # the acknowledgement may arrive before this instance knows of its write
+
+    def _end(self, group: str, why: str) -> None:
+        known = self._open.pop(group, None)
+        if known is None:
+            return
+        now = known.ns(self._clock.monotonic())
+        for span, _ in known.commands.values():
+            span.set_attribute("kafka_coord.acknowledged", False)
+            span.end(now)
+        known.root.set_attribute("kafka_coord.ended", why)
+        known.root.end(now)
+
+
+def _began(plan: PreparedPlan) -> float:
+    """When the event that caused this pass came (monotonic seconds), or when the pass began if no event caused it."""
+    return plan.memory.taken if plan.memory.requested is None else plan.memory.requested

@@ -1,0 +1,43 @@
+"""Says what a group waits for: who has not acknowledged which command, for how long, and what happens next. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kafka_coord.coordinator.plan.reasons import partitions_text
+from kafka_coord.model import CommandType
+from kafka_coord.monitor.channel import WaitingCommand
+from kafka_coord.monitor.moments import duration, lasting
+from kafka_coord.monitor.snapshot import GroupSnapshot
+
+
+def waits(snapshot: GroupSnapshot, waiting: Iterable[WaitingCommand], now_ms: int) -> dict[str, str]:
+    """Maps each live consumer with unacknowledged commands to a sentence: which is the oldest, how long it has waited,
+    and what happens next."""
+    found: dict[str, str] = {}
+    seen = snapshot.observation
+    oldest: dict[str, WaitingCommand] = {}
+    for command in waiting:
+        if command.consumer in snapshot.registrations:
+            earlier = oldest.get(command.consumer, command)
+            oldest[command.consumer] = min(earlier, command, key=lambda one: one.since_ms)
+    for consumer, command in sorted(oldest.items()):
+        age_ms, member = command.age_ms(now_ms), seen.members.get(consumer)
+        verb = "stop" if command.id.type is CommandType.STOP_FETCHER else "start"
+        told = f"{verb} {partitions_text(command.partitions)}" if command.partitions else command.id.name
+        host = f" on host {member.host}" if member is not None and member.host else ""
+        text = f"{consumer}{host} has not acknowledged its command to {told} {lasting(command.since_ms, now_ms)}"
+        if seen.pause is not None:
+            found[consumer] = f"{text}; it is not evicted while the group is paused"
+            continue
+        left_ms = (
+            seen.settings.rebalance_timeout_for(member, command.id.type)
+            if member is not None
+            else seen.settings.rebalance_timeout_ms
+        ) - age_ms
+        found[consumer] = (
+            f"{text}; the coordinator evicts it in {duration(left_ms)}"
+            if left_ms > 0
+            else f"{text}, longer than its rebalance timeout, and is to be evicted now"
+        )
+    return found

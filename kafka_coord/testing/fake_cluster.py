@@ -1,0 +1,167 @@
+"""A fake of ZooKeeper, Kafka and the coordinator, for unit tests of applications.
+
+The consumers are the real ones, with their connector, fetchers and commit rules. Only the other sides are in memory:
+the channel to the coordinator, and librdkafka.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from kafka_coord import AsyncConsumer, Consumer
+from kafka_coord.consumer.fetchers import Clients
+from kafka_coord.consumer.settings import Membership
+from kafka_coord.consumer.transport import Endpoint
+from kafka_coord.testing.fake_group import SESSION, FakeChannel, FakeGroups
+from kafka_coord.testing.fake_log import FakeAdmin, FakeClient, FakeLogs, FakeMessage
+from kafka_coord.zk.clock import SystemClock
+from kafka_coord.zk.store import Clock, SessionListener, SessionState
+
+
+class FakeCluster:
+    """Topics and groups in memory. A ``with`` block closes the consumers that it made.
+
+    :attr:`Consumer` and :attr:`AsyncConsumer` replace the real classes in an application's module:
+    ``monkeypatch.setattr(app, "Consumer", cluster.Consumer)``. They ignore every address. The fake does not simulate
+    sessions that end, transactions, access rights or ``mode="eager"``.
+    """
+
+    def __init__(self) -> None:
+        self._logs = FakeLogs()
+        self._groups = FakeGroups(self._logs)
+        self._consumers: list[Consumer[Any, Any]] = []
+        parts = {"_open_transport": staticmethod(self._transport), "_clients": _FakeClients(self._logs)}
+        self.Consumer: type[Consumer[Any, Any]] = type("Consumer", (Consumer,), parts)
+        self.AsyncConsumer: type[AsyncConsumer[Any, Any]] = type("AsyncConsumer", (AsyncConsumer,), parts)
+
+    def create_topic(self, name: str, partitions: int = 1) -> None:
+        """Creates a topic, or adds partitions to it."""
+        with self._logs.changed:
+            logs = self._logs.topics.setdefault(name, [])
+            logs += [[] for _ in range(partitions - len(logs))]
+        for group in list(self._groups.members):
+            self._groups.rebalance(group)
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        *,
+        partition: int = 0,
+        headers: tuple[tuple[str, bytes | None], ...] = (),
+        timestamp_ms: int | None = None,
+    ) -> int:
+        """Writes a record, and returns its offset."""
+        when = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
+        written = {"value": value, "key": key, "headers": list(headers) or None, "timestamp_ms": when}
+        return self._logs.append(topic, partition, written)
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Removes the records before this offset, as retention does."""
+        with self._logs.changed:
+            self._logs.begins[topic, partition] = before
+
+    def consumer(self, **arguments: Any) -> Consumer[Any, Any]:
+        """A consumer of this cluster, with the given arguments."""
+        consumer = self.Consumer(**arguments)
+        self._consumers.append(consumer)
+        return consumer
+
+    def async_consumer(self, **arguments: Any) -> AsyncConsumer[Any, Any]:
+        """A consumer of this cluster, for asyncio."""
+        return self.AsyncConsumer(**arguments)
+
+    def committed(self, group: str, topic: str) -> Mapping[int, int]:
+        """The group's committed offsets, by partition."""
+        with self._groups.lock:
+            stored = self._groups.offsets.get(group, {})
+            return {partition: offset for (name, partition), offset in sorted(stored.items()) if name == topic}
+
+    def evict(self, consumer: Consumer[Any, Any] | AsyncConsumer[Any, Any]) -> None:
+        """Ends the consumer's membership without notice, like a coordinator that evicts a slow consumer. The consumer
+        registers again by itself."""
+        with self._groups.lock:
+            self._groups.remove(consumer.group, consumer.consumer_id)
+
+    def _transport(
+        self, endpoint: Endpoint, member: Membership, _reading: object, _wake: Callable[[], None]
+    ) -> _FakeTransport:
+        return _FakeTransport(FakeChannel(self._groups, member.group, member.consumer), endpoint.session_timeout())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for consumer in self._consumers:
+            consumer.close()
+
+
+class _FakeClients(Clients):
+    message: type[Any] = FakeMessage
+
+    def __init__(self, logs: FakeLogs) -> None:
+        self._logs = logs
+
+    def consumer(self, settings: Mapping[str, Any]) -> Any:
+        del settings
+        return FakeClient(self._logs)
+
+    def admin(self, settings: Mapping[str, Any]) -> Any:
+        del settings
+        return FakeAdmin(self._logs)
+
+
+@dataclass(slots=True)
+class _FakeSession:
+    """A session that never ends, and its handle."""
+
+    timeout_ms: int
+    clock: Clock = field(default_factory=SystemClock)
+    state: SessionState = SessionState.CONNECTED
+    session_id: int = SESSION
+    suspended_since: float | None = None
+
+    @property
+    def session(self) -> Self:
+        return self
+
+    def lease_deadline(self) -> float:
+        return math.inf
+
+    def on_session(self, listener: SessionListener) -> Callable[[], None]:
+        del listener
+        return lambda: None
+
+
+class _FakeBrokers:
+    addresses: tuple[str, ...] = ("fake:9092",)
+    problem: str = ""
+
+    def step(self) -> bool:
+        return False
+
+    def look_again(self) -> None:
+        pass
+
+
+class _FakeTransport:
+    """Implements :class:`kafka_coord.consumer.transport.Transport`."""
+
+    def __init__(self, channel: FakeChannel, timeout_ms: int) -> None:
+        self.handle = _FakeSession(timeout_ms)
+        self.channel = channel
+        self.brokers = _FakeBrokers()
+
+    def start(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

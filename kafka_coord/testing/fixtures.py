@@ -1,0 +1,34 @@
+"""Fixtures for pytest: ``pytest_plugins = ["kafka_coord.testing.fixtures"]`` in a ``conftest.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from kafka_coord.errors import SettingsError
+from kafka_coord.testing.fake_cluster import FakeCluster
+from kafka_coord.testing.real_cluster import RealCluster
+
+
+@pytest.fixture
+def fake_cluster() -> Iterator[FakeCluster]:
+    """A fake cluster for this test. Consumers that the test leaves open are closed."""
+    with FakeCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def real_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
+    """A real ZooKeeper, one Kafka broker and a coordinator, on loopback, for all tests of the session. Give each test
+    its own topics and groups."""
+    try:
+        from kafka_coord.dev.cluster.cluster import DevCluster
+    except ModuleNotFoundError as error:
+        raise SettingsError(f"{error}: the fixture real_cluster needs pip install 'kafka-coord[dev]'") from error
+
+    with (
+        DevCluster(tmp_path_factory.mktemp("kafka-coord"), brokers=1, coordinators=True) as servers,
+        RealCluster(servers.zookeeper, servers.bootstrap_servers) as cluster,
+    ):
+        yield cluster

@@ -1,0 +1,102 @@
+"""A real cluster, with the methods of :class:`~kafka_coord.testing.fake_cluster.FakeCluster`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from confluent_kafka import Message, Producer
+from confluent_kafka import TopicPartition as Until
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kafka_coord import AsyncConsumer, Consumer
+from kafka_coord.channel.operations import decode_offset
+from kafka_coord.errors import NoNode
+from kafka_coord.zk import connect, layout
+
+_WAIT_S = 60.0
+
+
+class RealCluster:
+    """Uses running servers; ``zookeeper`` and ``bootstrap_servers`` are their addresses."""
+
+    def __init__(self, zookeeper: str, bootstrap_servers: str) -> None:
+        self.zookeeper = zookeeper
+        self.bootstrap_servers = bootstrap_servers
+        self._store = connect(zookeeper)
+        settings = {"bootstrap.servers": bootstrap_servers, "log_level": 0}
+        self._admin = AdminClient(settings)
+        self._producer = Producer({**settings, "linger.ms": 0})
+        self._consumers: list[Consumer[Any, Any]] = []
+
+    def create_topic(self, name: str, partitions: int = 1) -> None:
+        """Creates a topic."""
+        self._admin.create_topics([NewTopic(name, partitions, 1)])[name].result(_WAIT_S)
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        *,
+        partition: int = 0,
+        headers: tuple[tuple[str, bytes | None], ...] = (),
+        timestamp_ms: int | None = None,
+    ) -> int:
+        """Writes a record, and returns its offset."""
+        written: list[Message] = []
+        more = {} if timestamp_ms is None else {"timestamp": timestamp_ms}
+        self._producer.produce(
+            topic,
+            value,
+            key,
+            partition=partition,
+            headers=list(headers),
+            on_delivery=lambda _error, message: written.append(message),
+            **more,
+        )
+        self._producer.flush(_WAIT_S)
+        (message,) = written
+        if message.error() is not None:
+            raise RuntimeError(f"could not write to {topic}-{partition}: {message.error().str()}")
+        return int(message.offset())
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Removes the records before this offset, as retention does."""
+        (done,) = self._admin.delete_records([Until(topic, partition, before)]).values()
+        done.result(_WAIT_S)
+
+    def consumer(self, **arguments: Any) -> Consumer[Any, Any]:
+        """A consumer of this cluster, with the given arguments."""
+        consumer: Consumer[Any, Any] = Consumer(**{"zookeeper": self.zookeeper, **arguments})
+        self._consumers.append(consumer)
+        return consumer
+
+    def async_consumer(self, **arguments: Any) -> AsyncConsumer[Any, Any]:
+        """A consumer of this cluster, for asyncio."""
+        return AsyncConsumer(**{"zookeeper": self.zookeeper, **arguments})
+
+    def committed(self, group: str, topic: str) -> Mapping[int, int]:
+        """The group's committed offsets, by partition."""
+        path = layout.topic_offsets(group, topic)
+        try:
+            partitions = sorted(map(int, self._store.children(path)))
+        except NoNode:
+            return {}
+        return {number: decode_offset(self._store.get(f"{path}/{number}").data, path) for number in partitions}
+
+    def evict(self, consumer: Consumer[Any, Any] | AsyncConsumer[Any, Any]) -> None:
+        """Ends the consumer's membership without notice, like a coordinator that evicts a slow consumer. The consumer
+        registers again by itself."""
+        self._store.delete(layout.registration(consumer.group, consumer.consumer_id))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for consumer in self._consumers:
+            consumer.close()
+        self._store.close()

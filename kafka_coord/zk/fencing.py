@@ -1,0 +1,84 @@
+"""Fenced writes: they take effect only while the epoch (or term) under which they were decided is unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+from kafka_coord.errors import Fenced, MultiFailed
+from kafka_coord.zk.sizes import op_size
+from kafka_coord.zk.store import Check, Op, OpResult, Store
+
+MAX_BYTES = 900_000
+"""The largest multi. A server accepts 1,048,575 bytes, but the chroot lengthens paths, and the limit may be configured
+lower."""
+MAX_OPS = 1_000
+"""The most operations in a multi. Longer multis are no faster, and delay all other writes."""
+
+
+def multi_fenced(store: Store, fence: Check, ops: Sequence[Op]) -> tuple[OpResult, ...]:
+    """Writes ``ops`` in one multi that begins with ``fence`` and returns their results.
+
+    Raises :class:`Fenced` if the fence failed (another instance took over, or somebody wrote its znode),
+    :class:`MultiFailed` if an operation failed (``index`` counts within ``ops``), and :class:`StoreUnavailable` if the
+    outcome is unknown.
+    """
+    try:
+        return store.multi((fence, *ops))[1:]
+    except MultiFailed as error:
+        if error.index != 0:
+            raise MultiFailed(str(error), error.path, error.index - 1, error.cause) from error
+        raise Fenced(
+            f"deposed: {fence.path} was changed or deleted (by a successor or by hand) after version {fence.version};"
+            " nothing was written",
+            fence.path,
+            0,
+            error.cause,
+        ) from error
+
+
+def unit_at_fault(units: Iterable[Sequence[Op]], index: int) -> int:
+    """Returns the number of the unit that contains operation ``index`` of a failed multi."""
+    for number, unit in enumerate(units):
+        index -= len(unit)
+        if index < 0:
+            return number
+    raise IndexError("ZooKeeper named an operation that the multi does not have")
+
+
+def write_fenced(store: Store, fence: Check, units: Iterable[Sequence[Op]]) -> list[tuple[OpResult, ...]]:
+    """Writes units in order, as many per multi as fit; each multi begins with ``fence``. Returns each unit's results.
+
+    A unit is never split: all of it takes effect, or nothing. Units already written remain if a later one fails.
+
+    Raises like :func:`multi_fenced`, and :class:`RequestTooLarge` for a unit that is too large for any multi.
+    """
+    results: list[tuple[OpResult, ...]] = []
+    for batch in packed(units, store.acl_bytes):
+        found = iter(multi_fenced(store, fence, [op for unit in batch for op in unit]))
+        results += [tuple(islice(found, len(unit))) for unit in batch]
+    return results
+
+
+def fits_one(store: Store, units: Iterable[Sequence[Op]]) -> bool:
+    """Whether :func:`write_fenced` would write all units in one multi, and so all or none of them."""
+    batches = packed(units, store.acl_bytes)
+    next(batches, None)
+    return next(batches, None) is None
+
+
+def packed(units: Iterable[Sequence[Op]], acl: int, max_bytes: int = MAX_BYTES) -> Iterator[list[Sequence[Op]]]:
+    """Yields ``units`` in order, in batches that each fit one request. A larger unit gets its own batch. ``acl`` is
+    the size of a create's ACL in bytes."""
+    batch: list[Sequence[Op]] = []
+    size = count = 0
+    for unit in units:
+        unit_size = sum(op_size(op, acl=acl) for op in unit)
+        if batch and (size + unit_size > max_bytes or count + len(unit) > MAX_OPS):
+            yield batch
+            batch, size, count = [], 0, 0
+        batch.append(unit)
+        size += unit_size
+        count += len(unit)
+    if batch:
+        yield batch

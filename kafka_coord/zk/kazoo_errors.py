@@ -1,0 +1,59 @@
+"""Translates kazoo's exceptions into this project's errors."""
+
+from __future__ import annotations
+
+from kazoo import exceptions as kazoo
+from kazoo.handlers.threading import KazooTimeoutError
+
+from kafka_coord.errors import (
+    BadVersion,
+    NoAuth,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    SessionLost,
+    StoreError,
+    StoreUnavailable,
+)
+
+_FACTS: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
+    (kazoo.NoNodeError, NoNode, "there is no such znode (for a create: no parent)"),
+    (kazoo.NodeExistsError, NodeExists, "the znode already exists"),
+    (kazoo.NotEmptyError, NotEmpty, "the znode has children"),
+    (kazoo.BadVersionError, BadVersion, "the znode has another version: somebody wrote in between"),
+    (kazoo.NoAuthError, NoAuth, "the znode's ACL does not allow it for these credentials"),
+    (kazoo.InvalidACLError, NoAuth, "the ACL to set is not valid: is this session authenticated?"),
+    (kazoo.AuthFailedError, NoAuth, "ZooKeeper refused the credentials"),
+    (kazoo.SessionClosedRequireSaslError, NoAuth, "ZooKeeper accepts only clients that authenticate by SASL"),
+    (kazoo.NoChildrenForEphemeralsError, StoreError, "an ephemeral znode can have no children"),
+    (kazoo.UnimplementedError, StoreError, "this ZooKeeper server is too old for the operation"),
+    (kazoo.QuotaExceededError, StoreError, "the quota set in ZooKeeper for this path is exhausted"),
+    (kazoo.BadArgumentsError, StoreError, "ZooKeeper rejected the arguments (an impossible path?)"),
+    (kazoo.MarshallingError, StoreError, "ZooKeeper could not read the request"),
+    (kazoo.SessionExpiredError, SessionLost, "the session has ended; pending requests may have taken effect"),
+    (kazoo.ConnectionLoss, StoreUnavailable, "the connection broke before the reply; it may have taken effect"),
+    (KazooTimeoutError, StoreUnavailable, "no reply in time; it may have taken effect"),
+)
+
+
+def translated(error: Exception, doing: str, path: str = "", hint: str = "") -> StoreError:
+    """Returns the typed error for kazoo's exception while ``doing`` ("set", "multi of 3 operations") something to
+    ``path``. Any error that is not clearly a refusal becomes :class:`StoreUnavailable`.
+    """
+    where = f"{doing} {path}".strip()
+    for raised, ours, sentence in _FACTS:
+        if isinstance(error, raised):
+            return ours(f"{where}: {sentence}{hint}", path)
+    return StoreUnavailable(f"{where}: {type(error).__name__} {error}; whether it took effect is unknown{hint}", path)
+
+
+def is_answer(error: Exception) -> bool:
+    """Whether the server sent the error in reply to the request, which proves that the session is alive."""
+    return isinstance(error, kazoo.ZookeeperError) and not isinstance(
+        error,
+        kazoo.ConnectionLoss
+        | kazoo.SessionExpiredError
+        | kazoo.AuthFailedError
+        | kazoo.SessionMovedError
+        | kazoo.OperationTimeoutError,
+    )

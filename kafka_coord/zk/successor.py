@@ -1,0 +1,53 @@
+"""The successor that a resigning coordinator names (``/consumers/successor``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kafka_coord.errors import MalformedValue, NoNode
+from kafka_coord.model import json_fields as fields
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Create, Node, Op, ReadResult, SetData, Store
+
+HOLD_BACK_S = 3.0
+"""How many seconds the other instances leave a vacancy to the named successor, each by its own clock. A healthy
+successor is elected within milliseconds. A session timeout, which the cluster bears at each failover, is longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Successor:
+    """``broker_id`` is the successor of the coordinator of ``epoch``. It has no precedence in later vacancies."""
+
+    broker_id: int
+    epoch: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"version": fields.VERSION, "broker_id": self.broker_id, "epoch": self.epoch}
+
+    @classmethod
+    def read(cls, found: ReadResult) -> Successor | None:
+        """Returns ``None`` if nobody is named, or the znode cannot be read; then all instances stand for election."""
+        if not isinstance(found, Node):
+            return None
+        where = layout.SUCCESSOR
+        try:
+            value = fields.load(found.data, where)
+            return cls(fields.number(value, "broker_id", where), fields.number(value, "epoch", where))
+        except MalformedValue:
+            return None
+
+
+def name_op(store: Store, successor: Successor) -> Op:
+    """Returns the write that names the successor. Only the elected coordinator writes it, under its fence."""
+    data = fields.dump(successor.to_json())
+    is_there = store.exists(layout.SUCCESSOR) is not None
+    return SetData(layout.SUCCESSOR, data) if is_there else Create(layout.SUCCESSOR, data)
+
+
+def read_successor(store: Store) -> Successor | None:
+    """Returns the successor that was named last."""
+    try:
+        return Successor.read(store.get(layout.SUCCESSOR))
+    except NoNode:
+        return None

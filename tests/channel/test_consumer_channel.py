@@ -1,0 +1,90 @@
+"""The consumer's end of the channel on a simulated ZooKeeper: what it writes together, and what it may not write."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafka_coord.channel.operations import Registration, command_op, eviction_op, look_op
+from kafka_coord.channel.zookeeper import ConsumerChannel
+from kafka_coord.errors import NoAuth
+from kafka_coord.model import Member, PartitionSet, StopFetcher, Subscription, TopicPartition
+from kafka_coord.model import json_fields as fields
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import WatchEvent, WatchType
+from tests.simulation.store import Quiet, SimulatedStore, connected_store
+
+MEMBER = Member("c", 0, Subscription.to(["flights"]), session_timeout_ms=10_000)
+
+
+class Forbidding(Quiet):
+    """``forbidden`` may not be written."""
+
+    forbidden = ""
+
+    def before_effect(self, _store: SimulatedStore, doing: str) -> None:
+        if self.forbidden and doing.startswith("multi") and self.forbidden in doing:
+            raise NoAuth("may not be written", self.forbidden)
+
+
+@pytest.fixture
+def around() -> Forbidding:
+    return Forbidding()
+
+
+@pytest.fixture
+def store(around: Forbidding) -> SimulatedStore:
+    store = connected_store(around=around)
+    for path in (*layout.PERSISTENT_ROOTS, layout.topic_offsets("g", "flights")):
+        store.ensure_path(path)
+    return store
+
+
+@pytest.fixture
+def channel(store: SimulatedStore) -> ConsumerChannel:
+    return ConsumerChannel(store, "g", "c")
+
+
+@pytest.fixture
+def registration(channel: ConsumerChannel) -> Registration:
+    found = channel.register(fields.dump(MEMBER.to_json()))
+    assert isinstance(found, Registration)
+    return found
+
+
+def test_a_consumer_that_may_not_give_up_its_place_leaves_all_the_same(
+    channel: ConsumerChannel, registration: Registration, store: SimulatedStore, around: Forbidding
+) -> None:
+    around.forbidden = layout.REQUEST_PREFIX
+    channel.leave(registration, {TopicPartition("flights", 0): 5}, [eviction_op("g", "c", 0)])
+    assert store.exists(registration.path) is None
+    assert store.get(layout.offset("g", "flights", 0)).data == b"5"
+
+
+def test_another_subscription_is_written_with_the_request_to_look_at_it_and_only_once(
+    channel: ConsumerChannel, registration: Registration, store: SimulatedStore
+) -> None:
+    for _ in range(2):
+        channel.change_subscription(registration, Subscription.to(["fares"]), [look_op("g", "c", 0)])
+    written = Member.from_json(fields.load(store.get(registration.path).data, ""), "c", 0, "")
+    assert written.subscription == Subscription.to(["fares"])
+    assert len(store.children(layout.REQUESTS)) == 1
+
+
+def test_an_offset_that_somebody_else_wrote_first_is_set(
+    channel: ConsumerChannel, registration: Registration, store: SimulatedStore
+) -> None:
+    store.create(layout.offset("g", "flights", 0), b"5")
+    assert channel.commit(registration, {TopicPartition("flights", 0): 6}) == frozenset()
+    assert store.get(layout.offset("g", "flights", 0)).data == b"6"
+
+
+def test_a_command_is_heard_of_once(
+    channel: ConsumerChannel, registration: Registration, store: SimulatedStore
+) -> None:
+    heard: list[WatchEvent] = []
+    channel.outstanding(heard.append)
+    stop = StopFetcher(1, 1, registration.incarnation, PartitionSet({"flights": [0]}), "by hand")
+    (path,) = store.multi([command_op("g", "c", stop)])
+    while store.has_notification():
+        store.deliver()
+    assert heard == [WatchEvent(WatchType.CREATED, str(path))]

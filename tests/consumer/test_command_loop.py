@@ -1,0 +1,48 @@
+"""How a consumer reads its commands, and which it carries on with."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafka_coord.model import CommandId, CommandType, PartitionSet, StopFetcher
+from kafka_coord.zk.store import WatchEvent, WatchType
+from tests.consumer.stepped import PARTITION, REGISTRATION, Member
+
+STOP = CommandId(12, CommandType.STOP_FETCHER, "stop-0000000012")
+
+
+@pytest.fixture
+def member() -> Member:
+    """It was told to stop the partition that it has in hand, after it had listed its channel."""
+    made = Member()
+    made.hold()
+    made.connector.step()
+    made.channel.commands[STOP] = StopFetcher(1, 1, REGISTRATION.incarnation, PartitionSet.of([PARTITION]), "by hand")
+    return made
+
+
+def notify(member: Member) -> None:
+    assert member.channel.watcher is not None
+    member.channel.watcher(WatchEvent(WatchType.CREATED, f"/consumers/groups/g/channel/c/{STOP.name}"))
+
+
+def test_a_command_that_arrives_is_read_once_without_another_listing(member: Member) -> None:
+    listings = member.channel.listings
+    notify(member)
+    for _ in range(3):
+        member.connector.step()
+    assert member.channel.reads == [STOP]
+    assert member.channel.listings == listings
+
+
+def test_nothing_is_carried_on_with_in_a_new_membership(member: Member) -> None:
+    notify(member)
+    member.connector.step()
+    member.channel.commands.clear()
+    member.channel.registered = False  # evicted
+    member.connector._on_registration_event(None)  # type: ignore[arg-type]  # as the watch tells
+    member.application.finish()
+    for _ in range(3):
+        member.connector.step()
+    assert member.channel.registrations == 2
+    assert member.connector.registration is not None

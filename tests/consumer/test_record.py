@@ -1,0 +1,42 @@
+"""Records whose keys and values the application's functions read."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import pytest
+
+from kafka_coord.consumer.record import Deserializers, Record, _CopiedMessage
+
+
+def message(value: bytes | None, key: bytes | None = b"k") -> Any:
+    fields = {"topic": "flights", "partition": 0, "offset": 7, "key": key, "value": value}
+    return _CopiedMessage({**fields, "timestamp": (0, 0), "headers": None})
+
+
+def test_each_function_runs_once_and_when_it_is_needed() -> None:
+    calls: list[bytes] = []
+
+    def read(data: bytes) -> Any:
+        calls.append(data)
+        return json.loads(data)
+
+    record = Deserializers(value=read).record()(message(b'{"n": 1}'))
+    assert calls == []
+    assert (record.value, record.value, record.key) == ({"n": 1}, {"n": 1}, b"k")
+    assert calls == [b'{"n": 1}']
+    assert Deserializers(key=bytes.decode, value=read).record()(message(None, None)).value is None
+    copied = pickle.loads(pickle.dumps(record))  # noqa: S301 - our own
+    assert (copied, copied.value, copied.raw_value) == (record, {"n": 1}, b'{"n": 1}')
+    assert type(Deserializers().record()(message(b"1"))) is Record
+
+
+def test_a_value_that_cannot_be_read_fails_where_it_is_used_and_says_which_it_is() -> None:
+    record = Deserializers(value=json.loads).record()(message(b"{"))
+    for _ in range(2):
+        with pytest.raises(ValueError, match="Expecting property name") as failure:
+            _ = record.value
+    assert failure.value.__notes__ == ["This was the value of Record(flights-0@7 key=b'k' value=b'{')."]
+    assert record.raw_value == b"{"

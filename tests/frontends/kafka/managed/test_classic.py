@@ -1,0 +1,417 @@
+"""Classic members on the machine of members, without a clock, sockets or ZooKeeper."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafka_coord.classic_groups.errors import Error
+from kafka_coord.frontends.kafka.managed.classic import COOPERATIVE, Beat, Join, Leave, Sync
+from kafka_coord.frontends.kafka.managed.topics import Topics
+from kafka_coord.frontends.members.machine import instructions, stimuli
+from kafka_coord.frontends.members.machine.stimuli import MemberId, RegistrationOptions
+from kafka_coord.model import PartitionSet, TopicPartition
+from kafka_coord.wire.consumer_protocol import assignment
+from tests.frontends.kafka.managed.play import FLIGHTS, SESSION_S, Play, flights
+
+REBALANCE_S = 60.0
+
+
+class Classic(Play):
+    """Play of classic members; ``m1`` unless another is named."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shares: dict[str, PartitionSet] = {}
+        self.written: list[instructions.WriteMember] = []
+
+    def write(self) -> list[instructions.WriteMember]:
+        """Also returns what was written for a SyncGroup since."""
+        found, self.written = self.written + super().write(), []
+        return found
+
+    def join(
+        self,
+        *owned: int,
+        assignor: str = COOPERATIVE,
+        member_id: str = "m1",
+        instance: str = "",
+        is_new: bool = False,
+        topics: Topics = FLIGHTS,
+    ) -> Any:
+        join = Join(
+            self.fresh_token(),
+            ("delays", instance or member_id),
+            member_id,
+            is_static=bool(instance),
+            is_new=is_new,
+            assignor=assignor,
+            topics=topics,
+            owned=flights(*owned),
+            session_timeout_s=SESSION_S,
+            rebalance_timeout_s=REBALANCE_S,
+            registration=b"",
+        )
+        self.ask(join)
+        self.read_target()
+        return self.told()
+
+    def sync(self, generation: int, member_id: str = "m1", instance: str = "") -> Any:
+        key = "delays", instance or member_id
+        return self.ask(Sync(self.fresh_token(), key, member_id, bool(instance), generation, None))
+
+    def share(self, generation: int, member_id: str = "m1", instance: str = "") -> frozenset[TopicPartition]:
+        """What a SyncGroup is answered, after what it acknowledges is written."""
+        synced = self.sync(generation, member_id, instance)
+        if synced is None:
+            self.written = self.write()
+            synced = self.told()
+        assert synced.error is Error.NONE
+        topics = assignment(synced.assignment).assigned_partitions
+        return frozenset(TopicPartition(one.topic, number) for one in topics for number in one.partitions)
+
+    def beat(
+        self, generation: int, member_id: str = "m1", instance: str = "", software: str = "apache-kafka-java"
+    ) -> Error | None:
+        key = "delays", instance or member_id
+        answer = self.ask(Beat(self.fresh_token(), key, member_id, bool(instance), generation, software))
+        return None if answer is None else Error(answer.error)
+
+    def leave(self, member_id: str = "m1", instance: str = "") -> Error | None:
+        answer = self.ask(Leave(self.fresh_token(), ("delays", instance or member_id), member_id, bool(instance)))
+        return None if answer is None else Error(answer.error)
+
+    def holding(self, *partitions: int, generation: int = 3, assignor: str = COOPERATIVE) -> int:
+        """``m1`` has joined and has these. Returns its generation."""
+        self.join(assignor=assignor)
+        self.send(generation, start=partitions)
+        assert self.share(generation) == flights(*partitions)
+        assert [store.acknowledges is not None for store in self.write()] == [True]
+        return generation
+
+
+def test_a_join_is_answered_when_its_client_can_have_partitions() -> None:
+    play = Classic()
+    assert play.join() is None
+    play.send(3, start=(0, 1))
+    joined = play.told()
+    assert (joined.error, joined.generation_id, joined.protocol_name) == (Error.NONE, 3, COOPERATIVE)
+    assert (joined.leader_id, joined.members) == ("", ()), "nobody is the leader"
+    assert play.write() == [], "its client does not know them yet"
+    assert play.share(3) == flights(0, 1)
+    assert [store.acknowledges is not None for store in play.write()] == [True]
+
+
+def test_a_share_is_handed_out_once_it_is_stored() -> None:
+    play = Classic()
+    play.join()
+    play.send(3, start=(0,))
+    assert play.sync(3) is None
+    play.members.interrupted("delays", "m1", play.last_token, play.house.now)
+    play.pump()
+    assert play.told() is None, "whatever its client sends meanwhile"
+    play.write()
+    assert play.told().error is Error.NONE
+    assert play.beat(3) is None
+
+    slow = Classic()
+    slow.join()
+    slow.send(3, start=(0,))
+    slow.sync(3)
+    slow.pass_time(5.0)
+    assert slow.told().error is Error.REBALANCE_IN_PROGRESS, "ZooKeeper is slow"
+
+
+def test_a_join_that_gets_nothing_is_answered_before_the_session_ends() -> None:
+    play = Classic()
+    assert play.join() is None
+    play.pass_time(SESSION_S * 2 / 3)
+    assert play.told().error is Error.NONE
+    assert play.share(play.told().generation_id) == flights()
+
+
+def test_a_join_is_answered_at_once_when_there_is_nothing_for_its_client() -> None:
+    play = Classic()
+    play.target(m2=(0, 1))
+    assert play.join() is None, "the target does not name it"
+    play.target(m1=(), m2=(0, 1))
+    assert play.told().error is Error.NONE
+
+
+def test_a_join_is_held_until_the_whole_share_is_there() -> None:
+    play = Classic()
+    play.target(m1=(0, 1))
+    play.join()
+    play.send(3, start=(0,))
+    assert play.told() is None, "the other is not free yet"
+    assert [store.acknowledges is not None for store in play.write()] == [True]
+    play.send(3, start=(1,))
+    assert play.share(play.told().generation_id) == flights(0, 1)
+
+
+def test_what_a_client_can_have_already_does_not_wait_long_for_the_rest() -> None:
+    play = Classic()
+    play.target(m1=(0, 1))
+    play.join()
+    play.send(3, start=(0,))
+    play.pass_time(1.0)
+    assert play.share(play.told().generation_id) == flights(0)
+    play.write()
+    play.send(3, start=(1,))
+    assert play.beat(3) is Error.REBALANCE_IN_PROGRESS
+    play.target(m1=(0, 1))
+    assert play.join(0).error is Error.NONE
+    assert play.share(3) == flights(0, 1)
+
+
+def test_an_eager_member_waits_a_moment_for_what_replaces_its_partitions() -> None:
+    play = Classic()
+    generation = play.holding(0, 1, assignor="range")
+    play.target(m1=(0, 2))
+    play.send(4, stop=(1,))
+    play.beat(generation)
+    assert play.join(assignor="range") is None
+    play.write()
+    play.send(4, start=(2,))
+    assert play.told().generation_id == 4
+    assert play.share(4) == flights(0, 2)
+
+
+def test_who_gives_up_a_join_is_told_to_join_again() -> None:
+    play = Classic()
+    generation = play.holding(0)
+    assert play.join(0) is None
+    play.members.gone("delays", "m1", play.last_token)
+    assert play.beat(generation) is Error.REBALANCE_IN_PROGRESS
+
+
+def test_who_keeps_its_share_keeps_its_generation() -> None:
+    play = Classic()
+    generation = play.holding(0)
+    play.join(member_id="m2")
+    play.send(4, start=(1,), who="m2")
+    assert play.told().generation_id == 4
+    assert play.beat(generation) is None, "it is held"
+    assert play.commit(generation, 7).error is Error.NONE
+
+
+def test_a_cooperative_member_gives_up_partitions_and_keeps_the_others() -> None:
+    play = Classic()
+    generation = play.holding(0, 1)
+    assert play.beat(generation) is None
+    play.send(4, stop=(1,))
+    assert play.told().error is Error.REBALANCE_IN_PROGRESS
+    assert play.join(0, 1).generation_id == generation
+    assert play.write() == [], "its client owns it still"
+    assert play.commit(generation, 7, partition=1).error is Error.NONE
+    assert play.share(generation) == flights(0)
+    assert play.beat(generation) is Error.REBALANCE_IN_PROGRESS
+    play.target(m1=(0,))
+    assert play.join(0).generation_id == 4
+    assert [store.acknowledges is not None for store in play.write()] == [True]
+    assert play.share(4) == flights(0)
+    assert play.beat(4) is None
+    assert play.commit(generation, 8).error is Error.NONE, "nobody else has had its partition since"
+    assert play.commit(4, 8, partition=1).error is Error.REBALANCE_IN_PROGRESS
+
+
+def test_an_eager_member_owns_nothing_when_it_joins_and_gets_its_whole_share() -> None:
+    play = Classic()
+    generation = play.holding(0, 1, assignor="range")
+    play.send(4, stop=(1,))
+    assert play.beat(generation) is Error.REBALANCE_IN_PROGRESS
+    assert play.commit(generation, 7, partition=1).error is Error.NONE, "before it stops"
+    play.target(m1=(0,))
+    assert play.join(assignor="range").generation_id == 4
+    assert [store.acknowledges is not None for store in play.write()] == [True]
+    assert play.share(4) == flights(0)
+    assert play.commit(generation, 8).error is Error.ILLEGAL_GENERATION
+    assert play.commit(4, 8).error is Error.NONE
+
+
+def test_an_eager_member_commits_nothing_from_its_join_to_its_sync() -> None:
+    """librdkafka repeats a commit that was refused, perhaps after a newer one."""
+    play = Classic()
+    generation = play.holding(0, 1, assignor="range")
+    assert play.commit(generation, 8).error is Error.NONE
+    assert play.join(assignor="range") is None
+    assert play.commit(generation, 7).error is Error.REBALANCE_IN_PROGRESS
+    play.pass_time(1.0)
+    assert play.told().generation_id == generation
+    assert play.commit(generation, 7).error is Error.REBALANCE_IN_PROGRESS
+    assert play.share(generation) == flights(0, 1)
+    assert play.commit(generation, 9).error is Error.NONE
+
+
+def test_who_gains_partitions_joins_again_for_them() -> None:
+    play = Classic()
+    generation = play.holding(0)
+    assert play.beat(generation) is None
+    play.send(4, start=(1,))
+    assert play.told().error is Error.REBALANCE_IN_PROGRESS
+    assert play.commit(generation, 7, partition=1).error is Error.REBALANCE_IN_PROGRESS, "it does not have it yet"
+    assert play.join(0).generation_id == 4
+    assert play.share(4) == flights(0, 1)
+    assert play.commit(4, 7, partition=1).error is Error.NONE
+
+
+def test_a_join_that_is_repeated_while_its_subscription_is_written_counts_alone() -> None:
+    play = Classic()
+    generation = play.holding(0)
+    fares = Topics(frozenset({"fares", "flights"}))
+    assert play.join(0, topics=fares) is None
+    first = play.last_token
+    play.target(m1=(0,))
+    assert play.join(0, topics=fares).generation_id == generation
+    assert play.sync(generation).error is Error.NONE
+    assert [store.subscription is not None for store in play.write()] == [True]
+    assert play.answers[first].error is Error.REBALANCE_IN_PROGRESS
+    assert play.beat(generation) is None
+
+
+def test_what_is_to_be_stopped_while_a_join_is_held_is_stopped_already() -> None:
+    play = Classic()
+    play.holding(0, 1)
+    assert play.join(topics=Topics(frozenset({"fares"}))) is None
+    assert [store.subscription is not None for store in play.write()] == [True]
+    play.send(4, stop=(0, 1))
+    assert [store.acknowledges is not None for store in play.write()] == [True]
+    assert play.told() is None, "there may be more for it"
+    play.send(4, start=(2,))
+    assert play.told().generation_id == 4
+
+
+def test_a_held_heartbeat_ends_when_its_client_sends_something_else_or_at_its_limit() -> None:
+    play = Classic()
+    generation = play.holding(0)
+    assert play.beat(generation, software="kgo") is None
+    play.members.interrupted("delays", "m1", play.last_token, play.house.now)
+    play.pump()
+    assert play.told().error is Error.NONE
+    assert play.beat(generation) is None
+    play.pass_time(SESSION_S / 3)
+    assert play.told().error is Error.NONE
+
+
+def test_librdkafka_sends_its_heartbeat_again_after_a_commit() -> None:
+    """Whatever it has done since: the answer must not make it give up a membership that is newer."""
+    play = Classic()
+    generation = play.holding(0)
+    assert play.beat(generation, software="librdkafka") is None
+    play.pass_time(1.0)
+    play.members.interrupted("delays", "m1", play.last_token, play.house.now)
+    play.pump()
+    assert play.told().error is Error.COORDINATOR_LOAD_IN_PROGRESS
+    play.target(m1=(0,))
+    play.send(4, start=(1,))
+    play.target(m1=(0, 1))
+    assert play.join(0).generation_id == 4
+    assert play.share(4) == flights(0, 1)
+    assert play.beat(generation, software="librdkafka") is Error.NONE
+    assert play.leave() is None
+    play.write()
+    assert play.beat(4, software="librdkafka") is Error.NONE
+    play.pass_time(2.0)
+    assert play.beat(4, software="librdkafka") is Error.UNKNOWN_MEMBER_ID
+
+
+def test_wrong_generations_and_members() -> None:
+    play = Classic()
+    generation = play.holding(0)
+    assert play.beat(generation + 1) is Error.ILLEGAL_GENERATION
+    assert play.sync(generation + 1).error is Error.ILLEGAL_GENERATION
+    assert play.commit(generation + 1, 7).error is Error.ILLEGAL_GENERATION
+    assert play.beat(generation, "m2") is Error.UNKNOWN_MEMBER_ID
+    assert play.sync(generation, "m2").error is Error.UNKNOWN_MEMBER_ID
+    assert play.leave("m2") is Error.UNKNOWN_MEMBER_ID
+    assert play.join(0, member_id="m2").error is Error.UNKNOWN_MEMBER_ID, "another may have what it owns"
+
+
+def test_a_silent_member_is_no_member_any_more() -> None:
+    play = Classic()
+    generation = play.holding(0)
+    play.house.pass_time(SESSION_S + 1)
+    play.pump()
+    assert [store.leaves for store in play.write()] == [True]
+    assert play.beat(generation) is Error.UNKNOWN_MEMBER_ID
+
+
+def test_a_member_leaves() -> None:
+    play = Classic()
+    play.holding(0)
+    assert play.leave() is None
+    assert [(store.leaves, store.for_good) for store in play.write()] == [(True, False)]
+    assert play.told().error is Error.NONE
+
+
+def test_a_static_client_that_comes_back_takes_its_place() -> None:
+    play = Classic()
+    play.join(instance="i1", is_new=True)
+    play.send(3, start=(0,), who="i1")
+    assert play.share(3, instance="i1") == flights(0)
+    play.write()
+    assert play.beat(3, instance="i1") is None
+    held = play.last_token
+    assert play.join(member_id="m2", instance="i1", is_new=True) is None
+    assert play.answers[held].error is Error.FENCED_INSTANCE_ID
+    join = play.last_token
+    assert [(store.leaves, store.for_good) for store in play.write()] == [(True, False)], "its place is kept"
+    play.send(3, start=(0,), who="i1")
+    assert play.answers[join].member_id == "m2"
+    assert play.share(3, "m2", "i1") == flights(0)
+    assert play.beat(3, instance="i1") is Error.FENCED_INSTANCE_ID
+    assert play.join(instance="i1").error is Error.FENCED_INSTANCE_ID
+    assert play.sync(3, instance="i1").error is Error.FENCED_INSTANCE_ID
+    play.write()
+    assert play.leave("", "i1") is None
+    assert [(store.leaves, store.for_good) for store in play.write()] == [(True, True)], "an operator removed it"
+
+
+def test_a_member_of_an_earlier_term_goes_on_with_what_it_holds() -> None:
+    play = Classic()
+    play.of_an_earlier_term(resume_key="m1", protocol="classic")
+    assert play.commit(5, 70).error is Error.COORDINATOR_LOAD_IN_PROGRESS
+    assert play.beat(5) is None, "it is held"
+    assert play.commit(5, 70).error is Error.NONE
+    play.send(6, stop=(1,))
+    assert play.beat(5) is Error.REBALANCE_IN_PROGRESS
+    play.join(0, 1)
+    assert [store.subscription is not None for store in play.write()] == [True], "it was not known"
+    assert play.told().generation_id == 5
+    assert play.share(5) == flights(0)
+
+
+def test_who_joined_in_an_earlier_term_joins_again() -> None:
+    play = Classic()
+    play.of_an_earlier_term(resume_key="m1", protocol="classic")
+    assert play.sync(5).error is Error.REBALANCE_IN_PROGRESS
+    play.target(m1=(0, 1))
+    play.join(0, 1)
+    play.write()
+    play.target(m1=(0, 1))
+    assert play.share(play.told().generation_id) == flights(0, 1)
+
+
+def test_a_static_client_takes_the_place_of_one_of_an_earlier_term() -> None:
+    play = Classic()
+    play.of_an_earlier_term("i1", resume_key="m1", protocol="classic")
+    assert play.join(member_id="m2", instance="i1", is_new=True) is None
+    assert [store.leaves for store in play.write()] == [True]
+    play.send(6, start=(0, 1), who="i1")
+    assert play.answers[1].member_id == "m2"
+
+
+def test_a_client_of_the_other_protocol_is_unknown() -> None:
+    play = Classic()
+    play.house.tell(
+        stimuli.MemberFound(MemberId("delays", "m1", 7), RegistrationOptions(SESSION_S, False, "m1", "consumer"))
+    )
+    assert play.beat(5) is Error.UNKNOWN_MEMBER_ID
+    assert play.commit(5, 70).error is Error.COORDINATOR_LOAD_IN_PROGRESS
+
+
+def test_when_the_term_ends_everybody_looks_for_the_coordinator() -> None:
+    play = Classic()
+    assert play.join() is None
+    play.members.end()
+    play.pump()
+    assert play.told().error is Error.NOT_COORDINATOR

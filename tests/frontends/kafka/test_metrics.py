@@ -1,0 +1,144 @@
+"""Every metric of an instance that serves all kinds of clients: Prometheus's conventions, and what refers to it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from kafka_coord.coordinator.service import CoordinatorService
+from kafka_coord.coordinator.steps import GroupState
+from kafka_coord.dev.cluster.topics import TopicAdmin
+from kafka_coord.frontends.socket.leadership_view import ServiceLeadership
+from kafka_coord.frontends.socket.server import GatewayServer
+from kafka_coord.model import Cause, GroupKind
+from kafka_coord.monitor.lag_metrics import LagSampler
+from kafka_coord.monitor.metrics import MetricsServer
+from kafka_coord.zk import connect
+from tests.cli.running import Run
+from tests.frontends.kafka.conftest import ELECTED, Front
+from tests.frontends.kafka.peer import Peer
+from tests.monitor.promtool import RULES, dashboard_expressions, promtool
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "observability.md"
+MOST_GROUPS = 1
+BOUNDED = {
+    "cause": set(Cause),
+    "kind": set(GroupKind),
+    "partition": {str(number) for number in range(50)},
+    "protocol": {"consumer", "classic"},
+    "state": set(GroupState),
+}
+"""The labels with a fixed set of values. ``request`` and ``error`` name what Kafka has."""
+LABELS = {*BOUNDED, "error", "group", "le", "request", "version"}
+
+
+@pytest.fixture(scope="module")
+def scraped(front: Front, service: CoordinatorService, coord: Run) -> Iterator[str]:
+    """What Prometheus reads, once there is something of everything."""
+    for number in (1, 2):
+        TopicAdmin(front.brokers).create(f"measured-{number}", 1, replication=3)
+        producer = Producer({"bootstrap.servers": front.brokers})
+        producer.produce(f"measured-{number}", b"unread")
+        assert producer.flush(60) == 0
+        consumer = Consumer({"bootstrap.servers": front.bootstrap, "group.id": f"measured-{number}"})
+        consumer.commit(offsets=[TopicPartition(f"measured-{number}", 0, 0)], asynchronous=False)
+        consumer.close()
+    kafka = front.listeners[ELECTED]
+    with Peer(kafka) as peer:
+        assert peer.ask("Heartbeat", 0, group_id="measured-3", generation_id=1, member_id="unknown").error_code
+    leadership = ServiceLeadership()
+    leadership.service = service
+    gateway = GatewayServer("127.0.0.1:0", front.store, ELECTED, leadership)
+    zookeeper = front.cluster.zookeeper
+    lags = LagSampler(lambda: connect(zookeeper), {}, lambda: True, most=MOST_GROUPS, interval_s=0.2)
+    server = MetricsServer("127.0.0.1:0", service, front.store, gateway.gateway, kafka, lags)
+    try:
+
+        def read() -> str:
+            with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=20) as answer:
+                return answer.read().decode()
+
+        eventually(lambda: "group_lag_records{" in read() and "kafka_errors_total{" in read())
+        yield read()
+    finally:
+        server.close()
+        lags.close()
+        gateway.close()
+
+
+@pytest.fixture(scope="module")
+def families(scraped: str) -> dict[str, Metric]:
+    """Those of this project, by name without ``_total``."""
+    found = {one.name: one for one in text_string_to_metric_families(scraped)}
+    assert {"process_cpu_seconds", "process_resident_memory_bytes", "process_start_time_seconds"} <= found.keys()
+    return {name: one for name, one in found.items() if not name.startswith("process_")}
+
+
+def test_names_and_units_are_those_of_the_conventions(families: dict[str, Metric]) -> None:
+    for name, family in families.items():
+        assert re.fullmatch(r"kafka_coord_[a-z_]+[a-z]", name), name
+        assert family.type in {"gauge", "counter", "histogram"}, name
+        assert not re.search(r"_(ms|millis|milliseconds|minutes|kb|mb|percent|total|count|sum|bucket)(_|$)", name), name
+        if "seconds" in name or "bytes" in name:
+            assert name.endswith(("_seconds", "_bytes")), name
+        if family.type == "counter":
+            assert {sample.name for sample in family.samples} == {f"{name}_total"}, name
+        if family.type == "histogram":
+            assert name.endswith("_seconds"), name
+
+
+def test_the_help_is_a_sentence(families: dict[str, Metric]) -> None:
+    for name, family in families.items():
+        assert re.fullmatch(r"[A-Z0-9].{15,}\.", family.documentation), f"{name}: {family.documentation}"
+
+
+def test_no_label_has_any_number_of_values(families: dict[str, Metric]) -> None:
+    for name, family in families.items():
+        assert family.samples, name
+        for sample in family.samples:
+            assert sample.labels.keys() <= LABELS, name
+            for label, value in sample.labels.items():
+                assert value in BOUNDED.get(label, {value}), f"{name}: {label}={value}"
+        groups = {sample.labels.get("group") for sample in family.samples} - {None}
+        assert len(groups) <= MOST_GROUPS, name
+        assert not groups or name.startswith("kafka_coord_group_lag_"), name
+
+
+def test_promtool_finds_nothing_to_complain_of(scraped: str) -> None:
+    command = promtool(), "check", "metrics"
+    ran = subprocess.run(command, check=False, input=scraped, capture_output=True, text=True, timeout=60)
+    # The name that every Prometheus client gives to its own process.
+    complaints = [line for line in (ran.stdout + ran.stderr).splitlines() if not line.startswith("process_")]
+    assert not complaints
+
+
+def rows(families: dict[str, Metric]) -> Iterator[str]:
+    """The rows of the table in the document."""
+    for name, family in sorted(families.items()):
+        exposed = f"{name}_total" if family.type == "counter" else name
+        labels = sorted({f"`{label}`" for sample in family.samples for label in sample.labels} - {"`le`"})
+        yield f"| `{exposed}` | {family.type} | {', '.join(labels)} | {family.documentation} |"
+
+
+def test_the_table_of_metrics_is_what_they_say_of_themselves(families: dict[str, Metric]) -> None:
+    table = re.findall(r"^\| `kafka_coord_.*\|$", DOCUMENT.read_text(), re.MULTILINE)
+    assert table == list(rows(families)), "paste:\n" + "\n".join(rows(families))
+
+
+def test_alerts_and_dashboard_ask_only_for_what_there_is(scraped: str) -> None:
+    families = text_string_to_metric_families(scraped)
+    exposed = {sample.name for family in families for sample in family.samples}
+    asked = set(re.findall(r"\b(?:kafka_coord|process)_\w+", f"{RULES.read_text()} {dashboard_expressions()}"))
+    assert len(asked) > 40
+    assert asked - exposed == set()

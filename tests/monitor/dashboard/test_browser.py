@@ -1,0 +1,237 @@
+"""The dashboard in a real browser: Chromium, driven by Playwright. Skipped where either is missing.
+
+Debian: ``apt-get install chromium``. With ``KAFKA_COORD_SCREENSHOTS=docs/pictures`` the last test writes the pictures
+of docs/dashboard.md there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from kafka_coord.dev.cluster.kafka import KafkaCluster
+from kafka_coord.model import Request, RequestType
+from tests.cli.running import run, started
+from tests.coordinator.harness import World
+from tests.monitor.dashboard.served import Served, operators_file, serving
+from tests.waiting import eventually
+
+playwright = pytest.importorskip("playwright.sync_api", reason="no browser test: pip install playwright")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no browser test: there is no chromium (apt-get install chromium)"
+)
+
+PICTURES = os.environ.get("KAFKA_COORD_SCREENSHOTS")
+WAIT_MS = 60_000
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(chromium: Any) -> Iterator[Any]:
+    """A page that must log no error. ``page.expected`` are parts of messages that a test foresees."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(WAIT_MS)
+    made = context.new_page()
+    made.errors = []
+    made.on("console", lambda message: made.errors.append(message.text) if message.type == "error" else None)
+    made.on("pageerror", lambda error: made.errors.append(str(error)))
+    made.on(
+        "request", lambda request: made.errors.append(f"asks {request.url}") if "127.0.0.1" not in request.url else None
+    )
+    yield made
+    context.close()
+
+
+def test_a_rebalance_appears_in_the_open_page(world: World, served: Served, page: Any) -> None:
+    world.instance(1).start_elected()
+    world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    page.goto(f"{served.url}#/groups/delays")
+    page.get_by_role("heading", name="delays").wait_for()
+    page.locator(".bar", has_text="c1").first.wait_for()
+    page.get_by_text("member c1 joined").wait_for()
+
+    world.consumer("c2").join()
+    world.settles("c1", "c2", partitions=4)
+    page.locator(".bar", has_text="c2").first.wait_for()
+    page.get_by_text("member c2 joined").wait_for()
+
+    world.ask(
+        Request(RequestType.REBALANCE, group="delays", reason="<b>bold</b>", by="mallory@<script>alert(1)</script>")
+    )
+    page.get_by_role("cell", name="mallory@<script>alert(1)</script>").wait_for()
+    assert page.locator("main b", has_text="bold").count() == 0
+
+    world.consumer("stuck", obedient=False).join()
+    page.get_by_text("the oldest for").wait_for()
+    assert page.errors == []
+
+
+def test_every_page_opens_and_can_be_reached_by_keyboard(world: World, served: Served, page: Any) -> None:
+    world.instance(1).start_elected()
+    world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    page.goto(served.url)
+    page.get_by_role("heading", name="Instances").wait_for()
+    page.get_by_text("Stable").first.wait_for()
+    for name in ("Groups", "Cluster", "Overview"):
+        page.get_by_role("navigation").get_by_role("link", name=name).click()
+        page.get_by_role("heading", name=name, exact=True, level=1).wait_for()
+        assert page.title().startswith(name)
+    page.keyboard.press("/")
+    page.keyboard.type("delay")
+    page.get_by_role("option").filter(has_text="delays").wait_for()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="delays", level=1).wait_for()
+    page.get_by_role("link", name="flights 2").first.click()
+    page.get_by_role("heading", name="flights 2 of delays").wait_for()
+    page.get_by_role("link", name="c1").first.click()
+    page.get_by_role("heading", name="c1", level=1).wait_for()
+    page.get_by_text("registered").first.wait_for()
+    page.set_viewport_size({"width": 360, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360, "a phone does not scroll sideways"
+    assert page.errors == []
+
+
+def test_an_operator_logs_in_and_pauses_a_group(world: World, page: Any, tmp_path: Path) -> None:
+    world.instance(1).start_elected()
+    world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    with serving(world.hosts, operators_file(tmp_path, alice="a long token")) as served:
+        page.goto(f"{served.url}#/groups/delays")
+        page.locator(".bar", has_text="c1").first.wait_for()
+        assert page.get_by_role("group", name="Actions").count() == 0
+
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_label("Token").fill("a wrong token")
+        page.get_by_role("dialog").get_by_role("button", name="Log in").click()
+        page.get_by_role("alert").filter(has_text="no operator has this token").wait_for()
+        page.get_by_label("Token").fill("a long token")
+        page.keyboard.press("Enter")
+        page.get_by_role("status").filter(has_text="Logged in as alice").wait_for()
+
+        page.get_by_role("button", name="Pause").click()
+        page.keyboard.type("moving disks")
+        page.keyboard.press("Enter")
+        page.get_by_role("status").filter(has_text="group delays paused").wait_for()
+        page.get_by_role("alert").filter(has_text="Paused by alice@127.0.0.1 over HTTP").wait_for()
+        page.get_by_role("cell", name="moving disks").wait_for()
+        page.get_by_role("button", name="Resume").click()
+        page.get_by_label("Reason").fill("moved")
+        page.get_by_role("dialog").get_by_role("button", name="Resume").click()
+        page.get_by_role("cell", name="moved", exact=True).wait_for()
+        page.get_by_role("button", name="Pause").wait_for()
+        page.get_by_role("button", name="Evict…").click()
+        page.get_by_role("checkbox", name="c1").check()
+        page.get_by_label("Reason").fill("stuck")
+        page.get_by_role("dialog").get_by_role("button", name="Evict").click()
+        page.get_by_role("cell", name="stuck", exact=True).wait_for()
+
+        page.reload()
+        page.get_by_role("button", name="Log out alice").click()
+        page.get_by_role("button", name="Log in").wait_for()
+        assert page.get_by_role("group", name="Actions").count() == 0
+    trail = run("groups", "history", "delays", "--actions", "-o", "json", zookeeper=world.hosts).json()
+    assert [(one["action"], one["by"], one["reason"]) for one in trail] == [
+        ("pause", "alice@127.0.0.1 over HTTP", "moving disks"),
+        ("resume", "alice@127.0.0.1 over HTTP", "moved"),
+        ("evict", "alice@127.0.0.1 over HTTP", "stuck"),
+    ]
+    assert [one for one in page.errors if "401" not in one] == []
+
+
+def test_a_page_whose_instance_is_gone_continues_at_another_one(world: World, page: Any) -> None:
+    """Two coordinators, each with a dashboard, as ``serve --listen-http`` runs them."""
+    with ExitStack() as rest:
+        second = rest.enter_context(serving(world.hosts))
+        with serving(world.hosts) as first:
+            endpoints = [{"http": f"127.0.0.1:{one.port}"} for one in (first, second)]
+            elected = world.instance(1, endpoints=endpoints[0]).start_elected()
+            world.instance(2, endpoints=endpoints[1]).start()
+            world.consumer("c1").join()
+            world.settles("c1", partitions=4)
+            page.goto(f"{first.url}#/groups/delays")
+            page.locator(".bar", has_text="c1").first.wait_for()
+            elected.stop()
+            world.instances.remove(elected)
+        page.wait_for_url(f"{second.url}#/groups/delays")
+        eventually(lambda: world.instances[0].service.leads)
+        world.consumer("c2").join()
+        page.locator(".bar", has_text="c2").first.wait_for()
+        page.get_by_text("coordinated by broker 2").wait_for()
+    assert [one for one in page.errors if "Failed to load resource" not in one] == []
+
+
+@pytest.mark.kafka
+@pytest.mark.skipif(PICTURES is None, reason="only for the documents: KAFKA_COORD_SCREENSHOTS=docs/pictures")
+def test_pictures_for_the_documents(kafka_cluster: KafkaCluster, make_topic: Any, page: Any) -> None:
+    """Two minutes in the life of a group: members come, hang and go, and an operator sets offsets back."""
+    make_topic(12, name="flights")
+    kafka = kafka_cluster.zookeeper
+    producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+    arguments = ("consume", "--group", "delays", "--topic", "flights", "--from-beginning", "-q", "-z", kafka)
+    with ExitStack() as rest:
+        world = World(kafka)
+        rest.callback(world.close)
+        served = rest.enter_context(serving(kafka))
+        for number in (1, 2, 3):
+            world.instance(number, endpoints={"http": f"127.0.0.1:{served.port}"}).start()
+        page.goto(f"{served.url}#/groups/delays")
+        consumers = {}
+
+        def join(name: str) -> None:
+            consumers[name] = rest.enter_context(started(*arguments, "--consumer-id", name))
+
+        def pass_by(seconds: int) -> None:
+            for _ in range(seconds):
+                for at in range(400):
+                    producer.produce("flights", b"x", str(at))
+                producer.flush()
+                time.sleep(1)
+
+        for name in ("c1", "c2", "c3"):
+            join(name)
+        pass_by(20)
+        join("c4")
+        pass_by(15)
+        consumers["c2"].process.kill()
+        pass_by(25)
+        consumers["c3"].process.send_signal(signal.SIGSTOP)
+        pass_by(8)
+        consumers["c3"].process.send_signal(signal.SIGCONT)
+        join("c2")
+        pass_by(20)
+        reset = ("--topic", "flights:3", "--to-earliest", "--execute", "--pause", "--reason", "bug 17")
+        assert run("groups", "reset-offsets", "delays", *reset, zookeeper=kafka).code == 0
+        pass_by(6)
+        folder = Path(str(PICTURES))
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, address, height, scheme in PAGES:
+            page.emulate_media(color_scheme=scheme)
+            page.set_viewport_size({"width": 1200, "height": height})
+            page.evaluate(f"location.hash = {address!r}")
+            page.get_by_role("heading", level=2).first.wait_for()
+            pass_by(4)
+            # a file only from bytes: with a path, Playwright keeps a thread
+            (folder / f"dashboard-{name}.jpg").write_bytes(page.screenshot(type="jpeg", quality=60))
+
+
+PAGES = (("group", "#/groups/delays", 900, "light"), ("overview", "#/", 760, "dark"))

@@ -1,0 +1,32 @@
+"""Changes of documents, applied as the page applies them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_coord.monitor.dashboard.changes import changes
+from tests.monitor.dashboard.served import applied
+
+VALUES = st.recursive(
+    st.none() | st.integers(2, 9) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(VALUES, VALUES)
+def test_the_changes_make_the_old_document_into_the_new_one(old: Any, new: Any) -> None:
+    assert applied(copy.deepcopy(old), copy.deepcopy(changes(old, new))) == new
+
+
+def test_one_number_of_a_large_document_is_one_small_change() -> None:
+    old = {"rows": [{"group": f"g{at}", "lag": 0} for at in range(1_000)], "samples": [[1, 2]]}
+    new = copy.deepcopy(old)
+    new["rows"][7]["lag"] = 5
+    new["samples"].append([3, 4])
+    assert changes(old, new) == [[["rows", 7, "lag"], 5], [["samples"], [[3, 4]], "append"]]
+    assert changes(old, old) == []

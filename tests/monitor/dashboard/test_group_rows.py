@@ -1,0 +1,71 @@
+"""The rows of all groups: what a group at rest is read from, and what makes it be read again."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.errors import StoreUnavailable
+from kafka_coord.monitor.cluster import read_cluster
+from kafka_coord.monitor.dashboard import group_rows
+from kafka_coord.monitor.dashboard.group_rows import GroupRows
+from kafka_coord.monitor.groups import group_row
+from kafka_coord.monitor.snapshot import read_groups
+from kafka_coord.zk import layout
+from tests.coordinator.harness import World
+from tests.waiting import eventually
+
+RESTS_SOON = CoordinatorOptions(look_interval_ms=200, retry_backoff_ms=20, settled_after_ms=100)
+
+
+def test_a_group_at_rest_gives_the_same_row_as_everything_about_it(world: World, monkeypatch) -> None:
+    world.instance(1, RESTS_SOON).start_elected()
+    world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    eventually(lambda: world.node(layout.settled("delays")))
+    cluster = read_cluster(world.store)
+    (snapshot,) = read_groups(world.store, ["delays"], cluster).values()
+    monkeypatch.setattr(group_rows, "read_groups", lambda *_: {})  # it must not be needed
+
+    changed = threading.Event()
+    found = GroupRows(world.store, changed.set)
+    found.known(cluster.groups)
+    assert found.left == 1
+    assert found.step(cluster) == 1
+    assert found.complete
+    assert found.rows == {"delays": group_row(snapshot, cluster)}
+    assert len(found.decided_ms) == 1
+    assert found.step(cluster) == 0, "nothing happened"
+
+    monkeypatch.undo()
+    changed.clear()
+    world.consumer("c2").join()
+    assert changed.wait(30)
+    world.settles("c1", "c2", partitions=4)
+    eventually(lambda: found.step(cluster) and found.rows["delays"].members == 2)
+    eventually(lambda: (found.step(cluster), len(found.decided_ms) == 2)[1])
+    found.known([])
+    assert found.rows == {}
+
+
+def test_groups_whose_read_failed_are_read_again(world: World, monkeypatch) -> None:
+    world.instance(1).start_elected()
+    world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    cluster = read_cluster(world.store)
+    found = GroupRows(world.store, lambda: None)
+    found.known(cluster.groups)
+
+    def fails(*_: object) -> None:
+        raise StoreUnavailable("no reply in time")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(group_rows, "read_groups", fails)
+        patched.setattr(group_rows, "_resting", lambda *_: None)
+        with pytest.raises(StoreUnavailable):
+            found.step(cluster)
+        assert not found.complete
+    assert found.step(cluster) == 1
+    assert found.complete

@@ -1,0 +1,171 @@
+"""The dashboard over HTTP, on a real ZooKeeper with a real coordinator: documents, stream, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from functools import reduce
+from typing import Any
+
+import pytest
+
+from kafka_coord.dev.cluster.ports import free_port
+from kafka_coord.model import Request, RequestType
+from kafka_coord.monitor.dashboard import live, site
+from kafka_coord.monitor.dashboard.routes import ROUTES
+from kafka_coord.zk import layout
+from kafka_coord.zk.acl import Grant, Identity, Permission
+from kafka_coord.zk.acl_tree import AclChange, AclStore
+from tests.coordinator.harness import World
+from tests.monitor.dashboard.served import OPENAPI, Served, serving, valid
+from tests.waiting import eventually
+
+GROUP = "/groups/delays"
+NAMES = {"{group}": "delays", "{topic}": "flights", "{partition}": "2"}
+
+
+def owners(document: Any) -> set[str | None]:
+    return {row["owner"] for row in document["offsets"]}
+
+
+def test_every_path_answers_as_its_description_says(world: World, served: Served) -> None:
+    world.instance(1).start_elected()
+    world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    world.ask(Request(RequestType.REBALANCE, group="delays", reason="to see it", by="alice@here"))
+
+    read = {path: one["get"] for path, one in OPENAPI["paths"].items() if "get" in one}
+    assert set(read) == {route.path for route in ROUTES} | {"/events", "/session"}
+    assert json.loads(served.ask("/api/v1/openapi.json")[2]) == OPENAPI
+    eventually(lambda: served.document("/groups"))
+    for path, described in read.items():
+        if path == "/events":
+            continue
+        there = reduce(lambda made, name: made.replace(name, NAMES[name]), NAMES, path)
+        answers = described["responses"]
+        valid(served.document(there), answers["200"]["content"]["application/json"]["schema"])
+    (row,) = served.document("/groups?search=LAY&state=stable")
+    assert (row["group"], row["members"], row["partitions"]) == ("delays", 1, 4)
+    assert served.document("/groups?search=nothing") == []
+    assert served.document("/search?search=flig")["topics"] == ["flights"]
+    assert [one["by"] for one in served.document(f"{GROUP}/actions")] == ["alice@here"]
+
+
+def test_a_stream_shows_a_rebalance_at_once_and_sends_only_what_changed(world: World, served: Served) -> None:
+    world.instance(1).start_elected()
+    world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    with served.follow(GROUP, f"{GROUP}/history", f"{GROUP}/timeline") as page:
+        page.until(lambda known: len(known) == 3)
+        assert owners(page.documents[GROUP]) == {"c1"}
+        page.sizes.clear()
+        world.consumer("c2").join()
+        world.settles("c1", "c2", partitions=4)
+        page.until(lambda known: owners(known[GROUP]) == {"c1", "c2"})
+        page.until(lambda known: len(known[f"{GROUP}/history"]) == 2)
+        page.until(lambda known: any(len(one["spans"]) == 2 for one in known[f"{GROUP}/timeline"]["partitions"]))
+        assert page.sizes["change"] > 0
+        assert "document" not in page.sizes
+
+
+def test_the_overview_follows_groups_and_coordinators(world: World, served: Served) -> None:
+    first = world.instance(1).start_elected()
+    world.instance(2).start()
+    with served.follow("/overview") as page:
+        page.until(lambda known: "/overview" in known)
+        assert page.documents["/overview"]["coordinator"] == 1
+        world.consumer("c1").join()
+        page.until(lambda known: known["/overview"]["states"] == {"Stable": 1})
+        page.until(lambda known: sum(many for _, many in known["/overview"]["rebalances"]) == 1)
+        first.stop()
+        world.instances.remove(first)
+        page.until(lambda known: known["/overview"]["coordinator"] == 2)
+        assert page.documents["/overview"]["epoch"] == 2
+
+
+def test_pages_share_what_is_read_and_without_a_page_there_is_no_session(
+    world: World, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.instance(1).start_elected()
+    world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    monkeypatch.setattr(live, "LINGER_S", 0.1)
+    monkeypatch.setattr(site, "BEAT_S", 0.1)  # a page that is gone shows itself at the next write
+    with served.follow(GROUP) as page, served.follow(GROUP) as other:
+        page.until(lambda known: known)
+        other.until(lambda known: known)
+        assert served.live.followed == [GROUP]
+        assert served.live.is_open
+    eventually(lambda: not served.live.is_open)
+    assert served.live.followed == []
+
+
+def test_a_reader_that_is_too_slow_is_dropped_and_may_come_again(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "MOST_WAITING", 2)
+    reader = live.Reader()
+    event = live.Event("change", GROUP, "[]")
+    for _ in range(3):
+        reader.put(event)
+    assert reader.over
+    assert reader.next(0.0) is None
+
+
+def test_what_is_not_there_says_so(world: World, served: Served) -> None:
+    world.instance(1).start_elected()
+    for path in ("/api/v1/nowhere", "/api/v1/groups/none", "/dashboard/../settings.py", "/dashboard/no.js", "/nowhere"):
+        status, headers, body = served.ask(path)
+        assert status == 404, path
+        assert headers["x-content-type-options"] == "nosniff"
+        assert b"Traceback" not in body
+    assert json.loads(served.ask("/api/v1/groups/none")[2]) == {"error": "no group 'none'"}
+    assert json.loads(served.ask("/api/v1/groups/%3Cscript%3E%2F..%2Fx")[2])["error"].startswith(
+        "no group '<script>/../x'"
+    )
+    assert served.ask("/api/v1/events")[0] == 400
+    assert served.ask("/api/v1/events?path=/nowhere")[0] == 404
+
+
+def test_a_group_that_an_acl_hides_says_so_and_hides_no_other(world: World, served: Served) -> None:
+    world.instance(1).start_elected()
+    world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    world.store.create(f"{layout.GROUPS}/other")
+    assert isinstance(world.store, AclStore)
+    theirs = (Grant(Identity("digest", "somebody:else"), Permission.ALL),)
+    world.store.write_acls([AclChange(layout.owners("delays"), theirs, -1)])
+    found = served.document(GROUP)
+    assert found["status"].startswith(f"nothing is decided: {layout.owners('delays')}: its ACL forbids reading it")
+    (told,) = [one for one in served.document(f"{GROUP}/findings") if one["check"] == "unreadable znodes"]
+    assert f"setAcl {layout.owners('delays')}" in told["todo"]
+    assert {row["group"] for row in served.document("/groups")} == {"delays", "other"}
+
+
+def test_nothing_but_reading_is_accepted(served: Served) -> None:
+    for method in ("POST", "PUT", "DELETE", "PATCH"):
+        assert served.ask("/api/v1/groups/delays", method)[0] in {405, 501}
+
+
+def test_the_page_may_load_and_ask_nothing_else(world: World, served: Served) -> None:
+    world.instance(1).start_elected()
+    status, headers, body = served.ask("/")
+    assert (status, headers["location"]) == (302, "/dashboard/")
+    status, headers, body = served.ask("/dashboard/")
+    assert status == 200
+    policy = dict(part.strip().partition(" ")[::2] for part in headers["content-security-policy"].split(";"))
+    assert policy["default-src"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == policy["connect-src"].strip() == "'self'"
+    assert policy["frame-ancestors"] == "'none'"
+    assert b"http:" not in body, "nothing from elsewhere"
+    assert b"style=" not in body
+    for name in ("app.js", "views.js", "live.js", "dom.js", "charts.js", "style.css", "uPlot.js", "uPlot.css"):
+        assert served.ask(f"/dashboard/{name}")[0] == 200
+    assert b"MIT" in served.ask("/dashboard/uPlot.LICENSE.txt")[2]
+
+
+def test_without_zookeeper_the_page_opens_and_says_what_is_wrong() -> None:
+    with serving(f"127.0.0.1:{free_port()}") as served:
+        assert served.ask("/dashboard/")[0] == 200
+        status, _, body = served.ask("/api/v1/cluster")
+        assert status == 503
+        assert "no ZooKeeper at" in json.loads(body)["error"]

@@ -1,0 +1,114 @@
+"""Golden tables of the verdicts on a partition's lag, after Burrow's (core/internal/evaluator/caching_test.go)."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafka_coord.model import TopicPartition
+from kafka_coord.monitor.lag_trend import (
+    WINDOW_MS,
+    LagSample,
+    Trend,
+    Verdict,
+    hot_partitions,
+    total_trend,
+    trend,
+    verdict,
+    worst,
+)
+
+
+def samples(offsets: list[int | None], lags: list[int | None], owned: str = "") -> list[LagSample]:
+    """One every 10 s; ``owned`` has ``-`` where nobody owned it."""
+    marks = owned or "o" * len(offsets)
+    rows = zip(offsets, lags, marks, strict=True)
+    return [LagSample(at * 10_000, offset, lag, mark == "o") for at, (offset, lag, mark) in enumerate(rows)]
+
+
+@pytest.mark.parametrize(
+    ("offsets", "lags", "owned", "expected"),
+    [
+        pytest.param([], [], "", Verdict.UNKNOWN, id="nothing was seen"),
+        pytest.param([None] * 5, [None] * 5, "", Verdict.UNKNOWN, id="nothing is committed"),
+        pytest.param([1, 2, 3, 4, 5], [0, 4, 5, 6, 7], "", Verdict.KEEPING_UP, id="the lag was zero once"),
+        pytest.param(
+            [9, 9, 9, 9, 9], [0, 0, 0, 0, 0], "-----", Verdict.KEEPING_UP, id="nothing to read, nobody owns it"
+        ),
+        pytest.param([1, 2, 3, 4, 5], [9, 8, 9, 9, 9], "", Verdict.KEEPING_UP, id="the lag became smaller once"),
+        pytest.param([1, 2, 3, 4, 5], [5, 6, 7, 8, 9], "", Verdict.BEHIND, id="it moves, the lag grows"),
+        pytest.param([1, 2, 3, 4, 5], [5, 5, 5, 5, 5], "", Verdict.BEHIND, id="it moves, the lag stays"),
+        pytest.param([1, 2, 3, 4, 5, 6], [10, 12, 11, 15, 14, 18], "", Verdict.BEHIND, id="the lag grows, unevenly"),
+        pytest.param([1, 2, 3, 4, 5, 6], [18, 12, 11, 15, 14, 17], "", Verdict.KEEPING_UP, id="it goes up and down"),
+        pytest.param([7, 8, 3, 4, 5], [5, 4, 9, 8, 7], "", Verdict.REWOUND, id="it was set back"),
+        pytest.param([7, 3], [5, 9], "", Verdict.REWOUND, id="it was set back a moment ago"),
+        pytest.param([4, 4, 4, 4, 4], [5, 5, 5, 5, 5], "", Verdict.STALLED, id="its owner does not move"),
+        pytest.param([4, 4, 4, 4, 4], [9, 9, 9, 7, 7], "", Verdict.STALLED, id="the log lost records"),
+        pytest.param([4, 4, 4, 4, 4], [5, 6, 7, 8, 9], "-----", Verdict.STOPPED, id="nobody owns it"),
+        pytest.param(
+            [4, 4, 4, 4, 4], [5, 6, 7, 8, 9], "ooo--", Verdict.STOPPED, id="it lost its owner and did not move"
+        ),
+        pytest.param([4, 4, 4, 4, 4], [5, 6, 7, 8, 9], "--ooo", Verdict.STALLED, id="its new owner does not move"),
+        pytest.param([4, 4], [5, 6], "", Verdict.UNKNOWN, id="too early to say"),
+        pytest.param([None, 4, 5, 6, 7], [None, 5, 6, 7, 8], "", Verdict.BEHIND, id="unknown ones do not count"),
+    ],
+)
+def test_the_verdict(offsets: list[int | None], lags: list[int | None], owned: str, expected: Verdict) -> None:
+    assert verdict(samples(offsets, lags, owned)) is expected
+
+
+def test_what_was_before_the_window_does_not_count() -> None:
+    before = [LagSample(0, 100, 0, owned=True)]
+    after = [LagSample(WINDOW_MS + at * 10_000, 200, 5, owned=True) for at in range(5)]
+    assert verdict([*before, *after]) is Verdict.STALLED
+
+
+def test_a_group_is_as_bad_as_its_worst_partition() -> None:
+    assert worst([]) is Verdict.UNKNOWN
+    assert worst([Verdict.UNKNOWN, Verdict.KEEPING_UP]) is Verdict.KEEPING_UP
+    assert worst([Verdict.STOPPED, Verdict.BEHIND, Verdict.STALLED]) is Verdict.STOPPED
+
+
+def test_since_when_it_is_so() -> None:
+    assert trend(samples([3, 4, 4, 4, 4], [5, 5, 5, 5, 5])) == Trend(Verdict.BEHIND, 0, 0.0)
+    assert trend(samples([4, 4, 4, 4, 4], [5, 5, 6, 7, 8])).since_ms == 0
+    assert trend(samples([7, 8, 3, 4, 5], [5, 4, 9, 8, 7])).since_ms == 20_000
+    growing = trend(samples([1, 2, 3, 4, 5], [100, 110, 120, 130, 140]))
+    assert (growing.verdict, growing.growth_s) == (Verdict.BEHIND, 1.0)
+    long_ago = LagSample(5_000_000, 4, 5, owned=True, still_ms=60_000)
+    assert trend([long_ago]) == Trend(Verdict.STALLED, 60_000)
+
+
+def test_a_consumer_that_committed_within_the_window_does_not_look_stalled() -> None:
+    """Its next commit may be about to come, if it commits once a minute."""
+    slow = [LagSample(at * 10_000, 4, 5, owned=True, still_ms=0) for at in range(7)]
+    assert verdict(slow) is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("lags", "expected"),
+    [
+        pytest.param([10, 12, 11, 15, 14, 18], Verdict.BEHIND, id="it grows, unevenly"),
+        pytest.param([10, 12, 11, 12, 10, 11], Verdict.UNKNOWN, id="it goes up and down"),
+        pytest.param([0, 12, 13, 14, 15, 16], Verdict.UNKNOWN, id="there was none a moment ago"),
+        pytest.param([10, 20], Verdict.UNKNOWN, id="too early to say"),
+    ],
+)
+def test_the_trend_of_a_whole_group(lags: list[int], expected: Verdict) -> None:
+    assert total_trend([(at * 10_000, lag) for at, lag in enumerate(lags)]).verdict is expected
+
+
+def ended(*ends: int) -> list[LagSample]:
+    return [LagSample(at * 10_000, 0, end, owned=True) for at, end in enumerate(ends)]
+
+
+def test_a_partition_that_gets_most_of_the_records_is_hot() -> None:
+    tp = [TopicPartition("flights", number) for number in range(4)]
+    idle = ended(7, 7, 8, 8)
+    (found,) = hot_partitions({tp[0]: idle, tp[1]: ended(0, 300, 600, 900), tp[2]: idle, tp[3]: []})
+    assert (found.partition, found.others) == (tp[1], 3)
+    assert found.share > 0.99
+    assert found.records_s == 30.0
+    even = ended(0, 300, 600, 900)
+    assert hot_partitions(dict.fromkeys(tp, even)) == []
+    assert hot_partitions({tp[0]: even}) == [], "it has no neighbours"
+    assert hot_partitions({tp[0]: ended(0, 1, 2, 3), tp[1]: idle}) == [], "too few records to say"

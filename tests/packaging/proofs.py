@@ -1,0 +1,157 @@
+"""What each extra is installed for, done in an environment that has nothing else, against real servers."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import signal
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kafka_coord.dev.cluster.ports import free_port
+from tests.packaging.environments import Environment
+from tests.waiting import eventually
+
+RECORDS = 30
+
+_CONSUMER = """
+import sys
+from kafka_coord import Consumer
+
+zookeeper, topic, group, records = sys.argv[1:]
+with Consumer(zookeeper=zookeeper, group=group, topics=[topic], auto_offset_reset="earliest") as consumer:
+    read = 0
+    for record in consumer:
+        read += 1
+        if read == int(records):
+            break
+print("read", read)
+"""
+
+_QUERY = """
+import sys
+from pyspark.sql import SparkSession
+from kafka_coord.spark import register
+
+zookeeper, topic, group, records = sys.argv[1:]
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+register(spark)
+options = {"zookeeper": zookeeper, "group": group, "topics": topic, "startingOffsets": "earliest"}
+read = []
+query = (
+    spark.readStream.format("kafka_coord").options(**options).load()
+    .writeStream.foreachBatch(lambda frame, number: read.append(frame.count())).start()
+)
+while sum(read) < int(records):
+    query.awaitTermination(1)
+query.stop()
+print("read", sum(read))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """A cluster with an elected coordinator, and a topic with :data:`RECORDS` records."""
+
+    zookeeper: str
+    topic: str
+
+
+def consumer(environment: Environment, servers: Servers) -> str:
+    refused = environment.run(environment.program, "groups", "list")
+    assert refused.returncode == 2, refused
+    assert "pip install 'kafka-coord[cli]'" in refused.stderr, refused.stderr
+    return _reads(environment, _CONSUMER, servers, "packaging-consumer")
+
+
+def query(environment: Environment, servers: Servers) -> str:
+    return _reads(environment, _QUERY, servers, "packaging-query")
+
+
+def _reads(environment: Environment, program: str, servers: Servers, group: str) -> str:
+    arguments = (servers.zookeeper, servers.topic, group, str(RECORDS))
+    done = environment.run(environment.python, "-c", program, *arguments, within_s=120)
+    assert done.returncode == 0, done.stderr
+    assert f"read {RECORDS}" in done.stdout, done.stdout
+    return f"read {RECORDS} records as a member of a group"
+
+
+def commands(environment: Environment, servers: Servers) -> str:
+    """Reads groups, and prints them in every format."""
+    for output in ("table", "json", "yaml", "tsv"):
+        done = environment.run(environment.program, "groups", "list", "-z", servers.zookeeper, "-o", output)
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        if output == "json":
+            json.loads(done.stdout)
+    refused = environment.run(
+        environment.program, "serve", "--broker-id", "999", "-z", servers.zookeeper, "--listen-http", "127.0.0.1:1"
+    )
+    assert refused.returncode == 2, refused.stderr
+    assert "pip install 'kafka-coord[serve]'" in refused.stderr, refused.stderr
+    return "listed groups in four formats"
+
+
+def flights(environment: Environment, servers: Servers) -> str:
+    """Loads the flights, which come with the extra, into the topic."""
+    options = ("--flights", "--limit", str(RECORDS), "--topic", servers.topic, "-z", servers.zookeeper)
+    done = environment.run(environment.program, "load", *options)
+    assert done.returncode == 0, done.stderr
+    return f"loaded {RECORDS} flights"
+
+
+def traces(environment: Environment, servers: Servers, meanwhile: Callable[[], object]) -> str:
+    """Runs the only instance, which exports the rebalance that ``meanwhile`` causes."""
+    exported: list[bytes] = []
+
+    class Collector(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            exported.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_arguments: object) -> None:
+            return
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Collector) as collector:
+        threading.Thread(target=collector.serve_forever).start()
+        try:
+            endpoint = f"OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:{collector.server_port}"
+            daemon(environment, servers, "--trace-rebalances", variables=(endpoint,), meanwhile=meanwhile)
+        finally:
+            collector.shutdown()
+    assert any(b"rebalance" in request for request in exported), environment.output()
+    return "exported a rebalance"
+
+
+def daemon(
+    environment: Environment,
+    servers: Servers,
+    *options: str,
+    variables: tuple[str, ...] = (),
+    meanwhile: Callable[[], object] = lambda: None,
+) -> str:
+    """Runs an instance until it has served its health, metrics and dashboard, and ``meanwhile`` has returned."""
+    address = f"127.0.0.1:{free_port()}"
+    arguments = ("serve", "--broker-id", "999", "-z", servers.zookeeper, "--listen-http", address, *options)
+
+    def answers(path: str, *, holding: bytes = b"") -> bool:
+        with (
+            contextlib.suppress(urllib.error.URLError, ConnectionError),
+            urllib.request.urlopen(f"http://{address}{path}", timeout=10) as page,
+        ):
+            return holding in page.read()
+        return False
+
+    with environment.started("env", *variables, environment.program, *arguments) as process:
+        eventually(lambda: answers("/health") or process.poll() is not None, within_s=60)
+        assert answers("/metrics", holding=b"kafka_coord_elected"), environment.output()
+        assert answers("/dashboard/", holding=b"<html"), environment.output()
+        meanwhile()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0, environment.output()
+    assert "Traceback" not in environment.output()
+    return "served /health, /metrics and /dashboard/, and stopped at SIGTERM"

@@ -1,0 +1,139 @@
+"""What operators get under ``zk-docker/``: the Compose file, the systemd unit, the rolling restart, the chart."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kafka_coord.dev.cluster.jars import KAFKA_VERSION
+from kafka_coord.settings import Settings, load_settings
+from tests.cli.running import environment
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOYMENT = ROOT / "zk-docker"
+
+
+def settings_of(variables: dict[str, Any]) -> Settings:
+    """Fails for a variable that no setting has."""
+    return load_settings(environ={name: str(value) for name, value in variables.items()})
+
+
+def test_the_compose_files_instances_have_settings_that_fit_their_brokers() -> None:
+    services = yaml.safe_load((DEPLOYMENT / "cluster.yml").read_text())["services"]
+    in_image = dict(
+        re.findall(r"^([\w.]+)=(.+)$", (DEPLOYMENT / "broker" / "server.properties").read_text(), re.MULTILINE)
+    )
+    for number in (1, 2, 3):
+        broker = in_image | dict(
+            option.removeprefix("--override=").split("=", 1) for option in services[f"broker-{number}"]["command"]
+        )
+        settings = settings_of(services[f"coordinator-{number}"]["environment"])
+        assert settings.serve.broker_id == int(broker["broker.id"]) == number
+        assert settings.zookeeper.hosts == broker["zookeeper.connect"]
+        assert str(settings.serve.broker_listener) == f"broker-{number}:9094"
+        assert broker["listeners"].endswith("COORD://0.0.0.0:9094")
+        assert broker["advertised.listeners"].endswith(f"COORD://coordinator-{number}:9192")
+    assert settings_of(services["dashboard"]["environment"]).zookeeper.hosts == "zookeeper:2181"
+    assert "healthcheck" in services["dashboard"], "that of the image asks an instance"
+    assert f'name="kafka_2.13" rev="{KAFKA_VERSION}"' in (DEPLOYMENT / "broker" / "ivy.xml").read_text()
+
+
+def test_the_image_is_not_roots_and_is_healthy_only_if_the_instance_is() -> None:
+    lines = (DEPLOYMENT / "coordinator" / "Dockerfile").read_text()
+    variables = dict(re.findall(r"(KAFKA_COORD_\w+)=(\S+)", lines))
+    assert str(settings_of(variables).serve.listen_http) == "0.0.0.0:9404"
+    assert re.search(r"^USER 10001:10001$", lines, re.MULTILINE)
+    assert "http://127.0.0.1:9404/health" in lines
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_systemd_rates_the_unit_as_confined() -> None:
+    command = ["systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=15"]
+    rated = subprocess.run(
+        [*command, str(DEPLOYMENT / "systemd" / "kafka-coord.service")], capture_output=True, text=True, check=False
+    )
+    assert rated.returncode == 0, rated.stdout.splitlines()[-1]
+
+
+@pytest.fixture
+def supervised(zk_hosts: str, tmp_path: Path) -> Iterator[Path]:
+    """Two instances that ``restart HOST BROKER_ID`` in the returned directory restarts, as a service manager would."""
+    restart = tmp_path / "restart"
+    restart.write_text(
+        f"""#!/bin/bash
+cd {tmp_path}
+echo "$1 $2" >>restarted
+if [ -e "$2.pid" ]; then
+    status=/proc/$(cat "$2.pid")/status
+    kill "$(cat "$2.pid")"
+    while grep -q '^State:.[^Z]' "$status" 2>/dev/null; do sleep 0.1; done  # nobody may fetch an orphan's exit code
+fi
+kafka-coord serve --broker-id "$2" >>"$2.log" 2>&1 &
+echo $! >"$2.pid"
+"""
+    )
+    program = tmp_path / "kafka-coord"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m kafka_coord.cli.main "$@"\n')
+    for file in (restart, program):
+        file.chmod(0o755)
+    variables = _variables(tmp_path, zk_hosts)
+    for number in ("1", "2"):
+        subprocess.run([restart, "first", number], env=variables, check=True, timeout=60)
+    yield tmp_path
+    for file in tmp_path.glob("*.pid"):
+        subprocess.run(
+            ["bash", "-c", f"kill {file.read_text()}; tail --pid={file.read_text()} -f /dev/null"], check=False
+        )
+
+
+def _variables(directory: Path, zookeeper: str) -> dict[str, str]:
+    found = environment(PYTHONPATH=str(ROOT), KAFKA_COORD_ZOOKEEPER=zookeeper)
+    return found | {"PATH": f"{directory}:{found['PATH']}", "KAFKA_COORD_RESTART": str(directory / "restart")}
+
+
+def test_a_rolling_restart_restarts_each_instance_and_the_elected_one_last(supervised: Path, zk_hosts: str) -> None:
+    before = {file.name: file.read_text() for file in supervised.glob("*.pid")}
+    done = subprocess.run(
+        [DEPLOYMENT / "systemd" / "rolling-restart", "1=one.example.com", "2=two.example.com"],
+        env=_variables(supervised, zk_hosts),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=150,
+    )
+    assert done.returncode == 0, done.stderr
+    first, second, last = done.stdout.splitlines()
+    assert (first.endswith(".example.com"), second.endswith(", the elected one")) == (True, True), done.stdout
+    assert last == "every instance was restarted"
+    restarted = (supervised / "restarted").read_text().splitlines()
+    assert sorted(restarted[2:]) == ["one.example.com 1", "two.example.com 2"]
+    assert all(file.read_text() != before[file.name] for file in supervised.glob("*.pid"))
+
+
+@pytest.mark.parametrize("values", ["", "kafka.enabled=true,dashboard.enabled=true,secretName=s,filesSecretName=f"])
+@pytest.mark.skipif(shutil.which("helm") is None, reason="helm is not installed")
+def test_the_chart_renders(values: str) -> None:
+    chart = str(DEPLOYMENT / "chart")
+    subprocess.run(["helm", "lint", "--strict", chart, "--set", values], check=True, timeout=60)
+    rendered = subprocess.run(
+        ["helm", "template", "delays", chart, "--set", values, "--kube-version", "1.29.0"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    objects = {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(rendered.stdout) if one}
+    assert {("StatefulSet", "delays"), ("Service", "delays"), ("PodDisruptionBudget", "delays")} <= set(objects)
+    pod = objects["StatefulSet", "delays"]["spec"]["template"]["spec"]
+    assert pod["enableServiceLinks"] is False, "a Service named kafka-coord would give the pods variables of that name"
+    (container,) = pod["containers"]
+    set_in_shell = dict.fromkeys(re.findall(r"KAFKA_COORD_[A-Z_]+(?==)", container["args"][0]), "127.0.0.1:1")
+    settings_of(set_in_shell | {"KAFKA_COORD_SERVE_BROKER_ID": "1"})

@@ -1,0 +1,104 @@
+"""The contents of the two distributions: the operator's has no development tools."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import environment
+from tests.packaging.build import Built
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "kafka_coord"
+MAY_IMPORT_DEV = {"kafka_coord/cli/load.py", "kafka_coord/testing/fixtures.py"}
+"""The bundled flights are read, and a real cluster for tests is started, only on request."""
+
+
+def sources(folder: Path) -> set[str]:
+    return {str(path.relative_to(ROOT)) for path in folder.rglob("*.py") if "build" not in path.parts}
+
+
+@pytest.fixture(scope="module")
+def wheels(built: Built) -> dict[str, Path]:
+    return {"main": built.wheel, "dev": built.dev_wheel}
+
+
+def modules(wheel: Path) -> set[str]:
+    return {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".py")}
+
+
+def test_each_module_is_in_one_distribution_and_tests_in_none(wheels: dict[str, Path]) -> None:
+    dev = sources(PACKAGE / "dev")
+    assert modules(wheels["main"]) == sources(PACKAGE) - dev
+    assert modules(wheels["dev"]) == dev - {"kafka_coord/dev/setup.py"}
+
+
+def imported(source: str) -> Iterator[str]:
+    """All imports of a module, at any depth."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def test_what_an_operator_installs_imports_nothing_that_he_does_not(wheels: dict[str, Path]) -> None:
+    with zipfile.ZipFile(wheels["main"]) as wheel:
+        found = {
+            name
+            for name in modules(wheels["main"])
+            for what in imported(wheel.read(name).decode())
+            if f"{what}.".startswith(("kafka_coord.dev.", "tests."))
+        }
+    assert found == MAY_IMPORT_DEV
+
+
+def kafka_coord(where: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-S", "-m", "kafka_coord.cli.main", *arguments],  # -S: no editable install of this checkout
+        cwd=where,
+        env={**environment(), "PYTHONPATH": os.pathsep.join((str(where), sysconfig.get_path("purelib")))},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_commands_that_are_there_work_and_the_others_say_what_to_install(
+    wheels: dict[str, Path], tmp_path: Path
+) -> None:
+    zipfile.ZipFile(wheels["main"]).extractall(tmp_path)
+    listed = kafka_coord(tmp_path, "--help").stdout
+    for command in ("serve", "consume", "groups", "doctor", "pipeline"):
+        assert f"\n  {command} " in listed
+        assert kafka_coord(tmp_path, command, "--help").returncode == 0
+    for command in ("demo", "bench", "dev"):
+        assert f"\n  {command} " not in listed
+    for missing in (("demo",), ("pipeline", "run", "flights")):
+        said = kafka_coord(tmp_path, *missing)
+        assert said.returncode == 2
+        assert "kafka-coord[dev]" in said.stderr
+
+    zipfile.ZipFile(wheels["dev"]).extractall(tmp_path)
+    for there in (("demo",), ("dev", "up"), ("bench",), ("pipeline", "run", "flights"), ("pipeline", "report")):
+        said = kafka_coord(tmp_path, *there, "--help")
+        assert (said.returncode, said.stderr) == (0, "")
+
+
+def test_a_checkout_is_found_by_programs_that_run_in_another_directory(tmp_path: Path) -> None:
+    """The demo's consumers run in their own directory, without PYTHONPATH."""
+    without = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-c", "import kafka_coord.dev.demo.worker; print(kafka_coord.Consumer.__name__)"]
+
+    ran = subprocess.run(command, cwd=tmp_path, env=without, capture_output=True, text=True, check=False)
+
+    assert ran.stdout.strip() == "Consumer", ran.stderr

@@ -1,0 +1,58 @@
+"""The wheel with each extra, installed in an empty environment, does there what the extra is for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kafka_coord.dev.cluster.kafka import KafkaCluster
+from tests.packaging import proofs
+from tests.packaging.build import Built, build, build_from_sdist
+from tests.packaging.environments import Environment, empty, install_without_index
+
+
+@pytest.fixture(scope="module")
+def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Environment]:
+    def make(extra: str) -> Environment:
+        environment = empty(tmp_path_factory.mktemp(f"environment-{extra}"))
+        install_without_index(environment, extra, built.wheel, *([built.dev_wheel] if extra == "dev" else []))
+        return environment
+
+    return make
+
+
+def test_a_commit_gives_the_same_bytes_twice_and_its_sdist_gives_its_wheel(built: Built, tmp_path: Path) -> None:
+    again = build(tmp_path / "elsewhere", tmp_path / "dist")
+    assert again.bytes() == built.bytes()
+    from_sdist = build_from_sdist(built.sdist, tmp_path / "sdist", tmp_path / "from-sdist")
+    assert from_sdist.read_bytes() == built.wheel.read_bytes()
+
+
+@pytest.mark.kafka
+def test_extras_do_their_job_in_empty_environments(
+    installed: Callable[[str], Environment], kafka_cluster: KafkaCluster, make_topic: Callable[..., str]
+) -> None:
+    servers = proofs.Servers(kafka_cluster.zookeeper, make_topic(2))
+    proofs.flights(installed("dev"), servers)
+
+    def consume() -> None:
+        consumer = installed("")
+        assert {path.name for path in consumer.site.iterdir() if path.is_symlink()} & {"kazoo", "re2", "click"} == {
+            "kazoo",
+            "re2",
+        }
+        proofs.consumer(consumer, servers)
+
+    proofs.traces(installed("otel"), servers, consume)
+    proofs.daemon(installed("serve"), servers, meanwhile=lambda: proofs.commands(installed("cli"), servers))
+
+
+def test_a_query_can_be_imported_with_its_extra_alone(installed: Callable[[str], Environment]) -> None:
+    environment = installed("spark")
+    program = "from kafka_coord.spark import KafkaCoordSource; print(KafkaCoordSource.name())"
+    done = environment.run(environment.python, "-c", program)
+    assert (done.stdout, done.stderr) == ("kafka_coord\n", "")
+    assert Path(environment.python).resolve() == Path(sys.executable).resolve()
