@@ -1,4 +1,4 @@
-"""Operators' actions on one group of either kind. The commands and the dashboard share them."""
+"""Rebalances a managed group, and evicts members of any group. The CLI and the dashboard share this module."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kafka_coord.zk.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Acting:
-    """Who acts and why, for the history; how long to wait for each answer; and where to report progress."""
+    """``by`` and ``reason`` go into the history. ``timeout_s`` is the time limit for each answer."""
 
     by: str
     reason: str
@@ -30,16 +30,16 @@ class Acting:
 
 
 def rebalance(store: Store, group: str, acting: Acting, paused_by: Callable[[Pause], str]) -> dict[str, Any]:
-    """Makes the coordinator decide a new target and returns the answer's document. Raises :class:`RequestRefused` and
-    :class:`Timeout`. While the group is paused, the request stays queued, so :class:`Timeout` comes immediately.
+    """Asks the coordinator for a new target and returns the answer's document. Raises :class:`RequestRefused` and
+    :class:`Timeout`. If the group is paused, raises :class:`Timeout` immediately, because the request stays queued.
     """
     request = Request(RequestType.REBALANCE, group=group, reason=acting.reason, by=acting.by)
     paused = pause_of(store, group)
     if paused is not None:
         name = submit(store, request)
         raise Timeout(
-            f"{name} is pending until the group is resumed: group {group!r} is paused {paused_by(paused)}"
-            f". Withdraw it: kafka-coord coordinator withdraw {name}"
+            f"{name} is pending, because group {group!r} is paused {paused_by(paused)}"
+            f". To withdraw the request: kafka-coord coordinator withdraw {name}"
         )
     return answer_document(ask(store, request, acting.timeout_s, acting.on_progress))
 
@@ -47,8 +47,8 @@ def rebalance(store: Store, group: str, acting: Acting, paused_by: Callable[[Pau
 def evict(
     instances: Instances, group: str, kind: GroupKind, consumers: Sequence[str], acting: Acting
 ) -> list[dict[str, Any]]:
-    """Deletes the registrations and returns the answers' documents. Raises :class:`NotFound` if one of the consumers
-    is not a member (then nobody is evicted), :class:`RequestRefused`, :class:`Timeout` and :class:`BrokerError`.
+    """Deletes the registrations and returns the answers' documents. If one of the consumers is not a member, evicts
+    nobody and raises :class:`NotFound`. Also raises :class:`RequestRefused`, :class:`Timeout` and :class:`BrokerError`.
     """
     store = instances.store
     if kind is GroupKind.MANAGED:

@@ -12,8 +12,8 @@ from kafka_coord.monitor.groups import EndOffsets, GroupRow, OnOffsets, list_gro
 
 @dataclass(frozen=True, slots=True)
 class AllGroups:
-    """``rows`` are sorted by lag, the largest first, and by name. ``lag_note`` says why some lags are unknown, and
-    ``missing`` says which groups cannot be shown, and why."""
+    """``rows`` are sorted by descending lag, then by name. ``lag_note`` says why some lags are unknown. ``missing``
+    says which groups cannot be shown, and why."""
 
     cluster: Cluster
     rows: tuple[GroupRow, ...]
@@ -24,8 +24,8 @@ class AllGroups:
 def list_all_groups(
     instances: Instances, end_offsets: EndOffsets | None = None, on_offsets: OnOffsets | None = None
 ) -> AllGroups:
-    """Lists every group. With ``end_offsets``, adds the lags, asking the brokers once for each kind of group, and
-    passes each group's partitions to ``on_offsets``."""
+    """Lists every group. With ``end_offsets``, asks the brokers once for each kind of group, adds the lags, and passes
+    each group's partitions to ``on_offsets``."""
     cluster, managed, note = list_groups(instances.store, end_offsets, on_offsets)
     clients = list_client_groups(instances)
     rows = clients.rows

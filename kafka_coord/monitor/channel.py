@@ -17,8 +17,8 @@ from kafka_coord.zk.store import GetData, Node, Store
 class WaitingCommand:
     """An unacknowledged command. ``since_ms`` is when it was written (ms since 1970, ZooKeeper's clock).
 
-    ``for_live`` is false if the command is for another incarnation than the registered one; the consumer will drop such
-    a command. ``command`` is ``None`` if its znode cannot be decoded.
+    ``for_live`` is false if the command is not for the registered incarnation. The consumer will drop such a command.
+    ``command`` is ``None`` if its znode cannot be decoded.
     """
 
     group: str
@@ -33,20 +33,20 @@ class WaitingCommand:
         return self.command.partitions if self.command else PartitionSet()
 
     def age_ms(self, now_ms: int) -> int:
-        """How long the command has waited; never negative, even if the clocks differ."""
+        """Returns how long the command has waited. Never negative, even if the clocks differ."""
         return max(0, now_ms - self.since_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The commands found, sorted by group, by consumer and by the order in which the consumer executes them."""
+    """The commands, sorted by group, then by consumer, then in order of execution."""
 
     commands: tuple[WaitingCommand, ...]
     unreadable: tuple[Unreadable, ...] = ()
 
 
 def read_waiting(store: Store, snapshots: Mapping[str, GroupSnapshot]) -> Waiting:
-    """Reads every outstanding command of these groups, in one round."""
+    """Reads every outstanding command of these groups in one round."""
     wanted = [
         (group, consumer, command)
         for group, snapshot in sorted(snapshots.items())

@@ -17,10 +17,11 @@ from kafka_coord.zk.store import GetChildren, GetData, Node, ReadResult, Store
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A view of the cluster without its groups. ``initialised`` tells whether ``/consumers/groups`` exists.
-    ``instances`` maps broker ids to running instances, elected or not; ``since_ms`` is the time of the coordinator's
-    election. ``undecided`` says why no instance decides anything in the whole cluster, even if one is elected; "" if
-    the elected instance can. ``topics_changed_ms`` is when each topic's znode was last written.
+    """A view of the cluster. It has the names of the groups, but nothing else about them. ``initialised`` tells whether
+    ``/consumers/groups`` exists. ``instances`` maps broker ids to running instances, elected or not. ``since_ms`` is
+    the time of the coordinator's election. ``undecided`` is the reason why no instance makes decisions, even if one is
+    elected. It is empty while the elected instance makes them. ``topics_changed_ms`` is when each topic's znode was
+    last written.
     """
 
     initialised: bool
@@ -37,7 +38,7 @@ class Cluster:
 
 
 def read_cluster(store: Store) -> Cluster:
-    """Reads the cluster, in two rounds for any number of topics."""
+    """Reads the cluster in two rounds, for any number of topics."""
     reading = Reading(store)
     elected, epoch, paused, instances, brokers, topics, groups = reading.many(
         [
@@ -82,7 +83,7 @@ def read_cluster(store: Store) -> Cluster:
 
 
 def read_coordinator(store: Store) -> CoordinatorInfo | None:
-    """The coordinator; ``None`` if none is elected, or its znode cannot be read."""
+    """Returns the coordinator, or ``None`` if none is elected or its znode cannot be read."""
     reading = Reading(store)
     (elected,) = reading.many([GetData(layout.COORDINATOR)])
     return reading.decode(layout.COORDINATOR, elected, _coordinator)
@@ -93,14 +94,14 @@ def _undecided(coordinator: CoordinatorInfo | None, elected: ReadResult, epoch: 
     stored = decode_epoch(epoch.data) if isinstance(epoch, Node) else None
     if isinstance(epoch, Node) and stored is None:
         held = epoch.data[:20].decode("utf-8", "replace")
-        return f"{where} holds {held!r}, which is not an epoch: no instance can be elected or write anything"
+        return f"{where} holds {held!r}, which is not an epoch, so no instance can be elected or write anything"
     if isinstance(elected, Node) and not elected.stat.ephemeral_owner:
         return f"{layout.COORDINATOR} is not ephemeral, so it never disappears, and no instance can be elected"
     if coordinator is None:
         return "" if isinstance(elected, Node) else "no coordinator is elected"
     if stored != coordinator.epoch:
         held = "does not exist" if stored is None else f"says {stored}"
-        return f"{where} {held}, and broker {coordinator.broker_id} was elected with epoch {coordinator.epoch}"
+        return f"{where} {held}, but broker {coordinator.broker_id} was elected with epoch {coordinator.epoch}"
     return ""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # commands that only print a time import this too
+if TYPE_CHECKING:  # commands that only print a time also import this module
     from kafka_coord.model import Action, Decision, Pause, Request
     from kafka_coord.model.cluster_history import Election
     from kafka_coord.monitor.channel import WaitingCommand
@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # commands that only print a time import this too
 
 
 def group_document(row: GroupRow) -> dict[str, Any]:
-    """A group in a list. Has the fields of the lag only if the brokers were asked."""
+    """Returns one entry of a list of groups. It has the lag fields only if the brokers were asked."""
     return {
         "group": row.group,
         "state": str(row.state),
@@ -42,7 +42,7 @@ def lag_document(total: LagTotal) -> dict[str, Any]:
 def describe_document(
     found: GroupDescription, chosen: Mapping[str, bool], requests: Sequence[QueuedRequest] = ()
 ) -> dict[str, Any]:
-    """One object for one group. ``chosen`` says whether it has the fields of ``state``, ``members`` and ``offsets``."""
+    """Returns the object for one group. ``chosen`` selects the parts ``state``, ``members`` and ``offsets``."""
     document: dict[str, Any] = {
         "group": found.group,
         "state": str(found.state),
@@ -218,8 +218,8 @@ def finding_document(one: Finding) -> dict[str, Any]:
 
 
 def iso_time(ms: int | None) -> str | None:
-    """Milliseconds since 1970 as ``2026-01-31T12:00:00.123Z``; ``None`` for no time, 0, or a time outside the
-    calendar."""
+    """Formats milliseconds since 1970 as ``2026-01-31T12:00:00.123Z``. Returns ``None`` for ``None``, 0, and a time
+    that ``datetime`` cannot represent."""
     if not ms:
         return None
     try:
@@ -229,7 +229,6 @@ def iso_time(ms: int | None) -> str | None:
 
 
 def answer_document(answered: Request) -> dict[str, Any]:
-    """An answered request."""
     return {
         "request": answered.request_id,
         "type": str(answered.type),
@@ -240,5 +239,5 @@ def answer_document(answered: Request) -> dict[str, Any]:
 
 
 def done_document(kind: str, group: str, message: str) -> dict[str, Any]:
-    """An answer that came directly from a group's coordinator, without a request in ZooKeeper."""
+    """Returns the document of an answer that came directly from a group's coordinator, without a request."""
     return {"request": None, "type": kind, "group": group, "result": "done", "message": message}

@@ -31,20 +31,20 @@ PREFIX = "kafka_coord"
 REQUEST_S = 10.0
 """The time limit for one request and its response together, in seconds."""
 MAX_REQUESTS = 32
-"""The maximum number of concurrent requests. Beyond it, the oldest is cut off. Long-lived responses do not count."""
+"""The maximum number of concurrent requests. Above it, the oldest is aborted. Long-lived responses do not count."""
 _WRITE_S = 10.0
-"""A long-lived response is cut off if its reader takes nothing for this many seconds."""
+"""A long-lived response is aborted if its client reads nothing for this many seconds."""
 
 
 class Collector(Protocol):
     """The interface that prometheus_client calls at every scrape."""
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics as they are now."""
+        """Yields the current metrics."""
 
 
 Health = Callable[[], tuple[bool, dict[str, Any]]]
-"""Whether the instance is healthy, and the response's body."""
+"""Returns whether the instance is healthy, and the response's body."""
 
 StartResponse = Callable[[str, list[tuple[str, str]]], Any]
 Site = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
@@ -52,21 +52,21 @@ Site = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
 
 
 def gauge(name: str, text: str, value: float, labels: dict[str, str] | None = None) -> GaugeMetricFamily:
-    """A gauge with one value."""
+    """Returns a gauge with one value."""
     family = GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=list(labels or ()))
     family.add_metric(list((labels or {}).values()), value)
     return family
 
 
 def counter(name: str, text: str, value: float) -> CounterMetricFamily:
-    """A counter with one value."""
+    """Returns a counter with one value."""
     family = CounterMetricFamily(f"{PREFIX}_{name}", text)
     family.add_metric([], value)
     return family
 
 
 def histogram(name: str, text: str, found: Mapping[str, Durations], label: str = "") -> HistogramMetricFamily:
-    """A histogram for each value of ``label``; without a label, the only value is ``""``."""
+    """Returns a histogram for each value of ``label``. Without a label, the only key of ``found`` is ``""``."""
     family = HistogramMetricFamily(f"{PREFIX}_{name}", text, labels=[label] if label else [])
     for value, durations in list(found.items()):
         family.add_metric([value] if label else [], list(durations.cumulative()), durations.total_s)
@@ -76,7 +76,7 @@ def histogram(name: str, text: str, found: Mapping[str, Durations], label: str =
 def labelled(
     kind: type[GaugeMetricFamily | CounterMetricFamily], name: str, text: str, label: str, found: Mapping[str, float]
 ) -> Metric:
-    """A gauge or counter for each value of ``label``."""
+    """Returns a gauge or counter for each value of ``label``."""
     family = kind(f"{PREFIX}_{name}", text, labels=[label])
     for value, number in found.items():
         family.add_metric([value], number)
@@ -84,13 +84,13 @@ def labelled(
 
 
 class Exposition:
-    """Serves ``/metrics``, ``/health`` and the JSON of ``pages`` by path on ``host:port`` (port 0: any free one), on
-    its own threads.
+    """Serves ``/metrics``, ``/health`` and the JSON ``pages`` (by path) at ``address`` (``host:port``; port 0 is any
+    free port) on its own threads.
 
-    ``setting`` is the setting with the address; the :class:`SettingsError` for an unusable address names it. ``site``
-    is the WSGI application of all other paths. In its ``environ``, ``REQUEST_URI`` is the path as it was sent,
-    ``kafka_coord.lasts`` must be called for a long-lived response, and ``kafka_coord.certificate`` is the common name
-    in the client's certificate, if it has one.
+    ``setting`` is the name of the option with the address, for the :class:`SettingsError` about an unusable address.
+    ``site`` is the WSGI application for all other paths. In its ``environ``, ``REQUEST_URI`` is the path as the client
+    sent it. The application must call ``kafka_coord.lasts`` for a long-lived response. ``kafka_coord.certificate`` is
+    the common name in the client's certificate.
 
     ``/metrics`` and ``/health`` accept every ``Host``. All other paths accept only the server's own names and
     ``host_names``.
@@ -130,16 +130,14 @@ class Exposition:
                 start(
                     "421 Misdirected Request", [("Content-Type", "text/plain"), ("X-Content-Type-Options", "nosniff")]
                 )
-                return [
-                    f"This server is not known as {called[:100]!a}: add the name with --http-host-names.\n".encode()
-                ]
+                return [f"{called[:100]!a} is not a name of this server; add it with --http-host-names.\n".encode()]
             if path in also:
                 start("200 OK", [("Content-Type", "application/json")])
                 return [json.dumps(also[path]()).encode() + b"\n"]
             if site is not None:
                 return site(environ, start)
             start("404 Not Found", [("Content-Type", "text/plain")])
-            return [f"Here are {', '.join(['/metrics', *also])} and /health.\n".encode()]
+            return [f"This server has {', '.join(['/metrics', *also])} and /health.\n".encode()]
 
         try:
             host, port = host_and_port(address)
@@ -148,7 +146,7 @@ class Exposition:
             self._server = make_server(host, port, app, _Server, _QuietHandler)
             self._server.tls = tls
         except (OSError, OverflowError, ValueError) as error:
-            raise SettingsError(f"cannot listen on {address} ({error}): choose another {setting}") from None
+            raise SettingsError(f"cannot listen on {address} ({error}); choose another {setting}") from None
         self._thread = threading.Thread(target=self._server.serve_forever, name="metrics-http", daemon=True)
         self._thread.start()
 
@@ -174,7 +172,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().__init__(*args, **options)
 
     def get_request(self) -> tuple[Any, Any]:
-        """With TLS, the handshake comes with the first read, on the request's thread."""
+        """Leaves the TLS handshake to the first read, which happens on the request's thread."""
         request, address = super().get_request()
         if self.tls is not None:
             request = self.tls.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
@@ -194,7 +192,7 @@ class _Server(ThreadingMixIn, WSGIServer):
                 _cut_off(request)
 
     def lasts(self, request: Any) -> None:
-        """Lifts the time limit of this request; only each write of its response still has one."""
+        """Replaces the time limit of this request with a limit for each write of its response."""
         self._began.pop(request, None)
         request.settimeout(_WRITE_S)
 
@@ -202,7 +200,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         self._began.pop(request, None)
         if isinstance(request, ssl.SSLSocket):
             with suppress(OSError, ValueError):
-                request.setblocking(False)  # the peer is told of the end; its answer does not matter
+                request.setblocking(False)  # send close_notify, but do not wait for the peer's
                 request.unwrap()
         super().shutdown_request(request)
 
@@ -212,7 +210,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 def _cut_off(request: Any) -> None:
     with suppress(OSError):
-        socket.socket.shutdown(request, socket.SHUT_RDWR)  # SSLSocket's own would let another thread write plain text
+        socket.socket.shutdown(request, socket.SHUT_RDWR)  # SSLSocket.shutdown lets another thread write plain text
 
 
 class _QuietHandler(WSGIRequestHandler):
@@ -223,8 +221,8 @@ class _QuietHandler(WSGIRequestHandler):
         def send(data: bytes) -> int:
             try:
                 return write(data)
-            except (TimeoutError, ssl.SSLError) as error:  # wsgiref knows only of peers that are gone without TLS, and
-                raise BrokenPipeError("the peer took nothing, or is gone") from error  # would print a traceback
+            except (TimeoutError, ssl.SSLError) as error:  # wsgiref would print a traceback for these, but not
+                raise BrokenPipeError("the client is gone or does not read") from error  # for BrokenPipeError
 
         setattr(self.wfile, "write", send)  # noqa: B010  a method, for mypy
 

@@ -1,4 +1,4 @@
-"""Describes groups for operators: one line for each, or one group in full."""
+"""Describes groups for operators: a summary of each group, or one group in full."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 
 EndOffsets = Callable[[PartitionSet], tuple[Mapping[TopicPartition, int], str]]
-"""Returns the known end offsets, and a sentence about the unknown ones (or ``""``)."""
+"""Returns the known end offsets, and a sentence that says why others are unknown (or ``""``)."""
 
 Presences = Callable[[str], Mapping[tuple[str, str], Presence]]
-"""Asks the instance with this HTTP server URL about each (group, consumer) that it serves. Raises
-``OSError`` and :class:`MalformedValue`."""
+"""Asks the instance at this HTTP URL about each (group, consumer) that it serves. Raises ``OSError`` and
+:class:`MalformedValue`."""
 
 
 MAX_WAITS = 3
-"""The maximum number of consumers in a group's status that have not acknowledged a command."""
+"""A group's status names at most this many consumers with unacknowledged commands."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """One group in a list. ``pending`` counts the commands that wait for an acknowledgement; ``coordinator`` is the
-    broker id of the instance that coordinates it; ``log_partition`` is the partition of the groups log that holds a
+    """One group in a list. ``pending`` counts the unacknowledged commands. ``coordinator`` is the broker id of the
+    instance that coordinates the group. ``log_partition`` is the partition of the groups log that holds a
     client-assigned group.
     """
 
@@ -76,13 +76,13 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class MemberRow:
-    """One member. It is live, or gone (``registered`` is false) with its place kept or its partitions not yet released.
+    """One member, live or gone. A gone member (``registered`` is false) has a kept place or unreleased partitions.
 
     ``channel`` is its connection: ``zookeeper``, ``socket`` or ``kafka``. ``since_ms`` is when it registered (ms since
-    1970), and ``target`` is what it should own. For a member that an instance serves, ``gateway`` is the instance,
-    ``address`` is the member's address, and ``heard_ms_ago`` is the time since the instance last heard from the member,
-    if known. Only Kafka clients have the last four: their library, their group protocol, their epoch, and how long
-    their heartbeat has been held (the last two if known).
+    1970), and ``target`` is the partitions that it should own. For a member that an instance serves, ``gateway`` is the
+    instance's broker id, ``address`` is the member's address, and ``heard_ms_ago`` is the time since the instance last
+    heard from the member. Only Kafka clients have ``software`` (their library), ``protocol`` (their group protocol),
+    ``epoch`` (the member epoch) and ``held_ms`` (how long the instance has held their heartbeat). ``None`` is unknown.
     """
 
     consumer: str
@@ -112,9 +112,9 @@ class MemberRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """Everything about one group. ``status`` is the planner's sentence about what the group waits for, and any fault.
-    ``settings`` are ``None`` if the coordinator does not report them. ``lag_note`` says why end offsets are unknown;
-    ``heard_note`` says why it is unknown when the coordinator last heard from consumers without ZooKeeper.
+    """Everything about one group. ``status`` is the planner's sentence about faults and about the commands for which
+    the group waits. ``settings`` is ``None`` if the coordinator does not report the settings. ``lag_note`` says why end
+    offsets are unknown. ``heard_note`` says why the ``heard_ms_ago`` of members is unknown.
     """
 
     group: str
@@ -147,15 +147,15 @@ class GroupDescription:
 
 
 OnOffsets = Callable[[str, Sequence[OffsetRow], int], None]
-"""Takes a group's name, its partitions, and the time of its last rebalance (ms since 1970; 0 if unknown)."""
+"""Receives a group's name, its partitions, and the time of its last rebalance (ms since 1970; 0 if unknown)."""
 
 
 def list_groups(
     store: Store, end_offsets: EndOffsets | None = None, on_offsets: OnOffsets | None = None
 ) -> tuple[Cluster, tuple[GroupRow, ...], str]:
-    """Lists all groups by name, in a fixed number of rounds of reads. With ``end_offsets``, asks the brokers once about
-    all partitions, and passes each group's partitions to ``on_offsets``. The third value says why some lags are
-    unknown, if any are."""
+    """Lists all groups by name in a fixed number of rounds of reads. With ``end_offsets``, asks the brokers once about
+    all partitions, and passes each group's partitions to ``on_offsets``. The third value says why some lags are unknown
+    (or ``""``)."""
     cluster = read_cluster(store)
     snapshots = read_groups(store, cluster.groups, cluster)
     committed = read_all_committed(store, snapshots, cluster.topics)
@@ -177,7 +177,7 @@ def list_groups(
 def _ends(
     snapshots: Mapping[str, GroupSnapshot], committed: Mapping[str, Committed], end_offsets: EndOffsets | None
 ) -> tuple[Mapping[TopicPartition, int], str]:
-    """Asks about the partitions of all these groups at once."""
+    """Asks for the end offsets of all these groups at once."""
     if end_offsets is None:
         return {}, ""
     wanted = (partitions_of(one.observation, committed[group]) for group, one in snapshots.items())
@@ -185,7 +185,7 @@ def _ends(
 
 
 def snapshot_of(store: Store, group: str) -> tuple[Cluster, GroupSnapshot]:
-    """The cluster and one group. Raises :class:`NotFound`, which lists the existing names."""
+    """Reads the cluster and one group. If there is no such group, raises :class:`NotFound` with the existing names."""
     cluster = read_cluster(store)
     found = read_groups(store, [group], cluster).get(group)
     if found is None:
@@ -194,8 +194,9 @@ def snapshot_of(store: Store, group: str) -> tuple[Cluster, GroupSnapshot]:
 
 
 def kind_of(store: Store, group: str, wanted: str | None = None) -> GroupKind:
-    """The kind ``wanted``. Without it, managed if such a group exists, otherwise client-assigned if instances serve
-    Kafka clients. Raises :class:`NotFound` with the existing names, and :class:`InvalidName`.
+    """Returns the kind ``wanted``, if given. Otherwise returns managed if ZooKeeper has such a group, and else
+    client-assigned if instances serve Kafka clients. Raises :class:`NotFound` with the existing names, and
+    :class:`InvalidName`.
     """
     if wanted == GroupKind.MANAGED:
         legal("group", group)
@@ -213,8 +214,8 @@ def kind_of(store: Store, group: str, wanted: str | None = None) -> GroupKind:
 def describe_group(
     store: Store, group: str, end_offsets: EndOffsets | None, presences: Presences | None = None
 ) -> GroupDescription:
-    """Everything about ``group``. Without ``end_offsets`` it does not ask the brokers, and every lag is unknown.
-    Without ``presences`` it does not ask the coordinator when it last heard from consumers without ZooKeeper.
+    """Describes ``group``. Without ``end_offsets``, does not ask the brokers, and every lag is unknown. Without
+    ``presences``, does not ask the instances when they last heard from consumers without ZooKeeper.
 
     Raises :class:`NotFound`.
     """
@@ -229,7 +230,8 @@ def describe_groups(
     end_offsets: EndOffsets | None,
     presences: Presences | None = None,
 ) -> tuple[GroupDescription, ...]:
-    """Like :func:`describe_group` for several groups, in one set of reads. Leaves out groups that do not exist."""
+    """Describes several groups like :func:`describe_group`, in one set of reads. Leaves out groups that do not
+    exist."""
     return tuple(_described(store, cluster, read_groups(store, groups, cluster), end_offsets, presences))
 
 
@@ -274,7 +276,8 @@ def _description(
 ) -> GroupDescription:
     seen, (members, heard_note) = snapshot.observation, heard
     target = seen.assignment
-    # the coordinator reads these before it starts a partition, and does not start unreadable ones
+    # the coordinator reads offsets and commands before it starts a partition, and does not start it if they are
+    # unreadable
     judged = group_status(replace(seen, unreadable=(*seen.unreadable, *committed.unreadable, *damaged)))
     return GroupDescription(
         group=snapshot.group,
@@ -302,15 +305,15 @@ def _description(
 def _with_presence(
     store: Store, group: str, members: tuple[MemberRow, ...], cluster: Cluster, presences: Presences | None
 ) -> tuple[tuple[MemberRow, ...], str]:
-    """Asks the coordinator about members over sockets, and the instance that serves the group about its Kafka
-    clients."""
+    """Asks the coordinator about members over sockets, and the instance that serves the group's Kafka clients about
+    those."""
     if presences is None:
         return members, ""
     known: dict[tuple[str, str], Presence] = {}
     notes = {}
     for channel in sorted({member.channel for member in members if member.gateway is not None}):
         served_by = cluster.coordinator if channel == "socket" else _instance_of(store, cluster, group)
-        reason = "nobody coordinates" if served_by is None else ""
+        reason = "no instance coordinates the group" if served_by is None else ""
         url = None if served_by is None else served_by.http_url
         if served_by is not None and url is None:
             reason = f"start the instance beside broker {served_by.broker_id} with --listen-http"
@@ -327,7 +330,7 @@ def _with_presence(
 
 
 def _instance_of(store: Store, cluster: Cluster, group: str) -> CoordinatorInfo | None:
-    """The instance that serves the group's Kafka clients."""
+    """Returns the instance that serves the group's Kafka clients."""
     leader = read_instances(store).leaders.get(partition_of(group), -1)
     return cluster.instances.get(leader)
 
@@ -345,7 +348,7 @@ def _channel(member: Member | None) -> str:
 
 
 def member_rows(snapshot: GroupSnapshot, waiting: Iterable[WaitingCommand]) -> tuple[MemberRow, ...]:
-    """The members, and all other consumers that still hold partitions, by name."""
+    """Returns the members and all other consumers with a ledger, by name."""
     seen = snapshot.observation
     nothing = PartitionSet()
     pending: dict[str, list[WaitingCommand]] = {}
@@ -388,7 +391,7 @@ def member_rows(snapshot: GroupSnapshot, waiting: Iterable[WaitingCommand]) -> t
 def group_row(
     snapshot: GroupSnapshot, cluster: Cluster, also_unreadable: int = 0, lag: LagTotal | None = None
 ) -> GroupRow:
-    """The group in brief. ``also_unreadable`` counts the offsets and commands that cannot be read."""
+    """Returns a summary of the group. ``also_unreadable`` counts the unreadable offsets and commands."""
     seen = snapshot.observation
     return GroupRow(
         group=snapshot.group,
@@ -412,7 +415,7 @@ def _assignor(snapshot: GroupSnapshot) -> str:
 
 
 def _subscription(written: Mapping[str, object]) -> str:
-    """``flights, routes(2)`` for topics with their streams, ``white_list fl.*`` for a pattern."""
+    """Formats topics with their streams as ``flights, routes(2)``, and a pattern as ``white_list fl.*``."""
     topics = written["subscription"]
     names = [
         name if streams == 1 else f"{name}({streams})"

@@ -1,4 +1,4 @@
-"""Reads the last decisions of a group, which the coordinator keeps in ZooKeeper."""
+"""Reads the histories that the coordinator keeps in ZooKeeper, of each group and of the cluster."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from kafka_coord.zk.store import GetData, Store
 
 
 def read_history(store: Store, group: str) -> tuple[Decision, ...]:
-    """The decisions, oldest first; empty if there are none yet. Raises :class:`NotFound`, :class:`MalformedValue`."""
+    """Returns the decisions, oldest first. Raises :class:`NotFound` and :class:`MalformedValue`."""
     return read_trail(store, group)[0]
 
 
 def read_trail(store: Store, group: str) -> tuple[tuple[Decision, ...], tuple[Action, ...]]:
-    """The decisions and the operators' actions, both oldest first. Raises like :func:`read_history`."""
+    """Returns the decisions and the operators' actions, oldest first. Raises like :func:`read_history`."""
     path = layout.history(group)
     try:
         node = store.get(path)
@@ -36,7 +36,8 @@ def read_trail(store: Store, group: str) -> tuple[tuple[Decision, ...], tuple[Ac
 
 
 def read_cluster_history(store: Store) -> ClusterHistory:
-    """The history of the cluster; empty if no coordinator has written one. Raises :class:`MalformedValue`."""
+    """Returns the history of the cluster, which is empty before a coordinator writes it. Raises
+    :class:`MalformedValue`."""
     try:
         node = store.get(layout.HISTORY)
     except NoNode:
@@ -49,7 +50,8 @@ def _trail(value: fields.Json, where: str) -> tuple[tuple[Decision, ...], tuple[
 
 
 def read_actions(store: Store, groups: Iterable[str]) -> tuple[dict[str, tuple[Action, ...]], list[Unreadable]]:
-    """What operators did to each group, oldest first; and the unreadable ``history`` and ``settled`` znodes."""
+    """Returns the operators' actions on each group, oldest first, and the unreadable ``history`` and ``settled``
+    znodes."""
     reading, names = Reading(store), tuple(groups)
     found = reading.many(GetData(path) for name in names for path in (layout.history(name), layout.settled(name)))
     actions = {}

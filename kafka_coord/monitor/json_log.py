@@ -1,4 +1,4 @@
-"""Log lines as JSON objects with typed fields: for ``serve --log-format json``, and for applications with consumers."""
+"""Formats log lines as JSON with typed fields, for ``serve --log-format json`` and for applications with consumers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ _OWN = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskN
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: ``time`` (UTC), ``level``, ``logger``, ``message``, and ``exception`` where there is one.
+    """Writes one object a line, with ``time`` (UTC), ``level``, ``logger``, ``message``, and ``exception`` for a
+    traceback.
 
-    Each ``key=%d`` of the message is a field too, with its value's own type, and so is everything in ``extra``. Lines
-    with an ``event`` are for programs: docs/observability.md lists the events and their fields. The words of a message
-    may change.
+    Each ``key=%d`` of the message also becomes a field, with the type of its value, and so does each item of ``extra``.
+    Programs should use lines with an ``event``, because the words of messages may change. docs/observability.md lists
+    the events and their fields.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -48,7 +49,7 @@ def _of_message(record: logging.LogRecord) -> Mapping[str, object]:
 
 @lru_cache(maxsize=1024)
 def keys(template: str) -> tuple[str, ...]:
-    """The key before each conversion of a template, or "" if it has none: ``("", "group")`` for ``"%s group=%s"``."""
+    """Returns the key before each conversion of a template: ``("", "group")`` for ``"%s group=%s"``."""
     return tuple(found[1] or "" for found in _CONVERSION.finditer(template) if found[2])
 
 

@@ -14,24 +14,24 @@ from kafka_coord.monitor.exposition import PREFIX, counter, gauge, histogram, la
 
 
 def of_kafka(listener: KafkaListener) -> Iterator[Metric]:
-    """Collects the listener's metrics at each scrape."""
+    """Yields the listener's metrics."""
     statistics = listener.clients.statistics
     yield gauge("kafka_connections", "Open Kafka client connections.", len(listener.clients))
     yield gauge(
         "kafka_kept_bytes",
-        "Memory for incomplete requests and unread answers of all Kafka clients. Above serve.kafka_queued_max_bytes, "
+        "Memory for incomplete requests and unsent answers of all Kafka clients. Above serve.kafka_queued_max_bytes, "
         "the instance closes connections.",
         listener.clients.kept_bytes,
     )
     yield counter("kafka_accepted_connections", "Accepted Kafka client connections.", statistics.accepted)
     yield counter(
         "kafka_refused_connections",
-        "Connections refused because there are too many (serve.kafka_max_connections).",
+        "Connections refused because there were too many (serve.kafka_max_connections).",
         statistics.refused,
     )
     yield counter(
         "kafka_closed_connections",
-        "Connections that this instance closed. The log has the reasons.",
+        "Connections that this instance closed. The log says why.",
         statistics.closed,
     )
     yield counter("kafka_received_bytes", "Bytes received from Kafka clients.", statistics.received_bytes)
@@ -46,7 +46,7 @@ def of_kafka(listener: KafkaListener) -> Iterator[Metric]:
     )
     errors = CounterMetricFamily(
         f"{PREFIX}_kafka_errors",
-        "Errors that this instance answered (not the broker). Some are normal while a group rebalances "
+        "Error codes in this instance's own answers (not the broker's). Some are normal while a group rebalances "
         "(REBALANCE_IN_PROGRESS) or moves to another instance (NOT_COORDINATOR).",
         labels=["request", "error"],
     )
@@ -65,36 +65,37 @@ def of_kafka(listener: KafkaListener) -> Iterator[Metric]:
     held = sum(one.held_ms is not None for one in presences)
     yield gauge(
         "kafka_held_requests",
-        "Requests of these clients that wait for news. A member at rest has one.",
+        "Requests of these clients that the instance holds until it has news. An idle member has one.",
         held,
     )
     yield from _of_log(listener)
 
 
 def _of_log(listener: KafkaListener) -> Iterator[Metric]:
-    """Metrics by partition of the log. A partition without a term here is coordinated by another instance or by none.
-    Counts restart with each term."""
+    """Yields metrics by log partition. If a partition has no term here, another instance coordinates it, or none does.
+    The counters restart with each term."""
     manager = listener.manager
     families: list[tuple[Metric, Callable[[LogTerm], float]]] = [
         (
             _gauge(
                 "term",
-                "The term in which this instance coordinates the partition. All instances together have 50 series.",
+                "The term in which this instance coordinates the partition. All instances together have one series for "
+                "each partition.",
             ),
             lambda one: one.term,
         ),
         (
-            _gauge("load_seconds", "Duration of the claim and the load, during which its groups waited."),
+            _gauge("load_seconds", "Time to claim and load the partition. Its groups waited for so long."),
             lambda one: one.figures.load_s,
         ),
         (_gauge("loaded_records", "Records loaded at the start of this term."), lambda one: one.figures.loaded_records),
         (
-            _counter("appends", "Batches written in this term. Divide records and seconds by it for averages."),
+            _counter("appends", "Batches written in this term, the divisor for averages of records and seconds."),
             lambda one: one.figures.appends,
         ),
         (_counter("appended_records", "Records written in this term."), lambda one: one.figures.records),
         (
-            _counter("append_seconds", "Total time until batches were on all in-sync replicas."),
+            _counter("append_seconds", "Total time until the batches were on all in-sync replicas."),
             lambda one: one.figures.append_s,
         ),
     ]

@@ -1,4 +1,4 @@
-"""Reads offsets from the brokers: the beginning and end of each partition, and the offset at a given time."""
+"""Reads offsets from the brokers: the start and end of each partition, and the offset at a given time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CHUNK = 5_000
-"""The most partitions per request to the brokers, because librdkafka keeps one entry per partition in memory."""
+"""The maximum number of partitions in a request. librdkafka keeps an entry for each in memory."""
 
 DEFAULT_TIMEOUT_S = 5.0
 _LEADERLESS = "the partition has no live leader"
@@ -30,7 +30,7 @@ _LEADERLESS = "the partition has no live leader"
 
 @dataclass(frozen=True, slots=True)
 class BrokerOffsets:
-    """The known offsets. ``note`` is one sentence about the unknown ones, or ``""``."""
+    """The known offsets. ``note`` says why others are unknown, or is ``""``."""
 
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     note: str = ""
@@ -38,8 +38,7 @@ class BrokerOffsets:
 
 @dataclass(slots=True)
 class _Listed:
-    """The outcome for the requested partitions. ``leaderless`` lists the partitions without a leader in the brokers'
-    metadata."""
+    """The result for the requested partitions. ``leaderless`` lists the partitions whose leader is unavailable."""
 
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
     leaderless: list[TopicPartition] = field(default_factory=list)
@@ -53,9 +52,9 @@ def _log_left_out(broker: Unreadable) -> None:
 def bootstrap_servers(
     store: Store, properties: Mapping[str, str], on_left_out: Callable[[Unreadable], None] = _log_left_out
 ) -> str:
-    """The addresses for a first connection: ``bootstrap.servers`` if it is set, otherwise the live brokers' addresses.
-    Calls ``on_left_out`` for each broker with an unusable registration. Raises :class:`BrokerError` if no broker is
-    live, or none has a listener with the wanted security protocol.
+    """Returns ``bootstrap.servers`` if it is set, and otherwise the addresses of the live brokers. Calls
+    ``on_left_out`` for each broker with an unusable registration. Raises :class:`BrokerError` if no broker is live, or
+    no live broker has a listener with the wanted security protocol.
     """
     from kafka_coord.consumer.brokers import choose
 
@@ -73,10 +72,10 @@ def bootstrap_servers(
 
 
 class OffsetReader:
-    """Asks the brokers, in batches and for at most ``timeout_s`` per question. Close it after use. ``properties`` are
-    librdkafka's (security and the like). The answer leaves out unknown offsets and has a sentence about the reason, so
-    that a command shows an unknown lag instead of failing while brokers are down. With ``read_committed``, a partition
-    ends before the first record of an open transaction, as for a consumer with that isolation level.
+    """Asks the brokers in batches. Each method takes about ``timeout_s`` at most. Close it after use. ``properties``
+    are librdkafka's (such as security). The answer leaves out unknown offsets and says why they are unknown, so
+    commands show an unknown lag instead of failing while brokers are down. With ``read_committed``, a partition ends
+    before the first record of an open transaction, as for a consumer with that isolation level.
     """
 
     def __init__(
@@ -104,32 +103,32 @@ class OffsetReader:
         try:
             self._admin: AdminClient | None = AdminClient(config)
         except Exception as error:
-            raise BrokerError(f"librdkafka refuses the settings of the connection to the brokers: {error}") from error
+            raise BrokerError(f"librdkafka rejected the broker settings: {error}") from error
         self._bootstrap = bootstrap
 
     def close(self) -> None:
         self._admin = None
 
     def latest(self, partitions: PartitionSet) -> BrokerOffsets:
-        """The end offsets: the offset of the next record to be written (the high watermark)."""
+        """Returns the end offsets: the high watermarks, or the last stable offsets with ``read_committed``."""
         from confluent_kafka.admin import OffsetSpec
 
         return self._ask(partitions, OffsetSpec.latest)
 
     def ends(self, partitions: PartitionSet) -> tuple[Mapping[TopicPartition, int], str]:
-        """Like :meth:`latest`, as an :data:`~kafka_coord.monitor.groups.EndOffsets`."""
+        """Calls :meth:`latest`, in the form of :data:`~kafka_coord.monitor.groups.EndOffsets`."""
         found = self.latest(partitions)
         return found.offsets, found.note
 
     def earliest(self, partitions: PartitionSet) -> BrokerOffsets:
-        """The log start offsets."""
+        """Returns the log start offsets."""
         from confluent_kafka.admin import OffsetSpec
 
         return self._ask(partitions, OffsetSpec.earliest)
 
     def at_time(self, partitions: PartitionSet, timestamp_ms: int) -> BrokerOffsets:
-        """The offset of the first record whose timestamp is ``timestamp_ms`` or later; the end offset if there is
-        none."""
+        """Returns the offset of the first record whose timestamp is ``timestamp_ms`` or later. If there is no such
+        record, returns the end offset."""
         from confluent_kafka.admin import OffsetSpec
 
         found = self._ask(partitions, lambda: OffsetSpec.for_timestamp(timestamp_ms))
@@ -192,9 +191,9 @@ class OffsetReader:
         return listed
 
     def _with_leader(self, partitions: PartitionSet) -> tuple[list[TopicPartition], list[str]]:
-        """Returns the partitions that have a leader, and the problems of all others. librdkafka fails a whole batch if
-        one of its partitions has no leader. If a partition loses its leader later, the rest of its batch is asked for
-        again.
+        """Returns the partitions that have a leader, and the problems of all others. If one partition of a batch has no
+        leader, librdkafka fails the whole batch. If a partition loses its leader after this check, the caller asks
+        again for the batch.
         """
         if self._admin is None:
             return [], []
@@ -238,8 +237,8 @@ def _sentence(trouble: list[str], asked: int) -> str:
 
 
 class BrokerLog:
-    """An :class:`OffsetReader` that connects to the live brokers at the first question, so that a command that asks
-    nothing needs no broker. A question raises :class:`BrokerError` if no usable broker is registered.
+    """An :class:`OffsetReader` that connects at the first call, so a command that needs no offsets needs no broker.
+    ``latest``, ``earliest`` and ``at_time`` raise :class:`BrokerError` if no usable broker is registered.
     """
 
     def __init__(
@@ -260,8 +259,8 @@ class BrokerLog:
         return self._connected().at_time(partitions, timestamp_ms)
 
     def known_ends(self, partitions: PartitionSet) -> tuple[Mapping[TopicPartition, int], str]:
-        """The end offsets, as an :data:`~kafka_coord.monitor.groups.EndOffsets`. Never raises: the sentence says why
-        offsets are unknown."""
+        """Returns the end offsets, in the form of :data:`~kafka_coord.monitor.groups.EndOffsets`. Does not raise
+        :class:`BrokerError`. The sentence has its text instead."""
         if not partitions:
             return {}, ""
         try:

@@ -1,4 +1,4 @@
-"""Measures the lag of all groups from time to time, for the metrics of the elected instance."""
+"""Measures the lag of all groups at an interval, for the metrics of the elected instance."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """``at`` is the (monotonic) time of the measurement, and ``took_s`` its duration; ``rows`` are the groups with the
-    largest lag."""
+    """``at`` is when the measurement ended (monotonic seconds), and ``took_s`` is its duration. ``rows`` are the groups
+    with the largest lag. ``left_out`` counts all others."""
 
     at: float
     took_s: float
@@ -36,10 +36,9 @@ class Sample:
 
 
 class LagSampler:
-    """Has its own thread and ZooKeeper session, so that the coordinator's requests do not wait for the measurement. It
-    measures only while ``leads`` returns true, so only one instance reports the lag. ``most`` limits the number of
-    groups, and with it the number of series. Each measurement of these groups is also a sample in ``rings``, for the
-    dashboard."""
+    """Has its own thread and ZooKeeper session, so that the coordinator's requests do not wait for the measurement.
+    Measures only while ``leads`` returns true, so only one instance reports the lag. Reports at most ``most`` groups,
+    to limit the number of series. Adds their samples to ``rings``, for the dashboard."""
 
     def __init__(
         self,
@@ -67,19 +66,20 @@ class LagSampler:
         self._thread.join(5)
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of the last sample; none unless this instance leads and has measured."""
+        """Yields the metrics of the last sample. Yields nothing before the first sample, or if this instance does not
+        lead."""
         sample = self._sample
         if sample is None or not self._leads():
             return
         labels = ["group", "kind"]
         lag = GaugeMetricFamily(
             f"{PREFIX}_group_lag_records",
-            "Records that the group has yet to read, of the groups furthest behind (serve.lag_metrics_groups).",
+            "Records that the group has not read, for the groups with the largest lag (serve.lag_metrics_groups).",
             labels=labels,
         )
         unknown = GaugeMetricFamily(
             f"{PREFIX}_group_lag_unknown_partitions",
-            "Partitions of these groups whose lag is unknown: nothing is committed, or the broker did not answer.",
+            "Partitions of these groups with unknown lag, because nothing is committed or the broker did not answer.",
             labels=labels,
         )
         for row in sample.rows:
@@ -89,15 +89,15 @@ class LagSampler:
                     lag.add_metric([row.group, str(row.kind)], row.lag.lag)
         yield lag
         yield unknown
-        yield gauge("group_lag_left_out_groups", "Groups with less lag, which have no series.", sample.left_out)
+        yield gauge("group_lag_left_out_groups", "Groups without a series, because others lag more.", sample.left_out)
         yield gauge(
             "group_lag_age_seconds",
-            "Time since the lag was measured (serve.lag_metrics_interval_ms). Grows while a measurement takes longer.",
+            "Time since the last measurement. It exceeds serve.lag_metrics_interval_ms if measurements are slow.",
             time.monotonic() - sample.at,
         )
         yield gauge(
             "group_lag_measurement_seconds",
-            "How long the last measurement took. If it approaches serve.lag_metrics_interval_ms, measure less often.",
+            "Duration of the last measurement. If it approaches serve.lag_metrics_interval_ms, measure less often.",
             sample.took_s,
         )
 
@@ -136,7 +136,7 @@ def measure_lags(store: Store, properties: Mapping[str, str], *, most: int, ring
     finally:
         reader.close()
     if rings is not None:
-        for row in reversed(rows[:most]):  # the groups with the largest lag are forgotten last
+        for row in reversed(rows[:most]):  # the rings drop the groups with the largest lag last
             if row.group in offsets:
                 rings.add(row.group, now_ms, *offsets[row.group])
     now = time.monotonic()

@@ -1,4 +1,4 @@
-"""Keeps samples of groups' lag, so that a trend is known before somebody asks for it. Their number is bounded."""
+"""Keeps a bounded number of samples of groups' lag, so that a trend is available immediately."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from kafka_coord.monitor.offsets import LagTotal, OffsetRow
 
 KEPT_MS = 3_600_000
 MAX_SAMPLES = 200_000
-"""The maximum number of samples of partitions in all groups, 40 MB. Beyond it, the groups whose last sample is the
-oldest are forgotten."""
+"""The maximum number of samples of partitions in all groups, 40 MB. Above it, the group whose last sample is the oldest
+is dropped."""
 _OF_GROUP, _OF_PARTITION, _LEAST = 20_000, 720, 36
 _TRIMMED = 60
-"""Old totals are removed in batches of this size, because between batches a page only gets appended values, which cost
-little."""
+"""Old totals are removed in batches of this size. Between batches, a page receives only the appended values, which is
+cheap."""
 
 
 @dataclass(slots=True)
@@ -28,22 +28,22 @@ class _Ring:
 
     @property
     def unknown(self) -> int | None:
-        """The number of partitions whose lag is unknown now."""
+        """The number of partitions whose lag is unknown in the last sample."""
         return self.totals[-1][2] if self.totals else None
 
     @property
     def known_totals(self) -> list[tuple[int, int]]:
-        """(ms since 1970, lag) of the samples in which the lag of as many partitions was unknown as now."""
+        """(ms since 1970, lag) of the samples with as many partitions of unknown lag as the last sample."""
         return [(at or 0, lag) for at, lag, unknown in self.totals if lag is not None and unknown == self.unknown]
 
     @property
     def size(self) -> int:
-        """The size in samples. Each partition counts as two more, which is what it takes without samples."""
+        """The size in samples. Each partition counts as two samples more, because it takes that much memory itself."""
         return sum(2 + len(taken) for taken in self.samples.values())
 
 
 class LagRings:
-    """Thread-safe. Several writers may sample a group: a page that is open, and the metrics."""
+    """Thread-safe. Several writers may sample the same group, such as an open page and the metrics."""
 
     def __init__(self, most_samples: int = MAX_SAMPLES) -> None:
         self._lock = threading.Lock()
@@ -52,8 +52,8 @@ class LagRings:
         self._rings: OrderedDict[str, _Ring] = OrderedDict()
 
     def add(self, group: str, now_ms: int, rows: Sequence[OffsetRow], decided_ms: int = 0) -> None:
-        """Takes a sample. ``now_ms`` is when the reading of the sample began. A sample that began before the last one
-        is dropped. ``decided_ms`` is the time of the group's last rebalance."""
+        """Adds a sample whose reading began at ``now_ms``. Drops a sample that is older than the last one.
+        ``decided_ms`` is the time of the group's last rebalance."""
         total = LagTotal.of(rows)
         most = max(_LEAST, min(_OF_PARTITION, _OF_GROUP // max(1, len(rows))))
         with self._lock:
@@ -82,7 +82,7 @@ class LagRings:
                 self._size -= self._rings.popitem(last=False)[1].size
 
     def totals(self, group: str) -> list[list[int | None]]:
-        """[ms since 1970, lag, partitions of unknown lag], oldest first."""
+        """Returns [ms since 1970, lag, number of partitions of unknown lag], oldest first."""
         with self._lock:
             ring = self._rings.get(group)
             return [list(one) for one in ring.totals] if ring is not None else []
@@ -93,7 +93,7 @@ class LagRings:
             return list(ring.samples.get(tp, ())) if ring is not None else []
 
     def trends(self, group: str) -> Trends:
-        """The trends that the samples show so far."""
+        """Returns the trends in the current samples."""
         with self._lock:
             ring = self._rings.get(group) or _Ring()
             found = {tp: list(taken) for tp, taken in ring.samples.items()}
@@ -101,7 +101,7 @@ class LagRings:
         return Trends({tp: trend(taken) for tp, taken in found.items()}, total_trend(totals), hot_partitions(found))
 
     def verdict(self, group: str) -> Verdict:
-        """The verdict of :meth:`trends`, for less work."""
+        """Returns the verdict of :meth:`trends`, but does less work."""
         with self._lock:
             ring = self._rings.get(group) or _Ring()
             return worst([total_trend(ring.known_totals).verdict, *map(verdict, ring.samples.values())])

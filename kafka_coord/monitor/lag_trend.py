@@ -1,8 +1,8 @@
-"""Judges the trend of a partition's lag by Burrow's rules, and by who owns the partition. Pure.
+"""Judges the trend of a partition's lag by Burrow's rules and by the partition's owners. Pure.
 
-The rules come from Burrow's evaluator (``core/internal/evaluator/caching.go``), applied to a window of samples instead
-of its last ten commits. Burrow cannot see owners, so it calls a consumer stopped when its commits end. Here a partition
-is stopped if nobody owned it, and stalled if its owner did not move its offset.
+The rules come from Burrow's evaluator (``core/internal/evaluator/caching.go``). Burrow applies them to the last ten
+commits, and this module to a window of samples. Burrow cannot see owners, so it calls a consumer stopped when its
+commits end. Here a partition is stopped if nobody owned it, and stalled if its owner did not move its offset.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from itertools import pairwise
 from kafka_coord.model import TopicPartition
 
 WINDOW_MS = 120_000
-"""The time that a verdict covers. A consumer that commits less often than this looks stalled."""
+"""The time that a verdict covers. A consumer that commits less often looks stalled."""
 _LEAST_MS = WINDOW_MS // 4
-"""If the samples cover less time, the only verdicts are "keeping up", "rewound" and "unknown", unless the time of the
-commit is known."""
+"""If the samples cover less time and the time of the commit is unknown, the only verdicts are "keeping up", "rewound"
+and "unknown"."""
 _LEAST_RECORDS = 100
-"""With fewer new records in the window, no partition is hot."""
+"""If the window has fewer new records, no partition is hot."""
 
 
 class Verdict(StrEnum):
     """Verdicts from good to bad. The verdict of a group is the worst among its partitions."""
 
     UNKNOWN = "unknown"
-    """There are too few samples, or no offset or end is known."""
+    """There are too few samples, or no committed offset or no end offset is known."""
     KEEPING_UP = "keeping up"
     BEHIND = "behind"
-    """The offset moves, but the lag never became smaller, or grew overall."""
+    """The offset moves, but the lag never shrank, or grew overall."""
     REWOUND = "rewound"
     """The committed offset was set back."""
     STALLED = "stalled"
@@ -43,8 +43,7 @@ class Verdict(StrEnum):
 @dataclass(frozen=True, slots=True)
 class LagSample:
     """One partition at one moment (ms since 1970). ``committed`` and ``lag`` are ``None`` if unknown. ``still_ms`` is
-    the time of its last commit or of its group's last rebalance, whichever is later; ``None`` if the time of the commit
-    is unknown."""
+    the later of its last commit and its group's last rebalance, or ``None`` if the time of the commit is unknown."""
 
     at_ms: int
     committed: int | None
@@ -55,8 +54,8 @@ class LagSample:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """The verdict on one partition. It has held at least since ``since_ms`` (ms since 1970). ``growth_s`` is the growth
-    of the lag in records per second; ``None`` if unknown."""
+    """The verdict on one partition, which has held at least since ``since_ms`` (ms since 1970). ``growth_s`` is the
+    growth of the lag in records per second, or ``None`` if unknown."""
 
     verdict: Verdict
     since_ms: int | None = None
@@ -66,8 +65,8 @@ class Trend:
 @dataclass(frozen=True, slots=True)
 class Hot:
     """A partition that gets most of its topic's new records. ``share`` is its fraction of the new records in all
-    partitions whose end and offset are known, ``records_s`` is its own rate per second, and ``others`` is the number of
-    the topic's other partitions."""
+    partitions with a known end and offset. ``records_s`` is its own rate per second. ``others`` is the number of the
+    topic's other partitions."""
 
     partition: TopicPartition
     share: float
@@ -77,8 +76,7 @@ class Hot:
 
 @dataclass(frozen=True, slots=True)
 class Trends:
-    """The trends of one group: one for each of the ``partitions`` in the last sample, and one for their ``total``
-    lag."""
+    """The trends of one group, for each of the ``partitions`` in the last sample and for their ``total`` lag."""
 
     partitions: Mapping[TopicPartition, Trend] = field(default_factory=dict)
     total: Trend = Trend(Verdict.UNKNOWN)
@@ -94,7 +92,7 @@ class Trends:
 
 
 def trend(samples: Sequence[LagSample]) -> Trend:
-    """The trend of one partition. ``samples`` are in order of time; a verdict does not look before the window."""
+    """Returns the trend of one partition. ``samples`` are in order of time. The verdict uses only the window."""
     window = _window(samples)
     found = _verdict(window)
     if found in {Verdict.UNKNOWN, Verdict.KEEPING_UP}:
@@ -110,8 +108,8 @@ def trend(samples: Sequence[LagSample]) -> Trend:
 
 
 def total_trend(totals: Sequence[tuple[int, int]]) -> Trend:
-    """The trend of a whole group, from (ms since 1970, lag) in order of time. A consumer may read its partitions in
-    turns, so that each catches up at times while their sum grows."""
+    """Returns the trend of a whole group, from (ms since 1970, lag) in order of time. A consumer may read its
+    partitions in turns, so each catches up at times while the total lag grows."""
     window = [one for one in totals if one[0] > totals[-1][0] - WINDOW_MS]
     growth_s = _rate_s(window)
     lags = [lag for _, lag in window]
@@ -121,7 +119,7 @@ def total_trend(totals: Sequence[tuple[int, int]]) -> Trend:
 
 
 def verdict(samples: Sequence[LagSample]) -> Verdict:
-    """The verdict of :func:`trend`."""
+    """Returns only the verdict of :func:`trend`."""
     return _verdict(_window(samples))
 
 
@@ -161,8 +159,9 @@ def _verdict(window: Sequence[LagSample]) -> Verdict:
 
 
 def _grew(lags: Sequence[int]) -> bool:
-    """Whether the lag in the last third of the window was always larger than in the first. Burrow has no such rule: it
-    sees commits, and here a lag is sampled between commits, so that it also shrinks by chance."""
+    """Tells whether every lag in the last third of the window is larger than every lag in the first third. Burrow has
+    no such rule, because it measures at commits. Here samples fall between commits, so a growing lag shrinks at
+    times."""
     third = max(1, len(lags) // 3)
     return max(lags[:third]) < min(lags[-third:])
 
@@ -172,7 +171,7 @@ def _is_back(old: LagSample, new: LagSample) -> bool:
 
 
 def _began(samples: Sequence[LagSample], ends: Callable[[LagSample, LagSample], bool]) -> int:
-    """When the current run began: the time of the first sample after the last pair for which ``ends`` is true."""
+    """Returns the time of the first sample of the current run. ``ends`` is true for a pair of samples between runs."""
     began = samples[-1].at_ms
     for old, new in reversed(list(pairwise(samples))):
         if ends(old, new):
@@ -192,8 +191,8 @@ def _rate_s(points: Sequence[tuple[int, int]]) -> float | None:
 
 
 def hot_partitions(samples: Mapping[TopicPartition, Sequence[LagSample]]) -> list[Hot]:
-    """The partitions of a group that get most of their topic's new records. A topic's only partition is never hot. The
-    limit is halfway between the fair share and everything: 3/4 for two partitions, 5/8 for four."""
+    """Returns the partitions that get most of their topic's new records. A topic's only partition is never hot. The
+    limit is halfway between an equal share and all records: 3/4 for two partitions, 5/8 for four."""
     new: dict[str, dict[int, tuple[int, float]]] = {}
     of_topic = Counter(tp.topic for tp in samples)
     for tp, taken in samples.items():
@@ -215,6 +214,6 @@ def hot_partitions(samples: Mapping[TopicPartition, Sequence[LagSample]]) -> lis
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """The worst of ``verdicts``; unknown if there are none."""
+    """Returns the worst of ``verdicts``, or unknown if there are none."""
     order = list(Verdict)
     return max(verdicts, key=order.index, default=Verdict.UNKNOWN)

@@ -48,11 +48,11 @@ class ServiceCollector:
     def collect(self) -> Iterator[Metric]:
         session, now = self._store.session, self._store.clock.monotonic()
         connected = session.state is SessionState.CONNECTED
-        yield gauge("build_info", "Always 1. The label says which version runs.", 1, {"version": __version__})
+        yield gauge("build_info", "Always 1. The label is the running version.", 1, {"version": __version__})
         yield gauge("zookeeper_connected", "1 while the ZooKeeper session is connected.", int(connected))
         yield gauge(
             "zookeeper_session_lease_seconds",
-            "Time for which the ZooKeeper session is certain to last. At 0, the elected instance decides nothing.",
+            "Time for which the ZooKeeper session certainly lasts. At 0, the elected instance makes no decisions.",
             max(0.0, session.lease_deadline() - now),
         )
         yield gauge(
@@ -62,7 +62,7 @@ class ServiceCollector:
         )
         yield gauge(
             "election_obstructed",
-            "1 if something prevents every election. The log and /health name it and the remedy.",
+            "1 if something prevents every election. The log and /health name the cause and the remedy.",
             int(bool(self._service.obstacle)),
         )
         if self._gateway is not None:
@@ -79,7 +79,7 @@ class ServiceCollector:
 
 
 def _of_coordinator(coordinator: ConsumerCoordinator) -> Iterator[Metric]:
-    """Metrics that only the elected instance has. Its counters start at zero when it is elected."""
+    """Yields the metrics that only the elected instance has. The counters start at zero when it is elected."""
     handler = coordinator.handler
     yield gauge(
         "epoch",
@@ -95,17 +95,17 @@ def _of_coordinator(coordinator: ConsumerCoordinator) -> Iterator[Metric]:
     stuck = handler.stuck_groups()
     yield gauge(
         "stuck_groups",
-        "Groups that have not reached their target for 30 s, for example because a consumer does not answer.",
+        "Groups that have not reached their target within 30 s, for example because a consumer does not answer.",
         len(stuck),
     )
     yield gauge(
         "undecided_groups",
-        "Stuck groups that the coordinator cannot decide about. Each needs an operator; the log says why.",
+        "Stuck groups for which the coordinator cannot decide. Each needs an operator. The log says why.",
         sum(one.undecided for one in stuck),
     )
     yield gauge(
         "ownerless_partitions",
-        "Partitions of stuck groups that have no owner: nobody reads them.",
+        "Partitions of stuck groups that have no owner, so nobody reads them.",
         sum(one.ownerless for one in stuck),
     )
     yield gauge(
@@ -121,7 +121,7 @@ def _of_coordinator(coordinator: ConsumerCoordinator) -> Iterator[Metric]:
     )
     yield gauge(
         "unreadable_znodes",
-        "Znodes that are left alone because they cannot be read. kafka-coord doctor names them.",
+        "Znodes that the coordinator does not change because it cannot read them. kafka-coord doctor names them.",
         handler.unreadable,
     )
     yield counter("passes", "Passes over a group.", handler.passes)
@@ -134,7 +134,7 @@ def _of_coordinator(coordinator: ConsumerCoordinator) -> Iterator[Metric]:
     yield labelled(
         CounterMetricFamily,
         "rebalances",
-        "New targets of groups, by their most important cause (docs/operations.md: History).",
+        "New targets of groups, by the most important cause (see History in docs/operations.md).",
         "cause",
         {cause: found.decided[cause] for cause in Cause if cause is not Cause.TAKEN_OVER},
     )
@@ -143,7 +143,7 @@ def _of_coordinator(coordinator: ConsumerCoordinator) -> Iterator[Metric]:
     )
     yield histogram(
         "rebalance_seconds",
-        "Time from the decision until every partition has its new owner, of rebalances that need commands.",
+        "Time from the decision until every partition has its new owner, for rebalances that need commands.",
         {"": found.settled},
     )
 
@@ -157,21 +157,18 @@ def _of_gateway(gateway: Gateway) -> Iterator[Metric]:
     )
     yield gauge(
         "gateway_step_age_seconds",
-        "Time since the gateway of these consumers completed a step. Above 30, it hangs.",
+        "Time since the gateway of consumers without ZooKeeper completed a step. Above 30, it hangs.",
         gateway.step_age_s,
     )
     yield gauge("socket_connections", "Open connections of consumers without ZooKeeper.", gateway.connections)
-    yield counter("socket_registrations", "New members over sockets.", statistics.registered)
+    yield counter("socket_registrations", "Registrations of new members over sockets.", statistics.registered)
     yield counter("socket_resumptions", "Memberships that were resumed over a new connection.", statistics.resumed)
-    yield counter(
-        "socket_expirations", "Consumers without ZooKeeper that were silent for too long.", statistics.expired
-    )
-    yield counter(
-        "socket_refusals", "Registrations over sockets that were refused; the log says why.", statistics.refused
-    )
+    yield counter("socket_expirations", "Expired sessions of consumers without ZooKeeper.", statistics.expired)
+    yield counter("socket_refusals", "Refused registrations over sockets. The log says why.", statistics.refused)
     yield histogram(
         "socket_ping_seconds",
-        "Time until a consumer without ZooKeeper answered a ping: the network, and a busy consumer or instance.",
+        "Time until a consumer without ZooKeeper answers a ping. It includes network delay, and the delay of a busy "
+        "consumer or instance.",
         {"": statistics.round_trips},
     )
 
@@ -185,15 +182,16 @@ def _presences(gateway: Gateway | None, kafka: KafkaListener | None) -> list[dic
 MOST_TOLD = 20
 """The maximum number of groups named in one health response."""
 STUCK_S = 30.0
-"""A thread hangs if it completes no step in this many seconds. An idle thread completes one each second, and the
-longest steps (a plan for a hundred thousand partitions, a request that ZooKeeper does not answer) take half of that."""
+"""A thread hangs if it completes no step for this many seconds. An idle thread completes a step each second. The
+longest steps (a plan for 100,000 partitions, or a request that ZooKeeper does not answer) take half of this time."""
 
 
 def health(
     service: CoordinatorService, store: Store, gateway: Gateway | None = None, threads: Sequence[Thread] = ()
 ) -> tuple[bool, dict[str, Any]]:
-    """Healthy means registered, connected to ZooKeeper, and without ``problems``. An instance need not be elected to be
-    healthy. ``threads`` are the listeners' threads, which must be alive."""
+    """Returns whether the instance is healthy, and the response's body. A healthy instance is registered, is connected
+    to ZooKeeper, and has no ``problems``. It need not be elected. ``threads`` are the listeners' threads, which must be
+    alive."""
     session = store.session
     connected = session.state is SessionState.CONNECTED and service.wait_registered(0.0)
     coordinator = service.coordinator
@@ -206,7 +204,7 @@ def health(
         if age_s is not None and age_s > STUCK_S:
             problems.append(f"the {what} has completed no step for {age_s:.0f} s")
     problems += [
-        f"the thread {one.name} of a listener has ended: restart this instance; its log says why"
+        f"the listener thread {one.name} has ended; restart this instance. Its log says why"
         for one in threads
         if not one.is_alive()
     ]
@@ -225,8 +223,8 @@ def health(
 
 def _told(stuck: StuckGroup) -> str:
     return (
-        f"group {stuck.group} has not settled for {stuck.for_s:.0f} s, {stuck.ownerless} partitions without an owner:"
-        f" {stuck.reason}"
+        f"group {stuck.group} has not settled for {stuck.for_s:.0f} s and has {stuck.ownerless} partitions without an"
+        f" owner: {stuck.reason}"
     )
 
 

@@ -1,4 +1,4 @@
-"""The committed offsets of a group, and their distance from the end of each partition."""
+"""Reads the committed offsets of groups, and computes the lag of each partition."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from kafka_coord.zk.store import GetChildren, GetData, Node, ReadResult, Store
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The committed offsets of one group: per partition the offset of the next record to read.
+    """The committed offsets of one group. An offset is that of the next record to read.
 
-    ``of_earlier_topic`` are partitions whose offset belongs to a topic of the same name that was deleted: a consumer
-    starts as if nothing were committed, so here too they count as not committed. ``stored`` are all partitions that
-    have an offset znode, readable or not. ``at_ms`` are the times of the last commits (ms since 1970).
+    ``of_earlier_topic`` are the partitions whose offset belongs to a deleted topic of the same name. They count as not
+    committed, because consumers ignore these offsets too. ``stored`` are all partitions with an offset znode, readable
+    or not. ``at_ms`` are the times of the last commits (ms since 1970).
     """
 
     offsets: Mapping[TopicPartition, int]
@@ -48,7 +48,7 @@ def read_committed(store: Store, group: str, topics: Mapping[str, TopicInfo]) ->
 
 
 def read_all_committed(store: Store, groups: Iterable[str], topics: Mapping[str, TopicInfo]) -> dict[str, Committed]:
-    """Reads everything below each group's ``offsets``, in three rounds of reads for all groups together."""
+    """Reads everything below each group's ``offsets`` in three rounds, for any number of groups."""
     readings = {group: Reading(store) for group in groups}
     round_of = Reading(store)
     listings = round_of.many(GetChildren(layout.offsets(group)) for group in readings)
@@ -101,7 +101,7 @@ def read_all_committed(store: Store, groups: Iterable[str], topics: Mapping[str,
 
 
 class _Belong(Enum):
-    """The identity of the topic to which the offsets belong."""
+    """Tells whether the offsets belong to the current topic of their name or to an earlier one."""
 
     CURRENT = auto()
     EARLIER = auto()
@@ -130,9 +130,9 @@ def _partitions(reading: Reading, parent: str, topic: str, listing: ReadResult) 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRow:
-    """One partition of a group. ``lag`` is ``None`` if it is unknown, because nothing is committed or the end offset is
-    unknown. ``holding`` is ``owned``, ``stopping`` (its owner has yet to acknowledge a stop-fetcher) or ``""``.
-    ``committed_ms`` is the time of the last commit (ms since 1970); it is unknown for client-assigned groups.
+    """One partition of a group. ``lag`` is ``None`` if nothing is committed or the end offset is unknown. ``holding``
+    is ``owned``, ``stopping`` (its owner has not acknowledged the stop-fetcher yet) or ``""``. ``committed_ms`` is the
+    time of the last commit (ms since 1970). For client-assigned groups, it is unknown.
     """
 
     topic: str
@@ -150,7 +150,7 @@ class OffsetRow:
 
 
 def partitions_of(seen: Observation, committed: Committed) -> PartitionSet:
-    """All partitions that a group subscribes to, holds, or has a stored offset for."""
+    """Returns all partitions to which a group subscribes, which it holds, or for which it has a committed offset."""
     found = PartitionSet.of(committed.offsets) | subscribed(seen)
     for ledger in seen.ledgers.values():
         found |= ledger.held
@@ -158,7 +158,7 @@ def partitions_of(seen: Observation, committed: Committed) -> PartitionSet:
 
 
 def subscribed(seen: Observation) -> PartitionSet:
-    """The existing partitions of the topics that members subscribe to."""
+    """Returns the existing partitions of the topics to which members subscribe."""
     found = NO_PARTITIONS
     subscriptions = {
         (m.subscription.kind, m.subscription.pattern or id(m)): m.subscription for m in seen.members.values()
@@ -173,7 +173,7 @@ def subscribed(seen: Observation) -> PartitionSet:
 
 
 def holders(ledgers: Iterable[Ledger]) -> dict[TopicPartition, tuple[str, str]]:
-    """Maps each held partition to its consumer, and to ``owned`` or ``stopping``."""
+    """Maps each held partition to its consumer and ``owned`` or ``stopping``."""
     held: dict[TopicPartition, tuple[str, str]] = {}
     for ledger in ledgers:
         held |= dict.fromkeys(ledger.owned, (ledger.consumer, "owned"))
@@ -184,7 +184,7 @@ def holders(ledgers: Iterable[Ledger]) -> dict[TopicPartition, tuple[str, str]]:
 def offset_rows(
     seen: Observation, committed: Committed, end_offsets: Mapping[TopicPartition, int]
 ) -> tuple[OffsetRow, ...]:
-    """One row per partition, in order of topic and partition."""
+    """Returns one row per partition, in order of topic and partition."""
     held = holders(seen.ledgers.values())
     rows = []
     for tp in partitions_of(seen, committed):
@@ -197,8 +197,8 @@ def offset_rows(
 
 @dataclass(frozen=True, slots=True)
 class LagTotal:
-    """The lag of several partitions. ``lag`` is the sum of the known lags, ``None`` if none is known; ``worst`` is the
-    largest lag of one partition; ``unknown`` counts the partitions whose lag is unknown."""
+    """The lag of several partitions. ``lag`` is the sum of the known lags, or ``None`` if none is known. ``worst`` is
+    the largest lag of a partition. ``unknown`` counts the partitions whose lag is unknown."""
 
     lag: int | None
     worst: int | None
@@ -212,14 +212,14 @@ class LagTotal:
 
 
 def lag_of(committed: int | None, end: int | None) -> int | None:
-    """The number of records from the committed offset to the end; ``None`` if either is unknown. If the committed
-    offset is beyond the end (the log was truncated), the lag is 0.
+    """Returns the number of records from the committed offset to the end, or ``None`` if either is unknown. If the log
+    was truncated and the committed offset is beyond the end, returns 0.
     """
     return None if committed is None or end is None else max(0, end - committed)
 
 
 def offsets_change(before: Mapping[TopicPartition, int], after: Mapping[TopicPartition, int | None]) -> str:
-    """What a reset or a deletion changes, for the trail: ``flights 0: - → 0, 1: 8 → 0``. ``None`` is no offset."""
+    """Formats a reset or a deletion for the history: ``flights 0: - → 0, 1: 8 → 0``. ``None`` is no offset."""
     topics: dict[str, list[str]] = {}
     for tp in sorted(after):
         old, new = (value if value is not None else "-" for value in (before.get(tp), after[tp]))

@@ -1,4 +1,4 @@
-"""Operators' changes that need no coordinator: pauses and group settings. A request for a pass follows each change."""
+"""Writes the operators' changes that need no coordinator (pauses, group settings), and then asks for a pass."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 
 EVERYWHERE = ""
-"""Stands for all groups, in place of a group's name."""
+"""The name that stands for all groups."""
 
 _LOOK_AGAIN_S = 0.25
 
@@ -49,7 +49,7 @@ def resume(store: Store, group: str, *, by: str, reason: str = "") -> None:
     except NoNode:
         if group and store.exists(layout.PAUSED) is not None:
             raise RequestRefused(
-                f"group {group!r} itself is not paused: all groups are; to lift that pause: "
+                f"group {group!r} is not paused by itself, but with all groups; to resume all: "
                 "kafka-coord groups resume --all"
             ) from None
         what = f"group {group!r} is" if group else "the groups are"
@@ -59,7 +59,7 @@ def resume(store: Store, group: str, *, by: str, reason: str = "") -> None:
 
 
 def pause_of(store: Store, group: str) -> Pause | None:
-    """The pause of this group, or else the pause of all groups. An unreadable pause has empty fields."""
+    """Returns the pause of this group, or else the pause of all groups. An unreadable pause has empty fields."""
     return _read_pause(store, layout.paused(group)) or _read_pause(store, layout.PAUSED)
 
 
@@ -73,10 +73,10 @@ def _read_pause(store: Store, path: str) -> Pause | None:
 
 
 def _replaced(pause: Pause | None) -> str:
-    """The pause that a change replaces, for the trail."""
+    """Describes the pause that a change replaces, for the history."""
     if pause is None:
         return ""
-    who = pause.by or "somebody (who cannot be read)"
+    who = pause.by or "somebody (the pause is unreadable)"
     return f"was paused by {who}" + (f" ({pause.reason})" if pause.reason else "")
 
 
@@ -89,8 +89,8 @@ def change_settings(
     reason: str = "",
     create: bool = False,
 ) -> GroupSettings:
-    """Applies ``change`` to the group's settings, without losing a concurrent change. With ``create``, creates a
-    missing group. Raises :class:`NotFound`.
+    """Applies ``change`` to the group's settings, and keeps concurrent changes. With ``create``, creates a missing
+    group. Raises :class:`NotFound`.
     """
     path = layout.group(group)
     created = create and store.exists(path) is None
@@ -100,11 +100,11 @@ def change_settings(
         try:
             node = store.get(path)
         except NoNode:
-            raise NotFound(f"no group {group!r}; use --create to prepare one before its first consumer") from None
+            raise NotFound(f"no group {group!r}; use --create to create it before its first consumer") from None
         try:
             found = GroupSettings.from_json(fields.load(node.data, path), path) if node.data else GroupSettings()
         except MalformedValue:
-            found = GroupSettings()  # writing them again repairs them
+            found = GroupSettings()  # the write below repairs the znode
         changed = change(found)
         try:
             store.set(path, fields.dump(changed.to_json()), node.stat.version)
@@ -121,7 +121,7 @@ def _settings_change(before: GroupSettings, after: GroupSettings) -> str:
 
 
 def record(store: Store, kind: str, group: str, *, by: str, reason: str, change: str = "") -> None:
-    """Has the coordinator record an action about a client-assigned group, which has no history in ZooKeeper."""
+    """Asks the coordinator to record an action on a client-assigned group in the cluster's history."""
     told = " ".join(filter(None, ["group", group, change]))
     submit(store, Request(RequestType.LOOK, by=by, reason=reason, action=kind, change=told))
 
@@ -137,25 +137,25 @@ def held_by_nobody(
     timeout_s: float,
     on_progress: OnProgress,
 ) -> Iterator[None]:
-    """Takes the partitions from their owners for the length of the block: pauses the group, evicts the owners, waits
-    until nobody holds the partitions, and resumes the group at the end, unless it was paused before. The owners
-    register again immediately and get partitions after the block.
+    """Takes the partitions from their owners while the block runs. Pauses the group, evicts the owners, and waits until
+    nobody holds the partitions. If the group was not paused before, resumes it at the end. The owners register again
+    immediately, and get partitions after the block.
 
-    Raises :class:`Timeout`, :class:`RequestRefused` and :class:`NotFound`; the group is resumed then too.
+    Raises :class:`Timeout`, :class:`RequestRefused` and :class:`NotFound`, also after it has resumed the group.
     """
     paused_here = store.exists(layout.paused(group)) is None
     if paused_here:
         pause(store, group, by=by, reason=reason)
     try:
         for consumer in _holders(_look(store, group), partitions):
-            on_progress(f"evicting {consumer}: it registers again immediately")
+            on_progress(f"evicting {consumer}; it will register again immediately")
             request = Request(RequestType.EVICT, group, consumer, reason, by)
             ask(store, request, timeout_s, on_progress)
         wait_until(
             store,
             group,
             lambda snapshot, _: not _holders(snapshot, partitions),
-            what=f"without owners of {partitions}",
+            what=f"free of owners of {partitions}",
             timeout_s=timeout_s,
             sleep=time.sleep,
         )
@@ -165,13 +165,13 @@ def held_by_nobody(
             with suppress(RequestRefused):  # somebody else has resumed it
                 resume(store, group, by=by, reason=reason)
         else:
-            on_progress(f"group {group} was paused before and stays paused")
+            on_progress(f"group {group} stays paused, because it was paused before")
 
 
 def _look(store: Store, group: str) -> GroupSnapshot:
     snapshot = read_groups(store, [group], read_cluster(store)).get(group)
     if snapshot is None:
-        raise NotFound(f"group {group!r} was removed meanwhile")
+        raise NotFound(f"group {group!r} was removed during the command")
     return snapshot
 
 
@@ -181,7 +181,7 @@ def _holders(snapshot: GroupSnapshot, partitions: PartitionSet) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The end of a wait: the group's state, and the generation of its target."""
+    """The group's state and the generation of its target after a wait."""
 
     state: GroupState
     generation: int | None
@@ -196,8 +196,8 @@ def wait_until(
     timeout_s: float,
     sleep: Callable[[float], object],
 ) -> Settled:
-    """Polls the group until ``done`` returns true. Raises :class:`Timeout` with the outstanding commands, and
-    :class:`NotFound`.
+    """Polls the group until ``done`` returns true. Raises :class:`NotFound`, and :class:`Timeout` with the outstanding
+    commands. ``what`` completes its sentence "the group did not become …".
     """
     deadline = store.clock.monotonic() + timeout_s
     while True:
@@ -209,19 +209,20 @@ def wait_until(
         if store.clock.monotonic() >= deadline:
             waiting = ", ".join(f"{c} ({len(ids)})" for c, ids in snapshot.pending.items()) or "none"
             raise Timeout(
-                f"group {group!r} is not {what} within {timeout_s:g} s: it is {state}; commands wait for: {waiting}"
+                f"group {group!r} did not become {what} within {timeout_s:g} s; its state is {state};"
+                f" unacknowledged commands: {waiting}"
             )
         sleep(_LOOK_AGAIN_S)
 
 
 def settled(snapshot: GroupSnapshot, state: GroupState) -> bool:
-    """Whether the group has settled, for :func:`wait_until`."""
+    """Tells whether the group has settled, for :func:`wait_until`."""
     del snapshot
     return state in AT_REST
 
 
 def quiet(snapshot: GroupSnapshot, state: GroupState) -> bool:
-    """Whether every command of a member is acknowledged, so that nothing moves while the group is paused."""
+    """Tells whether members have acknowledged every command, so nothing moves while the group is paused."""
     del state
     return not any(consumer in snapshot.observation.members for consumer in snapshot.pending)
 

@@ -1,4 +1,4 @@
-"""Builds one frame of the live view: groups, owners and their lag, and outstanding commands."""
+"""Reads one frame of the live view: groups, owners and their lag, and outstanding commands."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from kafka_coord.monitor.offsets import OffsetRow, offset_rows, partitions_of, r
 from kafka_coord.monitor.snapshot import read_groups
 
 DETAILED = 20
-"""The maximum number of groups whose offsets one frame reads: the busiest, unless the user names groups."""
+"""The maximum number of groups whose offsets one frame reads. Rebalancing groups come first, then paused ones."""
 
 _BUSY = (GroupState.REBALANCING, GroupState.PAUSED, GroupState.STABLE)
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerRow:
-    """The partitions of a group that one consumer owns, and their lag. ``lag`` is the sum over the partitions with a
-    known lag; ``unknown`` counts all others. ``consumer`` is ``None`` for partitions that nobody owns.
+    """The partitions of a group that one consumer owns, and their lag. ``lag`` is the sum of the known lags.
+    ``unknown`` counts the partitions of unknown lag. ``consumer`` is ``None`` for partitions that nobody owns.
     """
 
     group: str
@@ -50,7 +50,8 @@ class Overview:
 
 
 def read_overview(instances: Instances, names: Sequence[str], end_offsets: EndOffsets | None) -> Overview:
-    """All groups in brief, and the named ones (default: the busiest) in detail. A named group need not exist yet."""
+    """Reads the groups in ``names``, or all groups if it is empty. Reads the busiest of them in detail. A named group
+    need not exist yet."""
     store = instances.store
     cluster = read_cluster(store)
     snapshots = read_groups(store, [name for name in names if is_legal(name)] if names else cluster.groups, cluster)

@@ -1,4 +1,4 @@
-"""Finds partitions that a group subscribes to but nobody owns. Pure."""
+"""Finds the partitions to which a group subscribes but which nobody owns. Pure."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ class Unowned:
 
 
 def unowned(snapshot: GroupSnapshot, topics_changed_ms: Mapping[str, int], now_ms: int) -> Unowned | None:
-    """The partitions that a group's live members subscribe to and that nobody has held for longer than a session;
-    ``None`` if there are none. ZooKeeper does not record since when nobody holds them, so the time counts from the
-    latest of three events: the group's last decision, the last change of its topics, and the first registration among
-    its current members. Returns ``None`` for a paused group, and for a group with an unreadable ledger, which may hold
-    them.
+    """Returns the subscribed partitions that nobody has held for longer than a session, or ``None`` if there are none.
+    ZooKeeper does not record when a partition lost its owner. So the time counts from the latest of three events: the
+    group's last decision, the last change of its topics, and the first registration among its current members. Returns
+    ``None`` for a paused group, and for a group with an unreadable ledger, because that ledger may hold them.
     """
     seen = snapshot.observation
     hidden = any(one.path.startswith(layout.owners(seen.group)) for one in seen.unreadable)

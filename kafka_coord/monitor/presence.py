@@ -11,14 +11,15 @@ from kafka_coord.errors import MalformedValue
 from kafka_coord.model import json_fields as fields
 
 PRESENCES = "/socket-consumers"
-"""The path of the page on the instance's HTTP server."""
+"""The path on the instance's HTTP server."""
 
 _TIMEOUT_S = 2.0
 _MAX_BYTES = 16 << 20
 
 
 class Presence(NamedTuple):
-    """Only Kafka clients have ``epoch``, the member's epoch, and ``held_ms``, how long its heartbeat has been held."""
+    """``heard_ms_ago`` is the time since the instance last heard from the member. Only Kafka clients have ``epoch``
+    (the member epoch) and ``held_ms`` (how long the instance has held its heartbeat)."""
 
     heard_ms_ago: int
     epoch: int | None = None
@@ -26,8 +27,8 @@ class Presence(NamedTuple):
 
 
 def read_presences(url: str) -> Mapping[tuple[str, str], Presence]:
-    """The state of each (group, consumer) that the instance serves. ``url`` is the URL of its HTTP server; an authority
-    that the system trusts must have signed its certificate. Raises ``OSError`` and :class:`MalformedValue`.
+    """Returns the presence of each (group, consumer) that the instance serves. ``url`` is the URL of its HTTP server.
+    The system must trust the CA of an HTTPS server. Raises ``OSError`` and :class:`MalformedValue`.
     """
     scheme, _, address = url.partition("://")
     kind = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
@@ -42,7 +43,7 @@ def read_presences(url: str) -> Mapping[tuple[str, str], Presence]:
         connection.close()
     where = f"{url}{PRESENCES}"
     if answer.status != http.client.OK:
-        raise MalformedValue(where, f"answers {answer.status}")
+        raise MalformedValue(where, f"the HTTP status is {answer.status}")
     try:
         rows = json.loads(raw)
     except (ValueError, RecursionError) as error:

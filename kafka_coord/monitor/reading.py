@@ -1,4 +1,4 @@
-"""Reads and decodes thousands of znodes at once, and lists the unreadable ones."""
+"""Reads and decodes many znodes at once, and lists the unreadable ones."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from kafka_coord.zk.store import Node, Read, ReadResult, Store
 T = TypeVar("T")
 
 Decoder = Callable[[fields.Json, Node, str], T]
-"""(the JSON object, its znode, its path) → a value; raises :class:`MalformedValue`."""
+"""Decodes (JSON object, znode, path) into a value, or raises :class:`MalformedValue`."""
 
 
 class Reading:
-    """One round of reads. ``unreadable`` collects each unreadable znode with the reason."""
+    """Reads znodes in rounds. ``unreadable`` collects each unreadable znode with the reason."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.unreadable: list[Unreadable] = []
 
     def many(self, reads: Iterable[Read]) -> tuple[ReadResult, ...]:
-        """Sends all reads at once. Treats a znode that its ACL hides as absent, and notes it as unreadable."""
+        """Sends all reads at once. If the ACL forbids a read, returns ``None`` and notes the znode as unreadable."""
         answers: list[ReadResult] = []
         for answer in read_each(self.store, tuple(reads)):
             if isinstance(answer, Unreadable):
@@ -36,7 +36,8 @@ class Reading:
         return tuple(answers)
 
     def names(self, parent: str, listing: ReadResult) -> tuple[str, ...]:
-        """The legal names of a listing; notes the others as unreadable. Empty if the parent does not exist."""
+        """Returns the legal names of a listing, and notes illegal names as unreadable. If the parent does not exist,
+        returns no names."""
         if not isinstance(listing, tuple):
             return ()
         for name in listing:
@@ -47,8 +48,8 @@ class Reading:
     def decode(
         self, path: str, found: ReadResult, decoder: Decoder[T], empty: T | None = None, *, registration: bool = False
     ) -> T | None:
-        """The decoded value: ``None`` if the znode does not exist or cannot be decoded, ``empty`` if it holds no data.
-        With ``registration``, keeps the incarnation of an undecodable znode, because the planner needs it.
+        """Returns the decoded value. Returns ``None`` if the znode does not exist, and ``empty`` if it holds no data or
+        cannot be decoded. With ``registration``, notes the incarnation of an undecodable znode for the planner.
         """
         if not isinstance(found, Node):
             return None
@@ -64,7 +65,7 @@ class Reading:
         self.unreadable.append(Unreadable(path, reason, incarnation))
 
     def by_group(self) -> dict[str, list[Unreadable]]:
-        """The unreadable znodes below each group."""
+        """Returns the unreadable znodes below each group."""
         found: dict[str, list[Unreadable]] = {}
         for one in self.unreadable:
             found.setdefault(one.path.removeprefix(f"{layout.GROUPS}/").partition("/")[0], []).append(one)
@@ -72,7 +73,7 @@ class Reading:
 
 
 def split(found: Sequence[ReadResult], *lengths: int) -> list[Sequence[ReadResult]]:
-    """Splits the results of one round into parts of these ``lengths``, which must add up to the whole."""
+    """Splits the results of one round into parts of these ``lengths``, which must add up to the length of ``found``."""
     parts: list[Sequence[ReadResult]] = []
     at = 0
     for length in lengths:

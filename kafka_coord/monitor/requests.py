@@ -1,4 +1,4 @@
-"""Requests to the coordinator: creates the request's znode, waits for the answer, and removes the znode."""
+"""Sends requests to the coordinator: creates the request's znode, waits for the answer, and removes the znode."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from kafka_coord.zk.successor import HOLD_BACK_S, read_successor
 REFUSED = "refused"
 
 OnProgress = Callable[[str], None]
-"""Receives a sentence from time to time during the wait for an answer."""
+"""Receives sentences about the progress during the wait for an answer."""
 
 _LOOK_AGAIN_S = 1.0
-"""Seconds between reads, in case a watch is lost."""
+"""Seconds between reads, in case a watch does not fire."""
 _ELECTED_S = 0.05
 
 
@@ -45,21 +45,21 @@ def submit(store: Store, request: Request) -> str:
         path = store.create(layout.REQUEST_PREFIX, fields.dump(stamped.to_json()), sequence=True)
     except StoreUnavailable as error:
         raise StoreUnavailable(
-            f"{error}; it is unknown whether the request was written: check 'kafka-coord coordinator requests'",
+            f"{error}; it is unknown whether the request was written; check 'kafka-coord coordinator requests'",
             error.path,
         ) from error
     return path.rpartition("/")[2]
 
 
 def ask(store: Store, request: Request, timeout_s: float, on_progress: OnProgress) -> Request:
-    """Submits the request, waits for its answer, and removes it. Returns the answered request, whose result is "done".
+    """Submits the request, waits for its answer, and removes it. Returns the answered request. Its result is "done".
 
-    Raises :class:`RequestRefused` with the coordinator's reason, and :class:`Timeout` if there is no answer within
-    ``timeout_s`` seconds: the request stays queued then.
+    Raises :class:`RequestRefused` with the coordinator's reason. If there is no answer within ``timeout_s`` seconds,
+    raises :class:`Timeout` and leaves the request in the queue.
     """
     request_id = submit(store, request)
     answered = await_answer(store, request_id, timeout_s, on_progress)
-    with contextlib.suppress(StoreUnavailable):  # it is answered; the coordinator removes old answers
+    with contextlib.suppress(StoreUnavailable):  # the coordinator removes old answers
         withdraw(store, request_id)
     if answered.result == REFUSED:
         raise RequestRefused(f"refused: {answered.message}")
@@ -67,7 +67,8 @@ def ask(store: Store, request: Request, timeout_s: float, on_progress: OnProgres
 
 
 def await_answer(store: Store, request_id: str, timeout_s: float, on_progress: OnProgress) -> Request:
-    """Waits until the request is answered. Raises :class:`Timeout`, which says whether a coordinator is elected."""
+    """Waits until the request is answered. Raises :class:`Timeout`, whose text tells whether a coordinator is
+    elected."""
     path = layout.request(request_id)
     deadline = store.clock.monotonic() + timeout_s
     changed = threading.Event()
@@ -94,23 +95,25 @@ def await_answer(store: Store, request_id: str, timeout_s: float, on_progress: O
 
 
 def await_successor(store: Store, successor: int, timeout_s: float) -> str:
-    """Waits until an instance follows the coordinator that resigned for ``successor``. Returns a sentence. Raises
-    :class:`Timeout` if it was another instance, or none within ``timeout_s`` seconds.
+    """Waits for an election after the coordinator resigned in favour of ``successor``. Returns a sentence. Raises
+    :class:`Timeout` if another instance was elected, or no instance within ``timeout_s`` seconds.
     """
     named = read_successor(store)
     if named is None or named.broker_id != successor:
-        raise Timeout("the coordinator resigned, but is of an earlier release, which cannot name a successor")
+        raise Timeout("the coordinator resigned, but its release is too old to name a successor")
     deadline = store.clock.monotonic() + timeout_s
     while (elected := read_coordinator(store)) is None or elected.epoch <= named.epoch:
         if store.clock.monotonic() >= deadline:
-            raise Timeout(f"coordinator resigned from epoch {named.epoch}; nobody was elected within {timeout_s:g} s")
+            raise Timeout(
+                f"the coordinator of epoch {named.epoch} resigned, but no instance was elected within {timeout_s:g} s"
+            )
         time.sleep(_ELECTED_S)
     if elected.broker_id != successor:
         raise Timeout(
-            f"broker {elected.broker_id} was elected, epoch {elected.epoch}: the instance beside broker {successor} did"
-            f" not stand within {HOLD_BACK_S:g} s; its log says why"
+            f"broker {elected.broker_id} was elected (epoch {elected.epoch}), because the instance beside broker"
+            f" {successor} was not a candidate within {HOLD_BACK_S:g} s. Its log says why"
         )
-    return f"broker {successor} coordinates, epoch {elected.epoch}"
+    return f"broker {successor} is the coordinator (epoch {elected.epoch})"
 
 
 def _read(store: Store, path: str, changed: threading.Event) -> Request | None:
@@ -119,7 +122,7 @@ def _read(store: Store, path: str, changed: threading.Event) -> Request | None:
     except StoreUnavailable:
         return None  # the deadline decides
     except NoNode:
-        raise Timeout(f"{path} disappeared without an answer: somebody withdrew it, or the answer expired") from None
+        raise Timeout(f"{path} disappeared; somebody withdrew the request, or its answer expired") from None
     try:
         return _request(fields.load(node.data, path), node, path)
     except MalformedValue:
@@ -143,7 +146,7 @@ def withdraw(store: Store, request_id: str) -> bool:
 
 
 def read_requests(store: Store) -> tuple[tuple[QueuedRequest, ...], tuple[Unreadable, ...]]:
-    """All requests in the queue, answered or not, in order of arrival; and the requests that cannot be decoded."""
+    """Returns the queued requests, answered or not, in order of creation. Also returns the undecodable ones."""
     reading = Reading(store)
     (listing,) = reading.many([GetChildren(layout.REQUESTS)])
     names = reading.names(layout.REQUESTS, listing)

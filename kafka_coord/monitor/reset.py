@@ -1,6 +1,6 @@
 """Computes new offsets by the rules of Kafka's own ``kafka-consumer-groups --reset-offsets``.
 
-As in Kafka, an offset outside the log is replaced with the nearest end of the log, which the row notes.
+As in Kafka, the nearest end of the log replaces an offset outside the log. A note of the row says so.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Rule:
     number: int = 0
 
     def __str__(self) -> str:
-        """As written in the trail: ``to-earliest``, ``shift-by -100``."""
+        """Returns the text in the history, such as ``to-earliest`` or ``shift-by -100``."""
         if self.kind is RuleKind.TO_TIME:
             return f"{self.kind} {iso_time(self.number)}"
         numbered = self.kind in {RuleKind.TO_OFFSET, RuleKind.SHIFT_BY}
@@ -52,7 +52,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class ResetRow:
-    """The new offset of one partition. ``note`` says why it is not the requested one."""
+    """The new offset of one partition. ``note`` says why it differs from the requested offset."""
 
     topic: str
     partition: int
@@ -66,7 +66,7 @@ class ResetRow:
 
 
 class Log(Protocol):
-    """The offsets of the partitions' logs, as :class:`kafka_coord.monitor.lag.OffsetReader` reads them."""
+    """The part of :class:`kafka_coord.monitor.lag.OffsetReader` that a reset needs."""
 
     def latest(self, partitions: PartitionSet) -> BrokerOffsets: ...
 
@@ -82,10 +82,10 @@ def compute(
     log: Log,
     from_file: Mapping[TopicPartition, int] | None = None,
 ) -> tuple[ResetRow, ...]:
-    """The new offset of each partition of ``wanted``.
+    """Returns the new offset of each partition of ``wanted``.
 
-    Raises :class:`BrokerError` if a rule needs a partition's log and its broker does not answer, and
-    :class:`RequestRefused` for a shift of a partition without a committed offset (Kafka's rule).
+    Raises :class:`BrokerError` if a rule needs a partition's log and the broker does not answer. Raises
+    :class:`RequestRefused` for a shift of a partition without a committed offset, as Kafka does.
     """
     match rule.kind:
         case RuleKind.TO_EARLIEST:
@@ -97,7 +97,7 @@ def compute(
         case RuleKind.TO_CURRENT:
             missing = PartitionSet.of(tp for tp in wanted if tp not in committed)
             ends = _all(log.latest, missing)
-            notes = dict.fromkeys(missing, "no committed offset: the end of the log")
+            notes = dict.fromkeys(missing, "no committed offset, so the end of the log")
             return _rows(wanted, committed, {**ends, **{tp: committed[tp] for tp in wanted if tp in committed}}, notes)
         case RuleKind.TO_OFFSET:
             return _within(wanted, committed, dict.fromkeys(wanted, rule.number), log)
@@ -160,7 +160,7 @@ def duration_ms(written: str) -> int:
 
 
 def before_now_ms(duration: str) -> int:
-    """The time (ms since 1970) that lies an ISO 8601 duration before now, but not before 1970. Raises
+    """Returns the time (ms since 1970) that is an ISO 8601 duration before now, but at least 0. Raises
     :class:`SettingsError`."""
     return max(0, round(time.time() * 1000) - duration_ms(duration))
 
@@ -177,18 +177,18 @@ def time_ms(written: str) -> int:
         ) from None
     milliseconds = round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
     if milliseconds < 0:
-        raise SettingsError(f"time {written[:60]!r} is before 1970: no record is that old")
+        raise SettingsError(f"time {written[:60]!r} is before 1970, and no record is that old")
     return milliseconds
 
 
 FileOffsets = Mapping[str, Mapping[TopicPartition, int]]
-"""The offsets that a file names, by group."""
+"""The offsets in a file, by group."""
 
 
 def read_csv(lines: Iterable[str], groups: Sequence[str], where: str) -> FileOffsets:
-    """Parses lines ``group,topic,partition,offset``, as Kafka's ``--export`` writes them. For a single group, accepts
-    ``topic,partition,offset`` too. Skips lines of groups that are not in ``groups``, unless ``groups`` is empty. Raises
-    :class:`MalformedValue` naming the malformed line, or a group without any line.
+    """Parses lines ``group,topic,partition,offset``, as Kafka's ``--export`` writes them. For a single group, also
+    accepts ``topic,partition,offset``. Skips groups that are not in ``groups``. If ``groups`` is empty, reads all.
+    Raises :class:`MalformedValue` with the malformed line, or with a group that has no line.
     """
     found: dict[str, dict[TopicPartition, int]] = {group: {} for group in groups}
     for at, line in enumerate(lines, 1):

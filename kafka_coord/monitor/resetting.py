@@ -1,4 +1,4 @@
-"""Resets committed offsets of groups of either kind: reads what a reset needs, and executes it."""
+"""Resets committed offsets of managed and client-assigned groups: reads the data for a reset, and executes it."""
 
 from __future__ import annotations
 
@@ -26,18 +26,17 @@ from kafka_coord.monitor.snapshot import read_groups
 from kafka_coord.zk.store import Store
 
 IN_ONE_REQUEST = 2_000
-"""The most partitions in one request: the coordinator writes each request as one multi, which must fit ZooKeeper's
-limit."""
+"""The maximum number of partitions in a request. The coordinator writes each request as one multi, which must fit
+ZooKeeper's limit."""
 
 AT_ONCE = 8
-"""How many client-assigned groups are read at the same time."""
+"""The number of client-assigned groups that are read at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resettable:
-    """The data of a group of either kind that a reset needs. ``there`` holds all existing partitions, and ``known`` the
-    partitions of the group; ``owners`` maps partitions to their owners. ``write`` sets offsets and returns a sentence
-    about the result.
+    """The data of one group for a reset. ``there`` has all existing partitions, and ``known`` has the partitions of the
+    group. ``owners`` maps partitions to their owners. ``write`` sets offsets and returns a sentence about the result.
     """
 
     group: str
@@ -49,11 +48,11 @@ class Resettable:
     write: Callable[[Mapping[TopicPartition, int]], str]
 
     def owned(self, rows: Sequence[ResetRow]) -> PartitionSet:
-        """The partitions in ``rows`` that somebody owns."""
+        """Returns the partitions in ``rows`` that somebody owns."""
         return PartitionSet.of(row.tp for row in rows if row.tp in self.owners)
 
     def chosen(self, scope: Scope) -> PartitionSet:
-        """The partitions in ``scope``: of the topics that it names, or else of the group. Raises like
+        """Returns the partitions in ``scope``. If it names no topics, returns the group's partitions. Raises like
         :meth:`Scope.choose`."""
         return scope.choose(self.there if scope.topics else self.known & self.there, self.group)
 
@@ -65,8 +64,8 @@ Plan = tuple[Resettable, tuple[ResetRow, ...]]
 def read_resettable(
     instances: Instances, wanted: Sequence[tuple[str, GroupKind]], asked_for: str, acting: Acting
 ) -> list[Resettable]:
-    """Reads managed groups all together, and client-assigned groups several at a time. ``asked_for`` is the rule, as
-    recorded in the trail. Raises :class:`NotFound` if one of them does not exist.
+    """Reads all managed groups together, and several client-assigned groups at a time. ``asked_for`` is the rule, as
+    recorded in the history. Raises :class:`NotFound` if one of the groups does not exist.
     """
     store, cluster = instances.store, read_cluster(instances.store)
     managed = [group for group, kind in wanted if kind is GroupKind.MANAGED]
@@ -104,8 +103,8 @@ def _ask_for(
     acting: Acting,
     offsets: Mapping[TopicPartition, int],
 ) -> str:
-    """Sends the offsets to the coordinator, because only the coordinator can ensure that no start happens at the same
-    time."""
+    """Sends the offsets to the coordinator, because only the coordinator can prevent a concurrent start of the
+    partitions."""
     request = Request(
         RequestType.RESET_OFFSETS,
         group=group,
@@ -142,10 +141,10 @@ def reset(
     pause: bool,
     again: Callable[[], Plan],
 ) -> Plan:
-    """Sets the offsets and returns what it did. With ``pause``, consumers may run: it takes the partitions from their
-    owners, and then carries out the plan that ``again`` returns, because the owners may have committed in the meantime.
+    """Sets the offsets and returns the executed plan. With ``pause``, consumers may run. Then it takes the partitions
+    from their owners and executes the new plan of ``again``, because the owners may have committed since ``rows``.
 
-    Raises :class:`RequestRefused` if somebody owns one of the partitions, and raises like :func:`held_by_nobody`.
+    Raises :class:`RequestRefused` if somebody owns one of the partitions. Also raises like :func:`held_by_nobody`.
     """
     owned = found.owned(rows)
     if not (pause and owned):
@@ -171,7 +170,7 @@ def _execute(found: Resettable, rows: tuple[ResetRow, ...], acting: Acting) -> N
     if owned:
         owners = ", ".join(sorted({found.owners[tp] for tp in owned}))
         raise RequestRefused(
-            f"{owned} of group {found.group!r} owned by {owners}; nothing was changed. Stop these"
+            f"cannot reset {owned} of group {found.group!r} while owned by {owners}; nothing was changed. Stop these"
             " consumers" + (", or add --pause to reset while they run" if found.kind is GroupKind.MANAGED else " first")
         )
     done = 0
@@ -180,7 +179,7 @@ def _execute(found: Resettable, rows: tuple[ResetRow, ...], acting: Acting) -> N
             sentence = found.write({row.tp: row.new_offset for row in part})
         except RequestRefused as error:
             raise RequestRefused(
-                f"{error}" + (f"; {counted(done, 'partition')} reset before" if done else "")
+                f"{error}" + (f"; {counted(done, 'partition')} were reset before that" if done else "")
             ) from error
         done += len(part)
         acting.on_progress(f"group {found.group}: {sentence}")
@@ -191,7 +190,7 @@ def _parts(rows: tuple[ResetRow, ...]) -> Iterator[tuple[ResetRow, ...]]:
 
 
 def reset_documents(found: Resettable, rows: Sequence[ResetRow]) -> list[dict[str, Any]]:
-    """One document for each partition."""
+    """Returns one document for each partition."""
     return [
         {
             "group": found.group,

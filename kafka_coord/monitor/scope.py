@@ -1,4 +1,4 @@
-"""Partitions as operators choose them: ``flights``, ``flights:0,3-5``, or all."""
+"""Parses the operators' choice of partitions: ``flights``, ``flights:0,3-5``, or all."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from kafka_coord.model.partitions import parse_ranges
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """``topics`` maps a topic to its partitions, ``None`` meaning all of them; empty means every topic."""
+    """``topics`` maps a topic to its chosen partitions, or to ``None`` for all of them. If it is empty, every topic is
+    chosen."""
 
     topics: Mapping[str, frozenset[int] | None]
 
     def choose(self, there: PartitionSet, group: str) -> PartitionSet:
-        """The chosen part of ``there``. Raises :class:`NotFound` if a named topic or partition is not in it."""
+        """Returns the chosen part of ``there``. Raises :class:`NotFound` if ``there`` lacks a named topic or
+        partition."""
         if not self.topics:
             if not there:
-                raise NotFound(f"group {group!r} has no offsets and subscribes to no topic that exists")
+                raise NotFound(f"group {group!r} has no offsets and subscribes to no existing topic")
             return there
         chosen = {}
         for topic, numbers in self.topics.items():
@@ -38,9 +40,11 @@ class Scope:
 
 
 def parse_scope(topics: Sequence[str], *, all_topics: bool) -> Scope:
-    """Parses the two options. Raises :class:`SettingsError` unless exactly one of them is given, in the right form."""
+    """Parses the two options. Raises :class:`SettingsError` unless exactly one option is given in the right form."""
     if all_topics is bool(topics):
-        raise SettingsError("choose topics: --topic NAME (repeatable, NAME:0,3-5 for some partitions) or --all-topics")
+        raise SettingsError(
+            "choose topics with --topic NAME (repeatable; NAME:0,3-5 for some partitions) or --all-topics"
+        )
     found: dict[str, frozenset[int] | None] = {}
     for written in topics:
         name, colon, numbers = written.partition(":")
@@ -50,12 +54,12 @@ def parse_scope(topics: Sequence[str], *, all_topics: bool) -> Scope:
         except MalformedValue as error:
             raise SettingsError(f"--topic {written[:80]!r}: {error.reason}") from None
         if colon and not chosen:
-            raise SettingsError(f"--topic {written!r} names no partition; write {name}:0,3-5, or {name} for all")
+            raise SettingsError(f"--topic {written!r} has no partitions; write {name}:0,3-5, or {name} for all")
         before = found.get(name, frozenset())
         found[name] = None if chosen is None or before is None else before | chosen
     return Scope(found)
 
 
 def all_partitions(topics: Mapping[str, TopicInfo]) -> PartitionSet:
-    """Every partition Kafka has."""
+    """Returns every partition in Kafka."""
     return PartitionSet({name: info.partitions for name, info in topics.items()})

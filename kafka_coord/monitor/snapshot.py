@@ -1,4 +1,4 @@
-"""Reads groups in the form that the coordinator's planner uses, many at a time."""
+"""Reads many groups at a time, in the form that the coordinator's planner uses."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class GroupSnapshot:
-    """One group: the planner's observation, and facts that only operators need. ``registrations`` are the stats of the
-    ``ids`` znodes, decodable or not. ``pause`` is the group's own pause, and ``paused_everywhere`` the pause of all
-    groups; if both exist, the observation holds the latter. ``decided_ms`` is the time of the last write of its target
-    or of any ledger (ms since 1970).
+    """The planner's observation of one group, and facts that only operators need. ``registrations`` are the stats of
+    the ``ids`` znodes, decodable or not. ``pause`` is the group's own pause. ``paused_everywhere`` is the pause of all
+    groups. If both exist, the observation has the pause of all groups. ``decided_ms`` is when its target or one of its
+    ledgers was last written (ms since 1970).
     """
 
     observation: Observation
@@ -47,7 +47,7 @@ class GroupSnapshot:
 
     @property
     def pending(self) -> Mapping[str, tuple[CommandId, ...]]:
-        """The outstanding commands by consumer, in order of execution. Leaves out consumers without commands."""
+        """The outstanding commands by consumer, in order of execution, without consumers that have none."""
         return {c: channel.commands for c, channel in self.observation.channels.items() if channel.commands}
 
 
@@ -55,7 +55,8 @@ _PER_GROUP = 6
 
 
 def read_groups(store: Store, groups: Iterable[str], cluster: Cluster) -> dict[str, GroupSnapshot]:
-    """Reads the existing groups, in two rounds of reads for all of them together. Tolerates malformed znodes."""
+    """Reads the groups in two rounds, for any number of groups. Skips missing groups, and tolerates malformed
+    znodes."""
     names = tuple(groups)
     reading = Reading(store)
     found = reading.many(read for name in names for read in _first_round(name))
@@ -127,7 +128,7 @@ class _Draft:
             topics=cluster.topics,
             settings=reading.decode(layout.group(group), self._node, _settings, GroupSettings()) or GroupSettings(),
             pause=cluster.pause or pause,
-            # Only the coordinator knows how long ago they vanished. It acts as soon as their grace is over.
+            # Only the coordinator knows when they disappeared. It acts as soon as their grace period ends.
             in_grace=frozenset(c for c, led in ledgers.items() if led.place is not None and c not in registrations),
             unreadable=tuple(reading.unreadable),
         )

@@ -1,4 +1,4 @@
-"""Computes a group's state and a summary with the coordinator's own planner."""
+"""Computes a group's state and a summary with the coordinator's planner."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ from kafka_coord.zk import layout
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """``state`` is the state in operators' terms; ``summary`` says what a coordinator would decide now, and why."""
+    """``summary`` says how a coordinator would decide now, and why."""
 
     state: GroupState
     summary: str
 
 
 def group_status(seen: Observation) -> GroupStatus:
-    """Runs the planner and discards its steps, so that no second set of rules can disagree with it.
+    """Runs the planner and discards its steps, so the state always agrees with the coordinator's rules.
 
-    A group whose inputs changed since its target (a member joined a moment ago) is rebalancing, even if the new
-    target moves nothing.
+    If a group's inputs changed after its target (for example, a member has just joined), the group is rebalancing, even
+    if the new target moves nothing.
     """
     hidden = next((one for one in seen.unreadable if one.path in _listings(seen.group)), None)
-    if hidden is not None:  # the coordinator's pass over the group ends there
-        return GroupStatus(GroupState.REBALANCING, f"nothing is decided: {hidden.path}: {hidden.reason}")
+    if hidden is not None:  # the coordinator's pass over the group fails at this znode
+        return GroupStatus(
+            GroupState.REBALANCING, f"cannot decide, because {hidden.path} is unreadable: {hidden.reason}"
+        )
     decided = plan(seen, _assignors(seen))
     state = decided.state
     if state is GroupState.STABLE and any(isinstance(step, SetTarget) for step in decided.steps):
@@ -51,8 +53,8 @@ def _installed() -> Mapping[str, Assignor]:
 
 
 def _assignors(seen: Observation) -> Mapping[str, Assignor]:
-    """The installed assignors, and stand-ins for assignors that only the coordinator has, whose targets can still be
-    judged."""
+    """Returns the installed assignors, and placeholders for assignors that only the coordinator has. A placeholder lets
+    the planner judge existing targets."""
     named = {seen.settings.assignor, *(member.assignor for member in seen.members.values())}
     if seen.assignment is not None:
         named.add(seen.assignment.assignor)
@@ -61,7 +63,7 @@ def _assignors(seen: Observation) -> Mapping[str, Assignor]:
 
 
 class _InstalledElsewhere:
-    """Stands in for an assignor that this program does not have."""
+    """A placeholder for an assignor that is not installed here."""
 
     def assign(self, inputs: AssignmentInputs) -> Target:
         raise NotImplementedError(f"cannot assign {len(inputs.members)} members: this assignor is not installed here")

@@ -1,6 +1,6 @@
-"""Exports rebalances as OpenTelemetry traces: the event, the decision, each command until it is acknowledged.
+"""Exports rebalances as OpenTelemetry traces: the event, the decision, and each command until it is acknowledged.
 
-Needs the extra ``otel``. The names of spans and attributes are in docs/observability.md.
+Needs the extra ``otel``. docs/observability.md lists the names of spans and attributes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_TEXT = 500
 
 
 class Tracing:
-    """Exports over OTLP (HTTP) on its own thread, configured by the standard ``OTEL_*`` variables."""
+    """Exports over OTLP (HTTP) on its own thread. The standard ``OTEL_*`` variables configure it."""
 
     def __init__(self, broker_id: int) -> None:
         own = {"service.name": "kafka-coord", "service.version": __version__, "service.instance.id": str(broker_id)}
@@ -42,15 +42,15 @@ class Tracing:
         return RebalanceTracer(self._provider, clock)
 
     def close(self) -> None:
-        """Exports the remaining spans. This may take as long as one export (``OTEL_EXPORTER_OTLP_TIMEOUT``)."""
+        """Exports the remaining spans, which takes up to ``OTEL_EXPORTER_OTLP_TIMEOUT``."""
         self._provider.shutdown()
 
 
 @dataclass(slots=True)
 class _Rebalance:
-    """A decision that is not settled. ``commands`` are the spans of commands not acknowledged yet, with their start
-    times, by consumer and name. ``began_ns`` is the time since 1970 at which the monotonic clock was 0, the same for
-    the whole trace."""
+    """A decision that has not settled. ``commands`` maps the consumer and name of each unacknowledged command to its
+    span and start time. ``began_ns`` is the time since 1970 at which the monotonic clock was 0. It is the same for the
+    whole trace."""
 
     root: Span
     context: Context
@@ -63,8 +63,8 @@ class _Rebalance:
 
 
 class RebalanceTracer:
-    """Makes a trace of each rebalance that this instance decides. A trace ends when the rebalance is settled, when a
-    newer decision replaces it, or when the leadership ends. Decisions of a predecessor are not traced."""
+    """Creates a trace of each rebalance that this instance decides. A trace ends when the rebalance settles, when a
+    newer decision replaces it, or when the leadership ends. Does not trace decisions of earlier coordinators."""
 
     def __init__(self, provider: trace.TracerProvider, clock: Clock) -> None:
         self._tracer = provider.get_tracer("kafka_coord", __version__)
@@ -150,7 +150,7 @@ class RebalanceTracer:
         return span, now
 
     def _acknowledge(self, known: _Rebalance, plan: PreparedPlan) -> None:
-        """Ends the spans of commands whose znodes are gone."""
+        """Ends the spans of commands whose znodes no longer exist."""
         seen = plan.snapshot.observation
         outstanding = {(c, one.name) for c, channel in seen.channels.items() for one in channel.commands}
         at = known.ns(_began(plan))
@@ -172,5 +172,6 @@ class RebalanceTracer:
 
 
 def _began(plan: PreparedPlan) -> float:
-    """When the event that caused this pass came (monotonic seconds), or when the pass began if no event caused it."""
+    """Returns the time of the event that caused this pass (monotonic seconds). If there was no event, returns the start
+    of the pass."""
     return plan.memory.taken if plan.memory.requested is None else plan.memory.requested

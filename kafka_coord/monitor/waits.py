@@ -1,4 +1,4 @@
-"""Says what a group waits for: who has not acknowledged which command, for how long, and what happens next. Pure."""
+"""Describes for which unacknowledged commands a group waits, for how long, and what happens next. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from kafka_coord.monitor.snapshot import GroupSnapshot
 
 
 def waits(snapshot: GroupSnapshot, waiting: Iterable[WaitingCommand], now_ms: int) -> dict[str, str]:
-    """Maps each live consumer with unacknowledged commands to a sentence: which is the oldest, how long it has waited,
-    and what happens next."""
+    """Maps each live consumer with unacknowledged commands to a sentence about the oldest command, its age, and what
+    happens next."""
     found: dict[str, str] = {}
     seen = snapshot.observation
     oldest: dict[str, WaitingCommand] = {}
@@ -38,6 +38,6 @@ def waits(snapshot: GroupSnapshot, waiting: Iterable[WaitingCommand], now_ms: in
         found[consumer] = (
             f"{text}; the coordinator evicts it in {duration(left_ms)}"
             if left_ms > 0
-            else f"{text}, longer than its rebalance timeout, and is to be evicted now"
+            else f"{text}, longer than its rebalance timeout, so the coordinator evicts it now"
         )
     return found

@@ -131,8 +131,8 @@ def test_a_paused_group_stays_as_it_is_until_resumed(elected: World, coord: Run)
     assert "@" in found["paused"]["by"]
     waited = coord("groups", "rebalance", "delays", "--wait")
     assert waited.code == 8
-    assert f"is pending until the group is resumed: group 'delays' is paused by {who()} since 20" in waited.err
-    assert ": disks. Withdraw it: kafka-coord coordinator withdraw request-" in waited.err
+    assert f"is pending, because group 'delays' is paused by {who()} since 20" in waited.err
+    assert ": disks. To withdraw the request: kafka-coord coordinator withdraw request-" in waited.err
     (pending,) = coord("groups", "describe", "delays", "--state", "-o", "json").json()["requests"]
     assert (pending["type"], pending["by"], pending["result"]) == ("rebalance", who(), None)
     assert "rebalance by" in coord("groups", "describe", "delays", "--state").out
@@ -156,7 +156,7 @@ def test_all_groups_are_paused_and_resumed_at_once(elected: World, coord: Run) -
     assert "ALL GROUPS ARE PAUSED (by whom cannot be read)" in coord("coordinator", "status").out
     elected.store.set(layout.PAUSED, stored.data)
     only = coord("groups", "resume", "delays")
-    assert "to lift that pause: kafka-coord groups resume --all" in only.err
+    assert "to resume all: kafka-coord groups resume --all" in only.err
     assert coord("groups", "resume", "--all", "--wait").code == 0
     assert stable(coord, 1, "second")
 
@@ -234,7 +234,7 @@ def test_resign_hands_over_to_the_one_that_is_named(elected: World, coord: Run) 
     for successor, epoch in ((3, 2), (1, 3)):  # and back at once
         ran = coord("coordinator", "resign", "--to", str(successor))
         assert ran.code == 0, ran.err
-        assert ran.out == f"done: broker {successor} coordinates, epoch {epoch}\n"
+        assert ran.out == f"done: broker {successor} is the coordinator (epoch {epoch})\n"
     actions = coord("coordinator", "history", "-o", "json").json()["actions"]
     assert [row["change"] for row in actions] == ["to broker 3", "to broker 1"]
     for successor, problem in (
@@ -344,4 +344,4 @@ def test_waiting_commands_are_shown_with_their_age(elected: World, coord: Run) -
     assert coord("channel", "show", "delays", "--consumer", "c2").code == 7
     timed_out = coord("groups", "rebalance", "delays", "--wait", "--timeout", "5")
     assert timed_out.code == 8
-    assert "commands wait for: c1 (1)" in timed_out.err
+    assert "unacknowledged commands: c1 (1)" in timed_out.err

@@ -106,7 +106,7 @@ def test_a_coordinator_nobody_can_read(healthy: Tree, zk_hosts: str) -> None:
 def test_an_epoch_somebody_edited(healthy: Tree, zk_hosts: str) -> None:
     healthy.store.set(layout.COORDINATOR_EPOCH, b"6")
     assert (
-        "coordinator_epoch says 6, and broker 1 was elected with epoch 7"
+        "coordinator_epoch says 6, but broker 1 was elected with epoch 7"
         in only(examined(healthy, zk_hosts), "coordinator").what
     )
 

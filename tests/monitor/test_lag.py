@@ -92,7 +92,7 @@ def test_nobody_answering_takes_bounded_time() -> None:
 
 
 def test_settings_librdkafka_refuses_are_an_error() -> None:
-    with pytest.raises(BrokerError, match="librdkafka refuses the settings"):
+    with pytest.raises(BrokerError, match="librdkafka rejected the broker settings"):
         OffsetReader("127.0.0.1:1", {"no.such.property": "1"})
 
 

@@ -109,9 +109,7 @@ def test_a_listener_whose_thread_has_ended_fails_health(elected: Instance):
     dead.join()
     healthy, said = health(elected.service, elected.store, threads=[threading.current_thread(), dead])
     assert not healthy
-    assert said["problems"] == [
-        "the thread managed-groups of a listener has ended: restart this instance; its log says why"
-    ]
+    assert said["problems"] == ["the listener thread managed-groups has ended; restart this instance. Its log says why"]
 
 
 def test_another_path_says_what_there_is(served: MetricsServer):

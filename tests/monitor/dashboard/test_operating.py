@@ -73,7 +73,7 @@ def test_what_an_operator_does_is_done_and_leaves_a_trail(world: World, served: 
     assert post(served, PAUSE, WHY, page)[1]["answers"][0]["message"] == "group delays paused"
     status, told = post(served, "/api/v1/groups/delays/rebalance", WHY)
     assert status == 504
-    assert "pending until the group is resumed: group 'delays' is paused by alice@127.0.0.1" in told["error"]
+    assert "is pending, because group 'delays' is paused by alice@127.0.0.1" in told["error"]
     assert post(served, "/api/v1/groups/delays/resume", {"reason": "done"})[0] == 200
     assert (
         post(served, "/api/v1/groups/delays/rebalance", {"reason": "new memory"})[1]["answers"][0]["result"] == "done"

@@ -135,7 +135,9 @@ def test_a_group_that_an_acl_hides_says_so_and_hides_no_other(world: World, serv
     theirs = (Grant(Identity("digest", "somebody:else"), Permission.ALL),)
     world.store.write_acls([AclChange(layout.owners("delays"), theirs, -1)])
     found = served.document(GROUP)
-    assert found["status"].startswith(f"nothing is decided: {layout.owners('delays')}: its ACL forbids reading it")
+    assert found["status"].startswith(
+        f"cannot decide, because {layout.owners('delays')} is unreadable: its ACL forbids"
+    )
     (told,) = [one for one in served.document(f"{GROUP}/findings") if one["check"] == "unreadable znodes"]
     assert f"setAcl {layout.owners('delays')}" in told["todo"]
     assert {row["group"] for row in served.document("/groups")} == {"delays", "other"}
