@@ -64,7 +64,7 @@ _NAMES = CODES | {
     58: "SASL_AUTHENTICATION_FAILED",
     89: "THROTTLING_QUOTA_EXCEEDED",
 }
-"""Error names by code: these errors, and the broker errors that an operator may see."""
+"""The names of these errors and of the broker errors that an operator may see, by code."""
 
 
 def named(code: int) -> str:

@@ -14,9 +14,9 @@ NO_GENERATION = -1
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A JoinGroup. ``token`` identifies the request in the answer. ``fresh_id`` is an id for a member without one, made
-    by the caller because the machine uses no randomness. With ``must_know_id``, a member without an id gets one and
-    must join again with it (KIP-394). For ``can_skip_assignment`` see KIP-814."""
+    """A JoinGroup. ``token`` identifies the request in the answer. A member without an id gets ``fresh_id``, which the
+    caller generates because the machine uses no randomness. If ``must_know_id``, such a member must join again with its
+    new id (KIP-394). KIP-814 describes ``can_skip_assignment``."""
 
     token: object
     member_id: str
@@ -34,8 +34,8 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """A SyncGroup. ``assignments`` are the leader's decisions, by member id. Protocol type and name are ``None`` before
-    version 5."""
+    """A SyncGroup. ``assignments`` are the leader's decisions, by member id. Before version 5, the protocol type and
+    name are ``None``."""
 
     token: object
     member_id: str
@@ -48,7 +48,7 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A Heartbeat. ``software`` is the client's name in ApiVersions, or empty if its heartbeats are not held."""
+    """A Heartbeat. ``software`` is the client's name in ApiVersions. It is empty if heartbeats must not be held."""
 
     token: object
     member_id: str
@@ -59,8 +59,8 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A held heartbeat must be answered: its limit has passed, or its client has sent something else
-    (``by_client``)."""
+    """A held heartbeat must be answered. If ``by_client``, its client has sent another request. Otherwise, the limit of
+    the hold has passed."""
 
     token: object
     member_id: str
@@ -69,7 +69,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """A LeaveGroup of one or more members, each as (member id, instance id)."""
+    """A LeaveGroup. ``leaving`` has (member id, instance id) of each member that leaves."""
 
     token: object
     leaving: tuple[tuple[str, str | None], ...]
@@ -107,7 +107,7 @@ Event = Join | Sync | Heartbeat | Released | Leave | Commit | Stored | Connectio
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The answer to a :class:`Join`. ``members`` are (member id, instance id, metadata), for the leader only."""
+    """The answer to a :class:`Join`. Only the leader gets ``members``, each as (member id, instance id, metadata)."""
 
     token: object
     error: Error
@@ -148,7 +148,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The answer to a :class:`Leave`: one error for each member, in order."""
+    """The answer to a :class:`Leave`, with one error for each member, in order."""
 
     token: object
     error: Error
@@ -157,8 +157,9 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Write the group to the log, with these assignments by member id; :class:`Stored` reports the outcome. ``because``
-    is the event that waits for the outcome: the leader's sync, the return of a static member, or none."""
+    """Write the group to the log, with these assignments by member id. :class:`Stored` reports the outcome. If the
+    return of a static member waits for the outcome, it is in ``because``. If the leader's sync waits, ``by_leader`` is
+    true."""
 
     generation_id: int
     assignments: Mapping[str, bytes]
@@ -169,7 +170,7 @@ class Store:
 @dataclass(frozen=True, slots=True)
 class StaticReturn:
     """A static member that joined under a new id, with the state to restore if the change cannot be stored. Before
-    version 9 of JoinGroup, the answer names the earlier leader, so that the member does not assign again."""
+    version 9 of JoinGroup, the answer names the previous leader, so that the member does not compute an assignment."""
 
     join: Join
     old_id: str

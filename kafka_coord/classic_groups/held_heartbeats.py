@@ -1,8 +1,8 @@
-"""How long a heartbeat may be held while there is no news for its client, and how it is then answered (ADR 20, ADR 33).
+"""Decides how long a heartbeat is held while there is no news for its client, and how it is answered (ADR 20, ADR 33).
 
-librdkafka sends a heartbeat every 3 s by its own clock, but at most one at a time. So after a hold it is silent until
-the next tick, for up to 3 s. A hold therefore ends just before a tick. If a commit ends a hold early, the answer is an
-error after which the client soon sends the same heartbeat again.
+librdkafka sends a heartbeat at each tick of its clock, every 3 s, but never while another heartbeat is in flight. After
+a hold, it is therefore silent until the next tick. To keep this silence short, a hold ends just before a tick. If a
+commit ends the hold early, the answer is an error, so that the client soon sends the same heartbeat again.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _LONGEST_S = {
 """Seconds that a client can wait, by prefix of the software name. librdkafka always waits for its session timeout.
 franz-go (kgo) closes a connection after 10 s without an answer, the Java client after 30 s. 6 s is longer than their
 intervals between heartbeats and between commits, so the next heartbeat follows immediately. Other clients may close
-their connection sooner (kafka-go: after 5 s), or send nothing else in the meantime."""
+their connection sooner (kafka-go: after 5 s), or send no other request while they wait."""
 
 _RESTARTING = _JAVA
-"""This client restarts its clock with each heartbeat that it sends, including one that it was asked to repeat."""
+"""This client restarts its clock with each heartbeat that it sends, even if it repeats a heartbeat on request."""
 _TICK_S = 3.0
 """The default ``heartbeat.interval.ms``, in seconds."""
 _EACH_S = 2.5
-"""Seconds between the Java client's heartbeats: two in the 5 s between its automatic commits."""
+"""Seconds between the Java client's heartbeats. It sends two in the 5 s between its automatic commits."""
 _TICKS = 3
 """A heartbeat is answered without an error within this many ticks. The client waits twice as long before each
 repetition (0.1 s at first), and leaves the group after a session timeout without such an answer."""
@@ -38,38 +38,38 @@ _MARGIN_S = 0.25
 """Seconds that requests and answers take on a busy machine. An answer after the tick leaves the client silent for 3
 s."""
 _SOON_S = 0.5
-"""If the next tick is at most this many seconds away, an answer without an error is as good."""
+"""If the next tick is at most this many seconds away, no error is needed in the answer."""
 _AGAIN_S = 1.5
-"""Seconds within which a client repeats a heartbeat, if at all (librdkafka before 2.0 does not)."""
+"""Seconds within which a client repeats a heartbeat. librdkafka before 2.0 never repeats one."""
 
 
 def longest_hold_s(software: str) -> float:
-    """How long a client with this software name (from ApiVersions) can wait; 0, so no hold, if the name is unknown or
-    missing."""
+    """Returns how many seconds a client with this software name (from ApiVersions) can wait. Returns 0, which means no
+    hold, if the name is unknown or missing."""
     return next((longest_s for name, longest_s in _LONGEST_S.items() if software.startswith(name)), 0.0)
 
 
 def waits_beyond_interval(software: str) -> bool:
-    """Whether a KIP-848 client waits for a heartbeat's answer even beyond the interval it was told."""
+    """Whether a KIP-848 client can wait for a heartbeat's answer longer than its heartbeat interval."""
     return software.startswith((_JAVA, _FRANZ_GO))
 
 
 def spins_beyond_interval(software: str) -> bool:
-    """Whether a KIP-848 client spins, and so uses CPU time, while it waits beyond the interval it was told."""
+    """Whether a KIP-848 client spins, which costs CPU time, while it waits longer than its heartbeat interval."""
     return software.startswith(_JAVA)
 
 
 def hold_limit_s(longest_s: float, session_timeout_s: float, silent_s: float) -> float:
-    """The longest hold, at most a third of the session timeout; answer immediately unless it is positive. ``silent_s``
-    is how long the member had sent nothing before this heartbeat. It may be silent for as long again after the hold;
-    the hold and the silence together stay within two thirds of the timeout."""
+    """Returns the longest hold in seconds, at most a third of the session timeout. If it is not positive, answer
+    immediately. ``silent_s`` is how long the member had sent nothing before this heartbeat. The member may be silent
+    for as long again after the hold, so the hold and this silence together stay within two thirds of the timeout."""
     return min(longest_s, session_timeout_s / 3, session_timeout_s * 2 / 3 - silent_s)
 
 
 @dataclass(slots=True)
 class Allowance:
-    """Limits how often a client is asked to repeat a heartbeat: once every ``each_s`` seconds, of which up to ``most``
-    may be saved up. Times are monotonic seconds."""
+    """Limits how often a client is asked to repeat a heartbeat. One use is allowed every ``each_s`` seconds, and up to
+    ``most`` uses can be saved up. Times are monotonic seconds."""
 
     _until: float = -math.inf
 
@@ -83,21 +83,21 @@ class Allowance:
 @dataclass(slots=True)
 class Beats:
     """Tracks when the client of a classic member sends heartbeats. Times are monotonic seconds. ``quiet_since`` is when
-    it last sent something or its held request was answered. Until ``again_until``, it may repeat a heartbeat."""
+    the client last sent a request or got a held answer. Until ``again_until``, the client may repeat a heartbeat."""
 
     quiet_since: float = -math.inf
     again_until: float = -math.inf
     _ticked: float = -math.inf
     _restarts: bool = False
     _was_asked: bool = False
-    """Whether the last answer asked a client that restarts its clock to repeat a heartbeat; each time it waits
-    longer."""
+    """Whether the last answer asked a client that restarts its clock to repeat a heartbeat. The client waits longer
+    before each repetition."""
     _allowance: Allowance = field(default_factory=Allowance)
     """Each heartbeat uses it up."""
 
     def arrived(self, now: float, software: str, session_timeout_s: float) -> float:
-        """Handles a heartbeat of a client with this software name. Returns how long it may be held; unless this is
-        positive, it must be answered immediately."""
+        """Handles a heartbeat of a client with this software name. Returns how many seconds it may be held. If the
+        number is not positive, the heartbeat must be answered immediately."""
         limit_s = hold_limit_s(longest_hold_s(software), session_timeout_s, now - self.quiet_since)
         self.quiet_since = now
         restarts = self._restarts = software.startswith(_RESTARTING)
@@ -109,18 +109,18 @@ class Beats:
         each_s = _EACH_S if restarts else _TICK_S
         self._allowance.use(now, each_s, _TICKS)
         if restarts:
-            return limit_s  # it sends the next one meanwhile
+            return limit_s  # this client sends its next heartbeat during the hold
         since_s = now - self._ticked + _MARGIN_S
         next_tick = since_s // _TICK_S + 1
         last_tick = min((since_s + limit_s) // _TICK_S, max(next_tick, _TICKS))
         return last_tick * _TICK_S - since_s if last_tick >= next_tick else limit_s
 
     def joined(self) -> None:
-        """Handles a new join of the client: the counting of its heartbeats starts over."""
+        """Handles a new join of the client. Starts to count its heartbeats again."""
         self._allowance, self._was_asked = Allowance(), False
 
     def interrupted(self, now: float) -> Error:
-        """Returns the answer to a held heartbeat whose client has sent something else while there is no news for it."""
+        """Returns the answer to a held heartbeat whose client has sent another request before there was any news."""
         self.quiet_since = now
         since_s = now - self._ticked
         to_tick_s = _TICK_S - (since_s if self._restarts else since_s % _TICK_S) if self._ticked > -math.inf else 0.0
@@ -133,7 +133,7 @@ class Beats:
 
 
 class LateBeats:
-    """Remembers until when to expect heartbeats that members sent before they left."""
+    """Remembers until when heartbeats may arrive that members sent before they left."""
 
     def __init__(self) -> None:
         self._until: dict[Hashable, float] = {}

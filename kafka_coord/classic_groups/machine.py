@@ -1,4 +1,4 @@
-"""The state machine of one client-assigned group: Kafka 3.9's classic group coordinator, as far as a client can tell.
+"""The state machine of one client-assigned group. Clients cannot tell it from Kafka 3.9's classic group coordinator.
 
 ::
 
@@ -14,16 +14,16 @@
      └─────────┘                                 Join with news, Leave, expiry              │ Stable │
                                                                                             └────────┘
 
-- *Empty*: no members; there may be offsets. Consumers that assign their own partitions may commit.
-- *PreparingRebalance*: joins are held until every member has joined or the largest rebalance timeout has passed; then
-  members that have not joined are removed, unless they are static. The first rebalance of an empty group also waits for
+- *Empty*: no members, but maybe offsets. Consumers that assign their own partitions may commit.
+- *PreparingRebalance*: joins are held until every member has joined or the largest rebalance timeout has passed. Then
+  dynamic members that have not joined are removed. The first rebalance of an empty group also waits for
   ``group.initial.rebalance.delay.ms``, again for each newcomer. Heartbeats are answered with REBALANCE_IN_PROGRESS.
 - *CompletingRebalance*: the leader computes the assignment; the others' syncs are held until it is in the log.
 - *Stable*: syncs are answered immediately. Heartbeats of members that have synced are held, if their clients can wait,
   until a rebalance begins, the member is removed or replaced, the group ends, or :class:`Released` arrives.
 
-One thread steps a :class:`Group`: it calls :meth:`Group.handle` with events, and :meth:`Group.tick` at
-:attr:`Group.due`. ``now`` is monotonic seconds.
+One thread runs a :class:`Group`. It calls :meth:`Group.handle` with each event, and :meth:`Group.tick` at
+:attr:`Group.due`. ``now`` is in monotonic seconds.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from kafka_coord.classic_groups.held_heartbeats import LateBeats
 from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, MemberMetadata
 
 NEW_MEMBER_JOIN_TIMEOUT_S = 300.0
-"""Seconds after which a new member is removed while its first join is held, because its client has surely gone."""
+"""Seconds after which a new member is removed if its first join is still held. Its client has surely gone by then."""
 
 EMPTY, PREPARING, COMPLETING = GroupState.EMPTY, GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE
 STABLE, DEAD = GroupState.STABLE, GroupState.DEAD
@@ -76,7 +76,7 @@ class GroupLimits:
 
 
 class Group:
-    """One group: its metadata, its timers, and the rules."""
+    """One group, with its metadata and timers."""
 
     def __init__(self, metadata: GroupMetadata, limits: GroupLimits) -> None:
         self.metadata = metadata
@@ -86,7 +86,7 @@ class Group:
         """The time at which the rebalance completes, even if members are missing."""
         self._sync_by = math.inf
         self._initial_left_s = 0.0
-        """The rest of the rebalance timeout, by which newcomers may still prolong an empty group's first rebalance."""
+        """The seconds by which newcomers may still prolong an empty group's first rebalance."""
         self._prolonged = False
         self._initial = False
         self._late = LateBeats()
@@ -124,7 +124,7 @@ class Group:
         return self._taken()
 
     def tick(self, now: float) -> list[Instruction]:
-        """Handles what is due: silent members, and joins and syncs that have waited too long."""
+        """Removes silent members, and ends joins and syncs that have waited too long. Returns instructions."""
         group = self.metadata
         for member_id in [pending for pending, at in group.pending.items() if at <= now]:
             del group.pending[member_id]
@@ -139,7 +139,7 @@ class Group:
         return self._taken()
 
     def end(self, error: Error) -> list[Instruction]:
-        """Ends the group here, because it moved or was deleted, and answers all held requests."""
+        """Ends a group that was moved or deleted. Returns answers with this error to all held requests."""
         for member in self.metadata.members.values():
             self._answer_waiting(member, error)
         self.metadata.state = DEAD
@@ -221,7 +221,7 @@ class Group:
         elif (group.state is COMPLETING and unchanged) or (
             group.state is STABLE and unchanged and group.leader_id != join.member_id
         ):
-            # the answer to its join was lost, or its subscription has not changed: repeat the current state
+            # the answer to its join was lost, or its subscription has not changed, so repeat the current state
             with_members = group.state is COMPLETING and group.leader_id == join.member_id
             self._out.append(self._joined(member, join.token, with_members=with_members))
         else:
@@ -237,7 +237,7 @@ class Group:
         member.beats.joined()
 
     def _static_return(self, join: Join, now: float) -> None:
-        """Handles a static member that is back in a new process. It keeps its assignment under a new member id."""
+        """Handles a static member that returns in a new process. It keeps its assignment and gets a new member id."""
         group = self.metadata
         instance_id = join.instance_id or ""
         old_id, old_leader = group.static_members[instance_id], group.leader_id
@@ -282,7 +282,7 @@ class Group:
     # --- rebalancing -------------------------------------------------------------------------------------------------
 
     def _rebalance(self, now: float) -> None:
-        """Begins a rebalance, unless one is in progress."""
+        """Begins a rebalance if none is in progress."""
         group = self.metadata
         if group.state not in {EMPTY, STABLE, COMPLETING}:
             return
@@ -318,7 +318,7 @@ class Group:
         for member in [m for m in group.members.values() if m.join_token is None and m.instance_id is None]:
             group.remove(member.member_id)
         joined = [member for member in group.members.values() if member.join_token is not None]
-        if group.members and not joined:  # only static members, none of which has joined: wait for them again
+        if group.members and not joined:  # only static members are left, and none has joined, so wait again
             self._join_by = now + group.rebalance_timeout_s
             return
         if joined and group.members[group.leader_id or ""].join_token is None:
@@ -425,8 +425,8 @@ class Group:
                 self._heard_from(member, now)
 
     def _static_return_stored(self, back: StaticReturn, error: Error, now: float) -> None:
-        """Answers the join, which was held until now. If a rebalance has begun since, the join takes part in it; if
-        that rebalance is over, the join has been answered."""
+        """Answers the join, which was held until the outcome was known. Does nothing if a rebalance has completed since
+        then, because it has answered the join."""
         group, join = self.metadata, back.join
         member = group.members.get(back.new_id)
         if member is None or member.join_token != join.token:
@@ -525,7 +525,7 @@ class Group:
         return Error.NONE
 
     def _remove(self, member: MemberMetadata, now: float) -> None:
-        """Removes a member that left or fell silent, so that the others get its partitions."""
+        """Removes a member that left or fell silent, so that other members get its partitions."""
         self._answer_waiting(member, Error.UNKNOWN_MEMBER_ID, NO_MEMBER)
         self.metadata.remove(member.member_id)
         if self.metadata.state in {STABLE, COMPLETING}:
@@ -561,8 +561,8 @@ class Group:
         return error
 
     def _may_expire(self, member: MemberMetadata) -> bool:
-        """Whether silence may remove the member. A member whose request is held does not count as silent,
-        unless it is new: its client may have gone for good."""
+        """Whether the member may be removed for its silence. A member whose join or sync is held does not count as
+        silent. A new member always does, because its client may never return."""
         return member.is_new or not member.waits
 
     def _heard_from(self, member: MemberMetadata, now: float) -> None:

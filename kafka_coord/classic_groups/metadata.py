@@ -10,7 +10,7 @@ from enum import StrEnum
 from kafka_coord.classic_groups.held_heartbeats import Beats
 
 CONSUMER = "consumer"
-"""The protocol type of consumer groups; in ListGroups, also the type of KIP-848 groups."""
+"""The protocol type of consumer groups. In ListGroups, it is also the type of KIP-848 groups."""
 
 
 class GroupState(StrEnum):
@@ -25,7 +25,8 @@ class GroupState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """An assignor that a member supports, with the member's metadata for it (for consumers: its subscription)."""
+    """An assignor that a member supports, with the member's metadata for it. A consumer's metadata is its
+    subscription."""
 
     name: str
     metadata: bytes
@@ -33,8 +34,8 @@ class Protocol:
 
 @dataclass(slots=True)
 class MemberMetadata:
-    """One member. ``join_token``, ``sync_token`` and ``beat_token`` identify its held requests. The member is removed
-    at ``expires_at`` unless it sends something first. ``is_new`` tells whether its first join is still unanswered."""
+    """One member. ``join_token``, ``sync_token`` and ``beat_token`` identify its held requests. If it sends nothing, it
+    is removed at ``expires_at``. ``is_new`` tells whether its first join is still unanswered."""
 
     member_id: str
     instance_id: str | None
@@ -60,15 +61,15 @@ class MemberMetadata:
 
     @property
     def waits(self) -> bool:
-        """Whether the member's join or sync is held, so that the member does not count as silent. Heartbeats are held
-        for less than the session timeout."""
+        """Whether the member's join or sync is held. If so, the member does not count as silent. Held heartbeats do not
+        matter here, because they are held for less than the session timeout."""
         return self.join_token is not None or self.sync_token is not None
 
 
 @dataclass(slots=True)
 class GroupMetadata:
-    """One group. ``pending`` maps each member id that was given out but has not joined to the time at which it expires.
-    ``unsynced`` are members that have not synced since the last join."""
+    """One group. ``pending`` has the member ids that were issued but have not joined, each with its expiry time.
+    ``unsynced`` has the members that have not synced since the last join."""
 
     group_id: str
     state: GroupState = GroupState.EMPTY
@@ -125,19 +126,19 @@ class GroupMetadata:
         return not self.pending and all(member.join_token is not None for member in self.members.values())
 
     def candidates(self) -> frozenset[str]:
-        """The protocols that every member supports."""
+        """Returns the protocols that every member supports."""
         offered = Counter(name for member in self.members.values() for name in {p.name for p in member.protocols})
         return frozenset(name for name, count in offered.items() if count == len(self.members))
 
     def select_protocol(self) -> str:
-        """Returns the common protocol with the most votes; in a tie, the one that got a vote first."""
+        """Returns the common protocol with the most votes. In a tie, the protocol that got a vote first wins."""
         candidates = self.candidates()
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return votes.most_common(1)[0][0]
 
     def supports(self, protocol_type: str, protocols: Sequence[Protocol]) -> bool:
-        """Whether a member with these protocols could join: the type is the group's, and all other members support one
-        of the protocols."""
+        """Whether a member with these protocols can join. Its type must be the group's type, and all other members must
+        support one of the protocols."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         offered = {protocol.name for protocol in protocols}

@@ -1,6 +1,6 @@
 """Authenticates this instance to its broker: SASL with PLAIN or SCRAM (RFC 5802).
 
-Pure: :func:`answers_to` is a generator that yields the messages to send and receives the broker's replies.
+It does no I/O. :func:`answers_to` is a generator that yields the messages to send and receives the broker's replies.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Exchange = Generator[bytes, bytes, None]
 
 @dataclass(frozen=True, slots=True)
 class BrokerSecurity:
-    """How to connect to the broker's listener. ``tls`` also applies to clients' connections; the rest applies only to
-    the instance's own."""
+    """How to connect to the broker's listener. ``tls`` also applies to the connections for clients. The credentials
+    apply only to the instance's own connections."""
 
     tls: ssl.SSLContext | None = None
     mechanism: str | None = None
@@ -37,14 +37,14 @@ class BrokerSecurity:
         """Reads librdkafka properties, as in the section ``kafka`` of the settings. Raises :class:`SettingsError`."""
         protocol = properties.get("security.protocol", "PLAINTEXT").upper()
         if protocol not in _PROTOCOLS:
-            raise SettingsError(f"kafka.security.protocol is {protocol!r}; use one of {', '.join(_PROTOCOLS)}")
+            raise SettingsError(f"kafka.security.protocol must be one of {', '.join(_PROTOCOLS)}, not {protocol!r}")
         tls = _tls(properties) if protocol.endswith("SSL") else None
         if not protocol.startswith("SASL"):
             return cls(tls)
         mechanism = properties.get("sasl.mechanism") or properties.get("sasl.mechanisms") or "(none)"
         if mechanism not in MECHANISMS:
             raise SettingsError(
-                f"kafka.sasl.mechanism is {mechanism}; with --listen-kafka, use one of {', '.join(MECHANISMS)}"
+                f"with --listen-kafka, kafka.sasl.mechanism must be one of {', '.join(MECHANISMS)}, not {mechanism}"
             )
         username, password = properties.get("sasl.username"), properties.get("sasl.password")
         if not username or not password:
@@ -81,7 +81,7 @@ def _scram(security: BrokerSecurity, digest: str, nonce: str) -> Exchange:
     given = dict(part.split("=", 1) for part in challenge.split(","))
     iterations = int(given["i"])
     if not given["r"].startswith(nonce) or not 1 <= iterations <= _MOST_ITERATIONS:
-        raise ValueError("the broker's SCRAM challenge answers another client")
+        raise ValueError("the broker's SCRAM challenge has a wrong nonce or iteration count")
     salted = hashlib.pbkdf2_hmac(digest, security.password.encode(), base64.b64decode(given["s"]), iterations)
     key = hmac.digest(salted, b"Client Key", digest)
     last = f"c=biws,r={given['r']}"

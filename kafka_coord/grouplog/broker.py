@@ -24,7 +24,7 @@ _LENGTH = _CORRELATION = 4
 
 @dataclass(slots=True, eq=False)
 class _Question:
-    """A request in flight, to be answered by ``due`` on the loop's clock."""
+    """A request in flight. ``due`` is the loop time until which it waits for the answer."""
 
     answer: Message
     version: int
@@ -33,7 +33,7 @@ class _Question:
 
 
 class BrokerConnection(asyncio.Protocol):
-    """One TCP connection. Every failure raises :class:`BrokerError` and closes the connection for good."""
+    """One TCP connection. Every failure raises :class:`BrokerError` and closes the connection permanently."""
 
     def __init__(self, host: str, port: int, security: BrokerSecurity = PLAINTEXT) -> None:
         self.host, self.port, self._security = host, port, security
@@ -44,7 +44,7 @@ class BrokerConnection(asyncio.Protocol):
         self._loop: asyncio.AbstractEventLoop
         self._transport: asyncio.Transport | None = None
         self._ready: asyncio.Transport | None = None
-        """The transport; ``None`` until it has authenticated, and after it was closed."""
+        """The transport after authentication. It is ``None`` before that, and after the connection was closed."""
         self._buffer = bytearray()
         self._connecting = asyncio.Lock()
         self.closed = False
@@ -86,7 +86,7 @@ class BrokerConnection(asyncio.Protocol):
         self._late = self._loop.call_at(due, self._fail_late)
 
     def _fail_late(self) -> None:
-        """Fails if an answer is late. Otherwise sets the timer for the next request that may be late."""
+        """Fails the requests whose answers are late. Sets the timer for the next request that may be late."""
         self._late = None
         now = self._loop.time()
         for one in self._waiting.values():
@@ -114,7 +114,7 @@ class BrokerConnection(asyncio.Protocol):
             asked = message("SaslHandshakeRequest")(mechanism=mechanism)
             found = await self._ask(transport, "SaslHandshake", _SASL_HANDSHAKE, asked)
             if found.error_code:
-                raise ConnectionError(f"the broker takes {', '.join(found.mechanisms)}, not {mechanism}")
+                raise ConnectionError(f"the broker supports {', '.join(found.mechanisms)}, not {mechanism}")
             exchange = answers_to(self._security)
             sending = next(exchange)
             while True:
@@ -166,7 +166,7 @@ class BrokerConnection(asyncio.Protocol):
             return None
         end = _LENGTH + frame_length(self._buffer)
         if not _LENGTH + _CORRELATION <= end <= _LENGTH + MAX_ANSWER_BYTES:
-            raise BadMessage(f"an answer of {end - _LENGTH} bytes")
+            raise BadMessage(f"an answer has an illegal size: {end - _LENGTH} bytes")
         if len(self._buffer) < end:
             return None
         frame = bytes(memoryview(self._buffer)[_LENGTH:end])

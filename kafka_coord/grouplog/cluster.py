@@ -1,4 +1,4 @@
-"""The brokers of a cluster, found through any of them, with a connection to each broker that receives requests."""
+"""Finds the brokers of a cluster through any one of them, and connects to each broker that receives requests."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Address = tuple[str, int]
 
 
 class Cluster:
-    """A client of one cluster. ``bootstrap`` are addresses of some brokers. Close it after use. All methods raise
-    :class:`BrokerError`."""
+    """A client of one cluster. ``bootstrap`` has addresses of some of its brokers. Call :meth:`close` after use. All
+    requests raise :class:`BrokerError`."""
 
     def __init__(self, bootstrap: Sequence[Address], security: BrokerSecurity = PLAINTEXT) -> None:
         self._bootstrap, self._security = bootstrap, security
@@ -28,7 +28,7 @@ class Cluster:
 
     @classmethod
     def of(cls, bootstrap: str, properties: Mapping[str, str]) -> Cluster:
-        """Returns a client; ``bootstrap`` and ``properties`` are librdkafka's. Raises :class:`SettingsError`."""
+        """Returns a client with librdkafka's ``bootstrap.servers`` and properties. Raises :class:`SettingsError`."""
         try:
             addresses = [host_and_port(one.strip()) for one in bootstrap.split(",")]
         except ValueError as error:
@@ -40,7 +40,7 @@ class Cluster:
             connection.close()
 
     def to(self, address: Address) -> BrokerConnection:
-        """Returns the connection to that broker, a new one if the last one failed."""
+        """Returns the connection to that broker. Creates one if there is none or the last one has failed."""
         connection = self._connections.get(address)
         if connection is None or connection.closed:
             connection = self._connections[address] = BrokerConnection(*address, self._security)
@@ -57,22 +57,22 @@ class Cluster:
         raise BrokerError(f"no broker answers: {'; '.join(reasons) or 'none is registered'}")
 
     async def metadata(self, topics: Sequence[str] | None = None) -> Any:
-        """Returns the metadata of the brokers and of these topics (``None``: all)."""
+        """Returns the metadata of the brokers and of these topics, or of all topics by default."""
         form = message("MetadataRequest")
         topic = form.struct("MetadataRequestTopic")
         named = None if topics is None else tuple(topic(name=name) for name in topics)
         return await self.ask_any("Metadata", _METADATA, form(topics=named, allow_auto_topic_creation=False))
 
     async def leaders(self, topic: str) -> dict[int, Address]:
-        """Returns the leader of every partition. Also raises :class:`NotFound` if there is no such topic."""
+        """Returns the leader of every partition. Also raises :class:`NotFound` if the topic does not exist."""
         answer = await self.metadata([topic])
         nodes = {node.node_id: (node.host, node.port) for node in answer.brokers}
         (found,) = answer.topics
         if not found.partitions:
-            raise NotFound(f"there is no topic {topic}: no Kafka client has used a group yet")
+            raise NotFound(f"topic {topic} does not exist, because no Kafka client has used a group yet")
         without = [one.partition_index for one in found.partitions if one.leader_id not in nodes]
         if without:
             raise BrokerError(
-                f"topic {topic}: no leader of partitions {', '.join(map(str, without))}: start the brokers"
+                f"topic {topic} has no leader for partitions {', '.join(map(str, without))}; start their brokers"
             )
         return {one.partition_index: nodes[one.leader_id] for one in found.partitions}

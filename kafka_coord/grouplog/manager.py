@@ -1,4 +1,4 @@
-"""The groups, offsets and terms of one instance: the counterpart of Kafka's ``GroupMetadataManager``."""
+"""The groups, offsets and terms of one instance, as in Kafka's ``GroupMetadataManager``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 _REMOVED_BYTES = 400 << 10
 """The maximum size in bytes of one batch of removals."""
 _TOPIC_BYTES = 300
-"""An upper bound for the bytes of a topic's name and its overhead."""
+"""An upper bound for the size in bytes of a topic's name and its overhead."""
 _EXAMINED_AT_ONCE = 1_000
 _READ_AT_ONCE = 2_000
 
@@ -64,7 +64,7 @@ class GroupMetadataManager:
     """Keeps groups and offsets in memory, by partition of the log. Every change is written to the log first.
 
     ``groups_cache`` and ``offsets_cache`` are keyed by group id; ``groups_of`` has the group ids of each partition.
-    ``now_ms`` is the wall clock. Use it on the event loop only.
+    ``now_ms`` is the wall clock. Use this class only on the event loop.
     """
 
     def __init__(
@@ -90,14 +90,14 @@ class GroupMetadataManager:
     # --- terms -------------------------------------------------------------------------------------------------------
 
     def availability(self, group_id: str) -> Error:
-        """Returns NONE if this instance coordinates the group now."""
+        """Returns NONE if this instance coordinates the group now, otherwise the error to answer."""
         partition = partition_of(group_id)
         if partition in self.terms:
             return Error.NONE
         return Error.COORDINATOR_LOAD_IN_PROGRESS if partition in self.loading else Error.NOT_COORDINATOR
 
     async def prove(self, group_id: str) -> None:
-        """Proves that no other instance had changed the group before this call, provided that the group is still
+        """Proves that no other instance changed the group before this call. The proof holds only if the group is still
         available afterwards."""
         term = self.terms.get(partition_of(group_id))
         if term is not None:
@@ -112,7 +112,7 @@ class GroupMetadataManager:
 
     async def load_groups_for_partition(self, partition: int) -> None:
         """Claims the partition, reads it and serves its groups. Raises :class:`BrokerError`, :class:`TermEnded` and the
-        errors of ``claiming``; the partition's groups are then not served."""
+        errors of ``claiming``. After an error, the partition's groups are not served."""
         if partition in self.terms or partition in self.loading:
             return
         self.loading.add(partition)
@@ -183,14 +183,14 @@ class GroupMetadataManager:
     # --- changes -----------------------------------------------------------------------------------------------------
 
     def has(self, group_id: str) -> bool:
-        """Whether the log has the group or its offsets."""
+        """Whether the log contains the group or offsets of the group."""
         return group_id in self.groups_cache or group_id in self.offsets_cache
 
     def group(self, group_id: str) -> Group | None:
         return self.groups_cache.get(group_id)
 
     def add_group(self, group_id: str) -> Group:
-        """Returns the group; creates it if necessary."""
+        """Returns the group. Creates it if necessary."""
         return self.groups_cache.get(group_id) or self._add(group_id, GroupMetadata(group_id))
 
     def _add(self, group_id: str, metadata: GroupMetadata) -> Group:
@@ -223,7 +223,7 @@ class GroupMetadataManager:
         )
 
     async def delete_group(self, group_id: str) -> Error:
-        """Deletes the group, its offsets first. The group then accepts no other change."""
+        """Deletes the group's offsets and then the group, which accepts no other change from now on."""
         group = self.groups_cache.get(group_id)
         if group is not None:
             group.metadata.state = GroupState.DEAD
@@ -261,12 +261,13 @@ class GroupMetadataManager:
             yield _Part(offset_records(group_id, dict.fromkeys(part)), partial(forget, part))
 
     async def delete_expired_consumer_offsets(self, retention_ms: int) -> int:
-        """Removes expired offsets from groups without members, and groups that have nothing left. Returns the number of
-        removed offsets. A group's state timestamp says when it became empty, as in Kafka (KIP-211)."""
+        """Removes expired offsets of groups without members. Also removes the group once it has been empty for that
+        time and has no offsets left. Returns the number of removed offsets. As in Kafka (KIP-211), the state timestamp
+        of a group is the time when it became empty."""
         count = 0
         for number, group_id in enumerate(list(self.groups_cache)):
             if number % _EXAMINED_AT_ONCE == 0:
-                await asyncio.sleep(0)  # lets others run
+                await asyncio.sleep(0)  # lets other tasks run
             group = self.groups_cache.get(group_id)
             if group is None or group.metadata.state is not GroupState.EMPTY or group_id in self._under_way:
                 continue
@@ -303,7 +304,7 @@ class GroupMetadataManager:
 
     def close(self) -> None:
         for term in list(self.terms.values()):
-            term.end("the instance stops")
+            term.end("the instance is stopping")
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,6 +343,6 @@ async def _load(term: LogTerm, claimed_at: int) -> _Loaded:
             case GroupEntry(group, GroupMetadata() as found):
                 loaded.groups[group] = found
         if loaded.records % _READ_AT_ONCE == 0:
-            await asyncio.sleep(0)  # lets others run
+            await asyncio.sleep(0)  # lets other tasks run
     loaded.offsets = {group: offsets for group, offsets in loaded.offsets.items() if offsets}
     return loaded

@@ -1,4 +1,4 @@
-"""Reads a partition of a log from its leader, batch by batch, with each batch's producer."""
+"""Reads a partition of a log from its leader, in batches that include the producer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PartitionReader:
         return await self._offset(_EARLIEST)
 
     async def end_offset(self) -> int:
-        """Returns the high watermark: the offset after the last fully replicated record. Raises
+        """Returns the high watermark, which is the offset after the last fully replicated record. Raises
         :class:`BrokerError`."""
         return await self._offset(_LATEST)
 
@@ -40,15 +40,15 @@ class PartitionReader:
         answer = await self._broker.ask("ListOffsets", _LIST_OFFSETS, form(replica_id=-1, topics=(topic,)))
         result = answer.topics[0].partitions[0]
         if result.error_code:
-            where = "begins" if which == _EARLIEST else "ends"
+            where = "first" if which == _EARLIEST else "end"
             raise BrokerError(
-                f"partition {self._partition}: cannot find out where the log {where}: {named(result.error_code)}"
+                f"partition {self._partition}: cannot look up the {where} offset of the log: {named(result.error_code)}"
             )
         return int(result.offset)
 
     async def batches(self, first: int, end: int) -> AsyncIterator[Batch]:
-        """Yields the batches with offsets from ``first`` to ``end``, in order; the last batch may reach further. Raises
-        :class:`BrokerError`, and :class:`BadMessage` for an unreadable batch."""
+        """Yields the batches with offsets from ``first`` to ``end``, in order. The last batch may reach further.
+        Raises :class:`BrokerError`, and :class:`BadMessage` for an unreadable batch."""
         at = first
         while at < end:
             result = await self._fetch(at)

@@ -1,20 +1,20 @@
-"""One term of one partition of the groups log: claimed, loaded, written, and fenced by the brokers.
+"""One term of one partition of the groups log. The instance claims, loads and writes it, and the brokers fence it.
 
-The term's number is the version of the znode ``/consumers/kafka/<n>`` after the instance has set it. A producer id and
-an epoch, which no transaction coordinator issues, are computed from it. Every leader of the partition refuses an older
-epoch of a known producer id. So, once a newer claim is in the log:
+The term's number is the version of the znode ``/consumers/kafka/<n>`` after the instance has set it. The number
+determines the term's producer id and epoch, which no transaction coordinator issues. Every leader of the partition
+refuses an older epoch of a known producer id. So, once a newer claim is in the log:
 
 - every write acknowledged to an older term precedes that claim, so the newer term loads it;
 - the broker refuses every later write of an older term.
 
-A producer id lasts for 2^15 - 1 terms. No term has the last epoch of an id: each term of a later id first writes one
-batch with it, so that the terms of the earlier id are also refused.
+A producer id lasts for 2^15 - 1 terms. No term uses the last epoch of an id. Each term of the next id first writes one
+batch with that last epoch, so that the brokers also refuse the terms of the earlier id.
 
-An append succeeds only if the broker reports no error *and* the expected offset. Any other result ends the term:
-nothing is retried, and waiting clients are told that the coordinator has moved.
+An append succeeds only if the broker reports no error *and* the expected offset. Any other result ends the term.
+Nothing is retried, and waiting clients get NOT_COORDINATOR.
 
-A successful append also proves that no newer term had claimed the partition when it was sent. For :data:`PROOF_S` from
-then on, reads may be served from memory, because a newer term changes nothing for that long after its claim.
+A successful append also proves that no newer term had claimed the partition when the append was sent. Reads may be
+served from memory for :data:`PROOF_S` after that, because a newer term changes nothing for that long after its claim.
 """
 
 from __future__ import annotations
@@ -50,12 +50,13 @@ _PRODUCE = 3
 _BATCH_BYTES = 512 << 10
 """The size in bytes at which a request is sent even if more records are queued."""
 _RECORD_BYTES = 32
-"""An upper bound for the bytes of a record besides its key and value."""
+"""An upper bound for the size in bytes of a record without its key and value."""
 MOST_BYTES = 900 << 10
 """The limit in bytes for one append. A broker accepts batches of up to 1 MiB (``max.message.bytes``)."""
 KEEP_ALIVE_S = 3600.0
 PROOF_S = 0.25
-"""Seconds after sending a successful append in which reads may be served from memory. See :meth:`LogTerm.prove`."""
+"""Reads may be served from memory until this many seconds after a successful append was sent. See
+:meth:`LogTerm.prove`."""
 _CLOCKS_DIFFER_BY = 1.05
 """The factor by which a newer term waits longer than :data:`PROOF_S`, because its clock may be faster."""
 _FENCED = 47
@@ -73,7 +74,7 @@ def is_reserved(term: int) -> bool:
 
 
 def term_of(partition: int, batch: Batch) -> int | None:
-    """Returns the term that wrote a batch; ``None`` if no term did."""
+    """Returns the term that wrote a batch, or ``None`` if no term wrote it."""
     number = batch.producer_id - _FIRST_PRODUCER_ID - partition * _IDS_A_PARTITION
     if not 0 <= number < _IDS_A_PARTITION or batch.producer_epoch < 0:
         return None
@@ -82,8 +83,8 @@ def term_of(partition: int, batch: Batch) -> int | None:
 
 @dataclass(slots=True, eq=False)
 class _Append:
-    """Records to append. ``apply`` is called once they are durable, in the order of the log, before any waiter learns
-    of it."""
+    """Records to append. Once they are durable, ``apply`` is called, in the order of the log, and then ``done`` is
+    set."""
 
     records: Sequence[LogRecord]
     apply: Callable[[], None]
@@ -93,7 +94,7 @@ class _Append:
 
 @dataclass(slots=True)
 class TermFigures:
-    """The statistics of a term. ``append_s`` is the total time of its appends, and ``load_s`` the time from its claim
+    """The statistics of a term. ``append_s`` is the total time of its appends. ``load_s`` is the time from its claim
     until it could serve."""
 
     appends: int = 0
@@ -104,7 +105,7 @@ class TermFigures:
 
 
 class LogTerm:
-    """The right to write one partition, from :meth:`claim` until it ends. ``on_end`` receives the reason, once."""
+    """The right to write one partition, from :meth:`claim` until it ends. ``on_end`` gets the reason, once."""
 
     def __init__(
         self,
@@ -136,7 +137,7 @@ class LogTerm:
 
     async def claim(self) -> int:
         """Writes the claim and returns its offset. Raises :class:`BrokerError` if the broker does not lead the
-        partition or does not answer, and :class:`TermEnded` if a newer term was faster."""
+        partition or does not answer, and :class:`TermEnded` if another instance has claimed this term."""
         producer_id, _ = producer_of(self.partition, self.term)
         if producer_id > producer_of(self.partition, 0)[0]:
             await self._produce([keep_alive_record()], (producer_id - 1, _LAST_EPOCH), 0)
@@ -164,7 +165,7 @@ class LogTerm:
                     yield record
 
     async def outlast(self, claim_answered_at: float) -> None:
-        """Waits until no older term may still serve reads from memory, which would miss later changes."""
+        """Waits until no older term may serve reads from memory, because such reads would miss this term's changes."""
         delay_s = claim_answered_at + PROOF_S * _CLOCKS_DIFFER_BY - self._loop.time()
         if delay_s > 0:
             await asyncio.sleep(delay_s)
@@ -175,14 +176,16 @@ class LogTerm:
         self._keeping_alive = self._loop.call_later(KEEP_ALIVE_S, self._keep_alive)
 
     def append(self, records: Sequence[LogRecord], apply: Callable[[], None] = lambda: None) -> asyncio.Future[None]:
-        """Reserves the next place in the log. The future is done when the records are durable and ``apply`` has been
-        called. Both the call and the future raise :class:`TermEnded` if it is unknown whether the records were written;
-        the call raises :class:`TooLarge` if nothing was."""
+        """Queues records for the log, in the order of the calls. The future is done when the records are durable and
+        ``apply`` has been called. The call and the future raise :class:`TermEnded` if it is unknown whether the records
+        were written. The call raises :class:`TooLarge` if the records do not fit into one batch."""
         if self.ended:
             raise TermEnded(self.ended)
         size = sum([len(record.key or b"") + len(record.value or b"") + _RECORD_BYTES for record in records])
         if size > MOST_BYTES:
-            raise TooLarge(f"partition {self.partition}: {len(records)} records of {size} bytes at once")
+            raise TooLarge(
+                f"partition {self.partition}: {len(records)} records of {size} bytes do not fit into a batch"
+            )
         one = _Append(records, apply, self._loop.create_future(), size)
         self._queue.append(one)
         self._wake()
@@ -193,15 +196,15 @@ class LogTerm:
             self._news.set_result(None)
 
     def _keep_alive(self) -> None:
-        """Makes the writer append a keep-alive if it has written nothing for a while."""
+        """Makes the writer append a keep-alive if it has written nothing for :data:`KEEP_ALIVE_S`."""
         left_s = self._proven_at + KEEP_ALIVE_S - self._loop.time()
         if left_s <= 0:
             self._wake()
         self._keeping_alive = self._loop.call_later(left_s if left_s > 0 else KEEP_ALIVE_S, self._keep_alive)
 
     async def prove(self) -> None:
-        """Returns when it is certain that no newer term had changed anything before the call: immediately if the last
-        successful append was sent less than :data:`PROOF_S` ago. Raises :class:`TermEnded`."""
+        """Returns when it is certain that no newer term changed anything before the call. Returns immediately if the
+        last successful append was sent less than :data:`PROOF_S` ago. Raises :class:`TermEnded`."""
         if self.ended:
             raise TermEnded(self.ended)
         if self._loop.time() >= self._proven_at + PROOF_S:
@@ -287,8 +290,8 @@ class LogTerm:
         result = answer.responses[0].partition_responses[0]
         if result.error_code == _FENCED:
             raise BrokerError(
-                f"partition {self.partition}: a term newer than {self.term} has written; if no other instance claims "
-                f"the partition, its znode was recreated, and its version must first catch up, by one for each claim"
+                f"partition {self.partition}: a newer term than {self.term} is in the log; if no other instance claims "
+                f"the partition, its znode was recreated, and each claim adds one to its version until it is the newest"
             )
         if result.error_code:
             raise BrokerError(f"partition {self.partition}: the broker refused the write: {named(result.error_code)}")

@@ -3,7 +3,7 @@
 Layout: ``baseOffset int64, batchLength int32, partitionLeaderEpoch int32, magic int8, crc uint32 (CRC-32C of the rest),
 attributes int16, lastOffsetDelta int32, baseTimestamp int64, maxTimestamp int64, producerId int64,
 producerEpoch int16, baseSequence int32, records``. A record is ``length, attributes int8, timestampDelta, offsetDelta,
-key, value, headers``, lengths and deltas as zigzag varints.
+key, value, headers``. Lengths and deltas are zigzag varints.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NO_PRODUCER = -1
 
 
 class LogRecord(NamedTuple):
-    """One record of a batch, with its offset in the log. A tuple, because a log has very many records."""
+    """One record of a batch, with its offset in the log. It is a cheap tuple, because a log has very many records."""
 
     key: bytes | None
     value: bytes | None
@@ -73,15 +73,15 @@ def encode_batch(
 
 
 def decode_batches(data: bytes) -> Iterator[Batch]:
-    """Yields the complete batches in the result of a fetch; the last one may be cut off and is then left out. Raises
-    :class:`BadMessage` for a corrupt batch, and for a compressed one, which nobody writes to the logs read here."""
+    """Yields the batches in the result of a fetch. Omits the last batch if it is cut off. Raises :class:`BadMessage`
+    for a corrupt batch. Also raises it for a compressed batch, because the logs that are read here contain none."""
     at = 0
     while len(data) - at >= _HEAD.size:
         fields = _HEAD.unpack_from(data, at)
         base, length, _, magic, crc, attributes, last, base_ms, _, producer_id, epoch, sequence, count = fields
         end = at + _BEFORE_LENGTH_ENDS + length
         if length < _HEAD.size - _BEFORE_LENGTH_ENDS or magic != 2:
-            raise BadMessage(f"offset {base}: no batch of magic 2 (magic {magic}, length {length})")
+            raise BadMessage(f"offset {base}: expected a batch of magic 2, got magic {magic} and length {length}")
         if end > len(data):
             return
         if crc32c(data[at + _AFTER_CRC : end]) != crc:

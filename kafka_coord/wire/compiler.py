@@ -1,7 +1,7 @@
 """Compiles a message's definition into Python: one class per structure, and a decoder and an encoder for each version.
 
-The functions are straight-line code: adjacent fields of fixed size take one call of :mod:`struct`, and no version is
-checked at run time. That makes them several times faster than a decoder that looks up a definition for each field.
+The functions are straight-line code. Adjacent fields of fixed size take one call of :mod:`struct`, and no version is
+checked at run time. This makes them several times faster than a decoder that looks up a definition for each field.
 
 A decoder reads nothing outside its bytes, allocates no more than a small multiple of their number, and raises only
 :class:`BadMessage`. It refuses an array with more elements than there are bytes left and, in a request, with more than
@@ -19,16 +19,16 @@ from kafka_coord.wire.definition import FIXED, Definition, Field, Struct
 from kafka_coord.wire.errors import BadMessage
 
 MAX_ELEMENTS = 100_000
-"""The maximum number of elements of an array in a request. An element may have only three bytes, and takes a hundred
-times as much memory when decoded."""
+"""The maximum number of elements of an array in a request. An element of only three bytes takes a hundred times as much
+memory when it is decoded."""
 Decode = Callable[[bytes, int], tuple[Any, int]]
-"""Maps bytes and a message's start to the message and its end."""
+"""Decodes the message that begins at a position in the bytes. Returns the message and its end position."""
 Encode = Callable[[Any, bytearray], None]
-"""Appends a message to the bytes."""
+"""Encodes a message and appends it to the bytes."""
 
 
 class Record:
-    """The base of every compiled class: fields by keyword, equality by value."""
+    """The base of every compiled class. Fields are set by keyword, and objects compare by value."""
 
     __slots__ = ()
     _fields: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class Record:
 
 
 class Compiler:
-    """The classes and functions of one message."""
+    """Compiles the classes and functions of one message."""
 
     def __init__(self, definition: Definition) -> None:
         self._definition = definition
@@ -81,7 +81,7 @@ class Compiler:
 
 
 class _Functions:
-    """The common part of decoders and encoders of one version."""
+    """Common code of the decoder and the encoder of one version."""
 
     def __init__(self, definition: Definition, classes: dict[str, type[Record]], version: int) -> None:
         if version not in definition.versions:
@@ -109,7 +109,7 @@ class _Functions:
 
     @staticmethod
     def _is_flat(of: Struct) -> bool:
-        """Whether the code for a structure contains no loop, so that the loop over an array of them can inline it."""
+        """Whether the code for a structure contains no loop. The loop over an array can then inline this code."""
         return not any(f.struct is not None or (f.is_array and f.type not in FIXED) for f in of.fields)
 
     def _runs(self, fields: list[Field]) -> Iterator[tuple[bool, list[Field]]]:
@@ -217,7 +217,7 @@ class _Decoders(_Functions):
         if self._definition.name.endswith("Request"):
             refuse.append(f"        if n > {MAX_ELEMENTS}:")
             refuse.append(
-                f"            raise BadMessage(f'{field.name} has {{n}} elements; {MAX_ELEMENTS} are allowed')"
+                f"            raise BadMessage(f'{field.name} has {{n}} elements; at most {MAX_ELEMENTS} are allowed')"
             )
         if field.type in FIXED:
             kind = FIXED[field.type]
@@ -289,7 +289,7 @@ class _Encoders(_Functions):
         return [*body, *self._tags(of, o)] if self._flexible else body
 
     def _absent(self, field: Field, o: str) -> list[str]:
-        """Like Kafka, refuses a value that would be lost silently."""
+        """Makes the encoder refuse a value that would be lost silently, as in Kafka."""
         if field.default is ...:
             return []
         return [
@@ -378,12 +378,12 @@ def _as_dict(field: Field) -> dict[str, Any]:
 
 
 def _run(lines: list[str], scope: dict[str, Any]) -> dict[str, Any]:
-    exec("\n".join(lines), scope)  # noqa: S102  made from this package's own definitions, never from input
+    exec("\n".join(lines), scope)  # noqa: S102  the code comes from this package's own definitions, never from input
     return scope
 
 
 def _uvarint(b: bytes, p: int) -> tuple[int, int]:
-    """An unsigned varint of at most 32 bits."""
+    """Decodes an unsigned varint of at most 32 bits. Returns its value and end position."""
     value = shift = 0
     while True:
         byte = b[p]

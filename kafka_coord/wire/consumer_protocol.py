@@ -9,21 +9,21 @@ from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.messages import message
 
 MAX_BYTES = 1 << 20
-"""The maximum size in bytes of a subscription that is decoded."""
+"""The maximum size in bytes of a subscription or an assignment. Longer ones are not decoded."""
 
 
 def subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str]:
-    """Returns the topics in these subscriptions; ignores unreadable ones."""
+    """Returns the topics in these subscriptions. Ignores subscriptions that cannot be decoded."""
     return frozenset(topic for data in metadata if (found := subscription(data)) for topic in found.topics)
 
 
 def subscription(data: bytes) -> Any:
-    """Decodes a member's subscription; ``None`` if it cannot be decoded."""
+    """Decodes a member's subscription. Returns ``None`` if it cannot be decoded."""
     return _read("ConsumerProtocolSubscription", data)
 
 
 def assignment(data: bytes) -> Any:
-    """Decodes a member's assignment; ``None`` if it cannot be decoded."""
+    """Decodes a member's assignment. Returns ``None`` if it cannot be decoded."""
     return _read("ConsumerProtocolAssignment", data)
 
 
@@ -45,7 +45,7 @@ def encoded_assignment(partitions: Iterable[tuple[str, int]]) -> bytes:
 
 
 def _read(name: str, data: bytes) -> Any:
-    """Reads later versions as the newest known one, because versions only add fields."""
+    """Decodes an unknown later version as the newest known version, because new versions only add fields."""
     form = message(name)
     if not 2 <= len(data) <= MAX_BYTES:
         return None

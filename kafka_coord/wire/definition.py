@@ -1,7 +1,7 @@
 """Parses Kafka's message definitions: the fields of each message, with their types and versions.
 
-The files in ``definitions/`` are Apache Kafka's (Apache License 2.0), without their comments: requests and responses
-from 3.9.2, and the ones for KIP-848 from 4.3.0. Their format is described in Kafka's ``clients/src/main/resources``.
+The files in ``definitions/`` are Apache Kafka's (Apache License 2.0), without their comments. The files for KIP-848
+are from Kafka 4.3.0, all other files from 3.9.2. Kafka describes their format in ``clients/src/main/resources``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FIXED = {
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """A closed range of versions; empty if ``first`` is above ``last``."""
+    """The versions from ``first`` to ``last``, both included. The range is empty if ``first`` is above ``last``."""
 
     first: int
     last: int
@@ -44,8 +44,8 @@ class Versions:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field. ``type`` is the element's type if ``is_array``. ``struct`` is set if that type is a structure.
-    ``flexible`` overrides the message's unless it is ``None``."""
+    """One field. If ``is_array``, ``type`` is the type of an element. If that type is a structure, ``struct`` is set.
+    If ``flexible`` is not ``None``, it overrides the flexible versions of the message."""
 
     name: str
     type: str
@@ -70,7 +70,7 @@ class Struct:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A message. ``api_key`` is ``None`` unless it is a request or a response."""
+    """A message. Only requests and responses have an ``api_key``."""
 
     name: str
     api_key: int | None

@@ -1,7 +1,7 @@
 """Frames and headers of requests and answers.
 
-A frame is a length (4 bytes, big-endian) and that many bytes. A request's frame begins with its header (api key,
-version, correlation id, client id), an answer's with the correlation id.
+A frame is a length (4 bytes, big-endian) and that many bytes. The frame of a request begins with its header (api key,
+version, correlation id, client id). The frame of an answer begins with the correlation id.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _LENGTH = struct.Struct(">i")
 _START = struct.Struct(">hhi")
 _CORRELATION = struct.Struct(">i")
 HEADER_BYTES = _START.size
-"""The number of bytes of a request's frame that contain its api key, version and correlation id."""
+"""The size in bytes of the api key, version and correlation id, with which a request's frame begins."""
 
 
 class RequestHeader(NamedTuple):
-    """The header of a request. If ``flexible``, it ends with tagged fields, and so does the answer's (except for
-    ApiVersions)."""
+    """The header of a request. If ``flexible``, it ends with tagged fields. So does the header of the answer, except
+    for ApiVersions."""
 
     api_key: int
     version: int
@@ -35,13 +35,13 @@ def frame_length(data: bytes | bytearray | memoryview, at: int = 0) -> int:
     """Returns the length in the four bytes at ``at``. Raises :class:`BadMessage` if it is negative."""
     (length,) = _LENGTH.unpack_from(data, at)
     if length < 0:
-        raise BadMessage(f"a frame's length is {length}")
+        raise BadMessage(f"the length of a frame is negative: {length}")
     return int(length)
 
 
 def peek(frame: bytes | bytearray | memoryview) -> tuple[int, int, int]:
     """Returns (api key, version, correlation id) from the first 8 bytes of a request's frame. Raises
-    :class:`BadMessage` for fewer."""
+    :class:`BadMessage` if the frame is shorter."""
     if len(frame) < HEADER_BYTES:
         raise BadMessage("a request's frame is shorter than its header")
     api_key, version, correlation_id = _START.unpack_from(frame)
@@ -49,8 +49,8 @@ def peek(frame: bytes | bytearray | memoryview) -> tuple[int, int, int]:
 
 
 def read_header(frame: bytes, *, flexible: bool) -> tuple[RequestHeader, int]:
-    """Returns the header in a request's frame, and the position of the request. ``flexible`` tells whether the
-    request's version is flexible. Raises :class:`BadMessage`."""
+    """Decodes the header of a request's frame. Returns the header and the position of the request. ``flexible`` tells
+    whether the request's version is flexible. Raises :class:`BadMessage`."""
     header, at = message("RequestHeader").decode_at(frame, 2 if flexible else 1)
     read = RequestHeader(
         header.request_api_key, header.request_api_version, header.correlation_id, header.client_id, flexible
@@ -72,7 +72,7 @@ def request_frame(header: RequestHeader, request: Message, value: Any) -> bytes:
 
 
 def answer_frame(header: RequestHeader, answer: Message, value: Any, version: int | None = None) -> bytes:
-    """Builds an answer's complete frame. ``version`` is the answer's if it differs from the request's."""
+    """Builds an answer's complete frame. ``version`` is the answer's version; by default, the request's version."""
     version = header.version if version is None else version
     out = bytearray(_LENGTH.size)
     out += _CORRELATION.pack(header.correlation_id)
@@ -95,7 +95,7 @@ _SOFTWARE_CHARS = 100
 
 
 def client_software(frame: bytes) -> str:
-    """Returns the client's software and version from the frame of its ApiVersions request; empty if unknown."""
+    """Returns the client's software and version from the frame of its ApiVersions request, or "" if unknown."""
     form, (_, version, _) = message("ApiVersionsRequest"), peek(frame)
     if version not in form.versions or version not in form.flexible:
         return ""

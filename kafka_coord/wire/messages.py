@@ -1,4 +1,4 @@
-"""Kafka's messages, by name: ``message("JoinGroupRequest")`` has its classes, decoders and encoders.
+"""Kafka's messages, by name. ``message("JoinGroupRequest")`` has the classes, decoders and encoders of this message.
 
 Each version is compiled on first use, so unused messages cost nothing.
 """
@@ -26,7 +26,7 @@ class Message:
         self._encoders: dict[int, Encode] = {}
 
     def __call__(self, **fields: Any) -> Record:
-        """Returns a message with these fields; the others have their defaults."""
+        """Creates a message with these fields. All other fields have their defaults."""
         made: Record = self.struct(self.name)(**fields)
         return made
 
@@ -39,14 +39,14 @@ class Message:
         return self.decode_at(data, version, at)[0]
 
     def decode_at(self, data: bytes, version: int, at: int = 0) -> tuple[Any, int]:
-        """Decodes the message that begins at ``at``; returns it and the position of its end."""
+        """Decodes the message that begins at ``at``. Returns the message and its end position."""
         decode = self._decoders.get(version)
         if decode is None:
             decode = self._decoders[version] = self._compiler.decoder(version)
         return decode(data, at)
 
     def encode(self, message: Any, version: int, out: bytearray | None = None) -> bytearray:
-        """Appends the message to ``out`` and returns that. Raises :class:`~kafka_coord.wire.errors.BadMessage`."""
+        """Appends the message to ``out`` and returns ``out``. Raises :class:`~kafka_coord.wire.errors.BadMessage`."""
         encode = self._encoders.get(version)
         if encode is None:
             encode = self._encoders[version] = self._compiler.encoder(version)

@@ -49,8 +49,8 @@ def test_a_challenge_that_is_none_is_not_answered(challenge: bytes) -> None:
 @pytest.mark.parametrize(
     ("properties", "said"),
     [
-        ({"security.protocol": "TLS"}, r"kafka\.security\.protocol is 'TLS'"),
-        ({"security.protocol": "SASL_PLAINTEXT"}, r"kafka\.sasl\.mechanism is \(none\)"),
+        ({"security.protocol": "TLS"}, r"kafka\.security\.protocol must be one of .*, not 'TLS'"),
+        ({"security.protocol": "SASL_PLAINTEXT"}, r"kafka\.sasl\.mechanism must be one of .*, not \(none\)"),
         ({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI"}, "GSSAPI"),
         ({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "u"}, "password"),
         ({"security.protocol": "SSL", "ssl.ca.location": "/nowhere.pem"}, "cannot use TLS to the broker"),
