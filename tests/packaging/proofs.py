@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kafka_coord.dev.cluster.ports import free_port
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from tests.packaging.environments import Environment
 from tests.waiting import eventually
 
@@ -50,6 +51,27 @@ while sum(read) < int(records):
     query.awaitTermination(1)
 query.stop()
 print("read", sum(read))
+"""
+
+
+_AUTHENTICATED = """
+import sys
+from kafka_coord.zk import connect
+from kafka_coord.zk.options import Acl, Sasl, ZkOptions
+
+hosts, password = sys.argv[1:]
+sasl = Sasl(username="delays", password=password)
+store = connect(hosts, session_timeout_ms=10_000, options=ZkOptions(sasl=sasl, acl=Acl.CREATOR_ONLY))
+store.ensure_path("/of-delays")
+(read,) = store.read_acls(["/of-delays"])
+store.close()
+print(*(entry.identity for entry in read.acl))
+"""
+
+_JAAS = """Server {
+  org.apache.zookeeper.server.auth.DigestLoginModule required
+  user_delays="three";
+};
 """
 
 
@@ -93,6 +115,24 @@ def commands(environment: Environment, servers: Servers) -> str:
     assert refused.returncode == 2, refused.stderr
     assert "pip install 'kafka-coord[serve]'" in refused.stderr, refused.stderr
     return "listed groups in four formats"
+
+
+def sasl(environment: Environment) -> str:
+    """Creates a znode that only its authenticated creator may read, on a ZooKeeper that knows one user."""
+    directory = environment.home / "zookeeper"
+    directory.mkdir()
+    jaas = directory / "jaas.conf"
+    jaas.write_text(_JAAS)
+    provider = "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
+    settings = ZooKeeperSettings(
+        properties={"authProvider.sasl": provider}, jvm_properties={"java.security.auth.login.config": str(jaas)}
+    )
+    with ZooKeeperServer(directory, settings=settings) as server:
+        for password, expected in (("three", "sasl:delays\n"), ("not-three", "")):
+            done = environment.run(environment.python, "-c", _AUTHENTICATED, server.connect_string, password)
+            assert done.stdout == expected, done
+    assert "check the credentials" in done.stderr, done.stderr
+    return "authenticated at ZooKeeper, and was refused with a wrong password"
 
 
 def flights(environment: Environment, servers: Servers) -> str:

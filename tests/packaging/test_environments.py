@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import sys
+import re
 from collections.abc import Callable
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
 
 from kafka_coord.dev.cluster.kafka import KafkaCluster
 from tests.packaging import proofs
-from tests.packaging.build import Built, build, build_from_sdist
+from tests.packaging.build import ROOT, Built, build, build_from_sdist
 from tests.packaging.environments import Environment, empty, install_without_index
 
 
@@ -32,6 +33,7 @@ def test_a_commit_gives_the_same_bytes_twice_and_its_sdist_gives_its_wheel(built
 
 
 @pytest.mark.kafka
+@pytest.mark.spark
 def test_extras_do_their_job_in_empty_environments(
     installed: Callable[[str], Environment], kafka_cluster: KafkaCluster, make_topic: Callable[..., str]
 ) -> None:
@@ -47,12 +49,22 @@ def test_extras_do_their_job_in_empty_environments(
         proofs.consumer(consumer, servers)
 
     proofs.traces(installed("otel"), servers, consume)
-    proofs.daemon(installed("serve"), servers, meanwhile=lambda: proofs.commands(installed("cli"), servers))
+
+    def command_and_query() -> None:
+        proofs.commands(installed("cli"), servers)
+        proofs.query(installed("spark"), servers)
+
+    proofs.daemon(installed("serve"), servers, meanwhile=command_and_query)
 
 
-def test_a_query_can_be_imported_with_its_extra_alone(installed: Callable[[str], Environment]) -> None:
-    environment = installed("spark")
-    program = "from kafka_coord.spark import KafkaCoordSource; print(KafkaCoordSource.name())"
-    done = environment.run(environment.python, "-c", program)
-    assert (done.stdout, done.stderr) == ("kafka_coord\n", "")
-    assert Path(environment.python).resolve() == Path(sys.executable).resolve()
+@pytest.mark.zookeeper
+def test_a_consumers_session_authenticates_with_its_extra_alone(installed: Callable[[str], Environment]) -> None:
+    proofs.sasl(installed("sasl"))
+
+
+def test_no_extra_of_users_is_left_out() -> None:
+    setup = ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    of_checkouts = {"dev-requirements", "test", "lint"}
+    installed = re.findall(r'installed\("(\w+)"\)', Path(__file__).read_text())
+    assert set(installed) == set(setup["options.extras_require"]) - of_checkouts

@@ -91,6 +91,7 @@ def try_all(built: Built, scratch: Path) -> list[Row]:
         tried("cli", lambda environment: proofs.commands(environment, servers))
         tried("serve", lambda environment: proofs.daemon(environment, servers))
         tried("otel", lambda environment: proofs.daemon(environment, servers, "--trace-rebalances"))
+        tried("sasl", proofs.sasl)
         tried("spark", lambda environment: proofs.query(environment, servers))
     finally:
         down = dev.run(dev.program, "dev", "down", "--dir", home)
