@@ -1,1 +1,1 @@
-"""The service beside each broker: election, listeners, and the decisions about groups."""
+"""The service that runs beside each broker: election, listeners, and decisions about groups."""

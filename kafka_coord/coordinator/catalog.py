@@ -25,7 +25,7 @@ class TopicCatalog:
             return self._snapshot
 
     def put(self, topic: TopicInfo) -> TopicInfo | None:
-        """Stores a topic's current state; returns the previous one."""
+        """Stores a topic's current state. Returns the previous state."""
         with self._lock:
             before = self._topics.get(topic.name)
             if before != topic:
@@ -34,7 +34,7 @@ class TopicCatalog:
             return before
 
     def drop(self, name: str) -> bool:
-        """Forgets a topic; returns whether it was known."""
+        """Forgets a topic. Returns whether it was known."""
         with self._lock:
             known = self._topics.pop(name, None) is not None
             if known:

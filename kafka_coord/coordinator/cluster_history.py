@@ -1,4 +1,4 @@
-"""Writes the cluster's history: this coordinator's election, and operators' actions that concern no group."""
+"""Writes the cluster's history: this coordinator's election, and operators' actions that concern no managed group."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from kafka_coord.zk.store import Create, SetData, Store
 
 log = logging.getLogger(__name__)
 
-_FORBIDDEN = "the history of the cluster is not kept: the ACL of %s forbids it; see kafka-coord acl check"
+_FORBIDDEN = "not recording the cluster's history, because the ACL of %s forbids it; see kafka-coord acl check"
 _UNKNOWN_END = "its session ended, or it was deposed"
 
 
 class ClusterHistoryWriter:
-    """Records one leadership. The service's thread writes; :meth:`add` is safe on any thread."""
+    """Records one leadership. Use it on the service's thread. Only :meth:`add` is safe on any thread."""
 
     def __init__(self, store: Store, executor: Executor, own: Election) -> None:
         self._store = store
@@ -50,7 +50,8 @@ class ClusterHistoryWriter:
         self._write(replace(self._own, ended_ms=self._now_ms(), why=why), tuple(self._new))
 
     def _write(self, own: Election, actions: tuple[Action, ...]) -> bool:
-        """Returns false if somebody else wrote first. Drops the entries if the ACL forbids the write."""
+        """Returns false if somebody else wrote first. If the ACL forbids the write, drops the entries and returns
+        true."""
         path = layout.HISTORY
         found, version = ClusterHistory(), -1
         try:

@@ -1,4 +1,4 @@
-"""The elected coordinator: its startup, in the order of docs/design.md, and its state in memory."""
+"""The elected coordinator: its startup (in the order of docs/design.md) and its state in memory."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ from kafka_coord.zk.watches import Watches
 log = logging.getLogger(__name__)
 
 _FEW_CONSUMERS = 1_000
-"""Startup reads up to this many registrations at once, without first checking whether it needs them."""
+"""Startup reads up to this many registrations in one go, without first checking which ones it needs."""
 
 
 class ConsumerCoordinator:
-    """One leadership: created when this instance is elected, dropped when it no longer leads.
+    """Holds the state of one leadership. Created when this instance is elected, and dropped when it no longer leads.
 
-    :meth:`coordinator_startup` and :meth:`step` belong to the service's thread, ``handler.step`` to the handler's.
-    ``consumer_groups_per_topic``, ``groups_with_wildcard_topics``, ``groups_being_rebalanced`` and
+    :meth:`coordinator_startup` and :meth:`step` belong to the service's thread, ``handler.step`` to the handler's
+    thread. ``consumer_groups_per_topic``, ``groups_with_wildcard_topics``, ``groups_being_rebalanced`` and
     ``rebalance_request_queue`` are the original design's fields.
     """
 
@@ -90,7 +90,7 @@ class ConsumerCoordinator:
         self._asked = RequestListener(self.requests, self.queue)
         self._swept_ms = 0.0
         self.history: ClusterHistoryWriter | None = None
-        """``None`` if this instance is not a separate process; then nothing is recorded."""
+        """If this instance is not a separate process, this is ``None``, and nothing is recorded."""
         if broker_id is not None and process is not None:
             own = Election(broker_id, process.host, leadership.epoch, int(store.clock.time() * 1000))
             self.history = ClusterHistoryWriter(store, self._executor, own)
@@ -102,11 +102,12 @@ class ConsumerCoordinator:
         return self._groups.groups
 
     def coordinator_startup(self) -> None:
-        """Arms the listeners of topics and groups, enqueues every group, and reads each group's interests. The service
-        starts the handler's thread afterwards.
+        """Arms the listeners of topics and groups, enqueues every group, and reads each group's subscriptions. The
+        service starts the handler's thread afterwards.
 
-        The read that lists a parent also arms its watch, so nothing is missed in between. Reads are combined wherever
-        possible, because every round trip delays the first decision. On :class:`StoreUnavailable`, resign or try again.
+        The read that lists a parent also arms its watch, so no change between the two is missed. Reads are combined
+        wherever possible, because every round trip delays the first decision. After :class:`StoreUnavailable`, resign
+        or call this again.
         """
         topics = TopicChangeListener(self._watches, self.registry, self.queue, self._partitions)
         self._watches.children(layout.BROKER_IDS, self._brokers.on_children)
@@ -143,7 +144,7 @@ class ConsumerCoordinator:
         now_ms = self._store.clock.time() * 1000
         if now_ms - self._swept_ms > self._options.answers_kept_ms / 10:
             self._swept_ms = now_ms
-            self._store.ensure_prepared()  # somebody may have deleted these znodes since
+            self._store.ensure_prepared()  # somebody may have deleted these znodes after the startup
             for unit in self.requests.stale_answers(int(now_ms) - self._options.answers_kept_ms):
                 self._remove_answer(unit)
 
@@ -156,9 +157,10 @@ class ConsumerCoordinator:
             log.debug("left an old answer reason=%s", error)  # the answer is gone, or its ACL forbids the deletion
 
     def answer(self, request: Request, result: str, message: str, also: Sequence[Op] = ()) -> bool:
-        """Answers a request that concerns no group, and writes ``also`` in the same multi.
+        """Answers a request that concerns no managed group, and writes ``also`` in the same multi.
 
-        Returns whether the request now has this answer; an earlier attempt may have stored it and lost its reply.
+        Returns whether the request now has this answer. An earlier attempt may have stored it although its reply was
+        lost.
         """
         answer = replace(request, result=result, message=message)
         try:
@@ -184,9 +186,8 @@ class ConsumerCoordinator:
         self.requests.clear()
 
     def _read_what_is_listed(self) -> None:
-        """Reads the znodes that the listeners listed: brokers, requests, and each group's registrations. The
-        registrations fill the registry. For a group that was at rest before the election, reads only its record.
-        Creates missing persistent roots.
+        """Reads the znodes that the listeners listed: brokers, requests, and each group's registrations, which fill the
+        registry. If a group was at rest before the election, only its record counts. Creates missing persistent roots.
         """
         brokers, asked = self._brokers.listed or (), self._asked.listed or ()
         listed, self._members.listed = self._members.listed or {}, None
@@ -207,7 +208,7 @@ class ConsumerCoordinator:
             consumers = [(group, name) for group, name in consumers if group not in idle]
             registrations = [*read_each(self._store, [GetData(layout.registration(*one)) for one in consumers])]
         for path, root in zip(layout.PERSISTENT_ROOTS, roots, strict=True):
-            if root is None:  # somebody deleted it since this instance registered
+            if root is None:  # somebody deleted it after this instance had registered
                 self._store.ensure_path(path)
         self._store.ensure_prepared()
         self._brokers.begin(of_brokers)
@@ -217,7 +218,7 @@ class ConsumerCoordinator:
         self.queue.calm(idle)
 
     def _take_settled(self, groups: Iterable[str], nodes: Sequence[ReadResult | Unreadable]) -> frozenset[str]:
-        """The groups that are recorded as at rest and whose members have not changed since."""
+        """Returns the groups that are recorded as at rest and whose members have not changed since."""
         idle = set()
         for number, group in enumerate(groups):
             node, ids = nodes[2 * number : 2 * number + 2]

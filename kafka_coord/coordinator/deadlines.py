@@ -1,8 +1,7 @@
-"""Decides which deadlines have passed: grace, overdue commands, channel retirement, offsets retention
-(``offsets_retention``).
+"""Decides which deadlines have passed: grace, overdue commands, channel retirement and the retention of offsets.
 
-Pure: the caller passes the time (``now`` is monotonic seconds, ``wall_ms`` ms since 1970), and the timers remember when
-each thing was first seen. ``plan`` gets the answers and needs no clock.
+Pure. The caller passes the time (``now`` in monotonic seconds, ``wall_ms`` in ms since 1970), and the timers remember
+when each thing was first seen. ``plan`` gets the results, so it needs no clock.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ SLOW_COMMAND_MS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class DeadlineInputs:
-    """The part of an observation that deadlines need. ``registered`` are all consumers with a registration, readable or
-    not; ``settings`` is ``None`` if they cannot be read."""
+    """The part of an observation that deadlines need. ``registered`` are all consumers with a registration, even an
+    unreadable one. If the settings are unreadable, ``settings`` is ``None``."""
 
     members: Mapping[str, Member]
     registered: Collection[str]
@@ -34,9 +33,10 @@ class DeadlineInputs:
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """The state of all deadlines. ``in_grace``: consumers that are gone, but keep their place. ``overdue``: consumers
-    with a command unacknowledged past the rebalance timeout. ``retired``: consumers gone for so long that their channel
-    may be removed. ``retention_passed``: the group has been empty for longer than the retention of its offsets."""
+    """The state of all deadlines. ``in_grace`` are consumers that are gone, but keep their place. ``overdue`` are
+    consumers that have not acknowledged a command within the rebalance timeout. ``retired`` are consumers that have
+    been gone for so long that their channel may be removed. ``retention_passed`` tells whether the group's offsets have
+    expired."""
 
     in_grace: frozenset[str]
     overdue: frozenset[str]
@@ -47,7 +47,7 @@ class Deadlines:
 def deadlines(
     inputs: DeadlineInputs, timers: GroupTimers, options: CoordinatorOptions, now: float, wall_ms: float
 ) -> Deadlines:
-    """Computes all deadlines. Afterwards ``timers.next_due`` is when the next deadline passes."""
+    """Evaluates all deadlines, and sets ``timers.next_due`` to the moment at which the next one passes."""
     timers.begin()
     expire_ms = offsets_expire_at_ms(inputs.registered, inputs.ledgers, inputs.target, inputs.settings)
     return Deadlines(
@@ -59,8 +59,8 @@ def deadlines(
 
 
 def _in_grace(inputs: DeadlineInputs, timers: GroupTimers, now: float) -> frozenset[str]:
-    """The consumers in grace. One that returns and leaves again between two passes keeps its first timer, because no
-    pass sees the incarnation in between."""
+    """Returns the consumers in grace. A consumer that returns and leaves again between two passes keeps its first
+    timer, because no pass saw the incarnation in between."""
     places = {c: led.place for c, led in inputs.ledgers.items() if led.place is not None and c not in inputs.registered}
     timers.gone.update(places, now)
     return frozenset(
@@ -87,7 +87,8 @@ def _overdue(inputs: DeadlineInputs, timers: GroupTimers, now: float) -> frozens
 
 
 def slow_commands(timers: GroupTimers, now: float) -> list[tuple[str, str]]:
-    """(consumer, name) of the commands that had been outstanding for :data:`SLOW_COMMAND_MS` at the last pass."""
+    """Returns (consumer, name) of each command that was outstanding at the last pass and is :data:`SLOW_COMMAND_MS`
+    old."""
     return [(consumer, name) for consumer, _, name in timers.commands.before(now - SLOW_COMMAND_MS / 1000)]
 
 

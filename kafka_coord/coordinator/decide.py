@@ -26,11 +26,11 @@ class Decided:
 
 
 def decide(store: Store, observation: Observation, assignors: Mapping[str, Assignor]) -> Decided:
-    """Plans, reads the offsets of the partitions the plan starts, and plans again while any offset is unreadable.
+    """Plans, reads the offsets of the partitions that the plan starts, and plans again while any offset is unreadable.
 
-    A plan is valid only as a whole, because one step may release partitions that the next one starts. So a plan is made
-    again instead of being shortened. Each round finds at least one more unreadable znode and no longer starts its
-    partitions, so the loop ends.
+    A plan is valid only as a whole, because one step may release partitions that the next step starts. So this function
+    plans again instead of shortening the plan. Each round finds at least one more unreadable znode and no longer starts
+    its partitions, so the loop ends.
 
     Nobody holds the partitions that a plan starts, so nobody commits their offsets after this read. Only this
     coordinator changes the offsets of a group without members.

@@ -1,4 +1,4 @@
-"""Decides about groups and writes the decisions, several groups in one request where possible."""
+"""Decides about groups and writes the decisions, if possible for several groups in one request."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ActiveLeadership:
 
 @dataclass(frozen=True, slots=True)
 class PreparedPlan:
-    """The write for one group, and the snapshot behind it. ``decision`` is set if the plan makes one or finds one
+    """The write for one group, and the snapshot behind it. ``decision`` is the decision that the plan makes or finds
     settled."""
 
     memory: GroupMemory
@@ -55,8 +55,8 @@ class DecisionWriter:
         self._log = DecisionLog(store)
 
     def decide(self, memory: GroupMemory, snapshot: Snapshot) -> PreparedPlan | None:
-        """Plans one group. Returns ``None`` if the group needs another pass first: a manual deletion was just repaired,
-        or not all of its patterns are matched yet."""
+        """Plans one group. Returns ``None`` if the group needs another pass first, because a manual deletion was just
+        repaired, or because not all of its patterns are matched yet."""
         repair = repairs(memory, snapshot)
         if repair:
             self._executor.write(repair)
@@ -75,7 +75,7 @@ class DecisionWriter:
 
     def together(self, plans: Sequence[PreparedPlan]) -> Mapping[str, Written]:
         """Writes the plans of several groups in one request, so that no group waits for the others. Returns the results
-        by group; an empty result means that each plan must be written alone. Raises :class:`Fenced`, and
+        by group. If the result is empty, each plan must be written alone. Raises :class:`Fenced`. Raises
         :class:`StoreUnavailable` if the outcome is unknown."""
         writing = [one for one in plans if one.units]
         if len(writing) < 2:
@@ -94,7 +94,8 @@ class DecisionWriter:
         return self._executor.write_prepared(plan.units)
 
     def written(self, plan: PreparedPlan, written: Written) -> float | None:
-        """Remembers the written values. Returns when (monotonic) to check again whether the group is at rest."""
+        """Remembers the written values. Returns the (monotonic) time at which to check again whether the group is at
+        rest."""
         memory, snapshot = plan.memory, plan.snapshot
         remember_ledgers(memory, snapshot.observation, plan.plan if written.units else None)
         if plan.plan.steps:

@@ -1,4 +1,4 @@
-"""Executes plans: writes units in order, each as a multi that first checks the epoch."""
+"""Executes plans by writing units in order, each as a multi that first checks the epoch."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ Units = tuple[Sequence[Op], ...]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The result of an execution: how many units were written, and the command znodes created."""
+    """The result of an execution: the number of units written, and the command znodes created."""
 
     units: int
     commands: tuple[str, ...] = ()
 
 
 class Executor:
-    """Writes under one leadership only. Its fence fails every write once another instance is elected."""
+    """Writes under one leadership. Its fence makes every write fail once another instance is elected."""
 
     def __init__(self, store: Store, fence: Check) -> None:
         self._store = store
         self._fence = fence
 
     def prepare(self, decided: Decided, missing: Collection[str] = (), after: Sequence[Op] = ()) -> Units:
-        """Turns the plan's steps, in order, and then ``after`` (the history) into units, and reads what the steps need.
+        """Turns the plan's steps and then ``after`` (the history) into units, and reads any values that the steps need.
         ``missing`` are the group's persistent parents that do not exist yet."""
         return (*Translation(self._store, decided, missing).units(), *([after] if after else []))
 
@@ -48,14 +48,14 @@ class Executor:
         """Writes one plan.
 
         Raises :class:`Fenced` once another instance has been elected, :class:`MultiFailed` if something changed since
-        the snapshot, and :class:`StoreUnavailable` if the outcome is unknown. After either of the last two, read the
-        group again. Whatever was written is consistent by itself.
+        the snapshot, and :class:`StoreUnavailable` if the outcome is unknown. After the last two errors, read the group
+        again. The units already written are consistent even without the rest.
         """
         return _written(units, self.write(units))
 
     def write_together(self, plans: Sequence[Units]) -> list[Written] | None:
-        """Writes several plans in one request, all or none; returns ``None`` if they do not fit in one. Raises like
-        :meth:`write_prepared`; then nothing was written, unless the outcome is unknown."""
+        """Writes several plans in one request, all or none. Returns ``None`` if they do not fit into one request.
+        Raises like :meth:`write_prepared`. After :class:`Fenced` or :class:`MultiFailed`, nothing was written."""
         units = [unit for one in plans for unit in one]
         if not fits_one(self._store, units):
             return None
@@ -67,16 +67,16 @@ class Executor:
         return found
 
     def clear_below_leaf(self, refused: MultiFailed) -> None:
-        """Removes znodes that somebody created below one of kafka-coord's leaves, if they made ZooKeeper refuse the
-        write. No pass sees them, so every pass would fail in the same way."""
+        """If ZooKeeper refused a write because somebody created znodes below one of kafka-coord's leaves, removes those
+        znodes. No pass sees them, so every pass would fail in the same way."""
         _, _, below = refused.path.removeprefix(f"{layout.GROUPS}/").partition("/")
         kind = below.split("/")
         if isinstance(refused.cause, NotEmpty) and (kind[0], len(kind)) in _LEAVES:
-            log.warning("removing foreign znodes below path=%s: kafka-coord stores nothing there", refused.path)
+            log.warning("removing foreign znodes below path=%s, because kafka-coord stores nothing there", refused.path)
             self.write(in_parts([Delete(found) for found in reversed(tree_below(self._store, refused.path))]))
 
     def write(self, units: Sequence[Sequence[Op]]) -> list[tuple[object, ...]]:
-        """Writes units unchanged and returns their results. Raises like :meth:`write_prepared`."""
+        """Writes units unchanged, and returns their results. Raises like :meth:`write_prepared`."""
         return [tuple(results) for results in write_fenced(self._store, self._fence, units)] if units else []
 
 

@@ -1,4 +1,4 @@
-"""Takes groups from the queue and reads them: a short check of idle groups, a full snapshot of the others."""
+"""Takes groups from the queue and reads them. Idle groups get a short check, and other groups a full snapshot."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IDLE_CHECKS_AT_ONCE = 128
 """The maximum number of idle groups checked together."""
 
 SnapshotResult = Snapshot | Exception | None
-"""The result of reading one group: ``None`` if the group does not exist, the error if it cannot be read."""
+"""The result of reading one group. ``None`` means that the group does not exist, an error that it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,8 @@ class GroupReader:
         self._epoch = epoch
 
     def take(self, timeout_s: float) -> Batch | None:
-        """Returns the groups that are due, waiting up to ``timeout_s`` for the first; ``None`` if there is none."""
+        """Returns the groups that are due. Waits up to ``timeout_s`` for the first. Returns ``None`` if there is
+        none."""
         first = self._queue.take(timeout_s)
         if first is None:
             return None
@@ -67,7 +68,7 @@ class GroupReader:
         groups = {first: self._queue.last_requested}
         most = IDLE_CHECKS_AT_ONCE if idle else GROUPS_AT_ONCE
         while len(groups) < most and (other := self._queue.take_now()) is not None:
-            if other in groups:  # it was requested again after it was taken
+            if other in groups:  # an event requested it again after it was taken
                 self._queue.request(other)
                 break
             if self._may_be_idle(other) != idle:
@@ -84,7 +85,7 @@ class GroupReader:
         return Batch(memories, idle)
 
     def _may_be_idle(self, group: str) -> bool:
-        """Whether the group, which must be the last one taken, need only be checked for changes."""
+        """Whether a check for changes is enough for the group, which must be the last one taken."""
         return (
             self._queue.last_was_calm
             and self._idle.is_idle(self._memories.of(group))
@@ -98,11 +99,11 @@ class GroupReader:
         except StoreError:
             raise
         except Exception:
-            log.exception("cannot tell whether groups are at rest groups=%d: reading each in full", len(memories))
+            log.exception("cannot tell whether groups are at rest groups=%d; reading each in full", len(memories))
             return [False] * len(memories)
 
     def snapshots(self, memories: Sequence[GroupMemory]) -> list[SnapshotResult]:
-        """Returns complete snapshots. If reading the groups together fails unexpectedly, reads each group alone."""
+        """Returns complete snapshots. If reading all groups together fails unexpectedly, reads each group alone."""
         try:
             return list(self._observe(memories))
         except StoreError as error:

@@ -34,21 +34,21 @@ log = logging.getLogger(__name__)
 
 
 class RebalanceObserver(Protocol):
-    """Is told about each completed pass. It must neither block nor raise."""
+    """Receives each completed pass. Its methods must neither block nor raise."""
 
     def written(self, plan: PreparedPlan, written: Written) -> None:
         """Called on the handler's thread when a pass is complete."""
 
     def interrupted(self) -> None:
-        """Called when the leadership has ended; none of its passes continues."""
+        """Called when the leadership has ended and none of its passes continues."""
 
 
 class RebalanceRequestHandler:
-    """Level-triggered passes over groups, under one leadership, on one thread (see :meth:`step`).
+    """Makes level-triggered passes over groups, under one leadership, on one thread (see :meth:`step`).
 
-    The handler never waits for a consumer: an acknowledgement is the deletion of a command znode, which a one-shot
-    watch turns into another event. :class:`GroupMemory` holds what it remembers of a group; safety never depends on
-    that.
+    The handler never waits for a consumer. An acknowledgement is the deletion of a command znode, which a one-shot
+    watch turns into another event. The handler keeps a :class:`GroupMemory` of each group, but safety never depends on
+    it.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class RebalanceRequestHandler:
         self._catalog = catalog
         self._requests = requests
         self.memories = GroupMemories(registry)
-        """Filled at startup; the handler owns them from its first step."""
+        """Startup fills the memories. From its first step on, the handler owns them."""
         self.idle = IdleGroups(store, catalog, options)
         self._reader = GroupReader(store, queue, requests, catalog, self.memories, self.idle, options, leadership.epoch)
         self._writer = DecisionWriter(store, leadership.executor, assignors, self.idle)
@@ -89,22 +89,22 @@ class RebalanceRequestHandler:
 
     @property
     def outcomes(self) -> Mapping[str, Outcome]:
-        """The result of each group's last pass."""
+        """Returns the result of each group's last pass."""
         return {memory.group: memory.outcome for memory in self.memories if memory.outcome is not None}
 
     @property
     def unreadable(self) -> int:
-        """How many znodes the last passes could not decode, including offsets that keep a partition from being
+        """The number of znodes that the last passes could not decode. Includes offsets that keep partitions from being
         started."""
         return sum(len(memory.unreadable) for memory in self.memories)
 
     def stuck_groups(self) -> list[StuckGroup]:
-        """The groups that are stuck; see :class:`StuckGroup`."""
+        """Returns the groups that are stuck; see :class:`StuckGroup`."""
         now = self._clock.monotonic()
         return [found for memory in self.memories if (found := stuck(memory, now)) is not None]
 
     def perhaps_paused(self) -> set[str]:
-        """The groups last found paused, and the groups being handled now."""
+        """Returns the groups that the last pass found paused, and the groups that are being handled now."""
         handling = self._handling
         return {group for group, outcome in self.outcomes.items() if outcome.state is GroupState.PAUSED} | handling
 
@@ -115,8 +115,8 @@ class RebalanceRequestHandler:
     # --- handler's thread --------------------------------------------------------------------------------------------
 
     def step(self, timeout_s: float = 0.0) -> bool:
-        """Handles a batch of due groups, waiting up to ``timeout_s`` for the first. Returns whether there were any.
-        Decides nothing unless this instance leads."""
+        """Handles a batch of due groups. Waits up to ``timeout_s`` for the first. Returns whether any group was due.
+        Does nothing if this instance does not lead."""
         handled = self._step(timeout_s)
         self._stepped_at = self._clock.monotonic()
         return handled
@@ -177,7 +177,7 @@ class RebalanceRequestHandler:
         self._write(plans)
 
     def _decide(self, memory: GroupMemory, found: SnapshotResult) -> PreparedPlan | None:
-        """Plans a group and prepares the write; ``None`` if the group is gone or needs another pass first."""
+        """Plans a group and prepares the write. Returns ``None`` if the group is gone or needs another pass first."""
         self.passes += 1
         if isinstance(found, Exception):
             raise found
@@ -244,7 +244,7 @@ class RebalanceRequestHandler:
                 self.on_removal(replace(action, change=f"group {plan.group}"))
 
     def _gone(self, group: str) -> None:
-        """Handles a group that no longer exists: requests about it are still answered."""
+        """Drops a group that no longer exists, after answering the requests about it."""
         requests = self._requests.of_group(group)
         if requests:
             absent = Observation(group, self._leadership.epoch, {}, {}, {}, None, {}, GroupSettings())
@@ -266,7 +266,7 @@ class RebalanceRequestHandler:
         except Exception as error:
             if not isinstance(error, StoreError):
                 log.exception(
-                    "cannot handle group=%s (a bug): retrying later", memory.group, extra={"event": "group_failed"}
+                    "cannot handle group=%s (a bug); retrying later", memory.group, extra={"event": "group_failed"}
                 )
             memory.invalidate()
             if isinstance(error, MultiFailed):

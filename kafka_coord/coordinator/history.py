@@ -1,5 +1,4 @@
-"""Records a group's last decisions (generation, causes, moved partitions, duration of each step) and operators' actions
-in ZooKeeper."""
+"""Records a group's last decisions and operators' actions in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -39,11 +38,11 @@ MAX_MOVES = 20
 MAX_MOVE_TEXT = 200
 MAX_HISTORY_BYTES = 200_000
 MAX_REMEMBERED = 32
-"""The maximum number of groups whose encoded history is cached; each takes up to ``MAX_HISTORY_BYTES``."""
+"""The maximum number of cached histories. Each takes up to ``MAX_HISTORY_BYTES``."""
 
 
 def describe(plan: Plan, observation: Observation, decided_at_ms: int) -> Decision | None:
-    """The decision in a plan; ``None`` if the plan sets no new target."""
+    """Returns the decision in a plan, or ``None`` if the plan sets no new target."""
     step = next((step for step in plan.steps if isinstance(step, SetTarget)), None)
     if step is None:
         return None
@@ -70,21 +69,21 @@ def describe(plan: Plan, observation: Observation, decided_at_ms: int) -> Decisi
 
 
 def _decision_of(target: Assignment) -> Decision:
-    """The part of a decision that the target itself records."""
+    """Returns the part of a decision that the target itself records."""
     count = sum(map(len, target.members.values()))
     words = target.reason, target.assignor, target.timestamp_ms
     return Decision(target.generation, target.epoch, *words, len(target.members), count, moved=0)
 
 
 def actions_of(plan: Plan, at_ms: int) -> tuple[Action, ...]:
-    """The operators' actions that this plan carries out, or records, in the order of their requests."""
+    """Returns the operators' actions that this plan carries out or records, in the order of their requests."""
     steps = (step for step in plan.steps if isinstance(step, AnswerRequest) and step.result == DONE)
     asked = sorted((step.request for step in steps), key=lambda request: request.request_id)
     return tuple(action for request in asked if (action := action_of(request, at_ms)) is not None)
 
 
 def action_of(request: Request, at_ms: int) -> Action | None:
-    """The operator's action that a request asks for or records; ``None`` if there is none."""
+    """Returns the operator's action that a request asks for or records, or ``None`` if there is none."""
     kind = request.action if request.type is RequestType.LOOK else str(request.type)
     return Action(kind, request.by, at_ms, request.reason, request.change or request.consumer) if kind else None
 
@@ -97,9 +96,9 @@ _WITH_ACTIONS = _ENVELOPE[:-1] + b',"actions":[%b]}'
 class DecisionLog:
     """Follows each group's newest decision until it is settled. Use it on one thread.
 
-    The histories written last stay cached in encoded form, with their versions, so that the next decision about the
-    same group is written without a read. If anybody else writes the znode, the next write fails; then the memory is
-    invalidated and the znode is read.
+    The histories written last stay cached in encoded form, with their versions, so the next decision about the same
+    group needs no read. If somebody else writes the znode, the next write fails. Then the memory is invalidated, and
+    the next pass reads the znode.
     """
 
     def __init__(self, store: Store) -> None:
@@ -111,7 +110,7 @@ class DecisionLog:
     def observe(
         self, memory: GroupMemory, plan: Plan, observation: Observation
     ) -> tuple[Decision | None, tuple[Op, ...]]:
-        """Returns the decision that this pass makes or finds settled, if any, and the write that records it and
+        """Returns the decision that this pass makes or finds settled (or ``None``), and the write that records it with
         operators' actions."""
         decision = self._follow(memory, plan, observation)
         actions = actions_of(plan, int(self._clock.time() * 1000))
@@ -120,7 +119,7 @@ class DecisionLog:
         return decision, self._write(memory, decision, actions, observation.assignment)
 
     def _follow(self, memory: GroupMemory, plan: Plan, observation: Observation) -> Decision | None:
-        """The decision to write in this pass, if any."""
+        """Returns the decision to write in this pass, or ``None``."""
         now = self._clock.monotonic()
         decision = describe(plan, observation, int(self._clock.time() * 1000))
         if decision is not None:
@@ -199,8 +198,8 @@ class DecisionLog:
     def _write(
         self, memory: GroupMemory, decision: Decision | None, actions: Sequence[Action], target: Assignment | None
     ) -> tuple[Op, ...]:
-        """Records the generation of ``target`` even if the history was unreadable, so that generations continue from
-        there if the target is lost too."""
+        """Writes ``decision`` and ``actions``. Also records the generation of ``target`` if the history lacks it, so
+        that generations continue from there if the target is lost."""
         known = memory.history or self._read(memory.group)
         kept = list(known.decisions)
         if decision is None and target is not None and all(one.generation < target.generation for one in kept):

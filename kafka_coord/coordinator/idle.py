@@ -1,4 +1,4 @@
-"""Groups at rest: the coordinator reads only what shows whether anything has changed (ADR 12)."""
+"""Handles groups at rest. The coordinator only reads whether anything has changed in them (ADR 12)."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ MAX_BYTES = 100_000
 
 
 def spread(group: str) -> float:
-    """A factor for intervals, from 0.75 to 1.25 and constant per group, so that groups do not all come due at once."""
+    """Returns a constant factor per group for intervals, from 0.75 to 1.25, so that groups do not all come due at
+    once."""
     return 0.75 + zlib.crc32(group.encode()) % 1000 / 2000
 
 
 def decode_settled(where: str, found: ReadResult | Unreadable) -> Settled | None:
-    """Decodes the record; ``None`` if there is none or it is unreadable. The next write replaces an unreadable
+    """Decodes the record. Returns ``None`` if it is missing or unreadable. The next write replaces an unreadable
     record."""
     if not isinstance(found, Node):
         return None
@@ -46,7 +47,8 @@ def decode_settled(where: str, found: ReadResult | Unreadable) -> Settled | None
 
 
 def settled_as_of(where: str, found: ReadResult | Unreadable, ids: ReadResult | Unreadable) -> Settled | None:
-    """Returns the record unless a member has registered or left since. ``ids`` is the parent of registrations."""
+    """Returns the record, or ``None`` if a member has registered or left since. ``ids`` is the parent of
+    registrations."""
     settled = decode_settled(where, found) if isinstance(ids, Node) else None
     as_of = ids.stat.pzxid if isinstance(ids, Node) else 0
     return settled if settled is not None and settled.zxids.hold(as_of) else None
@@ -54,7 +56,7 @@ def settled_as_of(where: str, found: ReadResult | Unreadable, ids: ReadResult | 
 
 class IdleGroups:
     """The groups that this coordinator found at rest, or that an earlier one recorded as such (``memory.at_rest``).
-    Belongs to the handler's thread; call :meth:`begin` before that thread starts.
+    Belongs to the handler's thread. Call :meth:`begin` before that thread starts.
 
     A group is at rest only while its zxids and topics are the same as when a complete pass found nothing to do.
     """
@@ -73,12 +75,12 @@ class IdleGroups:
         memory.at_rest = AtRest(settled, None, self._next_whole(memory.group))
 
     def is_idle(self, memory: GroupMemory) -> bool:
-        """Whether the group need only be checked for changes."""
+        """Whether a check for changes is enough for the group."""
         return memory.at_rest is not None and self._store.clock.monotonic() < memory.at_rest.whole_at
 
     def still_idle(self, memories: Sequence[GroupMemory]) -> list[bool]:
         """Whether each of these groups is still at rest. Raises :class:`StoreUnavailable`."""
-        topics = self._catalog.topics  # taken before the read, so that an event reports every later change
+        topics = self._catalog.topics  # read before ZooKeeper, so that an event reports every later change
         asked = [(memory.group, memory.at_rest) for memory in memories if memory.at_rest is not None]
         found = unchanged(self._store, [(group, at_rest.settled.zxids) for group, at_rest in asked])
         for number, (_, at_rest) in enumerate(asked):
@@ -93,8 +95,8 @@ class IdleGroups:
         return since is not None and self._store.clock.monotonic() >= since + self._options.settled_after_ms / 1000
 
     def after_pass(self, memory: GroupMemory, snapshot: Snapshot, plan: Plan) -> float | None:
-        """Evaluates a complete pass and its plan. Returns when (monotonic) to check again whether the group is at
-        rest."""
+        """Evaluates a complete pass and its plan. Returns the (monotonic) time at which to check again for rest, or
+        ``None``."""
         now = self._store.clock.monotonic()
         if not self._options.settled_after_ms:
             return None
@@ -112,7 +114,7 @@ class IdleGroups:
         return None
 
     def unwritten(self, memory: GroupMemory, snapshot: Snapshot) -> Create | SetData | None:
-        """The write that records the group as at rest; ``None`` if it is already recorded or must not be."""
+        """Returns the write that records the group as at rest, or ``None`` if it is already recorded or must not be."""
         at_rest = memory.at_rest
         if at_rest is None or snapshot.zxids is None or memory.settled_written == at_rest.settled:
             return None
@@ -125,7 +127,7 @@ class IdleGroups:
         return SetData(path, data) if memory.settled_exists else Create(path, data)
 
     def write(self, executor: Executor, ops: Sequence[tuple[GroupMemory, Create | SetData]]) -> None:
-        """Records groups as at rest: together, or one by one if that fails. Raises :class:`Fenced`,
+        """Records groups as at rest, all together. If that fails, records them one by one. Raises :class:`Fenced` and
         :class:`StoreUnavailable`."""
         try:
             executor.write([[op] for _, op in ops])
@@ -140,7 +142,7 @@ class IdleGroups:
 
     def _write_one(self, executor: Executor, memory: GroupMemory, data: bytes) -> None:
         path = layout.settled(memory.group)
-        # the record was deleted, or an earlier write took effect without a reply
+        # somebody deleted the record, or an earlier write took effect although its reply was lost
         there = self._store.exists(path) is not None
         try:
             executor.write([[SetData(path, data) if there else Create(path, data)]])
@@ -152,7 +154,7 @@ class IdleGroups:
             _took_effect(memory)
 
     def _digest(self, settled: Settled, topics: Mapping[str, TopicInfo]) -> str:
-        """A digest of the topics on which the target depends: all topics if there are patterns."""
+        """Returns a digest of the topics on which the target depends. With patterns, these are all topics."""
         if self._digests_of is not topics:
             self._digests_of = topics
             self._digests.clear()
@@ -174,7 +176,8 @@ def _took_effect(memory: GroupMemory) -> None:
 
 
 def topics_digest(topics: Mapping[str, TopicInfo], wanted: frozenset[str] | None) -> str:
-    """A digest of the partitions and identities of ``wanted`` topics, existing or not; ``None`` means all topics."""
+    """Returns a digest of the partitions and identities of ``wanted`` topics, which need not exist. ``None`` means all
+    topics."""
     hashed = hashlib.sha256(b"1\n")
     for name in sorted(topics if wanted is None else wanted):
         topic = topics.get(name)

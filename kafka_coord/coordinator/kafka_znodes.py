@@ -16,8 +16,8 @@ from kafka_coord.zk.store import Node
 
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _IDENTITY = re.compile(rf"({_TOPIC_ID.pattern} )?[0-9]{{1,19}}|[A-Za-z0-9_-]{{22}}")
-"""Matches a result of :func:`_identity`, or Kafka's id alone. Strict, because offsets below a different identity are
-removed."""
+"""Matches a result of :func:`_identity`, or Kafka's id alone. It is strict, because offsets below a different identity
+are removed."""
 
 
 def decode_topic(name: str, node: Node, broker_racks: Mapping[int, str]) -> TopicInfo:
@@ -54,7 +54,7 @@ def decode_topic(name: str, node: Node, broker_racks: Mapping[int, str]) -> Topi
 
 
 def _identity(topic_id: Any, node: Node) -> str:
-    """The topic's identity; see :func:`kafka_coord.model.same_topic`."""
+    """Returns the topic's identity; see :func:`kafka_coord.model.same_topic`."""
     if isinstance(topic_id, str) and _TOPIC_ID.fullmatch(topic_id):
         return f"{topic_id} {node.stat.czxid}"
     return str(node.stat.czxid)

@@ -1,5 +1,5 @@
-"""The listeners of the original design. They record what events change and set the bits of the groups concerned; they
-decide nothing."""
+"""The listeners of the original design. They record changes and set the bits of the groups concerned, but decide
+nothing."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class IllegalNames:
 
 
 class TopicPartitionChangeListener:
-    """Watches ``/brokers/topics/<topic>``, whose *data* is the partition list (KAFKA-1075). ``held`` are topics that
-    arrived before :meth:`begin`, when the racks of the brokers were not known yet; ``None`` afterwards."""
+    """Watches ``/brokers/topics/<topic>``, whose *data* is the partition list (KAFKA-1075). ``held`` are the topics
+    read before :meth:`begin`, while the racks of the brokers are still unknown. Afterwards, it is ``None``."""
 
     def __init__(
         self, catalog: TopicCatalog, registry: GroupRegistry, queue: RebalanceRequestQueue, racks: Mapping[int, str]
@@ -55,13 +55,13 @@ class TopicPartitionChangeListener:
         self.held: dict[str, Node] | None = {}
 
     def begin(self) -> None:
-        """Processes the held topics; call it once the racks are known."""
+        """Processes the held topics. Call it once the racks are known."""
         held, self.held = self.held or {}, None
         for topic, node in held.items():
             self.on_data(topic, node)
 
     def forget(self, topic: str) -> bool:
-        """Removes a deleted topic; returns whether it was known."""
+        """Removes a deleted topic. Returns whether it was known."""
         if self.held is not None:
             self.held.pop(topic, None)
         return self._catalog.drop(topic)
@@ -113,7 +113,7 @@ class TopicChangeListener:
 
 class GroupMemberChangeListener:
     """Watches ``/consumers/groups/<group>/ids`` for members that register or leave. ``listed`` are the members found at
-    startup; ``None`` afterwards, because then the handler lists them.
+    startup. Afterwards, it is ``None``, because the handler lists the members.
     """
 
     def __init__(self, queue: RebalanceRequestQueue) -> None:
@@ -163,8 +163,8 @@ class SessionExpirationListener:
 
 
 class RequestListener:
-    """Watches ``/consumers/requests`` for operators' requests. ``listed`` are the requests found at startup; ``None``
-    afterwards."""
+    """Watches ``/consumers/requests`` for operators' requests. ``listed`` are the requests found at startup.
+    Afterwards, it is ``None``."""
 
     def __init__(self, requests: PendingRequests, queue: RebalanceRequestQueue) -> None:
         self._requests = requests
@@ -189,9 +189,9 @@ class RequestListener:
 
 
 class PauseListener:
-    """Watches ``/consumers/paused``, and enqueues every group when the pause is set or lifted. If somebody set and
-    lifted the pause before this listener noticed, it enqueues only the groups that a pass may have found paused
-    (``perhaps_paused``).
+    """Watches ``/consumers/paused``, and enqueues every group when the pause is set or lifted. If somebody set the
+    pause and lifted it before this listener noticed, only the groups that a pass may have found paused
+    (``perhaps_paused``) are enqueued.
     """
 
     def __init__(
@@ -218,7 +218,8 @@ def request_interested(topic: str, registry: GroupRegistry, queue: RebalanceRequ
 
 class BrokerChangeListener:
     """Watches ``/brokers/ids`` for the brokers' racks, which apply to topics that are read later. Racks are only a
-    preference, so known topics stay unchanged. ``listed`` are the brokers found at startup; ``None`` afterwards."""
+    preference, so known topics stay unchanged. ``listed`` are the brokers found at startup. Afterwards, it is
+    ``None``."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -239,7 +240,7 @@ class BrokerChangeListener:
 
 
 def _racks(brokers: Sequence[str], nodes: Sequence[ReadResult | Unreadable]) -> dict[int, str]:
-    """broker id → rack, for brokers that have one."""
+    """Returns broker id → rack, for the brokers that have a rack."""
     found = decode_brokers(brokers, nodes)
     report("left alone unreadable", found.unreadable)
     return {broker.broker_id: broker.rack for broker in found.live if broker.rack is not None}

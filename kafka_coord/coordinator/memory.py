@@ -1,7 +1,7 @@
-"""The coordinator's memory of each group between two passes: created, invalidated and dropped only here.
+"""The coordinator's memory of each group between two passes. Only this module creates, invalidates and drops it.
 
-Nothing in it matters for safety. It saves reads and decoding, and it records how long things have lasted. A newly
-elected coordinator starts without it.
+Safety does not depend on it. It saves reads and decoding, and it records how long conditions have lasted. A newly
+elected coordinator starts with an empty memory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Decoded:
     """The values that the last pass over one group decoded. The next pass decodes only what has been written since.
 
     A znode's path and the zxid of its last write identify its value, version and incarnation. Values are frozen.
-    ``consumers`` were seen in that pass; the next pass reads their znodes before it lists the current consumers.
+    ``consumers`` were seen in that pass. The next pass reads their znodes before it lists the current consumers.
     """
 
     __slots__ = ("_values", "consumers")
@@ -40,7 +40,7 @@ class Decoded:
         self.consumers: tuple[str, ...] = ()
 
     def get(self, path: str, node: Node) -> object | None:
-        """The znode's value, if the last pass decoded exactly this state of it."""
+        """Returns the znode's value if the last pass decoded exactly this state of the znode, or ``None``."""
         mzxid, value = self._values.get(path, (-1, None))
         return value if mzxid == node.stat.mzxid else None
 
@@ -71,7 +71,7 @@ class EncodedDecision(NamedTuple):
 
 
 class WrittenHistory(NamedTuple):
-    """The contents of the history znode, and its version (-1: it does not exist). ``actions`` are encoded too."""
+    """The contents of the history znode, with encoded ``actions``, and its version (-1 if the znode does not exist)."""
 
     decisions: Sequence[EncodedDecision]
     actions: Sequence[bytes]
@@ -80,8 +80,8 @@ class WrittenHistory(NamedTuple):
 
 @dataclass(slots=True)
 class AtRest:
-    """A group found at rest. ``topics`` are the topics last compared with ``settled``. By ``whole_at`` (monotonic), the
-    whole group must be read again."""
+    """A group found at rest. ``topics`` are the topics last compared with ``settled``. From ``whole_at`` (monotonic)
+    on, the next pass reads the whole group again."""
 
     settled: Settled
     topics: Mapping[str, TopicInfo] | None
@@ -97,9 +97,9 @@ class Matched(NamedTuple):
 
 @dataclass(slots=True)
 class Unsettled:
-    """A group that has not reached its target. Times are monotonic; ``logged_at`` is when this was last logged.
-    ``ownerless`` is how many partitions of its target nobody holds. ``undecided`` means that it has no readable target,
-    or that a pass over it failed."""
+    """A group that has not reached its target. Times are monotonic. ``logged_at`` is the time of the last log entry
+    about this. ``ownerless`` is the number of partitions of its target that nobody holds. ``undecided`` means that the
+    group has no readable target, or that a pass over it failed."""
 
     since: float
     reason: str = ""
@@ -110,21 +110,21 @@ class Unsettled:
 
 @dataclass(slots=True)
 class GroupMemory:
-    """The memory of one group, for the handler's thread; fields that any thread may read are marked."""
+    """The memory of one group, for the handler's thread. Fields that any thread may read are marked."""
 
     group: str
     outcome: Outcome | None = None
     """Always replaced as a whole, so any thread may read it."""
     unreadable: frozenset[Unreadable] = frozenset()
-    """The znodes reported as unreadable at the last pass. Any thread may read it."""
+    """The znodes reported as unreadable at the last pass. Any thread may read this field."""
     unsettled: Unsettled | None = None
-    """Any thread may read it."""
+    """Any thread may read this field."""
     failures: int = 0
-    """How many passes have failed in a row."""
+    """The number of passes that have failed in a row."""
     requested: float | None = None
-    """When (monotonic) the event came that caused this pass; ``None`` if no event did."""
+    """The (monotonic) time of the event that caused this pass, or ``None`` if no event did."""
     taken: float = 0.0
-    """When (monotonic) this pass began."""
+    """The (monotonic) time at which this pass began."""
 
     timers: GroupTimers = field(default_factory=GroupTimers)
     decoded: Decoded = field(default_factory=Decoded)
@@ -137,7 +137,7 @@ class GroupMemory:
 
     progress: Progress | None = None
     history: WrittenHistory | None = None
-    """``None``: the znode must be read before it is written."""
+    """If this is ``None``, the znode must be read before it is written."""
 
     at_rest: AtRest | None = None
     quiet_since: float | None = None
@@ -147,7 +147,7 @@ class GroupMemory:
     """Whether the ``settled`` znode exists, whatever its value."""
 
     def mark_active(self) -> None:
-        """Records that something happened to the group, so the next pass reads all of it."""
+        """Records that something happened to the group, so the next pass reads the whole group."""
         self.at_rest = None
         self.quiet_since = None
 
@@ -168,7 +168,7 @@ class GroupMemories:
         self._memories: dict[str, GroupMemory] = {}
 
     def of(self, group: str) -> GroupMemory:
-        """The memory of a group, created on first use."""
+        """Returns the memory of a group, and creates it on first use."""
         found = self._memories.get(group)
         if found is None:
             found = self._memories[group] = GroupMemory(group)
@@ -180,5 +180,5 @@ class GroupMemories:
         self._registry.drop(group)
 
     def __iter__(self) -> Iterator[GroupMemory]:
-        """The current memories; safe on any thread."""
+        """Iterates over the current memories. Safe on any thread."""
         return iter(list(self._memories.values()))

@@ -1,4 +1,4 @@
-"""Observes groups: reads everything about them in one or two multi-reads, as frozen values."""
+"""Observes groups by reading everything about them, as frozen values, in one or two multi-reads."""
 
 from __future__ import annotations
 
@@ -40,11 +40,10 @@ _READS_WHOLE, _READS_EACH, _READS_ZXIDS = 7, 3, 3
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The result of reading a group: the observation for ``plan``, and what else the executor needs.
-
-    ``missing`` are the group's persistent parents that a write must create first. ``history`` is the znode of its
-    decisions, and ``zxids`` identify the state that was seen, or an earlier one. Both are set only if the query asked
-    for them.
+    """The result of reading a group: the observation for ``plan``, and further values for the executor. ``missing`` are
+    the group's persistent parents that a write must create first. ``history`` is the znode of its decisions, and
+    ``zxids`` identify the state that was seen, or an earlier state. These two are set only on request (see
+    :class:`GroupQuery`).
     """
 
     observation: Observation
@@ -66,8 +65,8 @@ class GroupQuery:
 
 
 def unchanged(store: Store, at_rest: Sequence[tuple[str, Zxids]]) -> list[bool]:
-    """Whether each group is still in the state in which it was found at rest, with no pause set. Takes six small reads
-    per group, whatever its size. Raises :class:`StoreUnavailable`."""
+    """Whether each group is still in the state in which it was found at rest, with no pause set. Needs six small reads
+    per group, even for a large group. Raises :class:`StoreUnavailable`."""
     reads: list[Read] = [GetData(layout.PAUSED)]
     for group, _ in at_rest:
         reads += (*_reads_of_zxids(group), GetData(layout.group(group)), GetData(layout.assignment(group)))
@@ -83,7 +82,8 @@ def unchanged(store: Store, at_rest: Sequence[tuple[str, Zxids]]) -> list[bool]:
 
 
 def _reads_of_zxids(group: str) -> list[Read]:
-    """Reads of the znodes whose children matter, because listing the children does not return the zxid."""
+    """Returns reads of the znodes whose children matter, because a listing of the children does not contain the
+    zxid."""
     return [GetData(layout.ids(group)), GetData(layout.owners(group)), GetData(layout.channels(group))]
 
 
@@ -94,7 +94,7 @@ def _zxids(
     channel: ReadResult | Unreadable,
     assignment: ReadResult | Unreadable,
 ) -> Zxids | None:
-    """The zxids; ``None`` if the ACL of any of these znodes forbids reading it."""
+    """Returns the zxids, or ``None`` if the ACL of any of these znodes forbids reading it."""
     if any(isinstance(found, Unreadable) for found in (group, ids, owners, channel, assignment)):
         return None
     return Zxids(
@@ -109,13 +109,13 @@ def _zxids(
 def observe(
     store: Store, queries: Sequence[GroupQuery], *, epoch: int, options: CoordinatorOptions
 ) -> list[Snapshot | StoreError | None]:
-    """Reads several groups together: in one request if each group has the same consumers as at the last pass, otherwise
-    in two. Returns ``None`` for a group that does not exist, and the error for one that cannot be read. Raises
-    :class:`StoreUnavailable` if nothing could be read.
+    """Reads several groups together. One request is enough if each group has the same consumers as at the last pass.
+    Otherwise, there are two. Returns ``None`` for a group that does not exist, and the error for a group that cannot be
+    read. Raises :class:`StoreUnavailable` if nothing could be read.
 
-    Malformed znodes are listed in ``observation.unreadable`` and otherwise treated as absent. The reads are not one
-    snapshot of ZooKeeper and need not be. The coordinator alone writes ledgers, targets and commands. Whatever a
-    consumer changes between two reads (it registers, acknowledges or vanishes) is an event that causes another pass.
+    Malformed znodes are listed in ``observation.unreadable`` and otherwise treated as absent. The reads need not be one
+    consistent snapshot of ZooKeeper. Only the coordinator writes ledgers, targets and commands. If a consumer
+    registers, acknowledges or vanishes between two reads, that event causes another pass.
     """
     readers = [_SnapshotReader(store, query, epoch, options) for query in queries]
     _ask(store, readers, [one.whole() for one in readers])
@@ -153,7 +153,7 @@ class _SnapshotReader:
         self.answers: Sequence[ReadResult | Unreadable] = ()
 
     def whole(self) -> list[Read]:
-        """The first reads: the group, and the consumers it had at the last pass."""
+        """Returns the first reads: the group, and the consumers that it had at the last pass."""
         group = self._query.memory.group
         self._asked = self._query.memory.decoded.consumers
         return [
@@ -170,7 +170,7 @@ class _SnapshotReader:
         ]
 
     def each(self) -> list[Read]:
-        """The reads that follow from the results of :meth:`whole`: all other consumers."""
+        """Returns the reads that follow from the results of :meth:`whole`: all other consumers."""
         count = _READS_ZXIDS if self._query.with_zxids else 0
         self._listed, answers = self.answers[:count], self.answers[count:]
         self._whole = answers[:_READS_WHOLE]
@@ -210,8 +210,8 @@ class _SnapshotReader:
             self._each[consumer] = answers[_READS_EACH * number : _READS_EACH * (number + 1)]
 
     def commands(self) -> list[Read]:
-        """The last reads, from the results of :meth:`each`: commands that consumers are slow to acknowledge, because an
-        unreadable command is never acknowledged."""
+        """Returns the last reads, from the results of :meth:`each`: commands that consumers are slow to acknowledge.
+        Such a command may be unreadable, and an unreadable command is never acknowledged."""
         self._take(self.answers)
         memory = self._query.memory
         slow = slow_commands(memory.timers, self._store.clock.monotonic())
@@ -220,7 +220,7 @@ class _SnapshotReader:
         return [GetData(path) for path in self._slow]
 
     def found(self) -> Snapshot | StoreError | None:
-        """The snapshot, from the results of :meth:`commands`."""
+        """Returns the snapshot, from the results of :meth:`commands`."""
         if self._problem is not None:
             return self._problem
         if self._whole[0] is None:
@@ -293,7 +293,8 @@ class _SnapshotReader:
 
 
 def _highest_decided(store: Store, group: str) -> int:
-    """The highest generation in the history. If the stored target was lost, the next generation must be above it."""
+    """Returns the highest generation in the history. If the stored target was lost, the next generation must be
+    higher."""
     path = layout.history(group)
     (node,) = read_each(store, [GetData(path)])
     if not isinstance(node, Node):
@@ -301,7 +302,7 @@ def _highest_decided(store: Store, group: str) -> int:
     try:
         return max((d.generation for d in history_from_json(fields.load(node.data, path), path)), default=0)
     except MalformedValue:
-        return 0  # reported when it is replaced
+        return 0  # the write that replaces the history reports this
 
 
 class _Decoding:
@@ -313,8 +314,7 @@ class _Decoding:
         self.unreadable: list[Unreadable] = []
 
     def listing(self, parent: str, found: ReadResult | Unreadable) -> tuple[str, ...] | None:
-        """Returns the children. Raises :class:`NoAuth`: nothing can be decided about the group without these
-        children."""
+        """Returns the children. Raises :class:`NoAuth` if they cannot be listed, because every decision needs them."""
         if isinstance(found, Unreadable):
             raise NoAuth(f"cannot list the children of {parent}: {found.reason}", parent)
         return found if isinstance(found, tuple) else None
@@ -330,7 +330,7 @@ class _Decoding:
     def decode(
         self, where: str, found: ReadResult | Unreadable, decoder: Callable[[str, Node], T], empty: T | None = None
     ) -> T | None:
-        """Decodes a znode; ``None`` if it does not exist. Returns ``empty`` if it has no data or cannot be decoded."""
+        """Decodes a znode. Returns ``None`` if the znode does not exist, and ``empty`` if it is empty or unreadable."""
         if isinstance(found, Unreadable):
             self.unreadable.append(found)
             return empty

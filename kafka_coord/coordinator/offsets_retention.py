@@ -1,4 +1,4 @@
-"""When the committed offsets of an empty managed group expire; ``plan.group_removal`` then removes the group.
+"""Computes when the committed offsets of an empty managed group expire. ``plan.group_removal`` then removes the group.
 
 For client-assigned groups, ``GroupMetadataManager.delete_expired_consumer_offsets`` (``grouplog.manager``) decides.
 """
@@ -16,11 +16,11 @@ def offsets_expire_at_ms(
     target: Assignment | None,
     settings: GroupSettings | None,
 ) -> int | None:
-    """When the group's offsets expire, in ms since 1970; ``None`` while the group is not known to be empty.
+    """Returns when the group's offsets expire (ms since 1970), or ``None`` while the group is not known to be empty.
 
-    An empty group has been empty since its empty target was written. A target with members does not count, even if none
-    of them exists: a coordinator that dies between forgetting the last member and emptying the target leaves such a
-    target behind, and it may be older than the retention.
+    A group has been empty since its empty target was written. A target with members does not count, even if none of
+    them exists, because it may be older than the retention. A coordinator that dies between forgetting the last member
+    and emptying the target leaves such a target behind.
     """
     if settings is None:  # unreadable settings may ask for a longer retention than the default
         return None

@@ -1,4 +1,4 @@
-"""Operators' requests, kept from their arrival until the operator has fetched the answer."""
+"""Keeps operators' requests until the operator has fetched the answer."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _OF_GROUPS = _ANSWERED_HERE - {RequestType.RESIGN}
 
 
 def answer_op(request: Request, result: str, message: str) -> SetData:
-    """Writes the answer ("done" or "refused", and a message) into the request's own znode, provided that the znode has
-    not changed since the request was read: each request is answered once."""
+    """Returns the write of the answer ("done" or "refused", and a message) into the request's own znode. The write
+    fails if the znode has changed since the request was read, so each request is answered once."""
     answered = replace(request, result=result, message=message)
     return SetData(layout.request(request.request_id), fields.dump(answered.to_json()), request.znode_version)
 
 
 def unanswered_op(request: Request) -> Check:
-    """Fails the multi if the request was answered, changed or withdrawn since it was read."""
+    """Returns a check that fails the multi if the request was answered, changed or withdrawn since it was read."""
     return Check(layout.request(request.request_id), request.znode_version)
 
 
@@ -55,7 +55,7 @@ class PendingRequests:
     def take(
         self, listed: Set[str], fresh: Sequence[str], nodes: Sequence[ReadResult | Unreadable]
     ) -> tuple[Request, ...]:
-        """Like :meth:`load`, for requests that have already been read."""
+        """Like :meth:`load`, but takes requests that have already been read."""
         newcomers = self._put(fresh, nodes)
         with self._lock:
             for kept in (self._requests, self._answered_ms):
@@ -65,7 +65,7 @@ class PendingRequests:
         return tuple(r for r in newcomers if not r.answered and r.type in _ANSWERED_HERE)
 
     def _put(self, names: Sequence[str], nodes: Sequence[ReadResult | Unreadable]) -> list[Request]:
-        """Replaces the stored state of these requests with what was read and returns the readable ones."""
+        """Replaces the stored state of these requests with ``nodes``. Returns the readable requests."""
         readable: dict[str, tuple[Request, float]] = {}
         unreadable: list[Unreadable] = []
         for name, node in zip(names, nodes, strict=True):
@@ -103,14 +103,14 @@ class PendingRequests:
                 if self._requests.pop(name, None) is not None:
                     self._unreadable.add(name)
             log.warning(
-                "set aside a request that the coordinator may not answer path=%s: fix its ACL or delete it", error.path
+                "set aside a request that the coordinator may not answer path=%s; fix its ACL or delete it", error.path
             )
         else:
             log.info("reading a changed request again path=%s", error.path)
             self._put([name], read_each(self._store, [GetData(error.path)]))
 
     def of_group(self, group: str) -> tuple[Request, ...]:
-        """The group's unanswered requests except resignations, in the order of their arrival."""
+        """Returns the group's unanswered requests except resignations, in the order of their arrival."""
         with self._lock:
             return tuple(
                 r
@@ -126,12 +126,12 @@ class PendingRequests:
                 self._answered_ms[request.request_id] = self._store.clock.time() * 1000
 
     def get(self, request_id: str) -> Request | None:
-        """The request as last read or answered."""
+        """Returns the request as last read or answered."""
         with self._lock:
             return self._requests.get(request_id)
 
     def of_no_group(self) -> tuple[Request, ...]:
-        """The unanswered requests that concern no group: to resign, or to record an action."""
+        """Returns the unanswered requests that concern no managed group: to resign, or to record an action."""
         with self._lock:
             return tuple(
                 r

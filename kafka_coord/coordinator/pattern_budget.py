@@ -11,14 +11,14 @@ from kafka_coord.zk.store import Clock
 log = logging.getLogger(__name__)
 
 BUDGET_S = 0.1
-"""Seconds that one pass may spend on matching before the next group gets its turn."""
+"""Seconds that one pass may spend on matching before other groups get their turn."""
 
 
 def match_patterns(memory: GroupMemory, observation: Observation, clock: Clock) -> bool:
-    """Returns whether every pattern of the group is matched. If not, call it again after other groups have had their
+    """Matches the group's patterns. Returns whether all are matched. If not, call it again after the other groups'
     turn.
 
-    ``plan`` asks each pattern about each topic, and every answer is cached (``model.pattern``). The first, slow
+    ``plan`` matches each pattern against each topic, and every result is cached (``model.pattern``). The first, slow
     matching happens here, within a budget, before the group is planned.
     """
     subscriptions = {

@@ -1,4 +1,4 @@
-"""The rebalance request queue: the groups that need a pass, each at most once, first come, first served."""
+"""The rebalance request queue contains the groups that need a pass, each at most once, in the order of their events."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class RebalanceRequestQueue:
     The handler takes a group, **clears the bit, then reads**. An event during the pass enqueues the group again, so no
     event is lost. A busy group goes to the end of the queue, so none starves.
 
-    A *calm* group is due because time has passed, or because an election found it at rest. Groups with an event go
-    first, except that every :data:`CALM_EVERY`-th group taken is a calm one. Thread-safe; only :meth:`take` blocks.
+    A *calm* group is due because time has passed, or because an election found it at rest. Groups with an event usually
+    go first, but every :data:`CALM_EVERY`-th group taken is a calm one. Thread-safe. Only :meth:`take` blocks.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -35,7 +35,7 @@ class RebalanceRequestQueue:
         self.last_was_calm = False
         """Whether the last group taken was calm. Only the thread that takes groups may read it."""
         self.last_requested: float | None = None
-        """When (monotonic) the event came that enqueued the last group taken. Only the thread that takes groups may
+        """The (monotonic) time of the event that enqueued the last group taken. Only the thread that takes groups may
         read it."""
         self._requested: dict[str, float] = {}
         self._timers: list[tuple[float, str]] = []
@@ -55,14 +55,14 @@ class RebalanceRequestQueue:
             self._changed.notify()
 
     def put_back(self, group: str) -> None:
-        """Enqueues a calm group again, behind the other calm ones."""
+        """Enqueues a calm group again, behind the other calm groups."""
         with self._changed:
             if not self._closed and group not in self.groups_being_rebalanced:
                 self.groups_being_rebalanced.add(group)
                 self._calm[group] = None
 
     def calm(self, groups: Set[str]) -> None:
-        """Makes these groups calm: the ones already enqueued go behind all others."""
+        """Makes enqueued groups calm, so that they go behind all other groups."""
         with self._changed:
             enqueued, self._rebalance_request_queue = self._rebalance_request_queue, deque()
             for group in enqueued:
@@ -72,8 +72,8 @@ class RebalanceRequestQueue:
                     self._rebalance_request_queue.append(group)
 
     def request_at(self, group: str, due: float, *, event: bool = False) -> None:
-        """Requests the group at ``clock.monotonic() == due``, unless an earlier moment is set. ``event`` means that an
-        event is the reason, so that the group will not be calm."""
+        """Requests the group at ``clock.monotonic() == due``. Does nothing if an earlier time is set. If an event is
+        the reason (``event``), the group will not be calm."""
         with self._changed:
             if event and not self._closed:
                 self._happened.add(group)
@@ -84,7 +84,7 @@ class RebalanceRequestQueue:
             self._changed.notify()
 
     def take_now(self) -> str | None:
-        """The next group, with its bit cleared; ``None`` if none is due. Never blocks."""
+        """Takes the next group and clears its bit. Returns ``None`` if no group is due. Never blocks."""
         with self._changed:
             return self._next()
 
@@ -101,17 +101,17 @@ class RebalanceRequestQueue:
                 self._changed.wait(max(0.0, until - now))
 
     def next_due(self) -> float | None:
-        """When (monotonic) the next group is due; ``None`` if none is due before an event."""
+        """Returns when (monotonic) the next group is due, or ``None`` if no group is due before an event."""
         with self._changed:
             if self._rebalance_request_queue or self._calm:
                 return self._clock.monotonic()
             return self._timers[0][0] if self._timers else None
 
     def __len__(self) -> int:
-        return len(self._rebalance_request_queue) + len(self._calm)  # reads two lengths, which needs no lock
+        return len(self._rebalance_request_queue) + len(self._calm)  # reading two lengths needs no lock
 
     def close(self) -> None:
-        """Wakes the waiting thread; after that, nothing is taken or enqueued."""
+        """Wakes the waiting thread. Afterwards, no group is taken or enqueued."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -123,7 +123,7 @@ class RebalanceRequestQueue:
         while self._timers and self._timers[0][0] <= now:
             due, group = heapq.heappop(self._timers)
             if self._due.get(group) != due:
-                continue  # an earlier moment was set after this one
+                continue  # an earlier time was set after this one
             del self._due[group]
             if group in self._happened:
                 self._happened.discard(group)

@@ -11,14 +11,14 @@ from kafka_coord.model import Cause, Decision, Durations
 @dataclass(slots=True)
 class Rebalances:
     """The counts since the election. ``settled`` are the durations from a decision until every partition had its new
-    owner; decisions that need no command are left out."""
+    owner. Decisions that need no command are left out."""
 
     decided: Counter[Cause] = field(default_factory=Counter)
     moved_partitions: int = 0
     settled: Durations = field(default_factory=Durations)
 
     def count(self, decision: Decision, *, is_new: bool) -> None:
-        """Counts a written decision by its most important cause, and its duration once it has settled."""
+        """Counts a written decision by its most important cause, or adds its duration once it has settled."""
         if is_new:
             self.decided[decision.causes[0]] += 1
             self.moved_partitions += decision.moved

@@ -1,4 +1,4 @@
-"""Maps topics to the groups that subscribe to them: fields of the original design, rebuilt at every election."""
+"""Maps topics to the groups that subscribe to them. Every election rebuilds these fields of the original design."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class GroupRegistry:
         self._patterns: dict[str, tuple[Subscription, ...]] = {}
 
     def update(self, group: str, members: Iterable[Member]) -> bool:
-        """Replaces the group's subscriptions with those of its members; returns whether they changed."""
+        """Replaces the group's subscriptions with those of its members. Returns whether they changed."""
         return self.put(group, {id(m.subscription): m.subscription for m in members}.values())
 
     def put(self, group: str, subscriptions: Collection[Subscription]) -> bool:
@@ -46,8 +46,9 @@ class GroupRegistry:
             self._wildcards_of(group, ())
 
     def groups_for_topic(self, topic: str) -> frozenset[str]:
-        """The groups that subscribe to this topic, by name or by pattern. Includes groups whose patterns have not been
-        matched against it yet: a slow pattern must not block a listener, so the group's next pass matches it."""
+        """Returns the groups that subscribe to this topic, by name or by pattern. Includes groups with a pattern that
+        has not been matched against the topic yet. A slow pattern must not block a listener, so the group's next pass
+        matches it."""
         with self._lock:
             by_name = frozenset(self.consumer_groups_per_topic.get(topic, ()))
             patterns = [(g, self._patterns[g]) for g in self.groups_with_wildcard_topics - by_name]

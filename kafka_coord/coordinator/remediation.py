@@ -1,4 +1,4 @@
-"""The remedy for an unreadable znode, by its path."""
+"""Chooses the remedy for an unreadable znode by its path."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _BELOW_A_GROUP = {
     " delete-offsets {group} --topic {name}:{partition} --yes",
     "paused": "until it is removed the group counts as paused: kafka-coord groups resume {group}",
     "history": "the next decision replaces it: kafka-coord groups rebalance {group}",
-    "settled": "the coordinator reads the whole group instead: zkCli.sh delete /consumers/groups/{group}/settled",
+    "settled": "it is ignored until it is deleted: zkCli.sh delete /consumers/groups/{group}/settled",
     "channel": "its consumer carries out no more commands; evict it: kafka-coord groups evict {group} {name}",
 }
 _LISTED = ("ids", "owners", "channel")
 """Znodes whose children show which consumers take part and what they hold."""
 _ELSEWHERE = {
     layout.PAUSED: "until it is removed all groups count as paused: kafka-coord groups resume --all",
-    layout.BROKER_TOPICS: "Kafka wrote it: until it can be read, its partitions stay with their owners",
+    layout.BROKER_TOPICS: "Kafka wrote it; until it can be read, its partitions stay with their owners",
     layout.BROKER_IDS: "restart its broker, which writes it again (see advertised.listeners);"
     " delete it if no broker has that id",
-    layout.REQUESTS: "the request is not carried out: delete it",
+    layout.REQUESTS: "the request is not carried out; delete it",
 }
 _ANYTHING_ELSE = "repair it with zkCli.sh, or delete it"
 
@@ -38,10 +38,10 @@ def what_to_do(path: str) -> str:
     if not path.startswith(layout.group(group)):
         return _ANYTHING_ELSE
     if not is_legal(group):
-        return "no command takes that name: delete the znode with everything below it (zkCli.sh deleteall)"
+        return "no command accepts that name; delete the znode with everything below it (zkCli.sh deleteall)"
     if below in _LISTED:
         return (
-            f"nothing is decided about {group}: give the coordinator's user the right to read it: kafka-coord acl"
+            f"nothing is decided about {group}; give the coordinator's user the right to read it: kafka-coord acl"
             f" apply, or in an open cluster zkCli.sh setAcl {path} world:anyone:cdrwa, as its creator or as"
             " ZooKeeper's super user"
         )

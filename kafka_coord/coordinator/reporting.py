@@ -1,4 +1,4 @@
-"""Logs the outcome of each pass over a group, unreadable znodes, and, periodically, groups that do not settle."""
+"""Logs the outcome of each pass over a group, unreadable znodes, and groups that do not settle."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ log = logging.getLogger(__name__)
 
 MAX_SUMMARY_CHARS = 2_000
 UNSETTLED_AFTER_S = 30.0
-"""Seconds a group may take to reach its target before a warning is logged; longer than most session timeouts."""
+"""Seconds that a group may take to reach its target before a warning is logged. It is longer than most session
+timeouts."""
 SAY_AGAIN_S = 60.0
 """Seconds between repetitions of the warning."""
 
 
 @dataclass(frozen=True, slots=True)
 class StuckGroup:
-    """A group that has not reached its target within :data:`UNSETTLED_AFTER_S`, and why. ``ownerless`` is how many of
-    its partitions had no owner at the last warning; ``undecided`` tells whether it has no readable target or the last
-    pass failed."""
+    """A group that has not reached its target within :data:`UNSETTLED_AFTER_S`, and why. ``ownerless`` is the number of
+    its partitions without an owner at the last warning. ``undecided`` tells whether the group has no readable target or
+    the last pass failed."""
 
     group: str
     for_s: float
@@ -58,7 +59,7 @@ def report_pass(memory: GroupMemory, plan: Plan, observation: Observation, now: 
 
 
 def _event(plan: Plan) -> dict[str, object]:
-    """The structured fields of the log entry."""
+    """Returns the structured fields of the log entry."""
     for step in plan.steps:
         if isinstance(step, SetTarget):
             return {"event": "group_decided", "generation": step.assignment.generation, "causes": step.causes}
@@ -71,7 +72,7 @@ def report_failure(memory: GroupMemory, error: Exception, now: float) -> None:
 
 
 def stuck(memory: GroupMemory, now: float) -> StuckGroup | None:
-    """The report about the group, if it is stuck. Safe on any thread."""
+    """Returns the report about the group if it is stuck, or ``None``. Safe on any thread."""
     unsettled = memory.unsettled
     if unsettled is None or now - unsettled.since < UNSETTLED_AFTER_S:
         return None
@@ -79,7 +80,7 @@ def stuck(memory: GroupMemory, now: float) -> StuckGroup | None:
 
 
 def say_again_at(memory: GroupMemory) -> float | None:
-    """When (monotonic) the group needs a pass that repeats the warning; ``None`` if it is settled."""
+    """Returns when (monotonic) the group needs a pass that repeats the warning, or ``None`` if it is settled."""
     unsettled = memory.unsettled
     if unsettled is None:
         return None
@@ -99,7 +100,7 @@ def _report_unsettled(memory: GroupMemory, reason: str, now: float, observation:
     if observation is not None:
         unsettled.ownerless = _ownerless(observation)
     log.warning(
-        "has not settled for %.0f s, %s without an owner group=%s: %s",
+        "group has not settled for %.0f s, %s without an owner group=%s: %s",
         now - unsettled.since,
         counted(unsettled.ownerless, "partition"),
         memory.group,
@@ -109,7 +110,7 @@ def _report_unsettled(memory: GroupMemory, reason: str, now: float, observation:
 
 
 def _ownerless(observation: Observation) -> int:
-    """How many partitions of the target have no owner."""
+    """Returns the number of partitions of the target without an owner."""
     if observation.assignment is None:
         return 0
     wanted = PartitionSet.union(observation.assignment.members.values())

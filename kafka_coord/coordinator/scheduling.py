@@ -21,15 +21,15 @@ log = logging.getLogger(__name__)
 _FAILED = {"event": "group_failed"}
 
 GATHER_S = 0.01
-"""Seconds the handler waits after the first of several acknowledgements, to handle the others in the same pass. It
-handles the last acknowledgement immediately."""
+"""Seconds that the handler waits after the first of several acknowledgements, to handle more of them in the same pass.
+It handles the last acknowledgement immediately."""
 LOOK_AGAIN_S = 0.5
-"""Seconds until the next pass over a group with new commands if no event comes first."""
+"""Seconds until the next pass over a group with new commands if no event occurs first."""
 BLOCKED_LOOK_PART = 0.05
 """The fraction of the look interval until the next pass over a group with an unreadable offset. Nothing watches
 offsets, so this bounds the wait after a repair."""
 SEVERAL_AT_ONCE = 3
-"""How many times in a row a pass is repeated immediately because the group changed between read and write."""
+"""The number of times in a row that a pass is repeated immediately because the group changed between read and write."""
 
 
 class Scheduler:
@@ -41,7 +41,8 @@ class Scheduler:
         self._options = options
 
     def written(self, plan: PreparedPlan, written: Written, rest_due: float | None) -> None:
-        """Schedules the group's next pass. ``rest_due`` is when to check again whether the group is at rest."""
+        """Schedules the group's next pass. ``rest_due`` is when (monotonic) to check again whether the group is at
+        rest."""
         memory, now = plan.memory, self._store.clock.monotonic()
         self._watch_for_acknowledgements(memory, plan.snapshot.observation, written)
         if rest_due is not None:
@@ -60,7 +61,7 @@ class Scheduler:
         self.periodic(memory, BLOCKED_LOOK_PART if plan.plan.blocked else 1.0)
 
     def periodic(self, memory: GroupMemory, part: float = 1.0) -> None:
-        """Schedules a pass after ``part`` of the look interval, in case no event comes first."""
+        """Schedules a pass after ``part`` of the look interval, in case no event occurs first."""
         interval_s = self._options.look_interval_ms * spread(memory.group) / 1000
         self._queue.request_at(memory.group, self._store.clock.monotonic() + part * interval_s)
 
@@ -68,7 +69,7 @@ class Scheduler:
         """Schedules the pass that retries. Anything already written is consistent."""
         memory.failures += 1
         if isinstance(error, MultiFailed):
-            log.debug("retrying group=%s: the group changed between read and write (%s)", memory.group, error)
+            log.debug("retrying group=%s, because it changed between read and write (%s)", memory.group, error)
             if memory.failures <= SEVERAL_AT_ONCE:
                 self._queue.request(memory.group)
                 return
@@ -77,7 +78,7 @@ class Scheduler:
         )
         if isinstance(error, StoreUnavailable):
             log.info(
-                "retrying in %d ms group=%s: ZooKeeper did not answer (%s)",
+                "retrying in %d ms group=%s, because ZooKeeper did not answer (%s)",
                 *(backoff_ms, memory.group, error),
                 extra=_FAILED,
             )

@@ -1,4 +1,4 @@
-"""The service that runs beside each broker: it stands for election, and coordinates while it is elected."""
+"""The service that runs beside each broker. It stands for election, and coordinates while it is elected."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ HANDLER_WAIT_S = 0.5
 class CoordinatorService:
     """Stands for election and coordinates while elected.
 
-    It has two threads: its own (session, election, listeners) and, while elected, the handler's. The code of both
-    advances in steps and talks only to a :class:`Store`, so a simulation drives it without threads.
+    It has its own thread (session, election, listeners) and, while elected, the handler's thread. The code of both
+    threads advances in steps and uses only a :class:`Store`, so a simulation can run it without threads.
     """
 
     def __init__(
@@ -92,8 +92,8 @@ class CoordinatorService:
         return ended
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Resigns immediately, so another instance is elected without waiting for a session to expire. The store stays
-        open: its owner closes it. Safe to call twice."""
+        """Resigns immediately, so another instance is elected without waiting for a session to expire. Does not close
+        the store, which belongs to the caller. Safe to call twice."""
         self._stopping.set()
         self.awake.set()
         if self._thread is not None:
@@ -112,37 +112,37 @@ class CoordinatorService:
 
     @property
     def elected(self) -> bool:
-        """Whether this instance is certainly elected now, ready to decide or not."""
+        """Whether this instance is certainly elected now, even if it is not ready to decide."""
         return self._election.still_leads()
 
     @property
     def obstacle(self) -> str:
-        """Why no instance can be elected or this one cannot coordinate, with a remedy if there is one; empty if there
-        is no obstacle. Safe on any thread."""
+        """The reason why no instance can be elected or this one cannot coordinate, with any known remedy. Empty if
+        there is no obstacle. Safe on any thread."""
         return self._election.obstacle() or self._trouble
 
     def handler_age_s(self) -> float | None:
-        """Seconds since the handler completed a step; ``None`` while this instance has no handler. An idle handler
-        completes one every :data:`HANDLER_WAIT_S`. Safe on any thread."""
+        """Returns the seconds since the handler's last step, or ``None`` while this instance has no handler. An idle
+        handler completes a step every :data:`HANDLER_WAIT_S`. Safe on any thread."""
         coordinator = self.coordinator
         return coordinator.handler.age_s() if coordinator is not None else None
 
     def step(self) -> None:
         """Handles session changes, registers, stands for election, runs listeners, and answers requests that concern no
-        group. Raises :class:`StoreError` if ZooKeeper did not answer; call it again."""
+        managed group. Raises :class:`StoreError` if ZooKeeper did not answer. Then call it again."""
         if self._sessions.expired:
             self._sessions.expired = False
             self._step_down("its ZooKeeper session ended")
         elif self.coordinator is not None and self.coordinator.handler.deposed:
             self._step_down(f"{layout.COORDINATOR_EPOCH} was changed or deleted (by an election or by hand)")
         if self._store.session.state is not SessionState.CONNECTED:
-            self._say(f"waiting for ZooKeeper. I am {self._broker_id}, not connected: I decide nothing")
+            self._say(f"waiting for ZooKeeper. I am {self._broker_id}, not connected, so I decide nothing")
             return
         self._register()
         self._election.step()
         if self.coordinator is not None and not self._election.still_leads():
             if self._election.is_mine():
-                self._say(f"waiting. I am {self._broker_id}, elected, but cannot confirm my session: I decide nothing")
+                self._say(f"waiting. I am {self._broker_id}, elected, but not sure of my session, so I decide nothing")
             else:
                 self._step_down(self._election.why_lost())
         elif self.coordinator is not None:
@@ -153,7 +153,8 @@ class CoordinatorService:
             self._stand()
 
     def turn(self) -> float:
-        """Runs :meth:`step` and handles its errors. Returns how many seconds to wait unless ``awake`` is set first."""
+        """Runs :meth:`step` and handles its errors. Returns how many seconds to wait for ``awake`` before the next
+        turn."""
         self.awake.clear()
         try:
             self.step()
@@ -165,7 +166,7 @@ class CoordinatorService:
         except NodeExists as error:
             self._say(f"waiting. I am {self._broker_id}: {error}")
         except StoreError as error:
-            self._complain(f"cannot go on. I am {self._broker_id}: {error}")
+            self._complain(f"cannot coordinate. I am {self._broker_id}: {error}")
         except KafkaCoordError:
             raise
         except Exception as error:  # noqa: BLE001  if this ended the instance, the next one would meet the same bug
@@ -235,7 +236,7 @@ class CoordinatorService:
         self._election.forget()
 
     def _answer_requests(self) -> None:
-        """Answers requests that concern no group: to resign, or to record an action."""
+        """Answers requests to resign, or to record an action that concerns no managed group."""
         coordinator = self.coordinator
         if coordinator is None:
             return
@@ -262,12 +263,12 @@ class CoordinatorService:
                 return
 
     def _cannot_follow(self, successor: int) -> str:
-        """Why the instance of broker ``successor`` cannot be the successor; empty if it can."""
+        """Returns the reason why the instance of broker ``successor`` cannot follow, or an empty string."""
         if successor == self._broker_id:
-            return f"broker {successor} coordinates already"
+            return f"the instance of broker {successor} is already the coordinator"
         if self._store.exists(layout.instance(successor)) is None:
             running = ", ".join(self._store.children(layout.COORDINATORS))
-            return f"no instance runs beside broker {successor}; instances run beside broker {running}"
+            return f"no instance runs beside broker {successor}; running instances: {running}"
         return ""
 
     def _resign(self, why: str) -> None:
@@ -300,7 +301,7 @@ class CoordinatorService:
             )
 
     def _complain(self, trouble: str, defect: Exception | None = None) -> None:
-        """Logs a problem when it is new, and every :data:`COMPLAIN_AGAIN_S` while it lasts."""
+        """Logs a new problem, and repeats it every :data:`COMPLAIN_AGAIN_S` while it lasts."""
         now = self._store.clock.monotonic()
         if trouble != self._trouble or now >= self._complain_again_at:
             log.error("%s", trouble, exc_info=defect, extra={"event": "cannot_coordinate"})
@@ -333,7 +334,7 @@ class CoordinatorService:
             self._resign("the service stops")
             self._election.unregister_instance()
         except StoreError as error:
-            log.warning("could not resign: the leadership ends with the session: %s", error)
+            log.warning("could not resign, so the leadership will end with the session: %s", error)
         finally:
             self._election.close()
             self._finished.set()
@@ -352,7 +353,7 @@ class CoordinatorService:
                 if not handler.step(HANDLER_WAIT_S) and not self._election.still_leads():
                     self._stopping.wait(0.02)
         except Exception as error:
-            log.exception("rebalance request handler ended broker_id=%d: resigning", self._broker_id)
+            log.exception("rebalance request handler failed broker_id=%d; resigning", self._broker_id)
             self._failure = KafkaCoordError(f"the rebalance request handler ended: {error!r} (a bug; see the log)")
             self._stopping.set()
         self.awake.set()

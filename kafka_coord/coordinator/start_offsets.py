@@ -16,12 +16,12 @@ from kafka_coord.zk.store import Create, Delete, GetChildren, GetData, Node, Op,
 
 @dataclass(frozen=True, slots=True)
 class StartOffsets:
-    """The start offset of each partition, and the writes that a start must include.
+    """The start offset of each partition, and the writes that must accompany a start.
 
-    ``parent`` creates the parent of all topics; ``prepare`` (by topic) creates the parent of its offsets and records
-    the topic's identity. ``remove`` are the offsets of an earlier topic of the same name, which are removed first.
-    ``unreadable`` are partitions that must not be started, because a guess could skip records: their offset znode is
-    unreadable, or it is unknown which topic their offsets belong to (``unclaimed``: topic → the names below it).
+    ``parent`` creates the parent of all topics. For each topic, ``remove`` removes the offsets of an earlier topic of
+    the same name, and ``prepare`` creates the parent of the offsets and records the topic's identity. ``unreadable``
+    are partitions that must not be started, because a guess could skip records. Their offset znode is unreadable, or it
+    is unknown to which topic their offsets belong. ``unclaimed`` are the offset znodes in the second case, by topic.
     """
 
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -36,7 +36,7 @@ def unclaimed(written: str, identity: str) -> str:
     """Explains why no partition starts from the offsets below a znode that holds ``written``, and how to fix that."""
     return (
         f"{written[:40]!r} is not a topic identity, so it is unknown which topic the offsets below it belong to, and"
-        f" nothing is started: set it to {identity!r} if they belong to the current topic, otherwise delete it"
+        f" nothing is started; set it to {identity!r} if they belong to the current topic, otherwise delete it"
         " with everything below it"
     )
 
@@ -80,7 +80,8 @@ def read_start_offsets(store: Store, group: str, wanted: PartitionSet, topics: M
 
 
 def read_offsets_zxid(store: Store, group: str) -> int:
-    """The zxid of the last write, creation or deletion of any of the group's offsets; 0 if there has been none."""
+    """Returns the zxid of the last write, creation or deletion of any of the group's offsets, or 0 if there has been
+    none."""
     parent = layout.offsets(group)
     nodes = read_each(store, [GetData(path) for path in (parent, *tree_below(store, parent))])
     return max((max(one.stat.mzxid, one.stat.pzxid) for one in nodes if isinstance(one, Node)), default=0)
@@ -106,7 +107,7 @@ def _of_topic(path: str, node: object, below: frozenset[str], identity: str) -> 
         return _OfTopic()
     prepare = (SetData(path, identity.encode(), node.stat.version),)
     written = node.data.decode(errors="replace")
-    if not written or same_topic(written, identity):  # empty: 0.8 or a person wrote it, for the current topic
+    if not written or same_topic(written, identity):  # if empty, 0.8 or a person wrote it for the current topic
         return _OfTopic(prepare)
     if not is_identity(written):
         return _OfTopic(prepare, unclaimed=Unreadable(path, unclaimed(written, identity)), below=below)
@@ -129,6 +130,6 @@ def _names(listing: object) -> frozenset[str]:
 
 
 def write_ops(group: str, offsets: Mapping[TopicPartition, int], existing: Iterable[TopicPartition]) -> list[Op]:
-    """The writes that set ``offsets``. The znodes of ``existing`` exist already."""
+    """Returns the writes that set ``offsets``. The znodes of the ``existing`` partitions already exist."""
     there = frozenset(existing)
     return [offset_op(group, tp, offset, exists=tp in there) for tp, offset in sorted(offsets.items())]

@@ -1,5 +1,4 @@
-"""The result of ``plan``: a summary, and steps for the executor to write in order. Each step is written completely or
-not at all."""
+"""The result of ``plan``: a summary, and steps that the executor writes in order."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ class GroupState(StrEnum):
     REBALANCING = "Rebalancing"
     """Members have yet to stop or start partitions, or to acknowledge commands."""
     PAUSED = "Paused"
-    """An operator paused the group: acknowledgements are still processed, but nothing new is decided."""
+    """An operator paused the group. The coordinator still processes acknowledgements, but decides nothing new."""
     EMPTY = "Empty"
     """No members; offsets are kept for their retention."""
     DEAD = "Dead"
@@ -40,8 +39,8 @@ AT_REST = frozenset({GroupState.STABLE, GroupState.EMPTY})
 
 @dataclass(frozen=True, slots=True)
 class SetTarget:
-    """Write a new target; ``znode_version`` is the version it replaces, ``None`` if there is none yet. ``causes`` go
-    into the group's history.
+    """Write a new target. ``znode_version`` is the version that it replaces, or ``None`` if there is no target yet.
+    ``causes`` go into the group's history.
 
     The executor stamps ``assignment.timestamp_ms``.
     """
@@ -55,9 +54,9 @@ class SetTarget:
 class WriteLedgerAndCommands:
     """Write one consumer's ledger together with the commands that cause the change, in one multi.
 
-    ``znode_version`` is the version it replaces; ``None`` creates the ledger. ``drop_commands`` names the command
-    znodes of a dead incarnation, which are deleted with it. Start points carry ``NO_OFFSET``: the executor fills in the
-    committed offsets. ``evict`` deletes the consumer's registration in the same multi.
+    ``znode_version`` is the version that it replaces. ``None`` creates the ledger. ``drop_commands`` names the command
+    znodes of a dead incarnation, which are deleted first. Start points carry ``NO_OFFSET``, and the executor fills in
+    the committed offsets. ``evict`` deletes the consumer's registration in the same multi.
     """
 
     ledger: Ledger
@@ -69,9 +68,8 @@ class WriteLedgerAndCommands:
 
 @dataclass(frozen=True, slots=True)
 class ForgetConsumer:
-    """Remove the remains of a consumer that is gone: its ledger (unless ``ledger_version`` is ``None``) and its
-    outstanding commands. ``channel`` also removes the channel znode, which happens only once the consumer is *retired*
-    (ADR 3)."""
+    """Remove the ledger and the outstanding commands of a consumer that is gone. ``ledger_version`` is ``None`` if it
+    has no ledger. ``channel`` also removes the channel znode, but only once the consumer is *retired* (ADR 3)."""
 
     consumer: str
     ledger_version: int | None
@@ -103,15 +101,14 @@ class DeleteOffsets:
 
 @dataclass(frozen=True, slots=True)
 class RemoveGroup:
-    """Remove the group with everything in it, once the retention of its offsets has passed, or at an operator's
-    request."""
+    """Remove the group with everything in it, because its offsets have expired or an operator asked for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerRequest:
     """Write the answer into an operator's request: "done" or "refused", and a message.
 
-    If a step carries out the request, it is the one before this, and both are written together.
+    If a step carries out the request, this step directly follows it, and both are written together.
     """
 
     request: Request
@@ -133,11 +130,11 @@ Step = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one pass decided about one group.
+    """The decision of one pass about one group.
 
-    The executor writes ``steps`` in order and stops at the first that fails. Whatever was written is consistent by
-    itself, and the next pass continues from there. ``summary`` is the decision and its reason, for the log. ``blocked``
-    are partitions that would be started if their committed offsets could be read.
+    The executor writes ``steps`` in order and stops at the first that fails. The steps already written are consistent,
+    and the next pass continues from there. ``summary`` is the decision and its reason, for the log. ``blocked`` are
+    partitions that would be started if their committed offsets could be read.
     """
 
     group: str
@@ -148,7 +145,7 @@ class Plan:
 
     @property
     def started(self) -> PartitionSet:
-        """Every partition that a command of this plan starts."""
+        """All partitions that the commands of this plan start."""
         return PartitionSet.union(
             command.partitions
             for step in self.steps
@@ -158,7 +155,7 @@ class Plan:
         )
 
     def quiet(self, observation: Observation) -> bool:
-        """Whether the group needs no work and waits for nothing until an event comes."""
+        """Whether the group needs no work and waits for nothing until an event occurs."""
         return (
             self.state in AT_REST
             and not self.steps

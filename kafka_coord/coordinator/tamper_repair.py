@@ -1,4 +1,4 @@
-"""Repairs znodes that somebody deleted by hand below a running group, before anything is decided."""
+"""Before a decision, repairs znodes that somebody deleted by hand below a running group."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ log = logging.getLogger(__name__)
 
 
 def repairs(memory: GroupMemory, snapshot: Snapshot) -> list[list[Op]]:
-    """Returns the writes that must precede a decision; usually none.
+    """Returns the writes that must precede a decision. Usually, there are none.
 
     Restores the deleted ledger of a live incarnation, because its partitions would otherwise look free while the
-    consumer still reads them. Deletes the registration of a live member that has a ledger but no channel, so that it
-    registers again: it cannot acknowledge commands, and unacknowledged ones would look acknowledged.
+    consumer still reads them. If a live member has a ledger but no channel, deletes its registration, so that it
+    registers again. Such a member cannot acknowledge commands, and its unacknowledged commands would look acknowledged.
     """
     seen = snapshot.observation
     group = seen.group
@@ -32,7 +32,7 @@ def repairs(memory: GroupMemory, snapshot: Snapshot) -> list[list[Op]]:
             continue
         if consumer not in seen.ledgers and path not in unreadable:
             log.warning(
-                "restored a deleted ledger, because its consumer is alive path=%s holds=%s: to take its "
+                "restored a deleted ledger, because its consumer is alive path=%s holds=%s; to take its "
                 "partitions away, evict it (kafka-coord groups evict %s %s)",
                 path,
                 str(ledger.held)[:200],
@@ -59,7 +59,7 @@ def repairs(memory: GroupMemory, snapshot: Snapshot) -> list[list[Op]]:
 
 
 def remember_ledgers(memory: GroupMemory, observation: Observation, written: Plan | None) -> None:
-    """Remembers the ledgers as observed, with the changes of the plan if it was written."""
+    """Remembers the observed ledgers, with the changes of the written plan."""
     ledgers = dict(observation.ledgers)
     for step in written.steps if written is not None else ():
         if isinstance(step, WriteLedgerAndCommands):

@@ -1,7 +1,7 @@
-"""Remembers when each thing in a group was first seen, to measure grace periods and timeouts.
+"""Remembers when each condition in a group was first seen, to measure grace periods and timeouts.
 
-Nothing here matters for safety. A new coordinator restarts all timers, so an election may at worst double a grace
-period or a timeout.
+Safety does not depend on this. A new coordinator restarts all timers, so an election can at most double a grace period
+or a timeout.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class FirstSeen(Generic[Key]):
-    """Remembers when each thing was first seen, until a pass no longer sees it."""
+    """Remembers when each key was first seen, until a pass no longer sees it."""
 
     __slots__ = ("_first_seen",)
 
@@ -21,20 +21,20 @@ class FirstSeen(Generic[Key]):
         self._first_seen: dict[Key, float] = {}
 
     def update(self, present: Iterable[Key], now: float) -> None:
-        """Starts a timer at ``now`` (monotonic seconds) for each new thing, and drops the timers of absent things."""
+        """Starts a timer at ``now`` (monotonic seconds) for each new key, and drops the timers of absent keys."""
         self._first_seen = {key: self._first_seen.get(key, now) for key in present}
 
     def since(self, key: Key) -> float:
-        """When ``key`` was first seen. Raises ``KeyError`` if it is not present."""
+        """Returns when ``key`` was first seen. Raises ``KeyError`` if it is not present."""
         return self._first_seen[key]
 
     def before(self, moment: float) -> list[Key]:
-        """The keys first seen at ``moment`` or earlier."""
+        """Returns the keys first seen at ``moment`` or earlier."""
         return [key for key, since in self._first_seen.items() if since <= moment]
 
 
 class GroupTimers:
-    """Timers of one group. ``next_due`` is the earliest moment at which one of them ends."""
+    """The timers of one group. ``next_due`` is when the first of them ends."""
 
     __slots__ = ("commands", "gone", "next_due", "retiring")
 
@@ -51,7 +51,7 @@ class GroupTimers:
         self.next_due = None
 
     def passed(self, since: float, duration_ms: float, now: float) -> bool:
-        """Whether ``duration_ms`` have passed since the moment ``since``; if not, updates :attr:`next_due`."""
+        """Whether ``duration_ms`` have passed since ``since``. If not, updates :attr:`next_due`."""
         due = since + duration_ms / 1000
         if now >= due:
             return True

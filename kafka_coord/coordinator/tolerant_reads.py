@@ -10,16 +10,16 @@ from kafka_coord.errors import NoAuth
 from kafka_coord.model import Unreadable
 from kafka_coord.zk.store import GetChildren, Read, ReadResult, Store
 
-FORBIDDEN = "its ACL forbids reading it: grant the reader's ZooKeeper user READ, or delete it"
+FORBIDDEN = "its ACL forbids reading it; grant the reader's ZooKeeper user READ, or delete it"
 
 MOST_REPORTED = 10
-"""How many lines about unreadable znodes one pass may log; there may be thousands."""
+"""The maximum number of lines that one pass logs about unreadable znodes. There may be thousands of such znodes."""
 
 log = logging.getLogger(__name__)
 
 
 def read_each(store: Store, reads: Sequence[Read]) -> tuple[ReadResult | Unreadable, ...]:
-    """Like :meth:`Store.read_many`, but returns :class:`Unreadable` for a znode whose ACL forbids reading, which may
+    """Like :meth:`Store.read_many`, but returns :class:`Unreadable` for a znode whose ACL forbids reading. That may
     take more requests."""
     if not reads:
         return ()
@@ -33,7 +33,7 @@ def read_each(store: Store, reads: Sequence[Read]) -> tuple[ReadResult | Unreada
 
 
 def tree_below(store: Store, path: str) -> list[str]:
-    """Every znode below ``path``, parents before their children."""
+    """Returns every znode below ``path``, parents before their children."""
     level, tree = [path], list[str]()
     while level:
         listings = store.read_many([GetChildren(parent) for parent in level])

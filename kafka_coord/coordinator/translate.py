@@ -38,13 +38,13 @@ from kafka_coord.zk.store import Create, Delete, GetData, Op, SetData, Store
 
 MAX_UNIT_BYTES = 500_000
 MAX_UNIT_OPS = 1_000
-"""The limit for a unit that need not be atomic: larger units are split."""
+"""The limit for a unit that need not be atomic. Larger units are split."""
 
 
 class Translation:
-    """Turns one plan into units of operations, and reads what the operations need besides the start offsets.
+    """Turns one plan into units of operations, and reads the values that they need besides the start offsets.
 
-    Translates every step completely or fails: nothing may be left out of a plan.
+    Translates every step completely or fails, because nothing may be left out of a plan.
     """
 
     def __init__(self, store: Store, decided: Decided, missing: Collection[str]) -> None:
@@ -59,12 +59,12 @@ class Translation:
         self._offsets_parent = list(self._start.parent)
 
     def units(self) -> list[list[Op]]:
-        """The units, in the order in which they must be written.
+        """Returns the units in the order in which they must be written.
 
         The first unit checks that the plan's requests have not been answered since they were read, because the reply to
-        an earlier answer may have been lost. The last unit of the work includes the answer. If that unit has no room
-        for it, or if the work takes several units and not all are written, the request stays unanswered, and the next
-        pass carries it out from the beginning.
+        an earlier write of the answer may have been lost. The last unit of the work includes the answer if it has room.
+        If only some units are written, the request stays unanswered, and the next pass carries it out from the
+        beginning.
         """
         asked = [step.request for step in self._plan.steps if isinstance(step, AnswerRequest)]
         units: list[list[Op]] = [[unanswered_op(request) for request in asked]] if asked else []
@@ -99,8 +99,8 @@ class Translation:
                 return in_parts(self._removal())
 
     def _ledger(self, step: WriteLedgerAndCommands) -> list[list[Op]]:
-        """Puts the ledger and its commands into one unit. The operations before that may be split: no consumer carries
-        out the commands of a dead incarnation, and no consumer uses the offsets of a deleted topic."""
+        """Puts the ledger and its commands into one unit. The operations before that unit may be split, because no
+        consumer carries out the commands of a dead incarnation or uses the offsets of a deleted topic."""
         group, consumer = self._group, step.ledger.consumer
         ledger, commands, parents = step.ledger, list[Command](), list[Op]()
         before: list[Op] = [Delete(layout.command(group, consumer, name)) for name in step.drop_commands]
@@ -145,7 +145,7 @@ class Translation:
             op
             for topic in wanted.topics
             if start.unclaimed.get(topic, frozenset())
-            <= named[topic]  # otherwise it would claim offsets that it does not set
+            <= named[topic]  # otherwise the write would claim offsets that it does not set
             for op in (*start.remove.get(topic, ()), *start.prepare.get(topic, ()))
         ]
         there = [tp for tp, offset in start.offsets.items() if offset != NO_OFFSET]
@@ -157,8 +157,8 @@ class Translation:
         return [tp for tp, node in zip(partitions, found, strict=True) if node is not None]
 
     def _removal(self) -> list[Op]:
-        """Deletes the group's tree, leaves first. ``ids`` goes first: if a consumer has registered since the snapshot,
-        deleting ``ids`` fails, and nothing is removed."""
+        """Deletes the group's tree: first ``ids``, then the rest, leaves first. If a consumer has registered since the
+        snapshot, deleting ``ids`` fails, so nothing is removed."""
         group = layout.group(self._group)
         tree = [group, *tree_below(self._store, group)]
         ids = layout.ids(self._group)
@@ -167,8 +167,8 @@ class Translation:
 
 
 def in_parts(ops: Sequence[Op], acl: int = 64) -> list[list[Op]]:
-    """Splits ``ops``, in order, into units that each fit into a request. Only for operations that need not take effect
-    together. ``acl`` is the size in bytes of the ACL of a create."""
+    """Splits ``ops``, in order, into units that each fit into a request. Use it only for operations that need not take
+    effect together. ``acl`` is the size in bytes of the ACL of a create."""
     parts: list[list[Op]] = []
     size = 0
     for op in ops:

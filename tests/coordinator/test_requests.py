@@ -90,7 +90,7 @@ def test_a_group_is_deleted_only_if_its_offsets_have_not_changed_since(settled: 
     written = Request(RequestType.RESET_OFFSETS, group="delays", offsets={TopicPartition("flights", 0): 9})
     assert settled.ask(written).result == "done"
     answer = settled.ask(Request(RequestType.DELETE_GROUP, group="delays", unchanged_since=before))
-    assert (answer.result, answer.message) == ("refused", "its offsets have changed since")
+    assert (answer.result, answer.message) == ("refused", "the group's offsets have changed since the request")
     now = settled.store.get(layout.offset("delays", "flights", 0)).stat.mzxid
     removed = Request(RequestType.DELETE_OFFSETS, group="delays", partitions=PartitionSet({"flights": [0]}))
     assert settled.ask(removed).result == "done"

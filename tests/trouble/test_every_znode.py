@@ -135,7 +135,7 @@ class Cluster:
     def asks(self) -> None:
         """There is an answered request: the coordinator does not write it again."""
         self.world.store.create(REQUEST, fields.dump(Request(RequestType.LOOK, group=GROUP).to_json()))
-        eventually(lambda: b"looked at" in self.world.store.get(REQUEST).data)
+        eventually(lambda: b"the group was checked" in self.world.store.get(REQUEST).data)
 
     def pauses(self, *group: str) -> None:
         ran = run("groups", "pause", *group, zookeeper=self.world.hosts)

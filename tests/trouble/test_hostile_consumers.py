@@ -156,7 +156,7 @@ def test_a_history_of_the_cluster_that_may_not_be_read_hinders_nobody(world: Wor
     world.store.ensure_path(layout.CONSUMERS)
     foreign.create(layout.HISTORY, b"")
     instance = world.instance(1).start_elected()
-    said("the history of the cluster is not kept", layout.HISTORY)
+    said("not recording the cluster's history", layout.HISTORY)
     world.consumer("c1").join()
     world.settles("c1", partitions=4)
     assert world.ask(Request(RequestType.RESIGN)).result == "done"
@@ -172,7 +172,7 @@ def test_a_successors_name_that_may_not_be_read_hinders_no_election(world: World
     eventually(lambda: other.service.leads)
     said("no successor can be named", layout.SUCCESSOR)
     submit(world.store, Request(RequestType.RESIGN, successor=1))
-    said("cannot go on. I am 2", layout.SUCCESSOR)
+    said("cannot coordinate. I am 2", layout.SUCCESSOR)
     assert other.service.leads
 
 

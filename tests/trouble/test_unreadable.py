@@ -234,7 +234,7 @@ def test_a_command_nobody_can_read_is_named_and_counted_until_its_consumer_is_ev
     assert said("left alone unreadable", command).endswith("evict it: kafka-coord groups evict delays c1")
     assert handler.unreadable == 1
     summary = handler.outcomes["delays"].summary
-    assert f"c1 cannot read its command {name}, so it carries out no more commands: evict it" in summary
+    assert f"c1 cannot read its command {name}, so it carries out no more commands; evict it" in summary
     assert "waiting for c1" not in summary
     assert world.ask(Request(RequestType.EVICT, group="delays", consumer="c1")).result == "done"
     eventually(lambda: handler.unreadable == 0)
@@ -247,5 +247,5 @@ def test_a_ledger_nobody_can_read_of_a_consumer_that_is_gone_is_removed_and_evic
     world.settles("c1", partitions=4)
     put(world, layout.ledger("delays", "c9"), b"\x00 oops")
     answer = world.ask(Request(RequestType.EVICT, group="delays", consumer="c9"))
-    assert (answer.result, answer.message) == ("done", "c9 was already gone; its remains are removed")
+    assert (answer.result, answer.message) == ("done", "c9 was already gone; its remains were removed")
     eventually(lambda: world.node(layout.ledger("delays", "c9")) is None)

@@ -24,16 +24,16 @@ class AssignmentInputs:
     current: Mapping[str, PartitionSet] = field(default_factory=dict)
 
     def streams_of(self, consumer: str, topic: str) -> int:
-        """How many streams a consumer runs for a topic that it subscribes to. Does not check that a pattern matches the
+        """Returns how many streams a consumer runs for a subscribed topic. Does not check that a pattern matches the
         topic."""
         subscription = self.members[consumer].subscription
         return subscription.streams if subscription.is_wildcard else subscription.topics.get(topic, 1)
 
     def by_subscription(self) -> list[tuple[tuple[str, ...], list[str]]]:
-        """Each distinct subscription as (topics, consumers), with the consumers sorted.
+        """Returns each distinct subscription as (topics, consumers), with the consumers sorted.
 
-        A large group has few distinct subscriptions. They are compared by identity first, because hashing thousands of
-        topics for each of thousands of members would take too long.
+        A large group has few distinct subscriptions. This method compares them by identity first, because hashing
+        thousands of topics for each of thousands of members would take too long.
         """
         known: dict[int, list[str]] = {}
         found: dict[tuple[str, ...], list[str]] = {}
@@ -65,8 +65,8 @@ class Assignor(Protocol):
     """Computes targets. An assignor is named after its entry point in ``kafka_coord.assignors``; its constructor takes
     no arguments.
 
-    An assignor that fills ``Target.streams`` has an attribute ``decides_streams = True``. For the others, the
-    coordinator spreads each consumer's partitions of a topic over its streams when it starts them.
+    An assignor that fills ``Target.streams`` has an attribute ``decides_streams = True``. For other assignors, the
+    coordinator spreads the partitions that a consumer has of a topic over the consumer's streams at the start.
     """
 
     def assign(self, inputs: AssignmentInputs) -> Target:

@@ -13,7 +13,7 @@ Numbers = dict[str, set[int]]
 """topic → partition numbers."""
 
 Taken = dict[str, tuple[frozenset[int], set[int]]]
-"""topic → (partitions it has, partitions that a member keeps)."""
+"""topic → (existing partitions, partitions that a member keeps)."""
 
 
 class Share:
@@ -64,7 +64,7 @@ class Share:
         return self._kept if self._kept is not None else PartitionSet(self.numbers)
 
     def _own(self, topic: str) -> set[int]:
-        """The partition numbers of a topic, as a set that only this share uses and may change."""
+        """Returns the partition numbers of a topic as a set that only this share uses and may change."""
         self._kept = None
         mine = self.numbers.get(topic)
         if not isinstance(mine, set):
@@ -72,9 +72,10 @@ class Share:
         return mine
 
     def surrender(self, excess: int, inputs: AssignmentInputs) -> Iterator[tuple[str, int]]:
-        """Gives up ``excess`` partitions: first the ones with no replica in its rack, then from its largest topic.
+        """Gives up ``excess`` partitions, first those without a replica in the member's rack, then those of its largest
+        topic.
 
-        Giving from the largest topic keeps each topic spread. Giving the highest numbers leaves one run.
+        Taking from the largest topic keeps each topic spread out. Taking the highest numbers leaves one run.
         """
         for topic, number in self._far_away(inputs)[:excess]:
             excess -= 1
@@ -109,7 +110,7 @@ class Share:
 
 
 def kept_shares(inputs: AssignmentInputs) -> tuple[dict[str, Share], Numbers]:
-    """The partitions that each member may keep, and the partitions that nobody keeps."""
+    """Returns the partitions that each member may keep, and the partitions that nobody keeps."""
     shares: dict[str, Share] = {}
     topics: Taken = {name: (topic.partitions, set()) for name, topic in inputs.topics.items()}
     wanted: set[str] = set()

@@ -1,4 +1,4 @@
-"""Balances load among differing subscriptions: moves single partitions from the most to the least loaded members."""
+"""Balances load among differing subscriptions by moving single partitions from the most to the least loaded members."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from kafka_coord.coordinator.assignors.base import AssignmentInputs
 from kafka_coord.coordinator.assignors.kept_partitions import Numbers, Share
 
 _FEW_CLASSES = 32
-"""Up to this many distinct subscriptions, comparing the best member of each is cheaper than one heap per topic."""
+"""With at most this many distinct subscriptions, comparing the best member of each is cheaper than one heap per
+topic."""
 
 
 def balance_loads(
@@ -16,8 +17,8 @@ def balance_loads(
 ) -> None:
     """Hands out ``pool``, then moves partitions for as long as a move improves the balance of two members.
 
-    Load is partitions per weight. The result is balanced in the sense of Kafka's sticky assignor: there is no
-    partition whose owner is more loaded now than another subscriber would be with it. Each move lowers the sum of
+    Load is partitions per weight. The result is balanced in the sense of Kafka's sticky assignor: no partition could
+    move to a subscriber that would then be less loaded than the current owner is now. Each move lowers the sum of
     squares, so the loop ends. The most loaded member gives first, so hardly any partition moves twice.
     """
     takers = Takers(shares, topics, weights, inputs)
@@ -30,9 +31,9 @@ def balance_loads(
 class Takers:
     """Finds, for each topic, the subscriber that would be least loaded after taking one more partition.
 
-    Topics with the same subscribers share their heaps: one heap per distinct subscription if there are few, otherwise
-    one over all subscribers. Heaps are lazy: an entry is corrected when it reaches the top. So a member whose load fell
-    may be overlooked until the heaps are rebuilt.
+    Topics with the same subscribers share their heaps. If there are few distinct subscriptions, each has a heap.
+    Otherwise, one heap holds all subscribers. An entry is corrected only when it reaches the top, so a member whose
+    load fell may be overlooked until the heaps are rebuilt.
     """
 
     def __init__(
@@ -60,14 +61,14 @@ class Takers:
             self._heaps_of = [[_Heap(found, weights)] for found in everyone]
 
     def group(self, topic: str) -> int:
-        """A key that topics with the same subscribers share."""
+        """Returns a key that is the same for all topics with the same subscribers."""
         return self._group_of[topic]
 
     def width(self, topic: str) -> int:
         return self._width[self._group_of[topic]]
 
     def best(self, topic: str, rack: str | None = None) -> tuple[float, Share] | None:
-        """Returns (load after taking one more, member), considering only members in ``rack`` if one is given."""
+        """Returns (load after taking one more partition, member). If ``rack`` is given, considers only its members."""
         best: tuple[float, str, Share] | None = None
         for heap in self._heaps_of[self._group_of[topic]]:
             found = heap.best(rack)
@@ -77,7 +78,7 @@ class Takers:
 
 
 class _Heap:
-    """Finds the least loaded member, among all of them or in one rack."""
+    """Finds the least loaded member overall, or of one rack."""
 
     __slots__ = ("_by_rack", "_members", "_weights")
 
@@ -107,7 +108,8 @@ class _Heap:
 
 
 def _hand_out(topic: str, takers: Takers, pool: Numbers, inputs: AssignmentInputs) -> None:
-    """Gives each partition in the pool to the least loaded subscriber, preferring its rack if that costs no balance."""
+    """Gives each partition in the pool to the least loaded subscriber, and to one near a replica if the balance allows
+    it."""
     racks = inputs.topics[topic].replica_racks
     counts: dict[str, tuple[Share, int]] = {}
     plain = []
@@ -134,8 +136,7 @@ def _hand_out(topic: str, takers: Takers, pool: Numbers, inputs: AssignmentInput
 
 
 def _round(shares: list[Share], takers: Takers, weights: dict[str, int], inputs: AssignmentInputs) -> bool:
-    """Lets members give partitions away, the most loaded first, while that improves the balance. Returns whether any
-    moved."""
+    """Moves partitions away from the most loaded members while that improves the balance. Returns whether any moved."""
     by_name = {share.consumer: share for share in shares}
     donors = [(-share.count / weights[share.consumer], share.consumer) for share in shares if share.count]
     heapify(donors)
@@ -177,7 +178,7 @@ def _best_gift(giver: Share, load: float, takers: Takers) -> tuple[str, Share] |
 
 
 def _least_wanted(giver: Share, topic: str, inputs: AssignmentInputs) -> int:
-    """The partition to give up: the highest number without a replica in the giver's rack, otherwise the highest of
+    """Returns the partition to give up: the highest without a replica in the giver's rack, or else the highest of
     all."""
     racks = inputs.topics[topic].replica_racks
     numbers = giver.numbers[topic]

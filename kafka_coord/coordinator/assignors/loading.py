@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 def built_in_assignors() -> dict[str, Assignor]:
-    """The assignors that are always available."""
+    """Returns the assignors that are always available."""
     return {
         "range": RangeAssignor(),
         "roundrobin": RoundRobinAssignor(),
@@ -27,7 +27,8 @@ def built_in_assignors() -> dict[str, Assignor]:
 
 
 def load_assignors() -> dict[str, Assignor]:
-    """The assignors by name. Logs and skips any that cannot be loaded. A plug-in cannot replace a built-in assignor."""
+    """Returns the assignors by name. Logs and skips plug-ins that cannot be loaded. None can replace a built-in
+    assignor."""
     assignors = built_in_assignors()
     for entry_point in entry_points(group=ENTRY_POINTS):
         if entry_point.name in assignors:
@@ -40,7 +41,7 @@ def load_assignors() -> dict[str, Assignor]:
             _log.warning("skipped assignor name=%s from=%s: %r", entry_point.name, entry_point.value, error)
             continue
         if not isinstance(assignor, Assignor):
-            _log.warning("skipped assignor name=%s from=%s: no assign()", entry_point.name, entry_point.value)
+            _log.warning("skipped assignor name=%s from=%s: it has no assign()", entry_point.name, entry_point.value)
             continue
         assignors[entry_point.name] = assignor
     return assignors

@@ -1,4 +1,4 @@
-"""Quotas for equal subscriptions: each member keeps partitions up to its quota and gives the rest away. Near linear."""
+"""Quotas for equal subscriptions. Each member keeps partitions up to its quota and gives the rest away. Near linear."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def even_quotas(members: list[str], partitions: int) -> Quotas:
 
 
 def proportional_quotas(capacities: dict[str, int], partitions: int) -> Quotas:
-    """Quotas by capacity, largest remainder first. Only members whose remainder ties at the cut are flexible."""
+    """Returns quotas by capacity, with the largest remainder method. Only members that tie for the last extras are
+    flexible."""
     total = sum(capacities.values())
     least, remainder = {}, {}
     for consumer, capacity in capacities.items():
@@ -52,7 +53,7 @@ def proportional_quotas(capacities: dict[str, int], partitions: int) -> Quotas:
 def fill_quotas(
     shares: list[Share], topics: list[str], quotas: Quotas, pool: Numbers, inputs: AssignmentInputs
 ) -> None:
-    """Brings ``shares`` (sorted by consumer) to their quotas with as few moves as possible; empties ``pool``."""
+    """Brings ``shares`` (sorted by consumer) to their quotas with as few moves as possible. Empties ``pool``."""
     extras = _trim(shares, quotas, pool, inputs)
     room = {share.consumer: quotas.least[share.consumer] - share.count for share in shares}
     may_have_more = {
@@ -68,7 +69,7 @@ def fill_quotas(
 
 
 def _trim(shares: list[Share], quotas: Quotas, pool: Numbers, inputs: AssignmentInputs) -> int:
-    """Moves partitions in excess of a member's quota to the pool; returns how many extras are still free."""
+    """Moves partitions in excess of a member's quota to the pool. Returns how many extras are still free."""
     above = [s for s in shares if s.consumer in quotas.flexible and s.count > quotas.least[s.consumer]]
     above.sort(key=lambda share: (quotas.least[share.consumer] - share.count, share.consumer))
     keeps_extra = {share.consumer for share in above[: quotas.extras]}
@@ -89,9 +90,9 @@ def _near(
     pool: Numbers,
     inputs: AssignmentInputs,
 ) -> int:
-    """Gives partitions to members in the same rack as a replica; returns how many extras are left.
+    """Gives partitions to members in the same rack as a replica. Returns how many extras are left.
 
-    Partitions with replicas in the fewest racks go first. This is greedy: good, but not always optimal.
+    Partitions with replicas in the fewest racks go first. This greedy order is good, but not always optimal.
     """
     by_rack: dict[str, deque[Share]] = {}
     for share in shares:
@@ -135,10 +136,10 @@ def _with_room(
 
 
 def _deal(shares: list[Share], topics: list[str], room: dict[str, int], pool: Numbers) -> None:
-    """Hands out the pool until every member is full. Spreads each topic over all members with room, if possible in runs
-    of numbers.
+    """Hands out the pool until every member is full. Spreads each topic over all members with room, in runs if
+    possible.
 
-    Runs keep the target short in ZooKeeper: "0-49" instead of fifty scattered numbers. If even naming every topic for
+    Runs keep the target in ZooKeeper short: "0-49" instead of fifty scattered numbers. If the names of all topics for
     every member would be too long for a znode, members are filled one after another, with few topics each.
     """
     waiting = deque(share for share in shares if room[share.consumer] > 0)

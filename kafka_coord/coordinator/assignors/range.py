@@ -1,4 +1,4 @@
-"""``range``: gives the same result as Kafka 0.8.2's ``kafka.consumer.RangeAssignor``, streams included."""
+"""``range`` gives the same result as Kafka 0.8.2's ``kafka.consumer.RangeAssignor``, including streams."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Thread = tuple[str, str, int]
 class RangeAssignor:
     """Assigns each topic's partitions, in numeric order, to threads sorted by the string ``<consumer>-<thread>``.
 
-    Each thread gets P / T consecutive partitions, and the first P % T threads get one more. The order is 0.8's: "c-10"
-    comes before "c-2", and the threads of "c-0" between those of "c". This assignor ignores current owners.
+    Each of T threads gets P / T consecutive partitions, and the first P % T threads get one more. As in 0.8, "c-10"
+    comes before "c-2", and the threads of "c-0" come between those of "c". This assignor ignores current owners.
     """
 
     decides_streams = True
@@ -37,7 +37,8 @@ class RangeAssignor:
 
 
 def _threads(inputs: AssignmentInputs) -> dict[str, list[Thread]]:
-    """Each topic's threads in 0.8's order. Topics with the same subscribers and stream counts share one sorted list."""
+    """Returns each topic's threads in 0.8's order. Topics with the same subscribers and stream counts share one sorted
+    list."""
     counts: dict[str, dict[str, int]] = {}
     for topics, consumers in inputs.by_subscription():
         for consumer in consumers:

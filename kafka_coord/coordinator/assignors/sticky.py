@@ -1,4 +1,5 @@
-"""``sticky``, the default: balanced, then as few moves as possible, then close to replicas, and deterministic."""
+"""``sticky``, the default assignor, balances first, then makes as few moves as possible, then prefers nearby
+replicas."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from kafka_coord.coordinator.assignors.quotas import even_quotas, fill_quotas
 
 
 class StickyAssignor:
-    """Members with the same subscription differ by at most one partition, and only necessary moves are made.
+    """Gives members with the same subscription equal numbers of partitions, to within one, with only the necessary
+    moves.
 
     If subscriptions differ, the result is balanced in the sense of Kafka's sticky assignor: no single move improves it.
     """

@@ -1,4 +1,4 @@
-"""``weighted``: shares in proportion to the members' capacities, otherwise as sticky as ``sticky``."""
+"""``weighted`` shares partitions in proportion to the members' capacities. It is otherwise as sticky as ``sticky``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from kafka_coord.coordinator.assignors.quotas import fill_quotas, proportional_q
 
 
 class WeightedAssignor:
-    """A member of capacity 3 gets three times what one of capacity 1 gets, to the nearest whole partition.
+    """Gives a member of capacity 3 three times as many partitions as a member of capacity 1, as near as whole
+    partitions allow.
 
-    Members with the same subscription share by the largest remainder method. Where subscriptions differ, partitions
-    move until no single move would improve the balance.
+    Members with the same subscription share by the largest remainder method. If subscriptions differ, partitions move
+    until no single move would improve the balance.
     """
 
     def assign(self, inputs: AssignmentInputs) -> Target:

@@ -15,7 +15,8 @@ from kafka_coord.model.json_fields import dump
 
 
 def member_update_of(observation: Observation, consumer: str, member: Member) -> MemberUpdate:
-    """Begins the update of a live consumer whose ledger is readable or missing: decides what it releases."""
+    """Begins the update of a live consumer whose ledger is readable or missing, by deciding which partitions to
+    release."""
     channel = outstanding(observation, consumer)
     place, too_large = _place(member)
     seen = observation.ledgers.get(consumer)

@@ -1,4 +1,4 @@
-"""Cleans up after consumers that are gone: releases what they held and removes what they left."""
+"""Releases the partitions of consumers that are gone, and removes their znodes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from kafka_coord.model import NO_PARTITIONS, Assignment, Ledger, Observation, Pa
 def forget(
     observation: Observation, membership: Membership, evictions: Evictions
 ) -> tuple[dict[str, PartitionSet], list[Step]]:
-    """Returns the released partitions, by consumer, and the steps for consumers whose place is not kept.
+    """Returns the released partitions by consumer, and the steps that remove consumers whose place is not kept.
 
-    A channel is removed only once its consumer is retired, and only if it holds nothing but commands.
+    A channel is removed only once its consumer is retired, and only if all its children are commands.
     """
     released: dict[str, PartitionSet] = {}
     steps: list[Step] = []
@@ -43,10 +43,10 @@ def forget(
 def cut_down(
     observation: Observation, membership: Membership, evictions: Evictions, target: Assignment | None
 ) -> tuple[list[Ledger], list[Step]]:
-    """The reduced ledgers of consumers in grace, and the writes that reduce them.
+    """Returns the reduced ledgers of consumers in grace, and the writes that reduce them.
 
     A dead incarnation holds nothing. Its ledger keeps only the partitions that the target reserves for its name, so
-    that its place is visible. Its commands are removed; it starts afresh when it returns.
+    that its place is visible. Its commands are removed, so the consumer starts afresh when it returns.
     """
     ledgers: list[Ledger] = []
     steps: list[Step] = []

@@ -1,4 +1,4 @@
-"""Decides evictions: consumers that an operator named, and consumers that did not acknowledge in time."""
+"""Decides to evict consumers that an operator named, and consumers that did not acknowledge in time."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from kafka_coord.model import CommandType, Observation, RequestType
 @dataclass(slots=True)
 class Evictions:
     """The evictions of this pass and their reasons, by consumer. ``given_up`` are consumers in grace that lose their
-    place. Each answer in ``answers`` follows the step that carries out its request, so that both are written
-    together."""
+    place. Each of the ``answers`` follows the step that carries out its request, so that both are written together."""
 
     reasons: dict[str, str] = field(default_factory=dict)
     given_up: set[str] = field(default_factory=set)
@@ -34,7 +33,7 @@ class Evictions:
                 ledger = observation.ledgers[consumer]
                 steps.append(WriteLedgerAndCommands(replace(ledger, place=None), ledger.znode_version, evict=True))
             else:
-                # no ledger to write: it is missing, or unreadable (then it is removed after the consumer)
+                # there is no ledger to write: it is missing, or it is unreadable and will be removed after the consumer
                 steps.append(EvictUnledgered(consumer))
             steps += self.answers.get(consumer, ())
         strangers = sorted(self.answers.keys() - {*self.reasons, *self.given_up, *membership.gone})
@@ -42,8 +41,8 @@ class Evictions:
 
 
 def decide_evictions(observation: Observation, membership: Membership) -> Evictions:
-    """Evicts consumers an operator named and, unless the group is paused, consumers that did not acknowledge in
-    time."""
+    """Evicts consumers that an operator named. If the group is not paused, also evicts those that did not acknowledge
+    in time."""
     found = Evictions()
     _asked_for(observation, membership, found)
     if observation.pause is None:
@@ -59,12 +58,12 @@ def _asked_for(observation: Observation, membership: Membership, found: Eviction
         answers = found.answers.setdefault(consumer, [])
         if consumer in membership.live or consumer in membership.any_registration_unreadable:
             found.reasons[consumer] = f"operator asked: {request.reason}" if request.reason else "operator asked"
-            answers.append(done(request, f"{consumer} is evicted and must register again"))
+            answers.append(done(request, f"{consumer} was evicted and must register again"))
         elif consumer in membership.in_grace:
             found.given_up.add(consumer)
             answers.append(done(request, f"{consumer} was already gone; its place is no longer kept"))
         elif consumer in membership.gone:
-            answers.append(done(request, f"{consumer} was already gone; its remains are removed"))
+            answers.append(done(request, f"{consumer} was already gone; its remains were removed"))
         else:
             answers.append(refused(request, f"{consumer} is not a member of group {observation.group}"))
 

@@ -1,4 +1,4 @@
-"""Decides whether a group is removed: an operator asks for it, or the retention of its offsets has passed."""
+"""Decides whether a group is removed, because an operator asked for it or because its offsets have expired."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kafka_coord.model import Observation, RequestType
 
 
 def group_removal(observation: Observation, membership: Membership) -> Plan | None:
-    """The plan that removes the group; ``None`` while it must stay."""
+    """Returns the plan that removes the group, or ``None`` while the group must stay."""
     answers = _asked_for(observation, membership)
     if answers is not None:
         return _plan(observation, "an operator asked", answers)
@@ -24,7 +24,7 @@ def _plan(observation: Observation, why: str, answers: list[Step]) -> Plan:
 
 
 def _asked_for(observation: Observation, membership: Membership) -> list[Step] | None:
-    """The answers if an operator's delete-group request is granted; ``None`` if there is no such request or it is
+    """Returns the answers if an operator's delete-group request is granted. Returns ``None`` if there is none or it is
     refused."""
     asked = [r for r in pending(observation) if r.type is RequestType.DELETE_GROUP and not outdated(observation, r)]
     if not asked or membership.live or membership.any_registration_unreadable:
@@ -39,7 +39,8 @@ def _asked_for(observation: Observation, membership: Membership) -> list[Step] |
 
 
 def _retention_passed(observation: Observation, membership: Membership) -> list[Step] | None:
-    """The answers if the group has been empty for longer than its retention; ``None`` while it must stay.
+    """Returns the answers to pending requests if the group's offsets have expired, or ``None`` while the group must
+    stay.
 
     ``coordinator.offsets_retention`` decides when the retention has passed (``observation.retention_passed``).
     """

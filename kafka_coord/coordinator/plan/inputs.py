@@ -18,14 +18,15 @@ NO_MEMBERS = "empty"
 
 @dataclass(frozen=True, slots=True)
 class ChosenAssignor:
-    """The assignor to use. ``complaint`` says why a requested assignor is not used; otherwise it is empty."""
+    """The assignor to use. If a requested assignor is not used, ``complaint`` says why. Otherwise, it is empty."""
 
     name: str
     complaint: str = ""
 
 
 def resolve(members: Mapping[str, Member], topics: Mapping[str, TopicInfo]) -> dict[str, tuple[str, ...]]:
-    """consumer → the existing topics it subscribes to, sorted. Matches each pattern once, however many share it."""
+    """Returns consumer → its subscribed topics that exist, sorted. Matches a pattern that many consumers share only
+    once."""
     matched: dict[object, tuple[str, ...]] = {}
     resolved = {}
     for consumer, member in members.items():
@@ -45,19 +46,19 @@ def resolve(members: Mapping[str, Member], topics: Mapping[str, TopicInfo]) -> d
 def choose_assignor(
     observation: Observation, live: Mapping[str, Member], assignors: Mapping[str, Assignor]
 ) -> ChosenAssignor:
-    """The assignor in the group's settings; without one, the assignor on which live members agree; otherwise the
-    default."""
+    """Returns the assignor in the group's settings. If none is set, returns the assignor on which all live members that
+    name one agree, or else the default."""
     asked = observation.settings.assignor
     complaint = ""
     if asked is None:
         named = sorted({member.assignor for member in live.values() if member.assignor is not None})
         if len(named) > 1:
-            complaint = f"members ask for different assignors ({', '.join(named[:4])}): using {DEFAULT_ASSIGNOR}"
+            complaint = f"members ask for different assignors ({', '.join(named[:4])}); using {DEFAULT_ASSIGNOR}"
         asked = named[0] if len(named) == 1 else DEFAULT_ASSIGNOR
     if asked not in assignors:
         known = ", ".join(sorted(assignors))
         return ChosenAssignor(
-            DEFAULT_ASSIGNOR, f"no assignor {asked[:60]!r} (known: {known}): using {DEFAULT_ASSIGNOR}"
+            DEFAULT_ASSIGNOR, f"no assignor {asked[:60]!r} (known: {known}); using {DEFAULT_ASSIGNOR}"
         )
     return ChosenAssignor(asked, complaint)
 
@@ -74,8 +75,8 @@ def assignment_inputs(
 def _current(
     observation: Observation, membership: Membership, effective: Mapping[str, Member]
 ) -> dict[str, PartitionSet]:
-    """The current owner of each partition: the member that owns it, otherwise the one that the stored target names,
-    otherwise the one that is stopping it.
+    """Returns the current partitions of each member. A partition belongs to the member that owns it, or else to the
+    member that the stored target names, or else to the member that is stopping it.
     """
     claimed: dict[str, set[int]] = {}
     current: dict[str, PartitionSet] = {}
@@ -109,11 +110,11 @@ def _current(
 
 
 def digest(inputs: AssignmentInputs, assignor: str) -> str:
-    """A digest of the members (name, topics and streams, capacity, rack), the partitions and identities of topics, and
-    the assignor.
+    """Returns a digest of the members (name, topics, streams, capacity, rack), the partitions and identities of topics,
+    and the assignor.
 
-    The digest leaves out everything that does not change a target (incarnations, modes, timeouts), and the location of
-    replicas: a moved replica is no reason to interrupt a consumer.
+    The digest leaves out everything that does not change a target (incarnations, modes, timeouts). It also leaves out
+    the location of replicas, because a moved replica is no reason to interrupt a consumer.
     """
     if not inputs.members:
         return NO_MEMBERS
@@ -124,7 +125,8 @@ def digest(inputs: AssignmentInputs, assignor: str) -> str:
     for consumer, topics in inputs.subscriptions.items():
         member = inputs.members[consumer]
         subscription = member.subscription
-        # comparing by identity is cheap: members share subscriptions, and resolve() shares lists of topics
+        # comparing by identity is cheap and enough, because members share subscriptions and resolve() shares lists of
+        # topics
         counts = subscription.streams if subscription.is_wildcard else frozenset(subscription.topics.items())
         key = (id(topics), counts)
         if key not in subscribed:
@@ -134,7 +136,7 @@ def digest(inputs: AssignmentInputs, assignor: str) -> str:
 
 
 def _extent(numbers: frozenset[int]) -> str:
-    """Like :func:`ranges`, without sorting in the usual case of 0 to n-1."""
+    """Like :func:`ranges`, but does not sort in the usual case of 0 to n-1."""
     if numbers and min(numbers) == 0 and max(numbers) == len(numbers) - 1:
         return f"0-{len(numbers) - 1}"
     return ranges(numbers)

@@ -1,4 +1,4 @@
-"""The update of one member: its new ledger, and the commands that tell it to stop and start partitions."""
+"""The update of one member: its new ledger, and its commands to stop and start partitions."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from kafka_coord.model import (
 @dataclass(slots=True)
 class MemberUpdate:
     """The update of one live member. ``seen`` is the observed ledger, or ``None``. ``ledger`` is that ledger without
-    the partitions that this update releases: all partitions of a dead incarnation, and partitions whose stop is
-    acknowledged.
+    the partitions that this update releases. These are all partitions of a dead incarnation, and partitions whose stop
+    is acknowledged.
     """
 
     member: Member
@@ -56,8 +56,8 @@ class MemberUpdate:
         return self.member.mode is Mode.EAGER and self.ledger.generation < target.generation and bool(self.ledger.held)
 
     def eviction(self) -> WriteLedgerAndCommands:
-        """The write that deletes the registration. The consumer's partitions stay held until a later pass finds it
-        gone."""
+        """Returns the write that deletes the registration. The partitions stay held until a later pass finds the
+        consumer gone."""
         return WriteLedgerAndCommands(
             ledger=only_held(replace(self.ledger, place=None)),
             znode_version=None if self.seen is None else self.seen.znode_version,
@@ -68,7 +68,7 @@ class MemberUpdate:
     def write(
         self, target: Assignment | None, observation: Observation, *, decides_streams: bool
     ) -> WriteLedgerAndCommands:
-        """The ledger after the update, with the commands that cause the change."""
+        """Returns the write of the ledger after the update, with the commands that cause the change."""
         before = self.ledger
         commands: list[Command] = []
         owned = (before.owned - self.stop) | self.start
@@ -98,8 +98,8 @@ class MemberUpdate:
         return WriteLedgerAndCommands(only_held(after), version, tuple(commands), self.drop_commands)
 
     def _start_points(self, target: Assignment, *, decides_streams: bool) -> dict[TopicPartition, StartPoint]:
-        """Each partition starts on the stream the assignor chose, or else on the one with the fewest partitions of its
-        topic."""
+        """Starts each partition on the stream that the assignor chose, or else on the stream with the fewest partitions
+        of its topic."""
         subscription = self.member.subscription
         chosen = target.streams.get(self.consumer, {})
         points = {}
@@ -121,7 +121,8 @@ class MemberUpdate:
 
 
 def stale_topics(ledgers: Iterable[Ledger], topics: Mapping[str, TopicInfo]) -> frozenset[str]:
-    """The topics that were deleted and created again while one of these ledgers still holds their old partitions."""
+    """Returns the topics that were deleted and created again while one of these ledgers still holds their old
+    partitions."""
     return frozenset(
         topic
         for ledger in ledgers
@@ -131,7 +132,7 @@ def stale_topics(ledgers: Iterable[Ledger], topics: Mapping[str, TopicInfo]) -> 
 
 
 def only_held(ledger: Ledger) -> Ledger:
-    """The ledger without the streams and topic identities of partitions that it no longer holds."""
+    """Returns the ledger without the streams and topic identities of partitions that it no longer holds."""
     if not ledger.streams and not ledger.topic_ids:
         return ledger
     held = ledger.held

@@ -1,4 +1,4 @@
-"""Sorts a group's consumers: which are alive, which are gone, and which are unknown."""
+"""Sorts a group's consumers into alive, gone and unknown."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ NO_CHANNEL = Channel()
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The consumers of an observation, sorted by the actions allowed on them. Each mapping is by consumer name.
+    """The consumers of an observation, by the actions that they allow. The keys of each mapping are consumer names.
 
     ``live`` have a readable registration. ``in_grace`` are gone, and their place is kept. ``gone`` have left a ledger,
-    commands or (``retired``) a channel behind, and none of their incarnations is alive.
+    commands or (if retired) a channel behind, and no incarnation of them is alive.
 
     Two kinds are only partly known. ``registration_unreadable`` are alive but no members, so the partitions in their
-    ledgers stay held. ``ledger_unreadable`` are alive and may hold anything that no other ledger names. While there is
-    one, the plan starts a partition only if another ledger held it in this snapshot.
+    ledgers stay held. ``ledger_unreadable`` are alive and may hold any partition that no other ledger names. While
+    there is such a consumer, the plan starts a partition only if another ledger held it in this snapshot.
     """
 
     live: dict[str, Member]
@@ -28,12 +28,12 @@ class Membership:
     registration_unreadable: tuple[str, ...]
     ledger_unreadable: tuple[str, ...]
     any_registration_unreadable: frozenset[str]
-    """The consumers in ``registration_unreadable``, plus any that have nothing but an unreadable registration."""
+    """The consumers in ``registration_unreadable``, plus those that have only an unreadable registration."""
     any_ledger_unreadable: frozenset[str]
-    """The consumers in ``ledger_unreadable``, plus any that are gone and left an unreadable ledger."""
+    """The consumers in ``ledger_unreadable``, plus those that are gone and left an unreadable ledger."""
 
     def held_by_unreadable(self, observation: Observation) -> list[Ledger]:
-        """The ledgers of consumers whose registration is unreadable."""
+        """Returns the ledgers of consumers whose registration is unreadable."""
         return [observation.ledgers[c] for c in self.registration_unreadable if c in observation.ledgers]
 
     @property
@@ -44,7 +44,7 @@ class Membership:
 
 
 def membership_of(observation: Observation) -> Membership:
-    """Sorts the consumers of a group. This is the only place that decides which consumers are dead."""
+    """Sorts the consumers of a group. Only this function decides which consumers are dead."""
     group = observation.group
     unread_ids = _unreadable_below(observation, layout.ids(group))
     unread_ledgers = _unreadable_below(observation, layout.owners(group))
@@ -96,20 +96,23 @@ def target_is_unreadable(observation: Observation) -> bool:
 
 
 def unreadable_offsets(observation: Observation) -> list[Unreadable]:
-    """The offset znodes that keep partitions from being started; see :func:`kafka_coord.coordinator.decide.decide`."""
+    """Returns the offset znodes that keep partitions from being started; see
+    :func:`kafka_coord.coordinator.decide.decide`."""
     below = layout.offsets(observation.group) + "/"
     return [found for found in observation.unreadable if found.path.startswith(below)]
 
 
 def unreadable_commands(observation: Observation) -> dict[str, str]:
-    """consumer → the name of an unreadable command in its channel. The consumer carries out no more commands."""
+    """Returns consumer → the name of an unreadable command in its channel. Such a consumer carries out no more
+    commands."""
     below = layout.channels(observation.group) + "/"
     paths = [found.path.removeprefix(below) for found in observation.unreadable if found.path.startswith(below)]
     return {consumer: name for consumer, _, name in (path.partition("/") for path in paths) if name}
 
 
 def _unreadable_below(observation: Observation, parent: str) -> dict[str, int]:
-    """The consumers with an unreadable child of ``parent``, and the incarnation of each (0: unknown)."""
+    """Returns the consumers with an unreadable child of ``parent``, and the incarnation of each (0 if it is
+    unknown)."""
     prefix = parent + "/"
     return {
         found.path.removeprefix(prefix): found.incarnation

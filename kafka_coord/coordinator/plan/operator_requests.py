@@ -1,4 +1,4 @@
-"""Operators' requests about one group: offsets to write or delete, and refusals with their reasons."""
+"""Handles operators' requests about one group: writes or deletes offsets, or refuses and says why."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DONE, REFUSED = "done", "refused"
 
 
 def pending(observation: Observation) -> tuple[Request, ...]:
-    """Unanswered requests for this group, in order."""
+    """Returns the unanswered requests for this group, in order."""
     return tuple(r for r in observation.requests if not r.answered and r.group == observation.group)
 
 
@@ -26,16 +26,16 @@ def refused(request: Request, message: str) -> AnswerRequest:
 
 
 def outdated(observation: Observation, request: Request) -> bool:
-    """Whether an offset changed after the zxid that the request names, if offsets were read."""
+    """Whether an offset changed after the zxid that the request names. If no offsets were read, returns false."""
     return 0 < request.unchanged_since < (observation.offsets_zxid or 0)
 
 
 def offset_steps(observation: Observation, membership: Membership, holders: Iterable[Ledger]) -> list[Step]:
-    """Resets and deletions of offsets, each done or refused. ``holders`` are the ledgers whose partitions count as
+    """Carries out or refuses resets and deletions of offsets. ``holders`` are the ledgers whose partitions count as
     held.
 
-    A pass carries out at most one request, because that changes the offsets on which the next request depends. The
-    others wait for the next pass.
+    A pass carries out at most one request, because the request changes offsets on which the next one depends. The
+    remaining requests wait for the next pass.
     """
     asked = [r for r in pending(observation) if r.type in {RequestType.RESET_OFFSETS, RequestType.DELETE_OFFSETS}]
     steps: list[Step] = []
@@ -65,11 +65,11 @@ def _fault(
         return "the request names no partition"
     unreadable = membership.ledger_unreadable
     if unreadable:
-        return f"the ledger of {names(unreadable)} cannot be read, so its partitions are unknown: evict it first"
+        return f"the ledger of {names(unreadable)} cannot be read, so its partitions are unknown; evict it first"
     for ledger in ledgers:
         held = ledger.held & partitions
         if held:
-            return f"{ledger.consumer} holds {held}: stop it first"
+            return f"{ledger.consumer} holds {held}; stop it first"
     if reset:  # offsets of a deleted topic may be deleted, but not written
         for topic, numbers in partitions.by_topic():
             if topic not in observation.topics:
@@ -81,14 +81,14 @@ def _fault(
 
 
 def other_answers(observation: Observation, membership: Membership) -> list[Step]:
-    """Answers requests whose answer changes nothing in the group."""
+    """Answers the requests that change nothing in the group."""
     steps: list[Step] = []
     members = {*membership.live, *membership.any_registration_unreadable}
     for request in pending(observation):
         if request.type is RequestType.LOOK:
-            steps.append(done(request, "looked at"))
+            steps.append(done(request, "the group was checked"))
         elif request.type is RequestType.DELETE_GROUP and members:
-            steps.append(refused(request, f"the group has members ({names(members)}): stop them first"))
+            steps.append(refused(request, f"the group has members ({names(members)}); stop them first"))
         elif request.type is RequestType.DELETE_GROUP and outdated(observation, request):
-            steps.append(refused(request, "its offsets have changed since"))
+            steps.append(refused(request, "the group's offsets have changed since the request"))
     return steps

@@ -1,4 +1,4 @@
-"""``plan``: turns one snapshot of a group into one decision (docs/design.md, section 5, "plan, in order")."""
+"""``plan`` turns one snapshot of a group into one decision (docs/design.md, section 5, "plan, in order")."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def plan(observation: Observation, assignors: Mapping[str, Assignor]) -> Plan:
     """Plans the writes for one group and gives a summary with the reasons.
 
     Pure and level-triggered: the same snapshot gives the same plan. If only the first steps of a plan are written, the
-    next plan continues from there. ``assignors`` must include the default one (``sticky``).
+    next plan continues from there. ``assignors`` must include ``sticky``, the default.
 
-    The order of the steps: clean up after consumers that are gone; evict; set the new target; reduce the ledgers of
-    consumers in grace to it; write offsets; then write once for each live member, first the writes that only release or
-    stop, then every start after the release it needs. Starts begin at the offsets found before any of this is written.
-    So a plan that sets offsets for an operator starts nothing.
+    The steps clean up after consumers that are gone, evict, set the new target, reduce the ledgers of consumers in
+    grace to that target, write offsets, and then write once for each live member. Of these last writes, those that only
+    release or stop come first, and every start follows the release that it needs. Start offsets are read before any
+    step is written, so a plan that sets offsets for an operator starts nothing.
     """
     membership = membership_of(observation)
     removal = group_removal(observation, membership)

@@ -1,4 +1,5 @@
-"""The reason for a new target, and what a group is waiting for, as text. Short, however large the group."""
+"""Writes the reason for a new target, and the actions for which a group waits, as text that is short even for large
+groups."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ MAX_REASON_CHARS = 300
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """The reason for a new target: as text (at most ``MAX_REASON_CHARS``), and by kind, most important first."""
+    """The reason for a new target, as text of at most ``MAX_REASON_CHARS``, and as causes, the most important first."""
 
     text: str
     causes: tuple[Cause, ...]
@@ -29,8 +30,8 @@ def reason_for_target(
     recreated: Iterable[str] = (),
     with_place: Iterable[str] = (),
 ) -> Reason:
-    """The reason for a new target: what has changed since the stored one. ``with_place`` are consumers with a place in
-    their ledger: if they left, their grace has ended.
+    """Returns the reason for a new target, which is the difference from the stored one. ``with_place`` are consumers
+    with a place in their ledger. If such a consumer left, its grace has ended.
     """
     before = stored.members if stored is not None else {}
     out = set(evicted) & before.keys()
@@ -102,7 +103,7 @@ def cut(text: str, chars: int) -> str:
 
 
 def partitions_text(partitions: PartitionSet, chars: int = 60) -> str:
-    """Names partitions: ``flights[0-3]``, or gives their number if the names would be long."""
+    """Names partitions: ``flights[0-3]``. If the names would be long, gives only their number."""
     written = str(partitions)
     return written if len(written) <= chars else f"{counted(len(partitions), 'partition')}"
 

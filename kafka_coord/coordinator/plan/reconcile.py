@@ -1,4 +1,5 @@
-"""Moves members from the partitions they hold to their targets: stops, then starts, each after the release it needs."""
+"""Moves members to their targets by stopping partitions and then starting them, each start after the release that it
+needs."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from kafka_coord.zk import layout
 
 @dataclass(slots=True)
 class Reconciliation:
-    """The writes to live members, and what the group waits for afterwards."""
+    """The writes to live members, and the acknowledgements for which the group then waits."""
 
     steps: list[WriteLedgerAndCommands] = field(default_factory=list)
     told_to_stop: dict[str, PartitionSet] = field(default_factory=dict)
@@ -25,10 +26,10 @@ class Reconciliation:
     starting: dict[str, PartitionSet] = field(default_factory=dict)
     """The partitions of consumers that have yet to acknowledge a start-fetcher for some of them."""
     withheld: PartitionSet = NO_PARTITIONS
-    """Partitions that the target names and no readable ledger holds. They are not started, because an unreadable ledger
-    may name them."""
+    """Partitions of the target that no readable ledger holds. They are not started, because an unreadable ledger may
+    hold them."""
     blocked: PartitionSet = NO_PARTITIONS
-    """Partitions ready to start, except that their committed offset is unreadable. A guess could skip records."""
+    """Partitions that are not started only because their committed offset is unreadable. A guess could skip records."""
     complaints: list[str] = field(default_factory=list)
     in_line: bool = True
     """Whether every live member will own exactly its target, with nothing outstanding."""
@@ -46,9 +47,9 @@ def reconcile(
     starting: bool,
     decides_streams: bool,
 ) -> Reconciliation:
-    """Plans the writes to live members. ``others`` are the resulting ledgers of consumers that are not written to;
-    their partitions count as held. Without ``moving`` it only writes releases. Without ``starting`` it starts nothing,
-    because offsets are being set; the next pass starts at the new offsets."""
+    """Plans the writes to live members. ``others`` are the resulting ledgers of all other consumers. Their partitions
+    count as held. Without ``moving``, only writes releases. Without ``starting``, starts nothing, because offsets are
+    being set. The next pass starts at the new offsets."""
     reconciled = Reconciliation()
     staying = {consumer: update for consumer, update in updates.items() if consumer not in evicted}
     if target is not None and moving:
@@ -94,7 +95,7 @@ def _decide_stop(
         update.stop = stop_fits(beyond, MAX_WRITE_BYTES - ledger_bytes(update.ledger))
         if not update.stop:
             reconciled.complaints.append(
-                f"the ledger of {update.consumer} is too large to be written with a command: evict it"
+                f"the ledger of {update.consumer} is too large to be written with a command; evict it"
             )
 
 
@@ -105,10 +106,10 @@ def _wanted(
     observation: Observation,
     stale: frozenset[str],
 ) -> dict[str, PartitionSet]:
-    """The partitions that each member may start, regardless of the others.
+    """Returns the partitions that each member may start if nobody else holds them.
 
     Leaves out ``stale`` topics. A live consumer that still holds a partition of the earlier topic will commit an offset
-    of that topic; the first start on the new topic removes those offsets.
+    of that topic, but the first start on the new topic removes these offsets.
     """
     behind = any(d.is_behind(target) or (d.member.mode is Mode.EAGER and d.ledger.stopping) for d in all_updates)
     wanted = {}
@@ -156,12 +157,11 @@ def _decide_starts(
             ledger = ledger_bytes(update.ledger) + len(update.stop) * 16
             update.start = start_fits(start, ledger, MAX_WRITE_BYTES - ledger)
             if not update.start:
-                reconciled.complaints.append(f"the ledger of {consumer} has no room for more partitions: add members")
+                reconciled.complaints.append(f"the ledger of {consumer} has no room for more partitions; add members")
 
 
 def without_offset(observation: Observation) -> PartitionSet:
-    """The partitions whose committed offset is unreadable, because of its own znode or the one with the topic's
-    identity."""
+    """Returns the partitions whose committed offset, or whose topic's identity, is unreadable."""
     found: dict[str, set[int]] = {}
     for unreadable in unreadable_offsets(observation):
         name, _, number = unreadable.path.removeprefix(layout.offsets(observation.group) + "/").partition("/")
@@ -175,11 +175,11 @@ def without_offset(observation: Observation) -> PartitionSet:
 
 
 def _in_order(writing: Mapping[str, MemberUpdate]) -> list[str]:
-    """Orders writes: first the ones that only release or stop, then the ones that start, each after the releases it
+    """Orders writes. Those that only release or stop come first. The others follow, each after the releases that it
     needs.
 
-    If two writes need each other's release, one is written without the starts that need the other's release; they
-    follow in a later pass.
+    If two writes need each other's release, one write leaves out the starts that need the other. A later pass adds
+    these starts.
     """
     first = [consumer for consumer, update in writing.items() if not update.start]
     starting = {consumer: update for consumer, update in writing.items() if update.start}
@@ -211,8 +211,8 @@ def _in_order(writing: Mapping[str, MemberUpdate]) -> list[str]:
 
 
 def _needs(starting: Mapping[str, MemberUpdate]) -> dict[str, dict[str, list[TopicPartition]]]:
-    """Maps each consumer to the releases that its starts need, by the consumer that releases them. Only consumers that
-    start something themselves count."""
+    """Maps each consumer to the releases that its starts need, by releasing consumer. Ignores consumers that start
+    nothing."""
     started = PartitionSet.union(update.start for update in starting.values())
     released_by = {
         partition: consumer

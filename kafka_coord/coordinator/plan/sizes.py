@@ -1,4 +1,4 @@
-"""Size limits: every write must stay below ZooKeeper's 1 MB request, and every value below 900 kB."""
+"""Size limits. Every write must stay below ZooKeeper's request limit of 1 MB, and every value below 900 kB."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ MAX_TARGET_BYTES = MAX_VALUE_BYTES
 MAX_COMMAND_BYTES = 700_000
 MAX_PLACE_BYTES = 200_000
 MAX_WRITE_BYTES = 900_000
-"""The limit for a ledger and its commands, which are one multi. The rest of 1 MB is for paths and checks."""
+"""The limit for a ledger and its commands, which are written in one multi. The rest of 1 MB is for paths and checks."""
 MAX_LEDGER_BYTES = 600_000
 """The limit for a ledger after starts. A later stop names the same partitions and must also fit."""
 
 ENVELOPE_BYTES = 3_000
-"""Everything in a command except its partitions: at most 300 characters of reason, five numbers, field names."""
+"""The size of a command without its partitions: at most 300 characters of reason, five numbers, and field names."""
 
 _START_POINT = len('"":{"offset":-9223372036854775808,"stream":999},') + 16
-"""Bytes of one start point, including what the partition adds to the ranges and streams of the ledger in the same
+"""Bytes of one start point. Includes the partition in the ranges and streams of the ledger, which is in the same
 multi."""
 _START_TOPIC = 3 * len('"":{},') + 64 + len(" -9223372036854775808")
-"""Bytes of one topic, including its identity in the ledger, but without its partitions and its name, which appears
-three times."""
+"""Bytes of one topic. Includes its identity in the ledger, but neither its partitions nor its name (which appears three
+times)."""
 _STREAM_BYTES = len('"":{"999":"2147483647"},')
 _SURE = 200_000
 
 
 def target_bytes(assignment: Assignment) -> int:
-    """The size in bytes: exact near the limit, otherwise an upper bound."""
+    """Returns the size in bytes. It is exact near the limit, and otherwise an upper bound."""
     bound = sum(len(consumer) + 10 + _ranges_bound(found) for consumer, found in assignment.members.items())
     for consumer, streams in assignment.streams.items():
         bound += len(consumer) + 10 + sum(len(topic) + _STREAM_BYTES for topic, _ in streams)
@@ -39,8 +39,8 @@ def target_bytes(assignment: Assignment) -> int:
 
 
 def ledger_bytes(ledger: Ledger) -> int:
-    """The size in bytes: exact near the limit, otherwise an upper bound. Held partitions count twice, to leave room for
-    streams and topic identities."""
+    """Returns the size in bytes. It is exact near the limit, and otherwise an upper bound, in which held partitions
+    count twice to leave room for streams and topic identities."""
     if ledger.place is None and len(ledger.held) < 5_000:
         bound = 2 * _singles_bound(ledger.held) + 80 * len(ledger.held.topics) + 300
         if bound <= _SURE:
@@ -49,15 +49,15 @@ def ledger_bytes(ledger: Ledger) -> int:
 
 
 def _singles_bound(partitions: PartitionSet) -> int:
-    """Bytes for the partitions if no two numbers are neighbours."""
+    """Returns the bytes for the partitions if no two numbers are neighbours."""
     return sum(
         len(topic) + 6 + len(numbers) * (len(str(max(numbers))) + 1) for topic, numbers in partitions.unordered()
     )
 
 
 def _ranges_bound(partitions: PartitionSet) -> int:
-    """Bytes for the partitions if every missing number separates two runs, each written as two numbers. Most targets
-    have few gaps, so this is far less than :func:`_singles_bound`."""
+    """Returns the bytes for the partitions if every missing number separates two runs, each written as two numbers.
+    Most targets have few gaps, so this is far less than :func:`_singles_bound`."""
     bound = 0
     for topic, numbers in partitions.unordered():
         last = max(numbers)
@@ -69,7 +69,7 @@ def _ranges_bound(partitions: PartitionSet) -> int:
 def fitting(
     partitions: PartitionSet, each_bytes: int, budget: int, names: int = 1, each_topic: int = 6
 ) -> PartitionSet:
-    """The first of ``partitions`` that fit into ``budget`` bytes, if each topic is named ``names`` times."""
+    """Returns the first of ``partitions`` that fit into ``budget`` bytes, if each topic is named ``names`` times."""
     if sum(len(n) * (each_bytes + 11) + names * len(t) + each_topic for t, n in partitions.by_topic()) <= budget:
         return partitions
     return PartitionSet.of(_within(partitions, each_bytes, budget, names, each_topic))
@@ -90,15 +90,15 @@ def _within(
 
 
 def stop_fits(partitions: PartitionSet, budget: int) -> PartitionSet:
-    """The first of ``partitions`` that fit into one stop-fetcher command and, as stopping partitions, into the
+    """Returns the first of ``partitions`` that fit into one stop-fetcher command and, as stopping partitions, into the
     ledger."""
     within_command = fitting(partitions, 1, MAX_COMMAND_BYTES - ENVELOPE_BYTES)
     return fitting(within_command, 1, budget - ENVELOPE_BYTES, names=2, each_topic=12)
 
 
 def start_fits(partitions: PartitionSet, ledger: int, budget: int) -> PartitionSet:
-    """The first of ``partitions`` that fit into one start-fetcher command, whatever their offsets are, and, as owned
-    partitions with their topics' identities, into a ledger of ``ledger`` bytes."""
+    """Returns the first of ``partitions`` that fit into one start-fetcher command, even with the longest offsets, and
+    that also fit, as owned partitions with their topics' identities, into a ledger of ``ledger`` bytes."""
     within_command = fitting(partitions, _START_POINT, MAX_COMMAND_BYTES - ENVELOPE_BYTES)
     within_ledger = fitting(within_command, 16, MAX_LEDGER_BYTES - ledger, names=2, each_topic=_START_TOPIC)
     return fitting(within_ledger, _START_POINT, budget - ENVELOPE_BYTES, names=3, each_topic=_START_TOPIC)

@@ -1,4 +1,4 @@
-"""The state of a group, and the summary of a decision in one line."""
+"""Computes the state of a group, and summarises a decision in one line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def state_of(
     decided: TargetDecision,
     reconciled: Reconciliation,
 ) -> GroupState:
-    """The state of the group once the plan's steps are written."""
+    """Returns the state of the group once the plan's steps are written."""
     if observation.pause is not None:
         return GroupState.PAUSED
     if not membership.effective and not membership.any_registration_unreadable:
@@ -41,7 +41,8 @@ def summary_of(
     forgotten: Mapping[str, PartitionSet],
     state: GroupState,
 ) -> str:
-    """The decision and its reason, what the group waits for, and what needs an operator's attention."""
+    """States the decision and its reason, the actions for which the group waits, and any problem that needs an
+    operator."""
     parts = [decided.summary]
     if observation.pause is not None:
         parts.append(_paused(observation))
@@ -50,7 +51,7 @@ def summary_of(
     if released:
         shown = ", ".join(f"{partitions_text(released[c])} of {c}" for c in sorted(released)[:3])
         more = f" and of {len(released) - 3} more" if len(released) > 3 else ""
-        parts.append(f"released {shown}{more}, gone")
+        parts.append(f"released {shown}{more}, which are gone")
     deaf = unreadable_commands(observation)
     stopping = {c: stop for c, stop in (reconciled.stopping | reconciled.told_to_stop).items() if c not in deaf}
     unnamed = [consumer for consumer, partitions in stopping.items() if not partitions]
@@ -103,16 +104,16 @@ def _warnings(
     if membership.ledger_unreadable:
         who = names(membership.ledger_unreadable)
         withheld = f", and {partitions_text(reconciled.withheld)} cannot be started" if reconciled.withheld else ""
-        found.append(f"the ledger of {who} cannot be read, so its partitions are unknown{withheld}: evict it")
+        found.append(f"the ledger of {who} cannot be read, so its partitions are unknown{withheld}; evict it")
     if reconciled.blocked:
         first = unreadable_offsets(observation)[0]
         why = f"{first.path} is unreadable ({cut(first.reason, 100)}); {what_to_do(first.path)}"
         found.append(f"cannot start {partitions_text(reconciled.blocked)}: {why}")
     if membership.registration_unreadable:
         who = names(membership.registration_unreadable)
-        found.append(f"the registration of {who} cannot be read: its partitions stay held; evict it")
+        found.append(f"the registration of {who} cannot be read, so its partitions stay held; evict it")
     for consumer, name in sorted(unreadable_commands(observation).items())[:3]:
-        found.append(f"{consumer} cannot read its command {name}, so it carries out no more commands: evict it")
+        found.append(f"{consumer} cannot read its command {name}, so it carries out no more commands; evict it")
     found += decided.complaints + reconciled.complaints[:3]
     strays = [consumer for consumer, channel in observation.channels.items() if channel.strays]
     if strays:

@@ -1,4 +1,4 @@
-"""A new target: asks the assignor, checks its result, and makes sure that it fits into a znode."""
+"""Computes a new target with an assignor, checks the assignor's result, and makes sure that it fits into a znode."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 
 @dataclass(frozen=True, slots=True)
 class ComputedTarget:
-    """A target, the assignor that computed it, and complaints about the assignor. ``target`` is ``None`` if there is no
-    valid one."""
+    """A target, the assignor that computed it, and complaints about the assignor. If there is no valid target,
+    ``target`` is ``None``."""
 
     target: Target | None
     assignor: str
@@ -23,15 +23,16 @@ class ComputedTarget:
 
 
 def compute(inputs: AssignmentInputs, assignor: str, assignors: Mapping[str, Assignor]) -> ComputedTarget:
-    """Computes the target. If a plug-in raises or returns an invalid target, uses the default assignor and says so."""
+    """Computes the target. If a plug-in raises or returns an invalid target, uses the default assignor and reports
+    it."""
     try:
         answer: Target = assignors[assignor].assign(inputs)
         fault = fault_in(answer, inputs)
         if not fault:
             return ComputedTarget(answer, assignor)
-    except Exception as error:  # noqa: BLE001  a plug-in may fail in any way; the group must go on
+    except Exception as error:  # noqa: BLE001  a plug-in may fail in any way, and the group still needs a target
         fault = f"raised {error!r}"
-    complaint = f"assignor {assignor} {cut(fault, 200)}: using {DEFAULT_ASSIGNOR}"
+    complaint = f"assignor {assignor} {cut(fault, 200)}; using {DEFAULT_ASSIGNOR}"
     target = assignors[DEFAULT_ASSIGNOR].assign(inputs)
     return ComputedTarget(target, DEFAULT_ASSIGNOR, complaint)
 
@@ -39,8 +40,8 @@ def compute(inputs: AssignmentInputs, assignor: str, assignors: Mapping[str, Ass
 def fitted(
     computed: ComputedTarget, inputs: AssignmentInputs, assignor: Assignor, unfilled: Assignment
 ) -> ComputedTarget:
-    """Keeps the target within a znode's limit. Many moves scatter the partition numbers of a huge group; a fresh
-    assignment has runs again: it moves many partitions, but it fits."""
+    """Keeps the target within a znode's limit. Many moves scatter the partition numbers of a huge group. A fresh
+    assignment moves many partitions, but it has runs again, so it fits."""
     size = _size(computed, unfilled)
     if size <= MAX_TARGET_BYTES:
         return computed
@@ -62,7 +63,7 @@ def _size(computed: ComputedTarget, unfilled: Assignment) -> int:
 
 
 def fault_in(target: object, inputs: AssignmentInputs) -> str:
-    """The fault in an assignor's result; empty if there is none."""
+    """Returns the fault in an assignor's result, or an empty string."""
     if not isinstance(target, Target):
         return f"returned a {type(target).__name__}, not a Target"
     unknown = sorted(target.members.keys() - inputs.members.keys())

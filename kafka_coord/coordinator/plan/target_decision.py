@@ -21,7 +21,7 @@ ANY_VERSION = -1
 
 @dataclass(slots=True)
 class TargetDecision:
-    """The target to follow, new or stored. ``moving`` tells whether stops and starts may be written for this target."""
+    """The new or stored target to follow. ``moving`` tells whether stops and starts may be written for this target."""
 
     target: Assignment | None
     moving: bool
@@ -41,7 +41,7 @@ def decide_target(
     unreadable = target_is_unreadable(observation)
     if unreadable and not requests:
         complaint = (
-            "the stored target cannot be read, so nothing is moved: ask for a rebalance to replace it"
+            "the stored target cannot be read, so nothing is moved; ask for a rebalance to replace it"
             f" (kafka-coord groups rebalance {observation.group})"
         )
         return TargetDecision(None, moving=False, complaints=[complaint])
@@ -88,9 +88,10 @@ def decide_target(
 
 
 def _without_members(observation: Observation, requests: list[Request], *, unreadable: bool) -> TargetDecision:
-    """Sets an empty target, once: it records that the group is empty and continues the generations."""
+    """Sets an empty target unless one is stored. The empty target records that the group is empty, and continues the
+    generations."""
     stored = observation.assignment
-    answers: list[Step] = [done(request, "the group has no members: nothing to move") for request in requests]
+    answers: list[Step] = [done(request, "the group has no members; nothing to move") for request in requests]
     if not unreadable and (stored is None or not stored.members):
         return TargetDecision(stored, moving=True, steps=answers)
     last = names(stored.members) if stored is not None else ""
@@ -118,7 +119,7 @@ def _set_target(
 
 
 def _next_generation(observation: Observation) -> int:
-    """A generation above every earlier one, even if the stored target was lost."""
+    """Returns a generation that is higher than every earlier one, even if the stored target was lost."""
     known = [observation.generation_floor, *(ledger.generation for ledger in observation.ledgers.values())]
     if observation.assignment is not None:
         known.append(observation.assignment.generation)

@@ -65,7 +65,7 @@ def test_a_rebalance_of_a_group_without_members_says_so(world):
 
     world.look()
 
-    assert answer(world, request) == ("done", "the group has no members: nothing to move")
+    assert answer(world, request) == ("done", "the group has no members; nothing to move")
 
 
 def test_an_evicted_member_is_gone_and_the_others_take_over(world):
@@ -74,7 +74,7 @@ def test_an_evicted_member_is_gone_and_the_others_take_over(world):
     decided = world.look()
 
     assert "evicts c2: operator asked: stuck" in decided.summary
-    assert answer(world, request) == ("done", "c2 is evicted and must register again")
+    assert answer(world, request) == ("done", "c2 was evicted and must register again")
     assert "members" not in decided.summary
     world.check_settled(world.settle())
     assert str(world.ledgers["c1"].owned) == "flights[0-7]"
@@ -116,7 +116,7 @@ def test_a_look_is_answered(world):
 
     world.look()
 
-    assert answer(world, request) == ("done", "looked at")
+    assert answer(world, request) == ("done", "the group was checked")
 
 
 def test_offsets_of_what_a_member_holds_are_not_reset(world):
@@ -124,7 +124,7 @@ def test_offsets_of_what_a_member_holds_are_not_reset(world):
 
     decided = world.look()
 
-    assert answer(world, request) == ("refused", "c2 holds flights[5]: stop it first")
+    assert answer(world, request) == ("refused", "c2 holds flights[5]; stop it first")
     assert len(decided.steps) == 1
 
 
@@ -136,7 +136,7 @@ def test_nor_of_what_is_kept_for_one_that_is_away(world):
 
     world.look()
 
-    assert answer(world, request) == ("refused", "c2 holds flights[5]: stop it first")
+    assert answer(world, request) == ("refused", "c2 holds flights[5]; stop it first")
 
 
 def test_offsets_of_what_nobody_holds_are_reset(world):
@@ -235,7 +235,7 @@ def test_a_group_with_members_is_not_deleted(world):
 
     world.look()
 
-    assert answer(world, request) == ("refused", "the group has members (c1 c2): stop them first")
+    assert answer(world, request) == ("refused", "the group has members (c1 c2); stop them first")
     assert not world.removed
 
 

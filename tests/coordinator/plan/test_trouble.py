@@ -54,7 +54,7 @@ def test_one_of_which_nothing_can_be_read_is_named_with_its_registration_and_its
 
     decided = world.settle()
 
-    assert "the registration of c2 cannot be read: its partitions stay held; evict it" in decided.summary
+    assert "the registration of c2 cannot be read, so its partitions stay held; evict it" in decided.summary
     assert "the ledger of c2 cannot be read" in decided.summary
 
 
@@ -64,7 +64,7 @@ def test_one_whose_registration_broke_while_it_lives_keeps_what_it_holds_until_e
     decided = world.settle()
 
     assert decided.state is GroupState.REBALANCING
-    assert "the registration of c2 cannot be read: its partitions stay held; evict it" in decided.summary
+    assert "the registration of c2 cannot be read, so its partitions stay held; evict it" in decided.summary
     assert str(world.ledgers["c1"].owned) == "flights[0-3]"
 
     world.ask(type=RequestType.EVICT, consumer="c2")
@@ -145,7 +145,7 @@ def test_evicting_one_that_is_gone_and_left_a_broken_ledger_is_no_mistake(world)
     world.look()
 
     answer = world.answer_to(request)
-    assert (answer.result, answer.message) == ("done", "c2 was already gone; its remains are removed")
+    assert (answer.result, answer.message) == ("done", "c2 was already gone; its remains were removed")
     assert sorted(world.ledgers) == ["c1"]
 
 
@@ -237,7 +237,7 @@ def test_an_unknown_assignor_is_replaced_by_sticky_and_named(world):
 
     decided = world.look()
 
-    assert "no assignor 'stiky' (known: range, roundrobin, sticky, weighted): using sticky" in decided.summary
+    assert "no assignor 'stiky' (known: range, roundrobin, sticky, weighted); using sticky" in decided.summary
     assert decided.state is GroupState.STABLE
 
 
@@ -254,7 +254,7 @@ def test_members_choose_the_assignor_where_they_agree():
     world.join("c3", assignor="roundrobin")
     decided = world.look()
 
-    assert "members ask for different assignors (range, roundrobin): using sticky" in decided.summary
+    assert "members ask for different assignors (range, roundrobin); using sticky" in decided.summary
     assert "assignor changed from range to sticky" in decided.summary
 
 
