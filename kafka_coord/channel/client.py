@@ -1,4 +1,4 @@
-"""The socket under a :class:`~kafka_coord.channel.link.SocketLink`: finds the coordinator, connects, reads, reconnects.
+"""The socket of a :class:`~kafka_coord.channel.link.SocketLink`. Finds the coordinator, connects, reads and reconnects.
 
 It follows the original design. :meth:`SocketClient.on_startup` asks the known hosts in turn for the coordinator.
 :meth:`SocketClient.read_until_lost` reads from the coordinator's connection until it ends. Then
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 SEND_S = 5.0
 """The time limit for sending data, in seconds."""
 LASTED_S = 1.0
-"""A connection that ends sooner is a failed attempt, and the client does not retry that coordinator immediately."""
+"""A connection that ends within this many seconds is a failed attempt. The client then pauses before it retries."""
 _READ_BYTES = 1 << 16
 _AT_ONCE = MetadataQuestion()
 
@@ -51,7 +51,7 @@ def ask_cluster_metadata(
     timeout_s: float = CONNECT_S,
     opened: Callable[[socket.socket], None] = lambda _connection: None,
 ) -> ClusterMetadata:
-    """Returns the cluster metadata of the instance at ``address`` (``host:port``). The whole exchange may take
+    """Asks the instance at ``address`` (``host:port``) for the cluster metadata. The whole exchange may take
     ``timeout_s``. ``opened`` receives the connection, so that another thread can shut it down and end the wait.
 
     Raises ``OSError``, :class:`BadFrame` and :class:`MalformedValue`.
@@ -66,12 +66,12 @@ def ask_cluster_metadata(
             connection.settimeout(max(0.001, until - time.monotonic()))
             data = connection.recv(_READ_BYTES)
             if not data:
-                raise OSError("closed the connection before it answered")
+                raise OSError("the instance closed the connection before it answered")
             for frame in decoder.feed(data):
                 event = rpc.take(frame)
                 if isinstance(event, Answered):
                     return ClusterMetadata.from_json(event.frame)
-                raise OSError(f"answered with {frame.get('code', frame['type'])}: {frame.get('message', '')}")
+                raise OSError(f"the instance answered {frame.get('code', frame['type'])}: {frame.get('message', '')}")
 
 
 def _connect(address: str, tls: ssl.SSLContext | None, timeout_s: float) -> socket.socket:
@@ -91,8 +91,8 @@ def _shut_down(connection: socket.socket) -> None:
 
 
 class _Line:
-    """A connection that one thread reads from and others write to. A TLS connection does not support two threads at a
-    time (CPython's issue 124984), so threads wait for the socket outside the lock, and read or write inside it."""
+    """A connection that one thread reads and other threads write. A TLS connection does not support two threads at a
+    time (CPython issue 124984). So threads wait for the socket outside the lock, and read or write inside it."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -100,7 +100,7 @@ class _Line:
         self._turn = threading.Lock()
 
     def receive(self, within_s: float) -> bytes:
-        """Returns received bytes, or ``b""`` once the connection has ended. Raises ``OSError``, or
+        """Returns received bytes, or ``b""`` once the connection has ended. Raises ``OSError``. Raises
         :class:`TimeoutError` if nothing arrives within ``within_s``."""
         until = time.monotonic() + within_s
         while True:
@@ -130,7 +130,7 @@ class _Line:
                 self._await(awaited, until)
 
     def shut_down(self) -> None:
-        """Shuts the connection down, so that both ends see it end."""
+        """Shuts the connection down, so that both ends notice its end."""
         _shut_down(self._connection)
 
     def _await(self, event: int, until: float) -> None:
@@ -192,8 +192,8 @@ class SocketClient:
                 self._closed.wait(LONGEST_PAUSE_S)
 
     def on_startup(self) -> tuple[socket.socket, Coordinator] | None:
-        """Asks the known hosts in turn for the coordinator and connects to it. Returns ``None`` after a whole round
-        without success."""
+        """Asks the known hosts in turn for the coordinator and connects to it. Returns ``None`` if a whole round of
+        hosts fails."""
         while not self._closed.is_set():
             step = self._search.next(self._lease_left_s())
             if isinstance(step, Pause):
@@ -226,8 +226,8 @@ class SocketClient:
         self._search.ended(coordinator, why, silent=silent, lasted=lasted)
 
     def read_until_lost(self, connection: socket.socket) -> tuple[str, bool]:
-        """Reads until the connection ends. Returns why, and whether the coordinator was silent for too long: for half
-        the session timeout or, before the answer to ``resume``, for a share of the remaining lease."""
+        """Reads until the connection ends. Returns the reason, and whether the coordinator was silent for too long. The
+        limit is half the session timeout or, before the answer to ``resume``, a share of the remaining lease."""
         decoder = Decoder()
         silence_s = self._link.timeout_ms / 1000 * SILENCE * random.uniform(1.0, 1.1)  # noqa: S311  not all at once
         resume_by = time.monotonic() + longest_wait(silence_s, self._lease_left_s())
@@ -248,7 +248,7 @@ class SocketClient:
                 return str(error), False
             finally:
                 self._line = None
-        return "it was closed", False
+        return "the consumer closed the connection", False
 
     def _lease_left_s(self) -> float:
         return self._link.lease_deadline() - self._link.clock.monotonic()

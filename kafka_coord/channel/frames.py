@@ -1,4 +1,4 @@
-"""Frames of the socket channel (docs/socket-protocol.md): a four-byte length, then one JSON object. Pure."""
+"""Encodes and decodes frames of the socket channel (docs/socket-protocol.md): a four-byte length and a JSON object."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Fault(StrEnum):
 
 
 class BadFrame(KafkaCoordError):
-    """The received data is not a legal frame. ``id`` is the frame's id if it could be read, otherwise 0. ``more`` holds
-    further fields for the error reply."""
+    """The received data is not a legal frame. ``id`` is the frame's id, or 0 if it is unreadable. ``more`` has further
+    fields for the error reply."""
 
     def __init__(self, fault: Fault, message: str, id: int = 0, **more: object) -> None:  # noqa: A002  the field's name
         super().__init__(message)
@@ -46,7 +46,7 @@ def encode(frame: Mapping[str, Any]) -> bytes:
     """Encodes a frame to send and adds ``v``. Raises :class:`BadFrame` if it is too large."""
     body = dump({"v": VERSION, **frame})
     if len(body) > MAX_FRAME_BYTES:
-        raise BadFrame(Fault.FRAME_TOO_LARGE, f"{len(body)} bytes, more than the {MAX_FRAME_BYTES} of a frame")
+        raise BadFrame(Fault.FRAME_TOO_LARGE, f"a frame has {len(body)} bytes; at most {MAX_FRAME_BYTES} are allowed")
     return _LENGTH.pack(len(body)) + body
 
 
@@ -58,7 +58,7 @@ class Decoder:
 
     @property
     def pending(self) -> int:
-        """The number of buffered bytes, in whole and partial frames."""
+        """The number of bytes in the buffer, in whole and partial frames."""
         return len(self._buffer)
 
     def add(self, data: bytes) -> None:
@@ -66,26 +66,26 @@ class Decoder:
         self._buffer += data
 
     def size(self) -> int:
-        """The size of the next frame in bytes; 0 until all of it has arrived. Raises :class:`BadFrame` as soon as the
-        length shows that the frame is too large."""
+        """Returns the size of the next frame in bytes, or 0 until the whole frame has been received. Raises
+        :class:`BadFrame` as soon as the length shows that the frame is too large."""
         if len(self._buffer) < _LENGTH.size:
             return 0
         (length,) = _LENGTH.unpack_from(self._buffer)
         if length > MAX_FRAME_BYTES:
-            raise BadFrame(Fault.FRAME_TOO_LARGE, f"{length} bytes, more than the {MAX_FRAME_BYTES} of a frame")
+            raise BadFrame(Fault.FRAME_TOO_LARGE, f"a frame has {length} bytes; at most {MAX_FRAME_BYTES} are allowed")
         whole: int = _LENGTH.size + length
         return whole if len(self._buffer) >= whole else 0
 
     def take(self) -> Frame:
-        """Returns the next frame, all of which must have arrived. Raises :class:`BadFrame`."""
+        """Returns the next frame, which must be complete. Raises :class:`BadFrame`."""
         size = self.size()
         body = bytes(self._buffer[_LENGTH.size : size])
         del self._buffer[:size]
         return decode(body)
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Adds the bytes and yields every whole frame. Raises :class:`BadFrame` after the frames that precede the bad
-        one."""
+        """Adds the bytes and yields every whole frame. Yields the frames before a bad frame, and then raises
+        :class:`BadFrame`."""
         self.add(data)
         while self.size():
             yield self.take()
@@ -102,17 +102,17 @@ def decode(body: bytes) -> Frame:
         if b"\\u" in body:
             dump(frame)  # "\ud800" is valid JSON but not valid text
     except (ValueError, RecursionError) as error:
-        raise BadFrame(Fault.MALFORMED_FRAME, f"not JSON ({error})") from None
+        raise BadFrame(Fault.MALFORMED_FRAME, f"a frame is not JSON ({error})") from None
     if not isinstance(frame, dict):
-        raise BadFrame(Fault.MALFORMED_FRAME, f"a JSON {type(frame).__name__} instead of an object")
+        raise BadFrame(Fault.MALFORMED_FRAME, f"a frame must be a JSON object, not {type(frame).__name__}")
     found = frame.get("id")
     known = found if isinstance(found, int) and not isinstance(found, bool) and 0 <= found <= MAX_ID else None
     version = frame.get("v")
     if version != VERSION or type(version) is not int:  # 1.0 and true equal 1, but are not legal versions
-        message = f"version {shown(version)}; this end supports {VERSION}"
+        message = f"version {shown(version)} is not supported; use {VERSION}"
         raise BadFrame(Fault.UNSUPPORTED_VERSION, message, known or 0, versions=[VERSION])
     if known is None:
-        raise BadFrame(Fault.MALFORMED_FRAME, f"field 'id' is {shown(found)}, not a number up to 2^53 - 1")
+        raise BadFrame(Fault.MALFORMED_FRAME, f"field 'id' must be an integer from 0 to 2^53 - 1, not {shown(found)}")
     if not isinstance(frame.get("type"), str):
-        raise BadFrame(Fault.MALFORMED_FRAME, f"field 'type' is {shown(frame.get('type'))}, not a string", known)
+        raise BadFrame(Fault.MALFORMED_FRAME, f"field 'type' must be a string, not {shown(frame.get('type'))}", known)
     return frame

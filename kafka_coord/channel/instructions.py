@@ -1,4 +1,4 @@
-"""What :class:`~kafka_coord.channel.membership.Membership` tells the code around it to do."""
+"""The instructions of a :class:`~kafka_coord.channel.membership.Membership` to the code around it."""
 
 from __future__ import annotations
 

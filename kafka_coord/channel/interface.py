@@ -1,4 +1,4 @@
-"""The interface between a connector and its consumer's transport: ZooKeeper or a socket."""
+"""The interface between a connector and its consumer's transport, which is ZooKeeper or a socket."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from kafka_coord.zk.store import Clock, Op, Session, SessionListener, Watcher
 
 
 class SessionHandle(Protocol):
-    """The session that a membership depends on, and its clock: a ZooKeeper store, or a link to the coordinator."""
+    """The session that a membership depends on, and its clock. A ZooKeeper store and a link to the coordinator are such
+    handles."""
 
     @property
     def clock(self) -> Clock: ...

@@ -1,9 +1,9 @@
-"""The consumer's end of the socket channel: a connector's session and channel over one connection.
+"""The consumer's end of the socket channel. It is the connector's session and channel over one connection.
 
 It adds a lock, a clock and waiting threads to :class:`~kafka_coord.channel.membership.Membership`. The owner of the
 socket (:mod:`kafka_coord.channel.client`) calls :meth:`SocketLink.connected`, :meth:`SocketLink.received` and
-:meth:`SocketLink.lost`; the connector calls the rest, like the channel over ZooKeeper. A method that needs an answer
-waits for up to ``patience_s`` and then raises :class:`StoreUnavailable`; the next call continues the wait.
+:meth:`SocketLink.lost`. The connector calls all other methods, as with the channel over ZooKeeper. A method that needs
+an answer waits for up to ``patience_s`` and then raises :class:`StoreUnavailable`. The next call continues the wait.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 
 
 class SocketLink:
-    """One consumer's link to its coordinator. Thread-safe. Calls ``wake``, on any thread, when something has changed.
+    """One consumer's link to its coordinator. Thread-safe. Calls ``wake`` on any thread when something has changed.
 
     :class:`~kafka_coord.channel.membership.Membership` explains ``resume_key`` and ``auto_commit``.
     """
@@ -84,7 +84,7 @@ class SocketLink:
 
     @property
     def session_id(self) -> int:
-        """A number that changes with each registration, and with each connection without a registration."""
+        """The id changes with each registration, and with each connection without a registration."""
         return self._membership.session_id
 
     @property
@@ -102,21 +102,21 @@ class SocketLink:
     # --- the connection ----------------------------------------------------------------------------------------------
 
     def connected(self, send: Callable[[Frame], None], hang_up: Callable[[], None]) -> None:
-        """Starts to use a connection to the coordinator. ``send`` may raise ``OSError``; ``hang_up`` ends the
+        """Starts to use a connection to the coordinator. ``send`` may raise ``OSError``. ``hang_up`` ends the
         connection."""
         with self._news:
             self._send, self._hang_up = send, hang_up
             self._now(lambda: self._membership.connected(self.clock.monotonic()))
 
     def received(self, frame: Frame) -> None:
-        """Handles a frame. Raises :class:`BadFrame` if it is not allowed now; the caller then closes the connection."""
+        """Handles a frame. Raises :class:`BadFrame` if it is not allowed now. The caller must close the connection."""
         self._now(lambda: self._membership.received(frame, self.clock.monotonic()))
 
     def lost(self) -> None:
         self._now(lambda: self._membership.lost(self.clock.monotonic()))
 
     def ask_metadata(self) -> None:
-        """Asks the coordinator for the cluster metadata, if it is connected; ``on_metadata`` receives the answer."""
+        """Asks a connected coordinator for the cluster metadata. ``on_metadata`` receives the answer."""
         self._now(self._membership.ask_metadata)
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class SocketLink:
     # --- instructions ------------------------------------------------------------------------------------------------
 
     def _now(self, what: Callable[[], Result]) -> Result:
-        """Calls the membership and carries out the resulting instructions."""
+        """Calls ``what`` and carries out the resulting instructions."""
         with self._news:
             try:
                 return what()
@@ -230,8 +230,8 @@ class SocketLink:
         return self._wait_for_answer(lambda: self._membership.commit(registration, offsets))
 
     def leave(self, registration: Registration, offsets: Offsets, also: Iterable[Op] = ()) -> frozenset[str]:
-        """Like :meth:`kafka_coord.channel.zookeeper.ConsumerChannel.leave`, but the coordinator writes ``also``: the
-        eviction with which a consumer gives up its place."""
+        """Like :meth:`kafka_coord.channel.zookeeper.ConsumerChannel.leave`, but the coordinator writes ``also``, which
+        is the eviction of a consumer that gives up its place."""
         for_good = bool(tuple(also))
         return self._wait_for_answer(lambda: self._membership.leave(registration, offsets, for_good=for_good))
 
@@ -243,6 +243,6 @@ class SocketLink:
         """Does nothing, because the coordinator knows the offsets it sent."""
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Returns the stored offsets; ``None`` for a partition without one."""
+        """Returns the stored offset of each partition, or ``None`` if there is none."""
         wanted = list(partitions)
         return self._wait_for_answer(lambda: self._membership.committed(wanted))

@@ -1,10 +1,10 @@
 """A consumer's membership over the socket channel (docs/socket-protocol.md), as a pure state machine.
 
-Its methods handle events: a connection, a frame, a request of the connector. Time is an argument. The results are
-instructions (:meth:`Membership.instructions`), in order. :mod:`kafka_coord.channel.link` adds I/O, lock, threads and
-clock.
+Its methods handle events, such as a connection, a frame or a request of the connector. Time is an argument. The results
+are instructions (:meth:`Membership.instructions`), in order. :mod:`kafka_coord.channel.link` adds I/O, a lock, threads
+and a clock.
 
-A request that needs an answer raises :class:`NotYet` until the answer has arrived. The caller repeats the call, which
+A request that needs an answer raises :class:`NotYet` until the answer is there. The caller repeats the call, which
 never sends the request twice.
 """
 
@@ -68,9 +68,9 @@ class NameTaken(StoreError):
 
 @dataclass(slots=True)
 class _OpenCommand:
-    """A command that has arrived. ``request`` is the id of its frame on the current connection, or 0 if it has not
-    arrived on this connection yet. ``answer`` holds the offsets in the answer, and ``stored`` tells whether the
-    coordinator has stored them."""
+    """A received command. ``request`` is the id of its frame on the current connection, or 0 if the current connection
+    has not delivered it yet. ``answer`` holds the offsets in the answer. ``stored`` tells whether the coordinator has
+    stored them."""
 
     command: Command
     request: int
@@ -80,7 +80,7 @@ class _OpenCommand:
 
 @dataclass(slots=True)
 class _Request:
-    """An outstanding request: what it is about, and its answer once it has arrived."""
+    """An outstanding request, with its subject, and later its answer or refusal."""
 
     about: object
     answer: Frame | None = None
@@ -94,7 +94,7 @@ class _Request:
 @dataclass(slots=True)
 class _Registered:
     """The state that outlives a connection: a registration and its open commands. ``offered`` holds the offsets for the
-    answer to the next ping, and ``confirmed`` the offsets that a later ping has confirmed."""
+    answer to the next ping. ``confirmed`` holds the offsets that a later ping has confirmed."""
 
     registration: Registration
     timeout_s: float
@@ -109,7 +109,7 @@ class _Registered:
 
 @dataclass(slots=True)
 class _Connected:
-    """The state that ends with a connection. ``introduced`` is when the consumer asked to register or to resume.
+    """The state that ends with a connection. ``introduced`` is when the consumer sent register or resume.
     ``not_before`` is the earliest time at which the coordinator accepts a registration. ``pings`` holds the time and
     content of each ping's answer. ``lost`` is the reason why the connection is no longer usable."""
 
@@ -123,8 +123,8 @@ class _Connected:
 
 
 class Membership:
-    """``resume_key`` is a random word that identifies the consumer's registration when it returns. With
-    ``auto_commit``, answers to pings carry the offsets passed to :meth:`auto_commit`. Times are monotonic seconds."""
+    """``resume_key`` is a random word with which a returning consumer claims its registration. With ``auto_commit``,
+    answers to pings carry the offsets passed to :meth:`auto_commit`. Times are monotonic seconds."""
 
     def __init__(
         self, group: str, consumer: str, now: float, *, resume_key: str, auto_commit: bool, secret: str | None = None
@@ -144,7 +144,7 @@ class Membership:
         self._instructions: list[Instruction] = []
 
     def instructions(self) -> list[Instruction]:
-        """The instructions since the last call, in order."""
+        """Returns the instructions since the last call, in order."""
         found, self._instructions = self._instructions, []
         return found
 
@@ -152,15 +152,15 @@ class Membership:
 
     @property
     def session_id(self) -> int:
-        """A number that changes with each registration, and with each connection without a registration."""
+        """The id changes with each registration, and with each connection without a registration."""
         registered, connected = self._registered, self._connected
         if registered is not None:
             return registered.registration.session_id
         return connected.number if connected is not None else 0
 
     def lease_deadline(self) -> float:
-        """The time until which the coordinator certainly keeps this consumer, with or without a connection: one session
-        timeout after it sent the newest answer that a ping has confirmed."""
+        """Returns the time until which the coordinator certainly keeps this consumer, with or without a connection. The
+        lease lasts one session timeout, less a margin, from the newest answer that a ping has confirmed."""
         registered = self._registered
         return registered.lease_deadline() if registered is not None else 0.0
 
@@ -175,8 +175,8 @@ class Membership:
     # --- the connection ----------------------------------------------------------------------------------------------
 
     def connected(self, now: float) -> None:
-        """Starts to use a connection to the coordinator. A membership that is certainly alive resumes; otherwise the
-        connector registers again."""
+        """Starts to use a connection to the coordinator. Resumes a membership that is certainly alive. Otherwise, the
+        connector must register again."""
         connected = self._connected = _Connected(self._next_number())
         self._uncollected.clear()
         registered = self._registered
@@ -188,7 +188,7 @@ class Membership:
         self._change(SessionState.CONNECTED)
 
     def send_failed(self, why: str) -> None:
-        """Handles a failed send: nothing more is sent on this connection."""
+        """Handles a failed send. Nothing more is sent on this connection."""
         if self._connected is not None:
             self._connected.lost = self._connected.lost or f"cannot send: {why}"
 
@@ -218,7 +218,7 @@ class Membership:
         self._change(SessionState.CLOSED)
 
     def ask_metadata(self) -> None:
-        """Asks the coordinator for the cluster's metadata, if there is a connection to it."""
+        """Asks a connected coordinator for the cluster's metadata."""
         connected = self._connected
         if connected is not None and not connected.lost and MessageType.CLUSTER_METADATA not in connected.requests:
             self._ask(connected, MessageType.CLUSTER_METADATA, None, {})
@@ -232,8 +232,8 @@ class Membership:
         self._ask(connected, MessageType.RESUME, registered, wanted.to_json())
 
     def _resumed(self, connected: _Connected, registered: _Registered, outstanding: frozenset[str]) -> None:
-        """Handles the reply to resume. The coordinator sends the ``outstanding`` commands again; the acknowledgements
-        of all others are stored."""
+        """Handles the reply to resume. The coordinator sends the ``outstanding`` commands again. It has stored the
+        acknowledgements of all other commands."""
         if registered is not self._registered:
             self._do(HangUp())
             return
@@ -272,7 +272,7 @@ class Membership:
     # --- frames of the coordinator -----------------------------------------------------------------------------------
 
     def received(self, frame: Frame, now: float) -> None:
-        """Handles a frame. Raises :class:`BadFrame` if it is not allowed now; the caller then closes the connection."""
+        """Handles a frame. Raises :class:`BadFrame` if it is not allowed now. The caller must close the connection."""
         connected = self._connected
         if connected is None:
             return
@@ -290,7 +290,7 @@ class Membership:
     def _asked(self, connected: _Connected, asked: Asked, now: float) -> None:
         registered = self._registered
         if registered is None:
-            return  # just given up; the connection is about to end
+            return  # the registration was just abandoned, and the connection is about to end
         if asked.type == MessageType.PING:
             self.handle_ping_request(connected, registered, asked, now)
         elif asked.type in (MessageType.STOP_FETCHER, MessageType.START_FETCHER):
@@ -299,7 +299,8 @@ class Membership:
             raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"a coordinator may not send {asked.type[:60]!r}", asked.id)
 
     def handle_ping_request(self, connected: _Connected, registered: _Registered, asked: Asked, now: float) -> None:
-        """Notes what the ping confirms, and answers it with the offsets consumed since the last ping."""
+        """Notes the answers and commands that the ping confirms. Answers it with the offsets consumed since the last
+        ping."""
         ping = Ping.from_json(asked.frame)
         for number in [number for number in connected.pings if number <= ping.heard]:
             sent, offsets = connected.pings.pop(number)
@@ -331,7 +332,7 @@ class Membership:
             self._do(ChannelChanged(), WakeWaiters())
 
     def _answer(self, connected: _Connected, command: _OpenCommand) -> None:
-        """Answers the command if it has arrived on this connection; otherwise its arrival triggers the answer."""
+        """Answers the command if the current connection delivered it. Otherwise, its delivery triggers the answer."""
         if command.request:
             offsets = write_offsets(command.answer or {})
             self._do(Send(connected.rpc.answer(command.request, {"offsets": offsets})))
@@ -366,7 +367,7 @@ class Membership:
             if refused.code == Code.SLOW_DOWN:
                 connected.not_before = now + _retry_s(refused.frame)
         if refused.type == MessageType.RESUME and refused.code not in _RETRIABLE:
-            log.info("cannot resume; registering again consumer=%s: %s", self.consumer, refused.message)
+            log.info("cannot resume, so registers again consumer=%s reason=%s", self.consumer, refused.message)
             self._end_membership(now)
         elif refused.code == Code.MEMBERSHIP_LOST:
             connected.lost = refused.message
@@ -407,8 +408,8 @@ class Membership:
         registration: Registration | None = None,
     ) -> Frame:
         """Returns the coordinator's answer. Raises :class:`NotYet` until it arrives, and the matching exception if the
-        coordinator refuses. Only one request of each type may be outstanding, so an earlier one about something else
-        must be answered first."""
+        coordinator refuses. Only one request of each type may be outstanding, so an earlier request about another
+        subject must be answered first."""
         kept = self._uncollected.pop(message, None)
         if kept is not None and kept.about == about:
             return _result(kept)
@@ -446,7 +447,7 @@ class Membership:
             return
         self._registered = None
         if self._connected is not None:
-            self._connected.lost = self._connected.lost or "given up"
+            self._connected.lost = self._connected.lost or "the registration was abandoned"
             self._do(HangUp())
 
     def outstanding(self) -> tuple[CommandId, ...]:
@@ -467,7 +468,7 @@ class Membership:
             self._do(Send(connected.rpc.refuse(found.request, Code.WRONG_INCARNATION, message)))
 
     def acknowledge(self, registration: Registration, command: CommandId, offsets: Offsets) -> None:
-        """Answers the command; returns once the coordinator has stored the answer."""
+        """Answers the command. Returns once the coordinator has stored the answer."""
         registered = self._of(registration)
         found = registered.commands.get(command)
         if found is None:
@@ -482,14 +483,14 @@ class Membership:
         if not found.stored:
             raise NotYet("the coordinator has not answered yet")
         if not isinstance(found.command, StopFetcher):
-            # it was answered before, but more records were consumed since: the caller's newer offsets must be stored
+            # more records were consumed since the command was answered, so the caller's newer offsets must be stored
             newer = {tp: offset for tp, offset in offsets.items() if found.answer.get(tp) != offset}
             if newer:
                 self._settle(registration, MessageType.COMMIT, newer)
         del registered.commands[command]
 
     def _forget_offers(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drops the offered offsets of these partitions, because another request has settled newer ones."""
+        """Drops the offered offsets of these partitions, because another request has newer offsets."""
         if self._registered is None:
             return
         known = [self._registered.offered, self._registered.confirmed]
@@ -530,7 +531,7 @@ class Membership:
         return confirmed
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Returns the stored offsets; ``None`` for a partition without one."""
+        """Returns the stored offset of each partition, or ``None`` if there is none."""
         wanted = dict.fromkeys(partitions, 0)
         asked = {"offsets": write_offsets(wanted)}
         found = self._answer_to(MessageType.COMMITTED, wanted, asked).get("offsets", {})
@@ -543,17 +544,17 @@ class Membership:
 
 
 def _await_starts(registered: _Registered, offsets: Offsets) -> None:
-    """Raises :class:`NotYet` until the coordinator, after a resume, has again sent each unacknowledged start of these
+    """Raises :class:`NotYet` after a resume, until the coordinator has again sent each unacknowledged start of these
     partitions. Until a start is acknowledged, the coordinator accepts no offsets of its partitions."""
     for command in registered.commands.values():
         start = command.command
         is_unheard = command.answer is not None and not command.stored and not command.request
         if is_unheard and isinstance(start, StartFetcher) and offsets.keys() & set(start.partitions):
-            raise NotYet("the coordinator has not sent a start again since it was elected")
+            raise NotYet("the coordinator has not yet repeated a start-fetcher after the resume")
 
 
 def _retry_s(frame: Frame) -> float:
-    """How many seconds to wait before repeating a request that a busy coordinator refused."""
+    """Returns how many seconds to wait before repeating a request that a busy coordinator refused."""
     retry_ms = frame.get("retry_ms")
     return min(retry_ms / 1000, _LONGEST_RETRY_S) if isinstance(retry_ms, int) and retry_ms > 0 else 0.0
 

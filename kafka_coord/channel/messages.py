@@ -1,7 +1,7 @@
-"""The messages of the socket channel (docs/socket-protocol.md): their names, codes and values, read strictly.
+"""Encodes the messages of the socket channel (docs/socket-protocol.md), and decodes them strictly.
 
-Functions that read a frame raise :class:`MalformedValue`, which names the message and the field at fault. Functions
-that write return the fields of a frame without ``v``, ``id`` and ``type``.
+Functions that read a frame raise :class:`MalformedValue`, which names the message and the bad field. Functions that
+write return the fields of a frame without ``v``, ``id`` and ``type``.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from kafka_coord.model.names import RULE, is_legal
 from kafka_coord.model.partitions import MAX_PARTITION
 
 WAIT_MS = 2_000
-"""How long a consumer lets an instance hold its reply while there is no other coordinator, in ms."""
+"""The time in ms for which a consumer lets an instance hold its reply while there is no other coordinator."""
 MAX_TEXT_CHARS = 1_000
 """The maximum length of a secret, client name or reason."""
 
 
 class MessageType(StrEnum):
-    """Request types. The coordinator sends the last three; consumers send the others."""
+    """Request types. The coordinator sends the last three. Consumers send all others."""
 
     CLUSTER_METADATA = "cluster-metadata"
     REGISTER = "register"
@@ -38,7 +38,7 @@ class MessageType(StrEnum):
 
 
 class Code(StrEnum):
-    """The reasons for refusing a request; :class:`~kafka_coord.channel.frames.Fault` has the codes for bad frames."""
+    """The reasons for refusing a request. :class:`~kafka_coord.channel.frames.Fault` has the codes for bad frames."""
 
     NOT_COORDINATOR = "not-coordinator"
     BAD_NAME = "bad-name"
@@ -76,7 +76,7 @@ def write_offsets(offsets: Mapping[TopicPartition, int | None]) -> dict[str, dic
 
 
 def read_offsets(frame: fields.Json, where: str) -> dict[TopicPartition, int]:
-    """Reads the field ``offsets``, which may be missing except in the requests of :data:`_NEEDS_OFFSETS`."""
+    """Reads the field ``offsets``. Only the requests of :data:`_NEEDS_OFFSETS` must have it."""
     found = {}
     for topic, partitions in fields.mapping(frame, "offsets", where, None if where in _NEEDS_OFFSETS else {}).items():
         for partition, offset in _partitions(topic, partitions, where):
@@ -88,10 +88,10 @@ def read_offsets(frame: fields.Json, where: str) -> dict[TopicPartition, int]:
 
 def _partitions(topic: str, partitions: Any, where: str) -> list[tuple[int, Any]]:
     if not is_legal(topic):
-        raise MalformedValue(where, f"topic {fields.shown(topic)} is not legal: use {RULE}", "offsets")
+        raise MalformedValue(where, f"topic {fields.shown(topic)} is not legal; use {RULE}", "offsets")
     if not isinstance(partitions, dict):
         raise MalformedValue(
-            where, f"the offsets of {topic!r} are {fields.shown(partitions)}, not an object", "offsets"
+            where, f"the offsets of {topic!r} must be an object, not {fields.shown(partitions)}", "offsets"
         )
     for written in partitions:
         if not (written.isascii() and written.isdigit() and len(written) <= 10 and int(written) <= MAX_PARTITION):
@@ -117,15 +117,15 @@ class Coordinator:
 @dataclass(frozen=True, slots=True)
 class MetadataQuestion:
     """A consumer's request for the metadata. The instance may hold its reply for up to ``wait_ms``, until there is a
-    coordinator that accepts consumers and whose epoch is not ``not_epoch``, the epoch of the coordinator that the
-    consumer lost or could not reach."""
+    coordinator that accepts consumers and has another epoch than ``not_epoch``. That is the epoch of the coordinator
+    that the consumer lost or could not reach."""
 
     wait_ms: int = 0
     not_epoch: int | None = None
 
     @classmethod
     def waiting(cls, missed: Coordinator | None) -> MetadataQuestion:
-        """Asks to wait for a coordinator other than ``missed``, so that the consumer need not poll."""
+        """Returns a request that waits for a coordinator other than ``missed``, so that the consumer need not poll."""
         return cls(WAIT_MS, missed.epoch if missed is not None else None)
 
     def to_json(self) -> dict[str, Any]:
@@ -141,15 +141,15 @@ class MetadataQuestion:
         )
 
     def wants(self, coordinator: Coordinator | None) -> bool:
-        """Whether the question waits for this coordinator."""
+        """Whether this coordinator ends the wait."""
         return coordinator is not None and coordinator.endpoint is not None and coordinator.epoch != self.not_epoch
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
-    """An instance's reply. ``brokers`` maps Kafka's broker ids to the addresses in their registrations, ``protocols``
-    maps listener names to their protocols, ``instances`` are the addresses of the instances, and ``coordinator`` is
-    ``None`` while there is none."""
+    """An instance's reply. ``brokers`` maps Kafka's broker ids to the addresses in their registrations. ``protocols``
+    maps listener names to their protocols. ``instances`` has the addresses of the instances. ``coordinator`` is
+    ``None`` while no coordinator is elected."""
 
     instance: int
     brokers: Mapping[int, Sequence[str]]
@@ -172,7 +172,7 @@ class ClusterMetadata:
         brokers = {}
         for broker in _list(frame, "brokers", where):
             if not isinstance(broker, dict):
-                raise MalformedValue(where, f"a broker is {fields.shown(broker)}, not an object")
+                raise MalformedValue(where, f"a broker must be an object, not {fields.shown(broker)}")
             brokers[fields.number(broker, "id", where, at_least=0)] = _texts(broker, "endpoints", where)
         return cls(
             instance=fields.number(frame, "instance", where),
@@ -198,14 +198,14 @@ def read_coordinator(frame: fields.Json, where: str) -> Coordinator | None:
 def _list(frame: fields.Json, name: str, where: str) -> list[Any]:
     found = frame.get(name)
     if not isinstance(found, list):
-        raise MalformedValue(where, f"field {name!r} is {fields.shown(found)}, not an array", name)
+        raise MalformedValue(where, f"field {name!r} must be an array, not {fields.shown(found)}", name)
     return found
 
 
 def _texts(frame: fields.Json, name: str, where: str) -> tuple[str, ...]:
     found = _list(frame, name, where)
     if not all(isinstance(one, str) for one in found):
-        raise MalformedValue(where, f"field {name!r} is {fields.shown(found)}, not an array of strings", name)
+        raise MalformedValue(where, f"field {name!r} must be an array of strings, not {fields.shown(found)}", name)
     return tuple(found)
 
 
@@ -214,10 +214,10 @@ def _texts(frame: fields.Json, name: str, where: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A request to register. ``member`` is the value of the znode; the name "" asks the coordinator to choose one.
-    ``resume_key`` is a random word that the consumer chose when it started: it may take over a registration with the
-    same key. ``secret`` authenticates the consumer if users are configured. With ``auto_commit``, the offsets in its
-    ping replies are committed."""
+    """A request to register. ``member`` is the value of the znode. If its name is "", the coordinator chooses a name.
+    ``resume_key`` is a random word that the consumer chose when it started. With it, the consumer may take over a
+    registration with the same key. If users are configured, ``secret`` authenticates the consumer. With
+    ``auto_commit``, the offsets in the consumer's ping replies are committed."""
 
     group: str
     member: Member
@@ -243,12 +243,12 @@ class Register:
         auto_commit = frame.get("auto_commit", True)
         if not isinstance(auto_commit, bool):
             raise MalformedValue(
-                where, f"field 'auto_commit' is {fields.shown(auto_commit)}, not true or false", "auto_commit"
+                where, f"field 'auto_commit' must be true or false, not {fields.shown(auto_commit)}", "auto_commit"
             )
         for name in ("client", "host", "rack", "assignor", "secret", "resume_key"):
             if isinstance(frame.get(name), str) and len(frame[name]) > MAX_TEXT_CHARS:
                 raise MalformedValue(
-                    where, f"field {name!r} has {len(frame[name])} characters, not {MAX_TEXT_CHARS}", name
+                    where, f"field {name!r} has {len(frame[name])} characters, more than {MAX_TEXT_CHARS}", name
                 )
         consumer = fields.text(frame, "consumer_id", where) if frame.get("consumer_id") is not None else ""
         fields.number(frame, "session_timeout_ms", where)  # optional in a registration over ZooKeeper
@@ -322,12 +322,12 @@ class Resume:
 
 
 def read_outstanding(frame: fields.Json) -> frozenset[str]:
-    """Reads the reply to resume: the names of the commands that the coordinator still waits for."""
+    """Reads the reply to resume. Returns the names of the commands that the coordinator still waits for."""
     return frozenset(_texts(frame, "outstanding", MessageType.RESUME))
 
 
 def read_refused(frame: fields.Json, where: str) -> frozenset[str]:
-    """Reads the reply to a commit or leave: the topics that no longer exist."""
+    """Reads the reply to a commit or leave. Returns the topics that no longer exist."""
     return frozenset(_texts(frame, "refused", where))
 
 
@@ -337,7 +337,7 @@ def read_refused(frame: fields.Json, where: str) -> frozenset[str]:
 @dataclass(frozen=True, slots=True)
 class Ping:
     """``heard`` is the last ping whose reply arrived in time and has been handled. ``done`` is the last command whose
-    acknowledgement is stored. Both are ids of the coordinator's own requests, 0 for none."""
+    acknowledgement is stored. Both are ids of the coordinator's own requests. The id 0 means none."""
 
     heard: int
     done: int
@@ -354,7 +354,7 @@ class Ping:
 
 
 def write_command(name: str, command: Command) -> dict[str, Any]:
-    """Writes the fields of the command's znode, and the znode's name."""
+    """Writes the name and the fields of the command's znode."""
     written = command.to_json()
     del written["version"], written["type"]
     return {"command": name, **written}

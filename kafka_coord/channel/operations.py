@@ -1,7 +1,7 @@
-"""The multis that register, acknowledge, commit and leave in ZooKeeper (docs/protocol.md), as values. Pure.
+"""Builds the multis that register, acknowledge, commit and leave in ZooKeeper (docs/protocol.md), as values. Pure.
 
-Both consumers and gateways, which act for consumers without ZooKeeper, build their requests here. So one place knows
-which check fences which write.
+Consumers build their requests here. So do gateways, which act for consumers without ZooKeeper. Therefore, one place
+knows which check fences which write.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.store import Check, Create, Delete, Op, SetData
 
 MAX_REQUEST_BYTES = 512 * 1024
-"""The largest multi: half of ZooKeeper's default ``jute.maxbuffer``, because sizes are estimated."""
+"""The size limit of a multi. It is half of ZooKeeper's default ``jute.maxbuffer``, because sizes are estimated."""
 
 _OP_OVERHEAD_BYTES = 120
-"""The most bytes that an operation takes in addition to its path, data and ACL: header, lengths, flags, chroot."""
+"""The most bytes that an operation takes besides its path, data and ACL, for header, lengths, flags and chroot."""
 
 Offsets = Mapping[TopicPartition, int]
 """Maps each partition to the offset of the next record to read."""
@@ -53,7 +53,7 @@ class Registration:
         return layout.registration(self.group, self.consumer)
 
     def fence(self) -> tuple[Check, Check]:
-        """The checks that begin every commit, acknowledgement and leave; they are operations 0 and 1 of a multi."""
+        """Returns the checks that begin every commit, acknowledgement and leave, as operations 0 and 1 of a multi."""
         return Check(self.path), Check(layout.channel(self.group, self.consumer), self.token)
 
 
@@ -63,7 +63,7 @@ FENCE_LENGTH = 2
 def register_ops(
     group: str, consumer: str, value: bytes, *, has_channel: bool = True, ephemeral: bool = True
 ) -> tuple[Op, ...]:
-    """Registers a consumer and gives the incarnation its token, in one request. A missing channel is created first."""
+    """Registers a consumer and gives the incarnation its token, in one request. Creates the channel if missing."""
     channel = layout.channel(group, consumer)
     return (
         *(() if has_channel else (Create(channel),)),
@@ -80,8 +80,8 @@ def offset_op(group: str, partition: TopicPartition, offset: int, *, exists: boo
 
 
 def chunks(ops: Iterable[Op], last: Iterable[Op], fence: tuple[Op, ...], acl: int = 64) -> Iterator[tuple[Op, ...]]:
-    """Splits ``ops`` into as few requests as possible. Each begins with ``fence``, and the last one ends with ``last``.
-    ``acl`` is the size in bytes of the ACL of a create."""
+    """Splits ``ops`` into as few requests as possible. Each request begins with ``fence``, and the last request ends
+    with ``last``. ``acl`` is the size in bytes of the ACL of a create."""
     closing = tuple(last)
     room = MAX_REQUEST_BYTES - sum(_size(op, acl) for op in (*fence, *closing))
     chunk: list[Op] = []
@@ -106,7 +106,7 @@ def acknowledge_op(registration: Registration, command: CommandId) -> Delete:
 
 
 def eviction_op(group: str, consumer: str, now_ms: int) -> Create:
-    """The request with which a leaving consumer gives up the place that its rejoin grace would keep."""
+    """Evicts a leaving consumer, so that no rejoin grace keeps its place."""
     request = Request(
         type=RequestType.EVICT,
         group=group,
@@ -119,7 +119,7 @@ def eviction_op(group: str, consumer: str, now_ms: int) -> Create:
 
 
 def look_op(group: str, consumer: str, now_ms: int) -> Create:
-    """Asks the coordinator to look at the group, because a changed registration causes no event."""
+    """Makes the coordinator look at the group, because a changed registration causes no event."""
     reason = "it has changed its subscription"
     request = Request(type=RequestType.LOOK, group=group, reason=reason, by=consumer, timestamp_ms=now_ms)
     return Create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True)
@@ -138,17 +138,17 @@ def command_op(group: str, consumer: str, command: Command) -> Create:
 
 
 def encode_command(command: Command) -> bytes:
-    """The value of a command's znode."""
+    """Returns the value of a command's znode."""
     return fields.dump(command.to_json())
 
 
 def decode_command(data: bytes, path: str) -> Command:
-    """Reads a command strictly; its name and value must have the same type. Raises :class:`MalformedValue`, which names
+    """Reads a command strictly. Its name and value must have the same type. Raises :class:`MalformedValue`, which names
     ``path``."""
     command = command_from_json(fields.load(data, path), path)
     named = parse_command_id(path.rpartition("/")[2])
     if named is not None and named.type is not command.type:
-        raise MalformedValue(path, f"holds a {command.type} under the name of a {named.type}")
+        raise MalformedValue(path, f"a {command.type} has the name of a {named.type}")
     return command
 
 
@@ -161,7 +161,7 @@ def decode_offset(data: bytes, path: str) -> int:
 
 
 def in_order(names: Iterable[str]) -> tuple[tuple[CommandId, ...], tuple[str, ...]]:
-    """Splits the names of a channel's children into commands, in the order to carry them out, and all other names."""
+    """Splits the names of a channel's children into commands, in order of execution, and all other names."""
     commands: list[CommandId] = []
     strays: list[str] = []
     for name in names:

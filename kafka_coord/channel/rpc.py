@@ -1,6 +1,6 @@
 """One end of a socket-channel connection: matches replies to requests, and checks that each frame is allowed. Pure.
 
-Each end numbers its requests from 1 without gaps, and answers each of the other's requests exactly once
+Each end numbers its requests from 1 without gaps, and answers each request of the other end exactly once
 (docs/socket-protocol.md). Any violation ends the connection.
 """
 
@@ -39,8 +39,8 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The other end answered with an error. ``type`` is the request's type, or "" if the error is about the
-    connection."""
+    """The other end answered with an error. ``type`` is the request's type. If the error is about the connection,
+    ``type`` is ""."""
 
     id: int
     type: str
@@ -73,7 +73,7 @@ class Rpc:
         return self._last_id, {"id": self._last_id, "type": request, **(fields or {})}
 
     def answer(self, request_id: int, fields: Mapping[str, Any] | None = None) -> Frame:
-        """Returns the frame that answers the other end's request, which is then complete."""
+        """Returns the frame that answers the other end's request, and marks the request as answered."""
         self._owed.discard(request_id)
         return {"id": request_id, "type": ANSWER, **(fields or {})}
 
@@ -91,17 +91,18 @@ class Rpc:
             return Refused(0, "", *_error(frame), frame)
         request = self._waiting.pop(number, None)
         if request is None:
-            raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"an unexpected {kind} to request {number}")
+            raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"got an unexpected {kind} to request {number}")
         if kind == ERROR:
             return Refused(number, request, *_error(frame), frame)
         return Answered(number, request, frame)
 
     def _asked(self, number: int, kind: str, frame: Frame) -> Asked:
         if number != self._their_last_id + 1:
-            raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"request {number} instead of {self._their_last_id + 1}", number)
+            reason = f"expected request {self._their_last_id + 1}, got request {number}"
+            raise BadFrame(Fault.UNEXPECTED_MESSAGE, reason, number)
         if len(self._owed) >= MAX_UNANSWERED:
             raise BadFrame(
-                Fault.TOO_MANY_REQUESTS, f"{len(self._owed)} requests are unanswered: wait for replies", number
+                Fault.TOO_MANY_REQUESTS, f"{len(self._owed)} requests are unanswered; wait for replies", number
             )
         self._their_last_id = number
         self._owed.add(number)
@@ -111,5 +112,5 @@ class Rpc:
 def _error(frame: Frame) -> tuple[str, str]:
     code, message = frame.get("code"), frame.get("message", "")
     if not isinstance(code, str) or not isinstance(message, str):
-        raise BadFrame(Fault.MALFORMED_FRAME, f"an error with code {shown(code)}", frame["id"])
+        raise BadFrame(Fault.MALFORMED_FRAME, f"an error has the malformed code {shown(code)}", frame["id"])
     return code, message

@@ -1,8 +1,8 @@
-"""Searches for the coordinator: which host to ask next, what to ask, and how long to wait. Pure.
+"""Searches for the coordinator. Decides which host to ask next, and how long to wait. Pure.
 
-The owner of the sockets calls :meth:`CoordinatorSearch.next`, does what it says, and reports the result. It passes
-``lease_left_s``, the seconds for which the membership is certainly still alive. No single wait takes more than a
-quarter of that time, because one silent host must not use up the whole lease.
+The owner of the sockets calls :meth:`CoordinatorSearch.next`, carries out the returned step, and reports the result.
+``lease_left_s`` is the number of seconds for which the membership is certainly still alive. No single wait takes more
+than a quarter of that time, because one silent host must not use up the whole lease.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ CONNECT_S = 3.0
 """The time limit for connecting to a host and getting its answer, in seconds."""
 SILENCE = 0.5
 """The fraction of the session timeout after which a silent connection counts as lost. The specification allows the
-whole timeout, but then the lease, and so the membership, would end before the consumer finds another coordinator."""
+whole timeout. But then the lease and the membership would end before the consumer finds another coordinator."""
 SHARE_OF_LEASE = 0.25
 """The longest single wait, as a fraction of the remaining lease."""
 LEAST_LEASE_S = 0.1
-"""A membership with less of its lease left than this, in seconds, cannot be saved."""
+"""A membership cannot be saved if its lease has fewer seconds left."""
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 HURRIED_PAUSE_S = 0.4
@@ -38,12 +38,12 @@ def addresses(bootstrap: str) -> tuple[str, ...]:
         if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
             raise SettingsError(f"bootstrap address {address[:80]!r} is not host:port")
     if not found:
-        raise SettingsError("bootstrap is empty: give host:port of at least one broker host with kafka-coord")
+        raise SettingsError("bootstrap is empty; set host:port of at least one broker host with kafka-coord")
     return found
 
 
 def longest_wait(limit_s: float, lease_left_s: float) -> float:
-    """Returns ``limit_s``, or a share of the lease if some of it remains and the share is shorter."""
+    """Returns ``limit_s``, or a share of the remaining lease if that is shorter. Ignores a lease that has ended."""
     return min(limit_s, lease_left_s * SHARE_OF_LEASE) if lease_left_s >= LEAST_LEASE_S else limit_s
 
 
@@ -67,15 +67,15 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait before the next round of hosts, because a whole round has failed; ``problem`` says why."""
+    """Wait before the next round of hosts, because a whole round has failed. ``problem`` is the reason."""
 
     seconds: float
     problem: str
 
 
 class CoordinatorSearch:
-    """The hosts a consumer knows, and their answers. ``uniform`` is :func:`random.uniform`, or a simulation's
-    substitute. It spreads out the return of consumers that lost the same coordinator."""
+    """The hosts that a consumer knows, and their answers. ``uniform`` is :func:`random.uniform` or a simulation's
+    substitute. It spreads out in time the reconnections of consumers that lost the same coordinator."""
 
     def __init__(self, bootstrap: Iterable[str], uniform: Callable[[float, float], float]) -> None:
         self._hosts = sorted(bootstrap, key=lambda _host: uniform(0.0, 1.0))
@@ -88,7 +88,7 @@ class CoordinatorSearch:
         self._problem = "no host is configured"
 
     def next(self, lease_left_s: float) -> Ask | Connect | Pause:
-        """Returns the next thing to do."""
+        """Returns the next step."""
         found, self._found = self._found, None
         if found is not None and found.endpoint is not None:
             return Connect(found, found.endpoint, longest_wait(CONNECT_S, lease_left_s))
@@ -115,7 +115,7 @@ class CoordinatorSearch:
         coordinator = metadata.coordinator
         self._wait_for_another_than(coordinator)  # in case this coordinator cannot be reached
         if coordinator is None or coordinator.endpoint is None:
-            self._problem = f"{host} knows of no coordinator that accepts consumers"
+            self._problem = f"{host} knows no coordinator that accepts consumers"
         else:
             self._found = coordinator
 
@@ -127,9 +127,9 @@ class CoordinatorSearch:
         self._waits, self._not_epoch = False, None
 
     def ended(self, coordinator: Coordinator, why: str, *, silent: bool, lasted: bool) -> None:
-        """Handles the end of the connection. ``silent`` means that nothing arrived for too long, ``lasted`` that the
-        connection was more than a failed attempt. The search then asks the other hosts immediately, and a silent one
-        last."""
+        """Handles the end of the connection. ``silent`` means that the coordinator was silent for too long. ``lasted``
+        means that the connection was more than a failed attempt. In both cases, the search asks the hosts immediately.
+        It asks a silent host last."""
         if silent:
             self._wait_for_another_than(coordinator)
             if coordinator.endpoint in self._hosts:

@@ -1,6 +1,6 @@
-"""The consumer's end of the ZooKeeper channel: register, read commands, acknowledge, commit, leave.
+"""The consumer's end of the ZooKeeper channel. Registers, reads commands, acknowledges, commits and leaves.
 
-It has no thread: every method makes one or a few calls to the store, on the caller's thread.
+It has no thread. Every method makes one or a few calls to the store, on the caller's thread.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ class ConsumerChannel:
         """Registers as a new incarnation, or returns the name's holder.
 
         After :class:`~kafka_coord.errors.StoreUnavailable`, call it again with the same ``value``. It then finds out
-        whether the lost request took effect: the value, the session and the token must all match. It also raises that
-        error while the session may have ended: the registration would soon be abandoned, but the coordinator would
-        already have rebalanced the group.
+        whether the lost request took effect. If so, the value, the session and the token all match. It also raises that
+        error while the session may have ended, because the registration would soon be abandoned, after the coordinator
+        had already rebalanced the group.
         """
         if self._store.session.lease_deadline() <= self._store.clock.monotonic():
             raise StoreUnavailable("ZooKeeper has not answered for so long that the session may have ended")
@@ -100,16 +100,16 @@ class ConsumerChannel:
             except MultiFailed as failure:
                 if isinstance(failure.cause, NoAuth):
                     raise failure.cause from failure
-                # NoNode: the group is new, or the coordinator retired the channel; NodeExists: somebody was faster
+                # NoNode: the group is new, or the coordinator deleted the channel; NodeExists: another was faster
                 if not isinstance(failure.cause, (NoNode, NodeExists)):
                     raise
         found = self._existing(value, *self._registered())
         if found is None:
-            raise NoNode(f"{self._registration_path} was removed each time it was created", self._registration_path)
+            raise NoNode(f"{self._registration_path} was deleted each time it was created", self._registration_path)
         return found
 
     def _registered(self) -> tuple[Node | None, Node | None]:
-        """Reads the registration under this consumer's name, and the channel."""
+        """Reads the registration under this consumer's name, and its channel."""
         node, channel = self._store.read_many([GetData(self._registration_path), GetData(self._path)])
         return node if isinstance(node, Node) else None, channel if isinstance(channel, Node) else None
 
@@ -121,10 +121,10 @@ class ConsumerChannel:
             return Holder(stat.czxid, stat.ephemeral_owner, self._member(node))
         if stat.czxid in self._abandoned:
             return None
-        if node.data != value:  # another consumer of this very session
+        if node.data != value:  # another consumer with the same session
             return Holder(stat.czxid, stat.ephemeral_owner, self._member(node))
         if channel is None or channel.stat.mzxid != stat.czxid:
-            # somebody else has written to the channel since, so the token is unknown: start over
+            # another client has written to the channel since, so the token is unknown; register again
             return None
         return Registration(self.group, self.consumer, stat.czxid, channel.stat.version, stat.ephemeral_owner)
 
@@ -141,31 +141,32 @@ class ConsumerChannel:
         self._stored.clear()
 
     def was_evicted(self, registration: Registration) -> bool:
-        """Returns false; over ZooKeeper, only :meth:`is_registered` can tell."""
+        """Returns false, because over ZooKeeper only :meth:`is_registered` can tell."""
         del registration
         return False
 
     def is_registered(self, registration: Registration, watcher: Watcher | None = None) -> bool:
-        """Whether exactly this incarnation is still registered; ``watcher`` is notified of the next change."""
+        """Whether this very incarnation is still registered. ``watcher`` is notified of the next change."""
         stat: Stat | None = self._store.exists(self._registration_path, watcher)
         return stat is not None and stat.czxid == registration.incarnation
 
     # --- commands --------------------------------------------------------------------------------------------------
 
     def outstanding(self, watcher: Watcher | None = None) -> tuple[tuple[CommandId, ...], tuple[str, ...]]:
-        """Returns the commands in the order to carry them out, and the names of children that are not commands.
+        """Returns the commands in order of execution, and the names of children that are not commands.
 
-        ``watcher`` is notified of later changes. If the server supports it, an event names the path of each new command
-        (``CREATED``). After any other event, list again. Commands that this consumer deletes may cause no event.
+        ``watcher`` is notified of later changes. If the server supports it, each new command causes an event with its
+        path (``CREATED``). After any other event, call this method again. Commands that this consumer deletes may cause
+        no event.
 
-        Raises :class:`MembershipLost` if the channel itself is gone, because its version was the token.
+        Raises :class:`MembershipLost` if the channel itself was deleted, because its version was the token.
         """
         once = watcher if watcher is not None and not self._follows(watcher) else None
         try:
             return in_order(self._store.children(self._path, once))
         except NoNode:
             raise MembershipLost(
-                f"its channel {self._path} was deleted, so it can no longer acknowledge anything"
+                f"the channel {self._path} was deleted, so its consumer can no longer acknowledge anything"
             ) from None
 
     def _follows(self, watcher: Watcher) -> bool:
@@ -195,7 +196,7 @@ class ConsumerChannel:
         self._store.unfollow(self._path, self._told)
 
     def read(self, command: CommandId) -> Command | None:
-        """Returns the command, or ``None`` if it is gone. Raises :class:`MalformedValue`."""
+        """Returns the command, or ``None`` if it was deleted. Raises :class:`MalformedValue`."""
         path = layout.command(self.group, self.consumer, command.name)
         try:
             return decode_command(self._store.get(path).data, path)
@@ -228,7 +229,7 @@ class ConsumerChannel:
         try:
             return self._write_offsets(registration, offsets, (acknowledge_op(registration, command),))
         except NoNode:
-            # an earlier attempt whose reply was lost has deleted it, or somebody else has
+            # the command was deleted by an earlier attempt whose reply was lost, or by another client
             if command.type is CommandType.STOP_FETCHER:
                 # the partitions are released, and their next owner may have committed; the earlier attempt wrote these
                 # offsets, so a second write could only move the next owner's offsets back
@@ -252,8 +253,8 @@ class ConsumerChannel:
                 if not isinstance(cause, NoAuth) or cause.path not in {op.path for op in also}:
                     raise
                 log.warning(
-                    "left; its partitions stay reserved for rejoin_grace_ms, because only operators may give up the"
-                    " place consumer=%s reason=%s",
+                    "left, but its partitions stay reserved for rejoin_grace_ms, because only operators may release"
+                    " them consumer=%s reason=%s",
                     self.consumer,
                     cause,
                 )
@@ -277,7 +278,7 @@ class ConsumerChannel:
         self._write((*registration.fence(), SetData(registration.path, value, node.stat.version), *also))
 
     def started_at(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Notes the offsets in a start-fetcher, which are already stored."""
+        """Notes that the offsets in a start-fetcher are already stored."""
         self._stored.update(tp for tp, offset in offsets.items() if offset >= 0)
 
     def _write_offsets(self, registration: Registration, offsets: Offsets, last: tuple[Op, ...]) -> frozenset[str]:
@@ -288,7 +289,7 @@ class ConsumerChannel:
             try:
                 *first, final = chunks(writes, last, registration.fence(), self._store.acl_bytes)
                 for request in first:
-                    # the last request deletes a znode; the others must fail if it is already gone
+                    # the last request deletes a znode, and the earlier requests must fail if it is already deleted
                     self._write((*request, *(Check(op.path) for op in last if isinstance(op, Delete))))
                 self._write(final)
             except MultiFailed as failure:
@@ -300,7 +301,8 @@ class ConsumerChannel:
                 break
         if missing:
             log.warning(
-                "could not commit group=%s topics=%s: their znodes below offsets were removed, as for a deleted topic",
+                "did not commit, because the topics' znodes below offsets were deleted, as for deleted topics"
+                " group=%s topics=%s",
                 self.group,
                 ",".join(sorted(missing)),
             )
@@ -314,15 +316,16 @@ class ConsumerChannel:
         except MultiFailed as failure:
             if failure.index < FENCE_LENGTH and isinstance(failure.cause, (NoNode, BadVersion)):
                 raise MembershipLost(
-                    f"consumer {self.consumer!r} is no longer registered in group {self.group!r} as this incarnation:"
-                    " others may hold its partitions, so nothing was written"
+                    f"consumer {self.consumer!r} is no longer registered in group {self.group!r} as this incarnation;"
+                    " nothing was written, because other members may hold its partitions"
                 ) from failure
             if isinstance(request[failure.index], (Check, Delete)) and isinstance(failure.cause, NoNode):
                 raise failure.cause from failure
             raise
 
     def _look_again(self, offsets: Offsets, failure: MultiFailed) -> frozenset[str]:
-        """After a failed multi, checks again which offset znodes exist. Returns the topics whose offsets are gone."""
+        """Checks again, after a failed multi, which offset znodes exist. Returns the topics whose offsets were
+        deleted."""
         if not isinstance(failure.cause, (NoNode, NodeExists)):
             raise failure
         partitions = list(offsets)
@@ -336,7 +339,7 @@ class ConsumerChannel:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Returns the stored offsets; ``None`` for a partition without one. Raises :class:`MalformedValue`.
+        """Returns the stored offset of each partition, or ``None`` if there is none. Raises :class:`MalformedValue`.
         Thread-safe."""
         wanted = list(partitions)
         paths = [layout.offset(self.group, tp.topic, tp.partition) for tp in wanted]

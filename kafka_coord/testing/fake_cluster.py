@@ -1,7 +1,7 @@
 """A fake of ZooKeeper, Kafka and the coordinator, for unit tests of applications.
 
-The consumers are the real ones, with their connector, fetchers and commit rules. Only the other sides are in memory:
-the channel to the coordinator, and librdkafka.
+The consumers are real, with their connector, fetchers and commit rules. Only the channel to the coordinator and
+librdkafka are fakes in memory.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from kafka_coord.zk.store import Clock, SessionListener, SessionState
 
 
 class FakeCluster:
-    """Topics and groups in memory. A ``with`` block closes the consumers that it made.
+    """Topics and groups in memory. At the end of a ``with`` block, the consumers of :meth:`consumer` are closed.
 
     :attr:`Consumer` and :attr:`AsyncConsumer` replace the real classes in an application's module:
-    ``monkeypatch.setattr(app, "Consumer", cluster.Consumer)``. They ignore every address. The fake does not simulate
-    sessions that end, transactions, access rights or ``mode="eager"``.
+    ``monkeypatch.setattr(app, "Consumer", cluster.Consumer)``. They ignore all addresses. The fake does not simulate
+    expired sessions, transactions, access rights or ``mode="eager"``.
     """
 
     def __init__(self) -> None:
@@ -63,29 +63,29 @@ class FakeCluster:
         return self._logs.append(topic, partition, written)
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
-        """Removes the records before this offset, as retention does."""
+        """Deletes the records before this offset, as retention does."""
         with self._logs.changed:
             self._logs.begins[topic, partition] = before
 
     def consumer(self, **arguments: Any) -> Consumer[Any, Any]:
-        """A consumer of this cluster, with the given arguments."""
+        """Returns a consumer of this cluster, with the given arguments."""
         consumer = self.Consumer(**arguments)
         self._consumers.append(consumer)
         return consumer
 
     def async_consumer(self, **arguments: Any) -> AsyncConsumer[Any, Any]:
-        """A consumer of this cluster, for asyncio."""
+        """Returns a consumer of this cluster for asyncio."""
         return self.AsyncConsumer(**arguments)
 
     def committed(self, group: str, topic: str) -> Mapping[int, int]:
-        """The group's committed offsets, by partition."""
+        """Returns the group's committed offsets, by partition."""
         with self._groups.lock:
             stored = self._groups.offsets.get(group, {})
             return {partition: offset for (name, partition), offset in sorted(stored.items()) if name == topic}
 
     def evict(self, consumer: Consumer[Any, Any] | AsyncConsumer[Any, Any]) -> None:
         """Ends the consumer's membership without notice, like a coordinator that evicts a slow consumer. The consumer
-        registers again by itself."""
+        registers again automatically."""
         with self._groups.lock:
             self._groups.remove(consumer.group, consumer.consumer_id)
 

@@ -1,4 +1,4 @@
-"""Groups in memory: a coordinator that commands its members like the real one, and the members' channels to it."""
+"""Groups in memory. A fake coordinator commands its members like the real one, and members have channels to it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from kafka_coord.testing.fake_log import FakeLogs
 from kafka_coord.zk.store import Op, Watcher, WatchEvent, WatchType
 
 SESSION = 1
-"""Every session's id: sessions do not end in the fake."""
+"""The id of all sessions, because sessions do not end in the fake."""
 
 
 @dataclass(slots=True)
 class _Joined:
-    """A member. ``owned`` holds its partitions, including those that it was told to start or stop."""
+    """A member. ``owned`` holds its partitions, including partitions with unacknowledged commands."""
 
     registration: Registration
     member: Member
@@ -74,18 +74,17 @@ class FakeGroups:
             self.rebalance(group)
 
     def of(self, registration: Registration) -> _Joined:
-        """The registered member. Raises :class:`MembershipLost` if that incarnation is not registered."""
+        """Returns the registered member. Raises :class:`MembershipLost` if that incarnation is not registered."""
         joined = self.members.get(registration.group, {}).get(registration.consumer)
         if joined is None or joined.registration != registration:
             raise MembershipLost(
-                f"consumer {registration.consumer!r} is no longer registered in group {registration.group!r} as the"
-                " incarnation this was done under"
+                f"consumer {registration.consumer!r} is no longer registered in group {registration.group!r} as this"
+                " incarnation"
             )
         return joined
 
     def rebalance(self, group: str) -> None:
-        """Takes the next steps towards the target: stops the partitions that move, and starts those that nobody
-        holds."""
+        """Computes the target. Stops the partitions that move, and starts the partitions that no member holds."""
         with self.lock:
             members = self.members.get(group, {})
             if not members:
@@ -132,7 +131,7 @@ class FakeGroups:
             watcher(WatchEvent(what, ""))
 
     def store(self, registration: Registration, offsets: Offsets) -> frozenset[str]:
-        """Stores offsets. Returns the topics that were deleted."""
+        """Stores offsets. Returns the topics that do not exist."""
         self.of(registration)
         gone = frozenset(tp.topic for tp in offsets if tp.topic not in self._logs.topics)
         kept = {tp: offset for tp, offset in offsets.items() if tp.topic not in gone}
@@ -158,7 +157,7 @@ class FakeChannel:
             return self._mine
 
     def abandon(self, registration: Registration) -> None:
-        """Does nothing: :meth:`register` replaces the registration."""
+        """Does nothing, because :meth:`register` replaces the registration."""
 
     def was_evicted(self, registration: Registration) -> bool:
         return not self.is_registered(registration)
@@ -182,18 +181,18 @@ class FakeChannel:
 
     def _joined(self) -> _Joined:
         if self._mine is None:
-            raise MembershipLost("it has not registered yet")
+            raise MembershipLost("the consumer has not registered yet")
         return self._groups.of(self._mine)
 
     def unwatch(self) -> None:
-        """Does nothing: a watcher only wakes its owner."""
+        """Does nothing, because a watcher only wakes its owner."""
 
     def read(self, command: CommandId) -> Command | None:
         with self._groups.lock:
             return self._joined().commands.get(command)
 
     def drop(self, command: CommandId) -> None:
-        """Does nothing: no member gets a command meant for another."""
+        """Does nothing, because no member gets a command for another member."""
 
     def commit(self, registration: Registration, offsets: Offsets) -> frozenset[str]:
         with self._groups.lock:
@@ -221,7 +220,7 @@ class FakeChannel:
             return gone
 
     def started_at(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Does nothing: there are no znodes."""
+        """Does nothing, because there are no znodes."""
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
         with self._groups.lock:

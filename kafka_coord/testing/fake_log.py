@@ -61,8 +61,8 @@ class FakeLogs:
             return len(log) - 1
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        """The log's first offset, and the offset of the next record. Raises :class:`KafkaException` for a partition
-        that does not exist."""
+        """Returns the log's first offset, and the offset of the next record. Raises :class:`KafkaException` if the
+        partition does not exist."""
         with self.changed:
             if partition not in range(len(self.topics.get(topic, ()))):
                 raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "no such partition"))
@@ -70,7 +70,7 @@ class FakeLogs:
 
 
 class FakeClient:
-    """Behaves like a ``confluent_kafka.Consumer`` whose partitions are assigned by hand. One thread at a time."""
+    """Behaves like a ``confluent_kafka.Consumer`` with manually assigned partitions. Not thread-safe."""
 
     def __init__(self, logs: FakeLogs) -> None:
         self._logs = logs

@@ -13,15 +13,15 @@ from kafka_coord.testing.real_cluster import RealCluster
 
 @pytest.fixture
 def fake_cluster() -> Iterator[FakeCluster]:
-    """A fake cluster for this test. Consumers that the test leaves open are closed."""
+    """Yields a fake cluster for this test. Closes consumers that the test leaves open."""
     with FakeCluster() as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def real_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
-    """A real ZooKeeper, one Kafka broker and a coordinator, on loopback, for all tests of the session. Give each test
-    its own topics and groups."""
+    """Starts a real ZooKeeper, one Kafka broker and a coordinator, on loopback, for all tests of the session. Give each
+    test its own topics and groups."""
     try:
         from kafka_coord.dev.cluster.cluster import DevCluster
     except ModuleNotFoundError as error:

@@ -19,7 +19,7 @@ _WAIT_S = 60.0
 
 
 class RealCluster:
-    """Uses running servers; ``zookeeper`` and ``bootstrap_servers`` are their addresses."""
+    """Uses running servers at the addresses ``zookeeper`` and ``bootstrap_servers``."""
 
     def __init__(self, zookeeper: str, bootstrap_servers: str) -> None:
         self.zookeeper = zookeeper
@@ -63,22 +63,22 @@ class RealCluster:
         return int(message.offset())
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
-        """Removes the records before this offset, as retention does."""
+        """Deletes the records before this offset, as retention does."""
         (done,) = self._admin.delete_records([Until(topic, partition, before)]).values()
         done.result(_WAIT_S)
 
     def consumer(self, **arguments: Any) -> Consumer[Any, Any]:
-        """A consumer of this cluster, with the given arguments."""
+        """Returns a consumer of this cluster, with the given arguments."""
         consumer: Consumer[Any, Any] = Consumer(**{"zookeeper": self.zookeeper, **arguments})
         self._consumers.append(consumer)
         return consumer
 
     def async_consumer(self, **arguments: Any) -> AsyncConsumer[Any, Any]:
-        """A consumer of this cluster, for asyncio."""
+        """Returns a consumer of this cluster for asyncio."""
         return AsyncConsumer(**{"zookeeper": self.zookeeper, **arguments})
 
     def committed(self, group: str, topic: str) -> Mapping[int, int]:
-        """The group's committed offsets, by partition."""
+        """Returns the group's committed offsets, by partition."""
         path = layout.topic_offsets(group, topic)
         try:
             partitions = sorted(map(int, self._store.children(path)))
@@ -88,7 +88,7 @@ class RealCluster:
 
     def evict(self, consumer: Consumer[Any, Any] | AsyncConsumer[Any, Any]) -> None:
         """Ends the consumer's membership without notice, like a coordinator that evicts a slow consumer. The consumer
-        registers again by itself."""
+        registers again automatically."""
         self._store.delete(layout.registration(consumer.group, consumer.consumer_id))
 
     def __enter__(self) -> Self:
