@@ -92,7 +92,7 @@ def test_the_history_of_a_partition_says_why_it_moved(audited, scribe: Scribe):
         (["{empty}"], 7, "no transaction log"),
         (["{empty}/nowhere"], 7, "is not a directory"),
         (["{empty}", "--partition", "flights"], 2, "is not a partition such as flights-3"),
-        (["{empty}", "--chroot", "kafka"], 2, "is not a path: use one such as /kafka"),
+        (["{empty}", "--chroot", "kafka"], 2, "is not a path; use one such as /kafka"),
         ([], 2, "Missing argument"),
     ],
 )

@@ -81,12 +81,12 @@ def test_check_and_doctor_say_what_is_open_and_apply_closes_it(world: World, as_
     assert [told for told in doctor(operator) if told[0] == "ok"]
     assert (
         "warning",
-        "this client sends its ZooKeeper password in clear text: it uses the digest scheme without TLS",
+        "this client sends its ZooKeeper password in clear text, because it uses the digest scheme without TLS",
     ) in (doctor(operator))
     refused = as_("sales")("acl", "apply", "--yes")
     assert "nothing to do" in refused.out
     everybody = doctor(partial(run, zookeeper=zk_hosts))
-    assert ("ok", "not everybody may change what is below /consumers") in everybody
+    assert ("ok", "the znodes below /consumers are closed to strangers") in everybody
 
 
 def test_one_open_znode_among_closed_ones_is_a_warning_and_only_the_coordinator_can_close_it(world: World, as_):

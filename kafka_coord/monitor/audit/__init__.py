@@ -1,4 +1,4 @@
-"""Checks every write in ZooKeeper's own transaction log, in order, against the invariants of docs/design.md."""
+"""Checks every write in ZooKeeper's transaction log against the invariants of docs/design.md."""
 
 from kafka_coord.monitor.audit.event_history import Event, EventHistory, Selection, parse_partition
 from kafka_coord.monitor.audit.replay import audit

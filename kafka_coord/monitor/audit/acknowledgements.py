@@ -1,4 +1,4 @@
-"""Checks who removes a command, and when. Removing a live incarnation's command acknowledges it."""
+"""Checks which session removes a command, and when. Removing a live incarnation's command acknowledges it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kafka_coord.zk import layout
 def acknowledgement_faults(
     state: ZooKeeperState, context: StepContext, group: GroupState, consumer: str, removed: Outstanding
 ) -> Iterator[tuple[Rule, str]]:
-    """Returns the violations in this command's removal; none if it was legal.
+    """Yields the violations in this command's removal.
 
-    Legal removals are: the consumer's acknowledgement, in order, behind both checks; the same acknowledgement, written
-    by the coordinator for a consumer without ZooKeeper; a consumer dropping a command for an earlier incarnation; and
-    the coordinator removing the remains of an incarnation that is gone.
+    There are four legal removals. A consumer acknowledges its oldest command, with both checks. The coordinator does
+    the same for a consumer without ZooKeeper. A consumer drops a command for an earlier incarnation. The coordinator
+    removes the commands of a departed incarnation.
     """
     name, command, session = removed.id.name, removed.command, context.step.session_id
     registered = group.registrations.get(consumer)
@@ -35,7 +35,7 @@ def acknowledgement_faults(
     by_member = registered is not None and (registered.session_id == session or fenced)
     if registered is None or not by_member:
         if command.incarnation < state.incarnations.get((session, group.name, consumer), 0):
-            return  # the incarnation that dropped it has been evicted, so nobody waits for it
+            return  # the incarnation that dropped the command was evicted, so nobody waits for the acknowledgement
         why = "is not registered" if registered is None else f"is registered by {state.names.of(registered.session_id)}"
         yield Rule.ACK_BY_ANOTHER, f"{name} of {consumer} was removed by another session than the consumer's: it {why}"
         return

@@ -43,8 +43,8 @@ _COORDINATORS_OWN = frozenset({Kind.LEDGER, Kind.TARGET, Kind.HISTORY, Kind.SETT
 class Auditor:
     """Keeps the :class:`ZooKeeperState`, and reports each violation.
 
-    Rules about who may do something use the state before the step. Rules about what must hold use the state after it.
-    The operations of one step are unordered.
+    Rules about permissions use the state before the step. Rules about invariants use the state after the step. The
+    operations of one step have no order.
     """
 
     def __init__(self, report: Report) -> None:
@@ -74,7 +74,7 @@ class Auditor:
         }
 
     def learn(self, changes: tuple[Change, ...]) -> None:
-        """Starts from a tree, without judging how it was written."""
+        """Records a tree without judging how it was written."""
         self._judging = False
         for change in changes:
             node = change.new
@@ -85,7 +85,7 @@ class Auditor:
         self._judging = True
 
     def take(self, step: Step) -> None:
-        """Judges one transaction."""
+        """Checks one transaction."""
         if step.time_ms < self._time_ms:
             self.state.clock_set_back = step.zxid
         self._time_ms = step.time_ms
@@ -111,7 +111,7 @@ class Auditor:
         self._after(context)
 
     def _after(self, context: StepContext) -> None:
-        """Checks the rules about what must hold once the whole step is written."""
+        """Checks the rules that use the state after the step."""
         for (name, consumer), before in context.ledgers_before.items():
             self._violations(name, ledger_faults(context, self.state.group(name), consumer, before))
         for name, consumer, written in context.commanded:
@@ -218,7 +218,7 @@ class Auditor:
         elif self._context.fence is not None and not group.removing:
             self._violations(znode.group, removal_faults(self.state, self._context, group))
 
-    # --- members and what they hold ----------------------------------------------------------------------------------
+    # --- members and their partitions --------------------------------------------------------------------------------
 
     def _registration(self, znode: Znode, change: Change) -> None:
         group, consumer, node = self.state.group(znode.group), znode.name, change.new
@@ -253,7 +253,7 @@ class Auditor:
             self._warning(Rule.BY_HAND, znode.group, f"{consumer} registered without writing its token")
 
     def _departed(self, group: GroupState, consumer: str) -> None:
-        """Handles a removed registration, using what was known about the member before the step."""
+        """Handles a removed registration with the member's state before the step."""
         context, key = self._context, (group.name, consumer)
         ledger = group.live(consumer)
         self._was_unreadable(group, consumer)
@@ -264,7 +264,7 @@ class Auditor:
             stops = [
                 one.command.partitions for one in group.outstanding(consumer) if isinstance(one.command, StopFetcher)
             ]
-            for tp in ledger.held:  # an acknowledged stop has already freed its partitions
+            for tp in ledger.held:  # an acknowledged stop freed its partitions earlier
                 if tp in ledger.owned or any(tp in stopping for stopping in stops):
                     group.freed[tp] = context.step.zxid
         if context.fence is None or context.fenced_as(*key) or registered is None or key in context.registered:
@@ -278,7 +278,7 @@ class Auditor:
             context.oldest_command[key] = min((one.since for one in commands), default=context.instant)
 
     def _was_unreadable(self, group: GroupState, consumer: str) -> None:
-        """When an unreadable registration changes or is removed, notes that nobody could read it until now."""
+        """If an unreadable registration changes or is removed, notes that it was unreadable until this step."""
         registered = group.registrations.get(consumer)
         if registered is not None and registered.member is None:
             group.unreadable_until[consumer] = (self._context.instant, registered.incarnation)
@@ -348,7 +348,7 @@ class Auditor:
         except MalformedValue as error:
             self._warning(Rule.UNREADABLE, znode.group, str(error))
             command = None
-        if change.old is not None:  # a consumer that has read it carries out the old value
+        if change.old is not None:  # a consumer that has already read the command executes the old value
             self._warning(Rule.BY_HAND, znode.group, f"{name} of {consumer} was overwritten")
             return
         outstanding = Outstanding(command_id, command, self._context.instant)
@@ -378,7 +378,7 @@ class Auditor:
         del group.commands[consumer][removed.id.name]
         if context.by_instance and not context.fenced_as(*key):
             context.dropped.setdefault(key, []).append(removed)
-        elif isinstance(removed.command, StopFetcher):  # the coordinator already knows of its own deletions
+        elif isinstance(removed.command, StopFetcher):  # the coordinator knows about its own deletions
             for tp in removed.command.partitions:
                 group.freed[tp] = context.step.zxid
 
@@ -413,8 +413,8 @@ class Auditor:
         group.generation = max(group.generation, target.generation)
 
     def _aimed(self, group: GroupState, target: Assignment) -> None:
-        """Checks that the coordinator may write a target now, and that the target keeps every place within its
-        grace."""
+        """Checks that the coordinator may write a target now, and that the target keeps every place that is within its
+        grace period."""
         group.removing = False
         for consumer in group.ledgers.keys() - target.members.keys():
             if not may_leave_out(self.state, self._context, group, consumer):
@@ -422,8 +422,8 @@ class Auditor:
         since = paused_since(self.state, group)
         if since is None:
             return
-        # A target names consumers, not incarnations: a consumer that came back may be in it because of its earlier
-        # incarnation, or of the place kept for it.
+        # A target names consumers, not incarnations. So a consumer that came back may be in it because of its earlier
+        # incarnation or its kept place.
         step, departed = self._context.step, group.gone_since.items()
         returned = {consumer for (consumer, _), gone in departed if not self.state.must_have_seen(gone, step)}
         known = returned.union(group.target.members if group.target is not None else ())
@@ -479,7 +479,7 @@ class Auditor:
             self._violation(Rule.COMMIT_BY_ANOTHER, group.name, f"{named} set {tp} to {after} without holding it")
 
     def _committers(self, group: GroupState) -> tuple[str, ...]:
-        """The members whose checks are in the step: one, or several if a coordinator writes for them together."""
+        """Returns the members whose checks are in the step. A coordinator may write for several members together."""
         known = self._context.committers
         if group.name not in known:
             known[group.name] = tuple(self._find_committers(group))
@@ -517,5 +517,5 @@ class Auditor:
 
 
 def _is_of_a_conversion(znode: Znode, change: Change) -> bool:
-    """Whether an instance writes this when it converts a group: the first history, or the answer to the request."""
+    """Tells whether the change is part of a group's conversion: the first history, or the answer to the request."""
     return znode.kind is Kind.REQUEST or (znode.kind is Kind.HISTORY and change.old is None)

@@ -1,4 +1,4 @@
-"""Checks a command when it is written, and the ledger that it changes."""
+"""Checks each new command and the ledger that changes with it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Fault = tuple[Rule, str]
 def command_faults(
     state: ZooKeeperState, context: StepContext, group: GroupState, consumer: str, written: Outstanding
 ) -> Iterator[Fault]:
-    """Returns the violations in a command that was just written; ``state`` is the state after the step."""
+    """Yields the violations in a new command. ``state`` is the state after the step."""
     command, name = written.command, written.id.name
     if command is None:
         return
@@ -77,9 +77,9 @@ def ledger_faults(context: StepContext, group: GroupState, consumer: str, before
 def _paused(
     state: ZooKeeperState, context: StepContext, group: GroupState, consumer: str, written: Outstanding
 ) -> Iterator[Fault]:
-    """Checks that no pass that read the group after the pause wrote a command. A pass that read it before the pause may
-    still write, unless it knows of a later event. (A pass that writes to a consumer that has left does not know that it
-    left, nor which partitions this freed.)
+    """Checks that a pass that read the group after the pause wrote no command. A pass that read the group before the
+    pause may still write, if it knows of no later event. (If a pass writes to a departed consumer, it knows neither of
+    the departure nor of the partitions that became free.)
     """
     command = written.command
     since = paused_since(state, group)
@@ -93,7 +93,7 @@ def _paused(
 
 
 def paused_since(state: ZooKeeperState, group: GroupState) -> Instant | None:
-    """When the group's current pause began; ``None`` if it is not paused."""
+    """Returns when the group's current pause began, or ``None`` if the group is not paused."""
     return min((since for since in (state.all_paused_since, group.paused_since) if since is not None), default=None)
 
 
@@ -143,7 +143,7 @@ def _needless_stop(
 
 
 def _recreated(state: ZooKeeperState, ledger: Ledger, topic: str) -> bool:
-    """Whether the ledger's partitions of ``topic`` belong to a deleted topic of the same name."""
+    """Tells whether the ledger's partitions of ``topic`` belong to a deleted topic of the same name."""
     now, held = state.topics.get(topic), ledger.topic_ids.get(topic)
     return held is not None and (now is None or not same_topic(now.identity, held))
 
@@ -182,8 +182,8 @@ def _start_point(
 
 
 def held_by_anybody(group: GroupState, partitions: PartitionSet) -> Iterator[tuple[str, PartitionSet]]:
-    """Yields each live consumer that holds some of ``partitions``, with the partitions that it holds. A partition
-    counts as released once its stop is acknowledged."""
+    """Yields each live consumer that holds some of ``partitions``, with these partitions. A partition with an
+    acknowledged stop counts as released."""
     for consumer in group.ledgers:
         ledger = group.live(consumer)
         if ledger is None:

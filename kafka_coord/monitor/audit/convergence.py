@@ -10,7 +10,7 @@ from kafka_coord.monitor.audit.state import GroupState, ZooKeeperState
 
 
 def unsettled(state: ZooKeeperState) -> Iterator[tuple[str, str]]:
-    """Yields each group that has not reached its target, with a sentence on what is missing. Skips paused groups."""
+    """Yields each group that has not reached its target, with the reason. Skips paused groups."""
     for name, group in sorted(state.groups.items()):
         if state.all_paused or group.paused or not group.registrations:
             continue
@@ -56,7 +56,7 @@ def _of_member(group: GroupState, target: Assignment, consumer: str) -> Iterator
 
 
 def _subscribed(group: GroupState, topics: Mapping[str, TopicInfo]) -> PartitionSet:
-    """The partitions that registered members want. A member with an unreadable registration wants none."""
+    """Returns the subscribed partitions. A member with an unreadable registration subscribes to none."""
     members = {
         consumer: registered.member
         for consumer, registered in group.registrations.items()

@@ -11,11 +11,11 @@ from kafka_coord.monitor.audit.report import Rule
 from kafka_coord.monitor.audit.state import GroupState, StepContext, ZooKeeperState
 
 CLOCKS_DIFFER_MS = 60_000
-"""The tolerance: the coordinator measures retention with its own wall clock, but the log has the servers' clocks."""
+"""The coordinator measures retention by its own wall clock, but the log has the times of ZooKeeper's servers."""
 
 
 def offset_set_faults(state: ZooKeeperState, group: GroupState, tp: TopicPartition, offset: int) -> Iterator[Fault]:
-    """Checks that the coordinator set an offset for an operator, while nobody held the partition."""
+    """Checks that an operator asked the coordinator to set this offset, and that nobody held the partition."""
     asked = any(request.offsets.get(tp) == offset for request in state.asked(group.name, RequestType.RESET_OFFSETS))
     if not asked:
         yield Rule.OPERATOR_WRITE_UNASKED, f"the coordinator set {tp} to {offset}, unasked by an operator"
@@ -25,8 +25,8 @@ def offset_set_faults(state: ZooKeeperState, group: GroupState, tp: TopicPartiti
 def offset_deleted_faults(
     state: ZooKeeperState, context: StepContext, group: GroupState, tp: TopicPartition
 ) -> Iterator[Fault]:
-    """Checks that the coordinator deleted an offset for an operator, because its topic was deleted, or with the whole
-    group."""
+    """Checks that the deletion of an offset has a legal cause: an operator's request, a deleted topic, or the removal
+    of the group."""
     asked = any(tp in request.partitions for request in state.asked(group.name, RequestType.DELETE_OFFSETS))
     if asked:
         yield from _while_held(group, tp, f"deleted the offset of {tp}")
@@ -39,7 +39,7 @@ def offset_deleted_faults(
 
 
 def removal_faults(state: ZooKeeperState, context: StepContext, group: GroupState) -> Iterator[Fault]:
-    """Checks the group when the coordinator begins to remove it with its offsets."""
+    """Checks that the coordinator may remove the group and its offsets. Runs at the first deletion."""
     group.removing = True
     asked = any(True for _ in state.asked(group.name, RequestType.DELETE_GROUP))
     if group.registrations:

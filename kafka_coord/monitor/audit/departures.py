@@ -10,14 +10,14 @@ from kafka_coord.monitor.audit.report import Rule
 from kafka_coord.monitor.audit.state import GroupState, StepContext, ZooKeeperState
 
 _TOLERANCE_MS = 200
-"""The tolerance: timers use the coordinator's monotonic clock, but the log has the servers' wall clocks."""
+"""Timers use the coordinator's monotonic clock, but the log has the wall clocks of ZooKeeper's servers."""
 
 
 def eviction_faults(
     state: ZooKeeperState, context: StepContext, group: GroupState, consumer: str, ledger: Ledger | None
 ) -> Iterator[Fault]:
-    """Checks an eviction. ``ledger`` is the member's live ledger before the step; ``state`` is the state after the
-    step."""
+    """Checks an eviction. ``ledger`` is the member's live ledger before the step, and ``state`` is the state after
+    it."""
     asked = any(request.consumer == consumer for request in state.asked(group.name, RequestType.EVICT))
     since = paused_since(state, group)
     incarnation = context.gone_incarnations.get((group.name, consumer), 0)
@@ -50,7 +50,7 @@ def eviction_faults(
 
 
 def _is_overdue(state: ZooKeeperState, context: StepContext, group: GroupState, consumer: str) -> bool:
-    """Whether a command was outstanding for long enough to evict the member, or the member's channel is gone."""
+    """Tells whether the member may be evicted, because a command was overdue or the member's channel was deleted."""
     oldest = context.oldest_command.get((group.name, consumer))
     if oldest is None:
         return consumer not in group.commands
@@ -67,7 +67,7 @@ def grace_faults(state: ZooKeeperState, context: StepContext, group: GroupState,
     if consumer in group.given_up or consumer in group.unreadable_ledgers:
         return
     if _was_unreadable(state, context, group, consumer, other_than=ledger.incarnation):
-        return  # the consumer came back, so the ledger's incarnation is over; nobody could read how it came back
+        return  # the consumer came back with an unreadable registration, so the ledger's incarnation has ended
     since = group.gone_since.get((consumer, ledger.incarnation))
     elapsed = state.elapsed_ms(since, context.step) if since is not None else None
     if elapsed is not None and elapsed + _TOLERANCE_MS < ledger.place.rejoin_grace_ms:
@@ -79,15 +79,15 @@ def grace_faults(state: ZooKeeperState, context: StepContext, group: GroupState,
 
 
 def may_leave_out(state: ZooKeeperState, context: StepContext, group: GroupState, consumer: str) -> bool:
-    """Whether a new target may omit ``consumer`` within its grace, because the coordinator may have seen its
-    registration unreadable. Such a consumer is not a member, but still holds the partitions in its ledger."""
+    """Tells whether a new target may omit ``consumer`` within its grace period. It may if the coordinator could not
+    read the registration. Such a consumer is not a member, but still holds the partitions in its ledger."""
     return _was_unreadable(state, context, group, consumer)
 
 
 def _was_unreadable(
     state: ZooKeeperState, context: StepContext, group: GroupState, consumer: str, other_than: int | None = None
 ) -> bool:
-    """Whether the coordinator may still believe that the registration of ``consumer`` is unreadable. The registration
-    of incarnation ``other_than`` does not count."""
+    """Tells whether the coordinator may not have read the registration of ``consumer`` since it was unreadable.
+    Ignores the registration of incarnation ``other_than``."""
     until, incarnation = group.unreadable_until.get(consumer, (None, None))
     return until is not None and incarnation != other_than and not state.must_have_seen(until, context.step)

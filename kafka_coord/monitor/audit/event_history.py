@@ -1,4 +1,4 @@
-"""Collects the history of a partition, group or consumer: what happened, who wrote it, and why."""
+"""Collects the history of a partition, group or consumer: each event with its writer and its reason."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from kafka_coord.monitor.audit.tree import Change, Node, Step
 from kafka_coord.zk import layout
 
 MAX_EVENTS = 100_000
-"""A history keeps only this many events, the newest."""
+"""A history keeps only the newest events, up to this number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The partition, group or consumer of a history; empty selects everything."""
+    """The partition, group or consumer of a history. An empty selection covers everything."""
 
     group: str = ""
     consumer: str = ""
@@ -45,7 +45,7 @@ class Selection:
 
 
 def parse_partition(written: str) -> TopicPartition:
-    """Reads a partition written as ``flights-3``. Raises :class:`SettingsError`."""
+    """Parses a partition such as ``flights-3``. Raises :class:`SettingsError`."""
     topic, _, number = written.rpartition("-")
     if not topic or not (number.isascii() and number.isdigit() and len(number) <= 10):
         raise SettingsError(f"{written!r} is not a partition such as flights-3")
@@ -85,11 +85,11 @@ class Scene:
 
 
 Told = tuple[str, str]
-"""What happened, and why ("" if unknown)."""
+"""The event, and its reason ("" if unknown)."""
 
 
 class EventHistory:
-    """Receives each step before it is judged, and keeps the events of the selection."""
+    """Receives each step before the auditor checks it, and keeps the events of the selection."""
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection
@@ -124,21 +124,22 @@ class EventHistory:
                     who = f"{znode.name} of {znode.group}, session {step.session_id:#x}"
                 self.events.append(Event(step.zxid, step.time_ms, znode.group, what, why, who))
 
-    # --- what is asked for -------------------------------------------------------------------------------------------
+    # --- the selection -----------------------------------------------------------------------------------------------
 
     def _about(self, consumer: str, partitions: PartitionSet | None = None) -> bool:
-        """Whether the history covers this consumer and these partitions (``None``: the event has no partitions)."""
+        """Tells whether the history covers an event of this consumer and these partitions (``None`` for an event
+        without partitions)."""
         wanted = self._selection
         if wanted.consumer and consumer != wanted.consumer:
             return False
         return wanted.partition is None or (partitions is not None and wanted.partition in partitions)
 
     def _shown(self, partitions: PartitionSet) -> str:
-        """Shows the partitions; a partition's history shows only that partition."""
+        """Formats the partitions. In a partition's history, formats only that partition."""
         wanted = self._selection.partition
         return str(wanted) if wanted is not None else str(partitions)
 
-    # --- what happened -----------------------------------------------------------------------------------------------
+    # --- the events --------------------------------------------------------------------------------------------------
 
     def _coordinator(self, at: Scene) -> Iterator[Told]:
         if self._selection.consumer or self._selection.partition is not None:

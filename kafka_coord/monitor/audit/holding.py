@@ -12,8 +12,7 @@ Fault = tuple[Rule, str]
 
 
 def granted_faults(group: GroupState, consumer: str, added: PartitionSet) -> Iterator[Fault]:
-    """Returns the violations in ``added``, the partitions that are new in the ledger; ``group`` is the group after the
-    step."""
+    """Yields the violations in ``added``, the new partitions in the ledger. ``group`` is the group after the step."""
     for tp in added:
         others = " and ".join(name for name in group.live_holders(tp) if name != consumer)
         dead = [name for name in group.holders.get(tp, ()) if name != consumer]
@@ -26,7 +25,7 @@ def granted_faults(group: GroupState, consumer: str, added: PartitionSet) -> Ite
 
 
 def released_by(before: Ledger, after: Ledger | None) -> PartitionSet:
-    """The partitions that the ledger of a live incarnation no longer names."""
+    """Returns the partitions that the ledger of a live incarnation no longer names."""
     kept = after.held if after is not None and after.incarnation == before.incarnation else NO_PARTITIONS
     return before.held - kept
 
@@ -46,7 +45,7 @@ def released_faults(group: GroupState, consumer: str, before: Ledger, released: 
 
 
 def start_faults(context: StepContext, group: GroupState, consumer: str, started: Outstanding) -> Iterator[Fault]:
-    """Checks that a start names partitions that only its consumer's ledger owns, at their stored offsets."""
+    """Checks that a start-fetcher names partitions that only its consumer's ledger owns, with their stored offsets."""
     command, name = started.command, started.id.name
     if not isinstance(command, StartFetcher):
         return

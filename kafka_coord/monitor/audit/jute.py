@@ -8,7 +8,7 @@ _INT = struct.Struct(">i").unpack_from
 
 
 class Truncated(ValueError):
-    """The bytes end before the value does, or contain an impossible length."""
+    """The value is incomplete, or contains an impossible length."""
 
 
 class JuteReader:

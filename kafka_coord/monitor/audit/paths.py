@@ -8,7 +8,7 @@ from typing import NamedTuple
 from kafka_coord.zk import layout
 
 ROOTS = (layout.CONSUMERS, layout.BROKER_TOPICS)
-"""The paths that the audit replays. Everything else in the log belongs to Kafka or others."""
+"""The audit replays only these paths. All other paths in the log belong to Kafka or to other applications."""
 
 _MAX_KNOWN = 200_000
 

@@ -1,4 +1,4 @@
-"""Runs the audit: reads files as transactions, replays these as steps, and judges each step."""
+"""Runs the audit: reads the transactions in the files, replays them as steps, and checks each step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kafka_coord.monitor.audit.tree import Step, ZnodeTree
 from kafka_coord.monitor.audit.txnlog import Txn
 
 Watcher = Callable[[Auditor, Step], None]
-"""Receives each step before it is judged, for example to collect a history."""
+"""Receives each step before the auditor checks it, for example to collect a history."""
 
 
 def audit(paths: Sequence[Path], *, chroot: str = "", running: bool = False, watch: Watcher | None = None) -> Report:
@@ -25,8 +25,8 @@ def audit(paths: Sequence[Path], *, chroot: str = "", running: bool = False, wat
     ``chroot`` is the root of the coordinator's znodes. ``running`` says that the cluster was running when the log was
     copied; then a group short of its target is a warning instead of a violation.
 
-    Raises :class:`NotFound` if there is no log, :class:`MalformedValue` if the log is damaged or lacks a part that no
-    snapshot replaces, and :class:`SettingsError` if ``chroot`` is not a path.
+    Raises :class:`NotFound` if there is no log. Raises :class:`MalformedValue` if the log is damaged, or if a part is
+    missing and no snapshot replaces it. Raises :class:`SettingsError` if ``chroot`` is not a path.
     """
     return _Audit(paths, _checked_chroot(chroot), running=running, watch=watch).run()
 
@@ -34,7 +34,7 @@ def audit(paths: Sequence[Path], *, chroot: str = "", running: bool = False, wat
 def _checked_chroot(chroot: str) -> str:
     chroot = chroot.rstrip("/")
     if chroot and (not chroot.startswith("/") or "//" in chroot):
-        raise SettingsError(f"chroot {chroot!r} is not a path: use one such as /kafka")
+        raise SettingsError(f"chroot {chroot!r} is not a path; use one such as /kafka")
     return chroot
 
 
@@ -48,7 +48,7 @@ class _Audit:
         self._auditor = Auditor(self._report)
         self._tree = ZnodeTree(chroot, ROOTS)
         self._learned_to = 0
-        """The last transaction that the first snapshot may contain."""
+        """The last transaction whose effects the first snapshot may contain."""
         self._known_from = 0
         """The first snapshot contains every transaction up to this one."""
 
@@ -99,7 +99,7 @@ class _Audit:
         self._load(following.zxid, gap)
 
     def _load(self, first: int, why: str) -> None:
-        """Starts again from the oldest snapshot after which the log has no gap."""
+        """Restarts from the oldest snapshot after which the log has no gap."""
         snapshots = sorted((zxid, path) for files in self._sources for zxid, path in files.snapshots)
         fitting = [found for found in snapshots if found[0] >= first - 1]
         before = [found for found in snapshots if found[0] < first - 1 and found[0] >> 32 < first >> 32]
@@ -131,8 +131,8 @@ class _Audit:
             tree.put(name, node)
             newest = max(newest, shown)
         self._tree = tree
-        # The snapshot may contain later effects than its last znode shows, because a deletion leaves no trace in it.
-        # Twice the distance is a safe bound, because the rest of the write does not take as long again.
+        # The snapshot may contain later deletions than its newest znode shows, because they leave no trace in it.
+        # Twice the distance is a safe bound, because the rest of the snapshot took less time to write.
         return newest + (newest - zxid)
 
     # --- the end -----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The findings of an audit: rules, violations and warnings."""
+"""Defines the rules of an audit, and collects its violations and warnings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
 MAX_FINDINGS = 1_000
-"""The report keeps this many findings of each kind in full, and counts them all."""
+"""The report keeps the first violations and warnings, up to this number of each, and counts all of them."""
 
 
 class Rule(StrEnum):
@@ -19,11 +19,11 @@ class Rule(StrEnum):
     START_WHILE_HELD = "start-while-held"
     """2: a start-fetcher written while another live incarnation holds the partition."""
     START_WITHOUT_LEDGER = "start-without-ledger"
-    """2: a start-fetcher whose partitions are not in its consumer's ledger once it is written."""
+    """2: a start-fetcher whose partitions are not in its consumer's ledger after the step."""
     START_ELSEWHERE = "start-elsewhere"
     """8: a start-fetcher for a free partition does not begin at the partition's stored offset."""
     RELEASED_EARLY = "released-early"
-    """2: a live incarnation's ledger lost a partition whose stop is not acknowledged, or was never written."""
+    """2: a live incarnation's ledger lost a partition without an acknowledged stop-fetcher."""
     UNFENCED_WRITE = "unfenced-write"
     """3: a znode that only the coordinator writes was written without a check of the epoch."""
     STALE_EPOCH = "stale-epoch"
@@ -31,14 +31,13 @@ class Rule(StrEnum):
     EPOCH_BACK = "epoch-back"
     """5: an election that did not raise the epoch."""
     ACK_BY_ANOTHER = "ack-by-another"
-    """4: a command of a live incarnation was removed by another session than its consumer's, or by an expired
-    session."""
+    """4: a session that is not the live consumer's removed its command."""
     ACK_UNFENCED = "ack-unfenced"
     """4: a command was acknowledged without both checks of docs/protocol.md, section 4."""
     ACK_OUT_OF_ORDER = "ack-out-of-order"
     """4: a command was acknowledged while an earlier command of the consumer was outstanding."""
     GENERATION_BACK = "generation-back"
-    """5: a target whose generation is not newer than the last, or a command whose generation is older."""
+    """5: the generation of a target did not grow, or the generation of a command went back."""
     OFFSET_BACK = "offset-back"
     """5: an offset was set back by a session that does not hold the partition."""
     UNFENCED_COMMIT = "unfenced-commit"
@@ -48,13 +47,13 @@ class Rule(StrEnum):
     SPLIT_UNIT = "split-unit"
     """A ledger's change and the command that causes it were not written in one transaction."""
     TWO_LEDGERS = "two-ledgers"
-    """1: two ledgers name a partition at once, and the incarnation of one of them is gone."""
+    """1: two ledgers name a partition at once, and one of the incarnations has ended."""
     TWO_COMMANDS = "two-commands"
-    """4: a second stop or start written for an incarnation while one is outstanding."""
+    """4: a second stop or start was written for an incarnation while the first was outstanding."""
     EAGER_ORDER = "eager-order"
     """An eager member was told to start before every eager member had acknowledged its stop."""
     NEEDLESS_STOP = "needless-stop"
-    """6: a stop-fetcher for a partition that the target leaves with its owner."""
+    """6: a stop-fetcher for a partition that stays with its owner in the target."""
     PAUSE_IGNORED = "pause-ignored"
     """A target, command or eviction was written for a paused group by a coordinator that must have seen the pause."""
     OPERATOR_WRITE_WHILE_HELD = "operator-write-while-held"
@@ -72,14 +71,13 @@ class Rule(StrEnum):
     EVICTED_AND_RELEASED = "evicted-and-released"
     """2: a member's partitions were taken in the very transaction that evicts it."""
     LIVE_GROUP_REMOVED = "live-group-removed"
-    """The offsets of a group were deleted while the group had members, a place that was kept, or a target with
-    members."""
+    """The offsets of a group were deleted while the group had members, a kept place, or a target with members."""
     RETENTION_BROKEN = "retention-broken"
     """The offsets of an empty group were deleted before their retention had passed."""
     SPLIT_ELECTION = "split-election"
     """3: the coordinator's znode and the next epoch were not written in one transaction."""
     EPOCH_SKIPPED = "epoch-skipped"
-    """3: an election that did not raise the epoch by exactly one, so it was not based on the current epoch."""
+    """3: an election did not raise the epoch by exactly one, so it was not based on the current epoch."""
     NOT_CONVERGED = "not-converged"
     """7: the log ends with a group that has not reached its target."""
     SEEK_BACK = "seek-back"
@@ -87,14 +85,14 @@ class Rule(StrEnum):
     BY_HAND = "by-hand"
     """A manual change that is forbidden, or allowed only to operators at their own risk. A warning."""
     UNREADABLE = "unreadable"
-    """A value that cannot be decoded. A warning: the audit reports it and goes on."""
+    """A value that cannot be decoded. A warning, after which the audit continues."""
     INCOMPLETE = "incomplete"
     """Part of the log is missing, or its end is incomplete. A warning."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """One violation or warning. ``time_ms`` is the server's wall clock, ms since 1970; 0 if unknown."""
+    """One violation or warning. ``time_ms`` is the server's wall clock (ms since 1970), or 0 if unknown."""
 
     rule: Rule
     what: str
@@ -121,7 +119,7 @@ class AuditFinding:
 
 
 def clock_time(time_ms: int) -> str:
-    """``2026-01-31T12:00:00.123Z``; a time outside the calendar is printed as a number."""
+    """Returns ``2026-01-31T12:00:00.123Z``, or the number if ``datetime`` cannot represent the time."""
     try:
         return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     except (ValueError, OverflowError, OSError):
@@ -139,7 +137,7 @@ F = TypeVar("F", bound=Finding)
 
 @dataclass(slots=True)
 class Findings(Generic[F]):
-    """All findings of an audit. ``figures`` counts what was checked, because an audit of nothing finds nothing."""
+    """All findings of an audit. ``figures`` counts the checked items, which shows whether the audit had any input."""
 
     violations: list[F] = field(default_factory=list)
     warnings: list[F] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Tracks the znodes that the rules depend on but do not check: pauses, topics, requests, settings."""
+"""Tracks pauses, topics, requests and settings, which the rules use but do not check."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kafka_coord.zk import layout
 
 
 def note_instance(state: ZooKeeperState, znode: Znode, change: Change, _at: Instant) -> None:
-    """Records a running instance of the service."""
+    """Records the name of a running instance."""
     if change.new is not None and change.new.session_id:
         state.names.learn(change.new.session_id, f"instance {znode.name}")
 
@@ -29,7 +29,7 @@ def note_pause(state: ZooKeeperState, znode: Znode, change: Change, at: Instant)
 
 
 def note_topic(state: ZooKeeperState, znode: Znode, change: Change, at: Instant) -> None:
-    """Records a topic of Kafka. Raises :class:`MalformedValue`."""
+    """Records a Kafka topic. Raises :class:`MalformedValue`."""
     if change.new is None:
         state.topics_since.pop(znode.name, None)
         state.deleted_topics.add(znode.name)
@@ -39,7 +39,7 @@ def note_topic(state: ZooKeeperState, znode: Znode, change: Change, at: Instant)
 
 
 def note_request(state: ZooKeeperState, znode: Znode, change: Change, _at: Instant) -> None:
-    """Records an operator's request. The coordinator may still carry out a request that has been withdrawn."""
+    """Records an operator's request. The coordinator may still execute a withdrawn request."""
     if change.new is None:
         return
     request = Request.from_json(fields.load(change.new.data, change.path), znode.name, change.path)
@@ -66,7 +66,7 @@ def note_group(state: ZooKeeperState, znode: Znode, change: Change, _at: Instant
 
 
 def note_offsets_of_topic(state: ZooKeeperState, znode: Znode, change: Change, _at: Instant) -> None:
-    """Records the identity in ``offsets/<topic>``, which says to which topic of that name the offsets belong."""
+    """Records the identity in ``offsets/<topic>``, which tells to which topic of that name the offsets belong."""
     group, topic = state.group(znode.group), znode.name
     before = group.identities.pop(topic, "")
     if change.new is None:

@@ -1,10 +1,10 @@
-"""Reads ZooKeeper's snapshots, for a log whose beginning is missing: ``version-2/snapshot.<zxid in hex>``.
+"""Reads ZooKeeper's snapshots (``version-2/snapshot.<zxid in hex>``), for a log without its beginning.
 
 The format of ``org.apache.zookeeper.server.persistence.FileSnap`` and ``DataTree.serialize`` is: a file header (magic
 "ZKSN"), the sessions, the cache of ACLs, the znodes with parents first, a final "/", and an Adler-32 checksum.
 
-A snapshot is fuzzy, because the server continues to work while it writes it. So it contains all changes up to the zxid
-in its name, and perhaps some of the later ones.
+A snapshot is fuzzy, because the server processes writes while it takes the snapshot. So the snapshot contains all
+changes up to the zxid in its name, and perhaps some later changes.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _LONG = Struct(">q")
 _SESSION = Struct(">qi")
 _STAT = Struct(">qqqqiiiqq")
 _NOT_A_SESSION = 0xFF
-"""An ``ephemeralOwner`` with this highest byte is a TTL. The smallest number marks a container."""
+"""An ``ephemeralOwner`` with this highest byte is a TTL. The smallest 64-bit number marks a container."""
 
 
 class _Source:
-    """Reads a file's bytes, and keeps the checksum of the bytes read so far."""
+    """Reads a file and computes the checksum of the bytes."""
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
         self._file = file
@@ -59,7 +59,7 @@ class _Source:
 
 
 def read_snapshot(path: Path) -> Iterator[tuple[str, Node, int]]:
-    """Yields (path, znode, the latest transaction that the znode shows), parents first. Raises
+    """Yields (path, znode, zxid of the last transaction that changed it), parents first. Raises
     :class:`MalformedValue`."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:

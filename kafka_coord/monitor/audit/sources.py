@@ -1,8 +1,8 @@
 """Finds the log files of all servers and merges them into one sequence of transactions.
 
-A directory belongs to one server: its ``dataDir`` or ``dataLogDir``, or the ``version-2`` in it. Several directories
-must belong to servers of one ensemble, whose logs agree wherever they overlap. A server that was down, or was sent a
-snapshot, lacks transactions that another has.
+A directory belongs to one server. It is the ``dataDir``, the ``dataLogDir``, or the ``version-2`` below one of them.
+All directories must belong to servers of one ensemble, because then their logs agree where they overlap. A server that
+was down or received a snapshot lacks some transactions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kafka_coord.monitor.audit.txnlog import Txn, read_log, read_zxids
 
 _NAME = re.compile(r"(log|snapshot)\.([0-9a-f]{1,16})(\.gz)?")
 _COUNTER = 0xFFFFFFFF
-"""A zxid consists of the leader's epoch (32 bits) and a counter that begins at 1 with each leader."""
+"""A zxid consists of the leader's epoch (32 bits) and a counter that starts at 1 for each leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def find_files(paths: Sequence[Path]) -> tuple[Files, ...]:
     for path in paths:
         directory = next((d for d in (path / "data" / "version-2", path / "version-2", path) if d.is_dir()), None)
         if directory is None:
-            raise NotFound(f"{path} is not a directory: name a server's dataDir or dataLogDir, or its version-2")
+            raise NotFound(f"{path} is not a directory; name a server's dataDir or dataLogDir, or its version-2")
         logs: list[tuple[int, Path]] = []
         snapshots: list[tuple[int, Path]] = []
         for file in directory.iterdir():
@@ -50,21 +50,21 @@ def find_files(paths: Sequence[Path]) -> tuple[Files, ...]:
         found.append(Files(directory, tuple(sorted(logs)), tuple(sorted(snapshots))))
     if not any(files.logs for files in found):
         raise NotFound(
-            f"no transaction log (log.<hex>) in {', '.join(str(files.directory) for files in found)}:"
+            f"no transaction log (log.<hex>) in {', '.join(str(files.directory) for files in found)};"
             " name a server's dataDir or dataLogDir, or its version-2"
         )
     return tuple(found)
 
 
 class Segment(NamedTuple):
-    """A part of one server's log without a gap: the transactions from zxid ``first`` to ``last``, of one epoch."""
+    """A part of one server's log without a gap, from zxid ``first`` to ``last`` of one epoch."""
 
     first: int
     last: int
 
 
 def in_order(sources: Sequence[Files], notes: list[str]) -> Iterator[Txn]:
-    """Yields every transaction once, in the order of zxids; ``notes`` receives what was skipped, and where.
+    """Yields every transaction once, in order of zxid. Adds a note about each skipped part to ``notes``.
 
     Raises :class:`MalformedValue` if a file cannot be read.
     """
@@ -83,22 +83,22 @@ def in_order(sources: Sequence[Files], notes: list[str]) -> Iterator[Txn]:
             yield next(found)
     if never:
         notes.append(
-            f"{len(never)} proposals from zxid {never[0]:#x} on are only at the end of a dead leader's epoch:"
-            " they never took effect"
+            f"{len(never)} proposals from zxid {never[0]:#x} on are only at the end of a dead leader's epoch,"
+            " so they never took effect"
         )
 
 
 def never_committed(
     servers: Sequence[Sequence[Segment]], snapshots: Sequence[Sequence[int]] | None = None
 ) -> list[Segment]:
-    """The transactions in some server's log that never took effect. ``servers`` are the logs as segments in order.
+    """Returns the transactions that never took effect. ``servers`` are the logs as segments in order.
 
-    A leader that dies, or loses its followers, may leave proposals at the end of its log that no other server has. When
-    it follows the next leader, ZooKeeper either truncates them, or sends it a snapshot and leaves them in the middle of
-    its log. A server whose log continues with the first transaction of the next epoch had the whole history before it.
-    So any later transactions of the previous epoch in other logs were never committed. A server that was sent a
-    snapshot exactly between two epochs looks the same but has fewer transactions; the other servers outvote it. If no
-    server does, the transactions count as committed.
+    A leader that dies or loses its followers may have proposals at the end of its log that no other server has. When it
+    rejoins, ZooKeeper either truncates these proposals, or sends a snapshot and leaves them in the middle of the log. A
+    server whose log continues with the first transaction of the next epoch had the whole history before it. So later
+    transactions of the previous epoch in other logs were never committed. A server that received a snapshot exactly
+    between two epochs looks the same, but has fewer transactions, so the other servers outvote it. Without such a vote,
+    the transactions count as committed.
     """
     ends: dict[int, Counter[int]] = {}
     for segments, taken in zip(servers, snapshots or [()] * len(servers), strict=True):
@@ -137,18 +137,18 @@ def _of_one(files: Files, torn: list[str]) -> Iterator[Txn]:
     last = -1
     for _, path in files.logs:
         for txn in read_log(path, torn):
-            if txn.zxid > last:  # a restarted server may write its last records a second time
+            if txn.zxid > last:  # a restarted server may write its last records again
                 last = txn.zxid
                 yield txn
 
 
 def missing_between(last: int, following: int) -> bool:
-    """Whether transactions must be missing between two neighbours of the sequence."""
+    """Tells whether transactions are certainly missing between two consecutive zxids."""
     if last >> 32 == following >> 32:
         return following != last + 1
     return following & _COUNTER > 1
 
 
 def begins_everything(zxid: int) -> bool:
-    """Whether ``zxid`` certainly belongs to the first transaction."""
+    """Tells whether ``zxid`` certainly belongs to the first transaction of the ensemble."""
     return zxid & _COUNTER <= 1 and zxid >> 32 <= 1

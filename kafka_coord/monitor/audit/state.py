@@ -1,4 +1,4 @@
-"""The decoded state of all groups at one point of the log."""
+"""Holds the decoded state of all groups at one point of the log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from kafka_coord.zk import layout
 from kafka_coord.zk import store as zk
 
 MAX_PASS_MS = 60_000
-"""The longest a coordinator's pass can last if its session timeout is unknown."""
+"""The longest possible pass of a coordinator with an unknown session timeout."""
 
 
 class Instant(NamedTuple):
@@ -86,8 +86,8 @@ class GroupState:
     freed: dict[TopicPartition, int] = field(default_factory=dict)
     """The transaction that last freed a partition: its stop was acknowledged, or its holder's registration ended"""
     gone_since: dict[tuple[str, int], Instant] = field(default_factory=dict)
-    """(consumer, incarnation) → when its registration was removed, if a ledger keeps its place. A gateway registers
-    several consumers in one transaction, which gives them the same incarnation."""
+    """(consumer, incarnation) → when its registration was removed, for consumers whose ledger keeps a place. A gateway
+    registers several consumers in one transaction, so they have the same incarnation."""
     unreadable_until: dict[str, tuple[Instant, int]] = field(default_factory=dict)
     """consumer → when its unreadable registration was repaired or removed, and the incarnation of that registration"""
     given_up: set[str] = field(default_factory=set)
@@ -106,7 +106,7 @@ class GroupState:
         return self.paused_since is not None
 
     def live(self, consumer: str) -> Ledger | None:
-        """The consumer's ledger, if it belongs to the registered incarnation."""
+        """Returns the consumer's ledger if it belongs to the registered incarnation."""
         ledger, registered = self.ledgers.get(consumer), self.registrations.get(consumer)
         if ledger is None or registered is None or ledger.incarnation != registered.incarnation:
             return None
@@ -133,7 +133,8 @@ class GroupState:
             self.ledgers[consumer] = ledger
 
     def note_offset(self, tp: TopicPartition, offset: int | None, written: Instant | None) -> None:
-        """Records a changed offset. ``offset`` is the readable new value; ``written`` is ``None`` if it was deleted."""
+        """Records a changed offset. ``offset`` is the new value, or ``None`` if it is unreadable. ``written`` is
+        ``None`` if the offset was deleted."""
         self.earlier_offsets.discard(tp)
         self.unreadable_offsets.pop(tp, None)
         self.offsets.pop(tp, None)
@@ -150,7 +151,7 @@ class GroupState:
 
 
 class Names:
-    """Maps a session to its owner: the instance or the consumers that created ephemerals in it."""
+    """Maps a session to its owners: the instance or the consumers that created its ephemerals."""
 
     def __init__(self) -> None:
         self._known: dict[int, list[str]] = {}
@@ -161,7 +162,7 @@ class Names:
             known.append(name)
 
     def is_instance(self, session_id: int) -> bool:
-        """Whether the session belongs to an instance of the service."""
+        """Tells whether the session belongs to an instance."""
         return any(name.startswith("instance ") for name in self._known.get(session_id, ()))
 
     def of(self, session_id: int) -> str:
@@ -171,16 +172,16 @@ class Names:
 
 @dataclass(slots=True)
 class ZooKeeperState:
-    """Everything at one point of the log."""
+    """The whole state at one point of the log."""
 
     groups: dict[str, GroupState] = field(default_factory=dict)
     names: Names = field(default_factory=Names)
     epoch: int = 0
-    """The highest epoch that was won."""
+    """The highest epoch of an election."""
     epoch_known: bool = False
     epoch_version: int = -1
     epoch_session: int | None = None
-    """The session that won the newest epoch; ``None`` while unknown."""
+    """The session that won the newest epoch, or ``None`` if unknown."""
     incarnations: dict[tuple[int, str, str], int] = field(default_factory=dict)
     """(session, group, consumer) → the newest incarnation it registered"""
     all_paused_since: Instant | None = None
@@ -190,7 +191,7 @@ class ZooKeeperState:
     """topic → when the current topic of this name was created"""
     deleted_topics: set[str] = field(default_factory=set)
     requests: dict[str, Request] = field(default_factory=dict)
-    """znode name → the operator's request, if the coordinator had not answered it before this step"""
+    """znode name → the operator's request. Requests that were answered before this step are absent"""
     answered: list[str] = field(default_factory=list)
     """Names of requests that this step answers"""
     session_timeouts_ms: dict[int, int] = field(default_factory=dict)
@@ -216,20 +217,20 @@ class ZooKeeperState:
         self.topics[name] = decode_topic(name, zk.Node(node.data, stat), {})
 
     def asked(self, group: str, kind: RequestType) -> Iterator[Request]:
-        """The unanswered requests of one kind for one group."""
+        """Yields the unanswered requests of one kind for one group."""
         return (request for request in self.requests.values() if request.group == group and request.type is kind)
 
     def elapsed_ms(self, since: Instant, step: Step) -> int | None:
-        """The time from ``since`` to ``step`` by the servers' wall clock; ``None`` if unknown."""
+        """Returns the time from ``since`` to ``step`` by the servers' wall clock, or ``None`` if unknown."""
         if not since.time_ms or since.zxid < self.clock_set_back:
             return None
         return step.time_ms - since.time_ms
 
     def must_have_seen(self, since: Instant, step: Step) -> bool:
-        """Whether a coordinator that writes ``step`` must have read the tree after ``since``.
+        """Tells whether the coordinator that wrote ``step`` must have read the tree after ``since``.
 
-        A coordinator decides and writes under one lease of its session. So a pass that began before ``since`` ends at
-        most twice the session timeout later.
+        A coordinator reads and writes under one lease of its session. So a pass that began before ``since`` ends at
+        most two session timeouts later.
         """
         elapsed = self.elapsed_ms(since, step)
         return elapsed is not None and elapsed > 2 * self.session_timeouts_ms.get(step.session_id, MAX_PASS_MS // 2)
@@ -237,7 +238,7 @@ class ZooKeeperState:
 
 @dataclass(slots=True)
 class StepContext:
-    """The step that is being judged, prepared for the rules."""
+    """The current step, prepared for the rules."""
 
     step: Step
     fence: Checked | None = None
@@ -248,7 +249,7 @@ class StepContext:
     gone: set[tuple[str, str]] = field(default_factory=set)
     """(group, consumer): the registrations that this step removed"""
     registered: set[tuple[str, str]] = field(default_factory=set)
-    """(group, consumer): the registrations this step made; a gateway can replace a registration in one step"""
+    """(group, consumer): the registrations that this step created. A gateway can replace a registration in one step"""
     removed: set[str] = field(default_factory=set)
     """The paths of the commands that this step removed"""
     commanded: list[tuple[str, str, Outstanding]] = field(default_factory=list)
@@ -256,7 +257,7 @@ class StepContext:
     ledgers_before: dict[tuple[str, str], Ledger | None] = field(default_factory=dict)
     """(group, consumer): the previous values of the ledgers that this step wrote or removed"""
     evicted: dict[tuple[str, str], Ledger | None] = field(default_factory=dict)
-    """(group, consumer): the members that the coordinator evicts in this step, and their live ledgers"""
+    """(group, consumer) → the live ledger of a member that the coordinator evicts in this step"""
     gone_incarnations: dict[tuple[str, str], int] = field(default_factory=dict)
     oldest_command: dict[tuple[str, str], Instant] = field(default_factory=dict)
     """(group, consumer): when the oldest outstanding command of an evicted member was written"""
@@ -283,7 +284,7 @@ class StepContext:
 
     @property
     def by_instance(self) -> bool:
-        """Whether an instance wrote the step for its members."""
+        """Tells whether an instance wrote the step for its members."""
         return self.fence is not None or self.in_term
 
     @property
@@ -291,7 +292,7 @@ class StepContext:
         return Instant(self.step.zxid, self.step.time_ms)
 
     def told(self, group: str, consumer: str, kind: type[StartFetcher] | type[StopFetcher]) -> PartitionSet:
-        """The partitions that this step tells the consumer to start, or to stop."""
+        """Returns the partitions in this step's commands of one kind for the consumer."""
         return PartitionSet.union(
             written.command.partitions
             for in_group, name, written in self.commanded
@@ -299,9 +300,9 @@ class StepContext:
         )
 
     def fences_a_member_of(self, group: str) -> bool:
-        """Whether the step checks the token of a consumer of the group."""
+        """Tells whether the step checks the token of a consumer of the group."""
         return any(path.startswith(f"{layout.channels(group)}/") for path in self.checked)
 
     def fenced_as(self, group: str, consumer: str) -> bool:
-        """Whether the step contains both checks of docs/protocol.md, section 4."""
+        """Tells whether the step has both checks of docs/protocol.md, section 4."""
         return layout.registration(group, consumer) in self.checked and layout.channel(group, consumer) in self.checked

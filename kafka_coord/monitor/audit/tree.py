@@ -1,4 +1,4 @@
-"""The znode tree, rebuilt from the log, and the changes of each transaction."""
+"""Rebuilds the znode tree from the log, and derives the changes of each transaction."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from kafka_coord.monitor.audit.txnlog import CHECK, CLOSE_SESSION, CREATE, DELET
 
 
 class Node(NamedTuple):
-    """A znode: its data and version, the transactions that created and last wrote it, and its session (0:
-    persistent)."""
+    """A znode. ``session_id`` is the session that owns an ephemeral znode, or 0 for a persistent one."""
 
     data: bytes
     version: int
@@ -20,7 +19,7 @@ class Node(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A transaction's change to one znode. ``old`` is ``None`` for a new znode, ``new`` for a removed one."""
+    """A transaction's change to one znode. ``old`` is ``None`` for a created znode, and ``new`` for a deleted one."""
 
     path: str
     old: Node | None
@@ -28,7 +27,7 @@ class Change(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """A condition of a multi: the znode exists at this version."""
+    """A check in a multi that the znode has this version."""
 
     path: str
     version: int
@@ -46,7 +45,7 @@ class Step(NamedTuple):
 
 
 class ZnodeTree:
-    """The znodes below ``chroot`` whose path begins with one of ``roots``; the tree ignores all others."""
+    """The znodes below ``chroot`` whose paths begin with one of ``roots``. Ignores all others."""
 
     def __init__(self, chroot: str, roots: tuple[str, ...]) -> None:
         self._cut = len(chroot)
@@ -56,20 +55,20 @@ class ZnodeTree:
         self._ephemerals: dict[int, set[str]] = {}
 
     def wants(self, path: str) -> bool:
-        """Whether ``path``, chroot included, belongs to this tree."""
+        """Tells whether ``path``, including the chroot, belongs to this tree."""
         return path.startswith(self._below) or path in self._roots
 
     def put(self, path: str, node: Node) -> None:
-        """Adds a znode of a snapshot; ``path`` includes the chroot."""
+        """Adds a znode of a snapshot. ``path`` includes the chroot."""
         if self.wants(path):
             self._put(path[self._cut :], node)
 
     def as_changes(self) -> Iterator[Change]:
-        """The whole tree, parents first, as creations."""
+        """Yields the whole tree as creations, parents first."""
         return (Change(path, None, self.nodes[path]) for path in sorted(self.nodes))
 
     def apply(self, txn: Txn) -> Step | None:
-        """Applies ``txn``; returns ``None`` if it did not touch this tree."""
+        """Applies ``txn``. Returns ``None`` if it did not touch this tree."""
         if txn.type == CLOSE_SESSION:
             return self._end_session(txn)
         changes: list[Change] = []
@@ -97,9 +96,9 @@ class ZnodeTree:
         return Step(txn.zxid, txn.time_ms, txn.session_id, tuple(changes), tuple(checks))
 
     def catch_up(self, txn: Txn) -> None:
-        """Applies a transaction whose effects, and even later ones, the snapshot may already contain.
+        """Applies a transaction to a tree from a snapshot, which may already contain its effects and later ones.
 
-        The server continues to work while it writes a snapshot, so only a znode's own zxids tell how new it is.
+        The server processes writes while it takes a snapshot, so only a znode's own zxids tell how new it is.
         """
         if txn.type == CLOSE_SESSION:
             self._end_session(txn)
@@ -115,7 +114,7 @@ class ZnodeTree:
             self._put(path, node)
 
     def _end_session(self, txn: Txn) -> Step:
-        """Removes the ephemerals of an ended session, whether the record lists them (since 3.6) or not."""
+        """Removes the ephemerals of an ended session. Before 3.6, the record does not list them."""
         changes = []
         for path in sorted(self._ephemerals.pop(txn.session_id, ())):
             old = self.nodes.pop(path)

@@ -9,9 +9,9 @@ write this format. ``zookeeper.jute``, module ``txn``, defines the records:
                  and in 3.6 and later a digest, which the audit ignores
     the rest:    zeros, to the length the file was preallocated to
 
-A server logs the results of requests, not the requests: sequential names are resolved, and a ``setData`` holds the new
-version. A ``check`` holds the checked version plus one (``PrepRequestProcessor.checkAndIncVersion``). A server also
-logs a failed multi, with at least one operation of type ``error``. None of its operations has an effect
+A server logs the results of requests, not the requests. Sequential names are complete, and a ``setData`` has the new
+version. A ``check`` has the checked version plus one (``PrepRequestProcessor.checkAndIncVersion``). A server also logs
+a failed multi, with at least one operation of type ``error``. None of its operations takes effect
 (``DataTree.processTxn``).
 """
 
@@ -34,7 +34,7 @@ _RECORD_HEADER = Struct(">qi")
 _TXN_HEADER = Struct(">qiqqi")
 _END_OF_RECORD = b"B"
 MAX_RECORD_BYTES = 1 << 27
-"""More than any server accepts in one request. A larger length is garbage."""
+"""No server accepts such a large request, so a larger length is garbage."""
 
 # org.apache.zookeeper.ZooDefs.OpCode
 CREATE = 1
@@ -69,7 +69,7 @@ class Operation(NamedTuple):
 class Txn(NamedTuple):
     """One transaction. ``time_ms`` is the ZooKeeper leader's wall clock, ms since 1970.
 
-    ``operations`` is empty for a failed transaction, and for the beginning or end of a session.
+    ``operations`` is empty for a failed transaction, and for the start or end of a session.
     """
 
     zxid: int
@@ -80,21 +80,21 @@ class Txn(NamedTuple):
 
 
 def read_log(path: Path, torn: list[str] | None = None) -> Iterator[Txn]:
-    """The transactions of one log file, in order, one record in memory at a time.
+    """Yields the transactions of one log file in order, with one record in memory at a time.
 
-    An incomplete last record ends the file and is reported in ``torn``: a killed server leaves one behind, and the log
-    of a running server may end with one. Raises :class:`MalformedValue` (file and byte offset) for any other fault.
+    An incomplete last record ends the file and is reported in ``torn``, because the log of a killed or running server
+    may end with such a record. For any other fault, raises :class:`MalformedValue` with the file and byte offset.
     """
     for offset, payload in _payloads(path, torn):
         try:
             txn = decode_txn(payload)
         except Truncated as error:
-            raise MalformedValue(f"{path}:{offset}", f"a transaction that cannot be decoded: {error}") from None
+            raise MalformedValue(f"{path}:{offset}", f"cannot decode a transaction: {error}") from None
         yield txn
 
 
 def read_zxids(path: Path) -> Iterator[int]:
-    """The zxids of one log file, in order. Much faster than :func:`read_log`; raises the same errors."""
+    """Yields the zxids of one log file in order. Much faster than :func:`read_log`. Raises the same errors."""
     for offset, payload in _payloads(path, None):
         if len(payload) < _TXN_HEADER.size:
             raise MalformedValue(f"{path}:{offset}", "a transaction without its header")
@@ -112,7 +112,7 @@ def _payloads(path: Path, torn: list[str] | None) -> Iterator[tuple[int, bytes]]
             return
         magic, version, _ = _FILE_HEADER.unpack(head)
         if magic != _MAGIC:
-            raise MalformedValue(f"{path}", f"begins with {magic!r}: not a transaction log of ZooKeeper")
+            raise MalformedValue(f"{path}", f"not a transaction log of ZooKeeper, because it begins with {magic!r}")
         if version != _VERSION:
             raise MalformedValue(f"{path}", f"a transaction log of format {version}; this release supports {_VERSION}")
         while True:
@@ -120,7 +120,7 @@ def _payloads(path: Path, torn: list[str] | None) -> Iterator[tuple[int, bytes]]
             try:
                 payload = _next_payload(file, path, offset, torn)
             except MalformedValue:
-                # A running server that wrote between two reads looks the same: zeros, then records.
+                # The cause may be a running server that replaced zeros with records between two reads.
                 file = opened.enter_context(path.open("rb"))
                 file.seek(offset)
                 payload = _next_payload(file, path, offset, torn)
@@ -147,7 +147,7 @@ def _next_payload(file: BinaryIO, path: Path, offset: int, torn: list[str] | Non
         _torn(torn, path, offset, f"the last record has {len(payload)} of {length} bytes")
         return None
     if end != _END_OF_RECORD:
-        # ZooKeeper takes this for the end of the file. So does this reader, if nothing follows it.
+        # ZooKeeper treats this as the end of the file. So does this reader, if nothing follows.
         _only_zeros_follow(file, path, offset, torn, began=True)
         return None
     found = zlib.adler32(payload)
@@ -206,7 +206,7 @@ def _multi(reader: JuteReader) -> tuple[Operation, ...]:
 
 
 def _operation(kind: int, reader: JuteReader) -> Operation | None:
-    """Decodes an operation; ``None`` if it neither creates, writes nor deletes a znode."""
+    """Decodes an operation. Returns ``None`` for a change of an ACL."""
     if kind in (SET_DATA, RECONFIG):
         return Operation(SET_DATA, reader.text(), reader.buffer(), reader.int32())
     if kind == CHECK:

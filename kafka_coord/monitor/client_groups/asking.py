@@ -1,4 +1,4 @@
-"""Asks the instances over Kafka's protocol, several at a time and with short timeouts."""
+"""Asks several instances at a time over Kafka's protocol, with short timeouts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOVING = frozenset({Error.COORDINATOR_LOAD_IN_PROGRESS, Error.COORDINATOR_NOT_A
 
 
 Ask = Callable[[str, int, Any], Awaitable[Any]]
-"""(name of the request, version, message) → the answer's message."""
+"""Sends a request (name, version, message) and returns the message of the answer."""
 
 
 class Moving(Exception):
@@ -43,7 +43,7 @@ def unless_moving(code: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """An instance that could not be asked, and why."""
+    """An instance that could not be asked, with the reason."""
 
     broker_id: int
     address: str
@@ -51,8 +51,8 @@ class Silent:
 
 
 class Instances:
-    """Asks the running instances on behalf of operators' commands. ``properties`` are librdkafka's; only the security
-    settings are used. ``timeout_s`` is the longest wait for one answer."""
+    """Asks the running instances for operators' commands. Of librdkafka's ``properties``, only the security settings
+    are used. ``timeout_s`` is the time limit for one answer."""
 
     def __init__(self, store: Store, properties: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> None:
         self.store, self._properties, self._timeout_s = store, properties, timeout_s
@@ -90,8 +90,8 @@ class Instances:
     ) -> tuple[int, T]:
         """Runs the conversation with the group's coordinator. Returns its broker id and the result.
 
-        If the conversation raises :class:`Moving`, finds the coordinator again and repeats. Raises :class:`BrokerError`
-        if the coordinator cannot be asked, or is still moving after ``timeout_s``.
+        If the conversation raises :class:`Moving`, finds the coordinator again and repeats the conversation. Raises
+        :class:`BrokerError` if the coordinator cannot be asked, or is still moving after ``timeout_s``.
         """
         deadline = time.monotonic() + timeout_s
         while True:

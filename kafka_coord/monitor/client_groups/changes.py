@@ -60,8 +60,9 @@ def delete_group(instances: Instances, group: str, timeout_s: float) -> str:
 
 
 def evict_members(instances: Instances, group: str, consumers: Sequence[str], timeout_s: float) -> list[str]:
-    """Evicts members, named by instance id or member id, in one request. They join again once they learn of it. Returns
-    a sentence for each member. Raises like :func:`delete_group`. If one of them is not a member, nobody is evicted."""
+    """Evicts members by instance id or member id, in one request. Their clients join again when they notice. Returns a
+    sentence for each member. If one of the consumers is not a member, evicts nobody. Raises like
+    :func:`delete_group`."""
 
     async def evict(ask: Ask) -> list[int]:
         found = await ask("DescribeGroups", _DESCRIBE, message("DescribeGroupsRequest")(groups=(group,)))
@@ -88,7 +89,7 @@ def evict_members(instances: Instances, group: str, consumers: Sequence[str], ti
     for consumer, code in zip(consumers, codes, strict=True):
         left = code == Error.UNKNOWN_MEMBER_ID
         _raise(group, 0 if left else code, f"member {consumer}: ")
-        told.append(f"member {consumer} of group {group} {'had left meanwhile' if left else 'evicted'}")
+        told.append(f"member {consumer} of group {group} {'left before the eviction' if left else 'evicted'}")
     return told
 
 
@@ -128,13 +129,13 @@ def _raise(group: str, code: int, where: str) -> None:
         raise NotFound(f"no group {group!r}")
     if code in _REFUSED:
         raise RequestRefused(f"{where}group {group!r}: {_REFUSED[Error(code)]}")
-    raise BrokerError(f"{where}group {group!r} was not changed: its coordinator answers {named(code)}")
+    raise BrokerError(f"{where}group {group!r} was not changed, because its coordinator answered {named(code)}")
 
 
 def _by_topic(
     name: str, group: str, values: Mapping[TopicPartition, int], fields_of: Callable[[int], dict[str, Any]]
 ) -> Any:
-    """Builds a request that names partitions by topic."""
+    """Builds a request that lists partitions by topic."""
     form = message(name)
     of_topic, of_partition = form.struct(f"{name}Topic"), form.struct(f"{name}Partition")
     topics: dict[str, list[Any]] = {}

@@ -1,4 +1,4 @@
-"""Reads client-assigned groups: all of them in brief, or one in full."""
+"""Reads client-assigned groups: a summary of all groups, or one group in full."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _STATUS = {
 
 @dataclass(frozen=True, slots=True)
 class ClientGroup:
-    """A client-assigned group as its coordinator describes it. ``kafka_state`` is Kafka's name for its state."""
+    """A client-assigned group, as described by its coordinator. ``kafka_state`` is Kafka's name for its state."""
 
     group: str
     coordinator: int
@@ -61,17 +61,17 @@ class ClientGroup:
 
     @property
     def held(self) -> dict[TopicPartition, str]:
-        """The owner of each assigned partition."""
+        """Maps each assigned partition to its owner."""
         return {tp: member.consumer for member in self.members for tp in member.owned}
 
     def partitions(self, topics: Mapping[str, TopicInfo]) -> PartitionSet:
-        """Every partition that the group subscribes to, has assigned, or has a committed offset for."""
+        """Returns all partitions that the group subscribes to, has assigned, or has committed offsets for."""
         wanted = {topic for member in self.members for topic in member.subscription.split(", ")} & topics.keys()
         subscribed = PartitionSet({topic: topics[topic].partitions for topic in wanted})
         return PartitionSet.of(self.committed) | PartitionSet.of(self.held) | subscribed
 
     def offsets(self, partitions: PartitionSet, ends: Mapping[TopicPartition, int]) -> tuple[OffsetRow, ...]:
-        """One row per partition; ``ends`` are the known end offsets."""
+        """Returns one row per partition. ``ends`` are the known end offsets."""
         held = self.held
         return tuple(
             OffsetRow(
@@ -89,7 +89,7 @@ class ClientGroup:
 
 @dataclass(frozen=True, slots=True)
 class ClientGroups:
-    """``missing`` holds sentences that say which groups cannot be shown, and why."""
+    """The sentences in ``missing`` say which groups cannot be shown, and why."""
 
     groups: tuple[ClientGroup, ...] = ()
     missing: tuple[str, ...] = ()
@@ -100,17 +100,17 @@ class ClientGroups:
 
 
 def list_client_groups(instances: Instances) -> ClientGroups:
-    """Lists all client-assigned groups by name, without offsets. Asks all instances at once. Empty if no instance ever
-    served Kafka clients."""
+    """Lists all client-assigned groups by name, without offsets. Asks all instances at once. Returns no groups if no
+    instance has ever served Kafka clients."""
     directory = instances.directory()
     told, silent = instances.ask_each(directory.addresses, _list)
     found: dict[str, ClientGroup] = {}
     missing = []
     for broker_id, (loading, groups) in told.items():
         if loading:
-            missing.append(f"instance {broker_id} still loads groups: some may be missing, look again in a moment")
+            missing.append(f"instance {broker_id} is still loading, so some groups may be missing; try again soon")
         for group in groups:
-            # While a partition moves, two instances may list its groups; the leader's answer is right.
+            # While a partition moves, two instances may list its groups. The leader's answer is right.
             if group.group_id not in found or directory.leaders.get(partition_of(group.group_id)) == broker_id:
                 found[group.group_id] = _group(group, broker_id, {})
     missing += _unserved(directory, silent)
@@ -143,7 +143,7 @@ async def _list(ask: Ask) -> tuple[bool, list[Any]]:
 
 
 def _unserved(directory: InstanceDirectory, silent: tuple[Silent, ...]) -> Iterator[str]:
-    """Sentences that say why the groups of some partitions of the log are not shown."""
+    """Yields sentences that say why the groups of some log partitions are not shown."""
     reasons: dict[str, list[int]] = {}
     unreached = {one.broker_id: f"instance {one.broker_id} cannot be asked: {one.reason}" for one in silent}
     for partition, leader in directory.leaders.items():
@@ -173,7 +173,7 @@ def _row(found: ClientGroup) -> GroupRow:
 
 
 def read_client_group(instances: Instances, group: str) -> ClientGroup:
-    """The group and its offsets. Raises :class:`NotFound` if there is no such group, :class:`BrokerError`."""
+    """Reads the group and its offsets. Raises :class:`NotFound` and :class:`BrokerError`."""
 
     async def read(ask: Ask) -> tuple[Any, Any]:
         found = await ask("DescribeGroups", _DESCRIBE, message("DescribeGroupsRequest")(groups=(group,)))
@@ -201,7 +201,7 @@ def _committed(answer: Any) -> dict[TopicPartition, int]:
 
 
 def is_client_group(instances: Instances, group: str) -> bool:
-    """Whether the group exists. Raises :class:`BrokerError` if its coordinator cannot be asked."""
+    """Tells whether the group exists. Raises :class:`BrokerError` if its coordinator cannot be asked."""
     try:
         read_client_group(instances, group)
     except NotFound:
@@ -223,8 +223,8 @@ def with_lags(
     end_offsets: EndOffsets,
     on_offsets: OnOffsets | None = None,
 ) -> tuple[tuple[GroupRow, ...], str]:
-    """Returns the groups in brief with their lag, and a sentence about the unknown lags. Passes each group's partitions
-    to ``on_offsets``."""
+    """Returns a summary of each group with its lag, and a sentence about the unknown lags. Passes each group's
+    partitions to ``on_offsets``."""
     ends, note = _ends(groups, topics, end_offsets)
     rows = []
     for one in groups:
@@ -288,8 +288,8 @@ def _group(described: Any, broker_id: int, committed: Mapping[TopicPartition, in
 
 
 def _member(one: Any, assignor: str, *, is_consumer: bool) -> MemberRow:
-    """Describes a member. Only consumers' metadata can be decoded, so other members have no subscription and no
-    partitions."""
+    """Describes a member. A member that is not a consumer has no subscription and no partitions here, because only
+    consumers' metadata can be decoded."""
     subscribed = subscription(one.member_metadata) if is_consumer else None
     owned = owned_by(one.member_assignment) if is_consumer else PartitionSet()
     return MemberRow(
@@ -315,7 +315,7 @@ def _member(one: Any, assignor: str, *, is_consumer: bool) -> MemberRow:
 
 
 def owned_by(data: bytes) -> PartitionSet:
-    """The partitions of a ConsumerProtocol assignment; empty if it cannot be decoded."""
+    """Returns the partitions of a ConsumerProtocol assignment, or no partitions if it cannot be decoded."""
     found = assignment(data)
     return PartitionSet.of(
         (topic.topic, partition)

@@ -16,8 +16,8 @@ _Owned = Mapping[str, PartitionSet]
 
 
 def decisions(entries: Iterable[LogEntry], group: str) -> tuple[Decision, ...]:
-    """One decision for each generation that the log still has, oldest first. ``epoch`` is the term that wrote the
-    generation, or 0 if that term's claim is no longer in the log. Generations without an assignment are not in the
+    """Returns one decision for each generation in the log, oldest first. ``epoch`` is the term that wrote the
+    generation, or 0 if the log no longer has that term's claim. Generations without an assignment are not in the
     log."""
     found: list[Decision] = []
     before: GroupMetadata | None = None
@@ -63,7 +63,7 @@ def _decision(before: GroupMetadata | None, now: GroupMetadata, term: int, writt
 
 
 def _why(before: GroupMetadata | None, now: GroupMetadata, had: _Owned, has: _Owned) -> list[tuple[Cause | None, str]]:
-    """The differences from the previous generation, as text."""
+    """Describes the differences from the previous generation."""
     if before is None and now.generation_id > 1:
         return [(None, "earlier generations are no longer in the log")]
     old, new = _subscribed(before), _subscribed(now)
@@ -82,18 +82,18 @@ def _why(before: GroupMetadata | None, now: GroupMetadata, had: _Owned, has: _Ow
 
 
 def _members(group: GroupMetadata | None) -> dict[str, MemberMetadata]:
-    """The members by instance id, or else by member id."""
+    """Returns the members by instance id, or else by member id."""
     return {one.instance_id or one.member_id: one for one in (group.members.values() if group is not None else ())}
 
 
 def _subscribed(group: GroupMetadata | None) -> dict[str, frozenset[str]]:
-    """The topics each member subscribes to; empty for members that are not consumers."""
+    """Returns each member's subscribed topics. Members that are not consumers have none."""
     protocol = group.protocol_name if group is not None and group.protocol_type == CONSUMER else None
     return {name: subscribed_topics([one.metadata(protocol)]) for name, one in _members(group).items()}
 
 
 def owned_in(group: GroupMetadata | None) -> dict[str, PartitionSet]:
-    """The partitions each member owns, by instance id or member id; empty if the members are not consumers."""
+    """Returns each member's partitions, by instance id or member id. Members that are not consumers have none."""
     if group is None or group.protocol_type != CONSUMER:
         return {}
     return {name: owned_by(one.assignment) for name, one in _members(group).items()}

@@ -1,4 +1,4 @@
-"""Reads from ZooKeeper which instance coordinates which client-assigned groups."""
+"""Finds the instance that coordinates a client-assigned group in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from kafka_coord.zk.brokers import broker_number
 from kafka_coord.zk.store import GetChildren, GetData, Node, Store
 
 ENDPOINT = "kafka"
-"""The name under which an instance publishes where it serves Kafka clients."""
+"""The name of the endpoint at which an instance serves Kafka clients."""
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceDirectory:
-    """``addresses`` (by broker id) are the addresses at which running instances serve Kafka clients. ``leaders`` (by
-    partition) are the brokers that lead the partitions of the groups log (-1: none)."""
+    """``addresses`` maps broker ids to the addresses at which running instances serve Kafka clients. ``leaders`` maps
+    partitions of the groups log to their leading brokers, or to -1 without a leader."""
 
     addresses: Mapping[int, str]
     leaders: Mapping[int, int]
@@ -30,11 +30,11 @@ class InstanceDirectory:
 
     @property
     def is_used(self) -> bool:
-        """Whether any instance serves Kafka clients, or ever did."""
+        """Tells whether any instance has ever served Kafka clients."""
         return bool(self.addresses or self.leaders)
 
     def coordinator_of(self, group: str) -> tuple[int, str]:
-        """The broker id and address of the instance that coordinates the group. Raises :class:`BrokerError`."""
+        """Returns the broker id and address of the group's coordinator. Raises :class:`BrokerError`."""
         partition = partition_of(group)
         problem = self.problem(partition)
         if problem:
@@ -43,7 +43,7 @@ class InstanceDirectory:
         return leader, self.addresses[leader]
 
     def problem(self, partition: int) -> str:
-        """Why no instance coordinates the groups of a partition; "" if one does."""
+        """Returns why no instance coordinates the groups of a partition, or "" if an instance does."""
         leader = self.leaders.get(partition)
         if leader is None:
             return f"partition {partition} of {TOPIC} does not exist"
@@ -55,7 +55,7 @@ class InstanceDirectory:
 
 
 def read_instances(store: Store) -> InstanceDirectory:
-    """Reads the directory from ZooKeeper, in two rounds of reads."""
+    """Reads the directory from ZooKeeper in two rounds."""
     reading = Reading(store)
     log = f"{layout.broker_topic(TOPIC)}/partitions"
     instances, partitions = reading.many([GetChildren(layout.COORDINATORS), GetChildren(log)])

@@ -30,7 +30,7 @@ from kafka_coord.wire.errors import BadMessage
 T = TypeVar("T")
 
 SILENCE_S = 15.0
-"""Reading fails after this many seconds without an answer."""
+"""After this many seconds without an answer, reading fails."""
 _REPORT_S = 2.0
 _AT_ONCE = 200
 _VERSION = struct.Struct(">h")
@@ -56,8 +56,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One record. ``entry`` is ``None`` for an empty or undecodable record. ``problem`` says why a record cannot be
-    decoded."""
+    """One record. ``entry`` is ``None`` for an empty or undecodable record. ``problem`` says why it is undecodable."""
 
     offset: int
     timestamp_ms: int
@@ -81,8 +80,8 @@ def entry_of(record: LogRecord) -> LogEntry:
 
 
 def about_group(group: str, *, offsets: bool = True) -> Callable[[LogRecord], bool]:
-    """Selects claims and the group's records by their keys alone. Without ``offsets``, selects only the group's
-    generations."""
+    """Returns a filter for claims and the group's records, which reads only the keys. Without ``offsets``, the filter
+    selects the claims and the group's generations."""
     name = group.encode("utf-8", "surrogatepass")
     versions = (0, OFFSET_KEY, GROUP_KEY) if offsets else (GROUP_KEY,)
     starts = tuple(struct.pack(">hh", version, len(name)) + name for version in versions)
@@ -101,8 +100,8 @@ class LogBounds:
 class LogReader:
     """Reads one partition of the groups log from its leader. Close it after use.
 
-    ``bootstrap`` and ``properties`` are librdkafka's; only the security settings in ``properties`` are used. Raises
-    :class:`NotFound` if there is no such log, and :class:`BrokerError`.
+    Of librdkafka's ``properties``, only the security settings are used. Raises :class:`NotFound` if there is no such
+    log, and :class:`BrokerError`.
     """
 
     def __init__(self, bootstrap: str, properties: Mapping[str, str], partition: int) -> None:
@@ -121,7 +120,7 @@ class LogReader:
         return LogBounds(await self._reader.first_offset(), await self._reader.end_offset())
 
     def records(self, first: int, progress: Callable[[int], None]) -> Iterator[LogRecord]:
-        """Yields the records from ``first`` to the end that the log had when it was opened. Calls ``progress`` with the
+        """Yields the records from ``first`` to the end of the log at the time of opening. Calls ``progress`` with the
         current offset."""
         first, end = max(first, self.extent.first), self.extent.end
         batches = self._reader.batches(first, end)
@@ -153,7 +152,7 @@ class LogReader:
 
 
 async def _next(batches: AsyncIterator[Batch]) -> list[Batch]:
-    """Returns the next few batches together, because each wait for the loop has a cost. Empty at the end."""
+    """Returns a few batches together, because each wait for the loop is expensive. Returns none at the end."""
     found: list[Batch] = []
     async for batch in batches:
         found.append(batch)

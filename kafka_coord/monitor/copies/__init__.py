@@ -1,1 +1,1 @@
-"""Copies of committed offsets between Kafka's own ``__consumer_offsets`` and the groups that instances coordinate."""
+"""Copies committed offsets between Kafka's ``__consumer_offsets`` and the groups that instances coordinate."""

@@ -18,13 +18,13 @@ from kafka_coord.wire.messages import message
 T = TypeVar("T")
 
 _AT_ONCE = 100
-"""The number of groups that are requested at the same time."""
+"""The number of groups with concurrent requests."""
 _ANSWER_S = 10.0
 _AGAIN_S = 0.2
 _API_VERSIONS, _LIST, _FIND, _DESCRIBE, _COMMIT = 0, 1, 1, 1, 3
-"""Versions that every broker from 0.11 to 3.9 speaks."""
+"""Versions that every broker from 0.11 to 3.9 supports."""
 _FETCH, _FETCH_STABLE = 3, 7
-"""Version 7 can wait for the end of transactions; brokers 2.5 and later support it."""
+"""Version 7 can wait for the end of transactions. Brokers from 2.5 on support it."""
 _OFFSET_FETCH = 9
 _PASSING = frozenset(
     {
@@ -49,7 +49,7 @@ Positions = Mapping[TopicPartition, Position]
 
 @dataclass(frozen=True, slots=True)
 class GroupPositions:
-    """A group at one coordinator or store. ``problem`` says why the group could not be read ("" if it could)."""
+    """A group at one coordinator or store. ``problem`` says why the group could not be read, or is empty."""
 
     members: tuple[str, ...] = ()
     positions: Positions = field(default_factory=dict)
@@ -57,7 +57,7 @@ class GroupPositions:
 
 
 class _Passing(BrokerError):
-    """A temporary failure: a coordinator is moving or loading, or a transaction is open."""
+    """A temporary failure, because a coordinator is moving or loading, or a transaction is open."""
 
 
 class Coordinators:
@@ -89,8 +89,8 @@ class Coordinators:
     async def each(
         self, groups: Sequence[str], work: Callable[[str], Awaitable[T]], timeout_s: float
     ) -> tuple[dict[str, T], dict[str, str]]:
-        """Returns results and problems by group. Retries for up to ``timeout_s`` while a coordinator is moving, is
-        loading or does not answer."""
+        """Returns results and problems by group. While a coordinator is moving, is loading or does not answer, retries
+        for up to ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
         places = asyncio.Semaphore(_AT_ONCE)
         found: dict[str, T] = {}

@@ -1,4 +1,4 @@
-"""Compares the offsets of groups in two places, writes the differences, and reads them back."""
+"""Compares the offsets of groups in two stores, writes the differences, and reads these back."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ OnProgress = Callable[[str], None]
 
 
 class Verdict(StrEnum):
-    """What copying does with one partition's offset."""
+    """The decision about one partition's offset."""
 
     COPY = "copy"
     SAME = "same"
     AHEAD = "target is ahead"
-    """The target has a later offset: copying would make the group read records again."""
+    """The target has a later offset, so a copy would make the group read records again."""
     GONE = "no such partition"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One partition: its offset at the source and, if it has one there, at the target."""
+    """One partition, with its offsets at the source and at the target."""
 
     partition: TopicPartition
     source: Position
@@ -39,7 +39,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class GroupCopy:
-    """The copy of one group. ``problem`` says why its offsets are not written; ``warning`` is for the operator."""
+    """The copy of one group. ``problem`` says why its offsets are not written. ``warning`` is for the operator."""
 
     group: str
     rows: tuple[Row, ...] = ()
@@ -93,7 +93,7 @@ def _compare_group(
         return GroupCopy(group, rows, problem)
     warning = ""
     if here.members:
-        warning = f"{source.name}: it has members, {_some(here.members)}, that may commit more; copy again without them"
+        warning = f"{source.name}: its members, {_some(here.members)}, may commit more; stop them and copy again"
     return GroupCopy(group, rows, warning=warning)
 
 
@@ -134,7 +134,7 @@ def _unequal(one: GroupCopy, seen: GroupPositions) -> str:
     for tp, position in one.wanted().items():
         there = seen.positions.get(tp)
         if there is None or there.offset != position.offset:
-            return f"{tp} has offset {there.offset if there else 'none'}, and not {position.offset}"
+            return f"{tp} has offset {there.offset if there else 'none'} instead of {position.offset}"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""The stores of committed offsets: a Kafka group coordinator (a broker's or an instance's), and ZooKeeper."""
+"""Reads and writes committed offsets through Kafka's protocol (brokers or instances), and in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from kafka_coord.zk.store import Store
 T = TypeVar("T")
 
 _IN_ONE_REQUEST = 2_000
-"""The most partitions in one request for a managed group, because the coordinator writes each request as one multi."""
+"""The maximum number of partitions in a request for a managed group. The coordinator writes each as one multi."""
 
 
 class OffsetStore(Protocol):
-    """One of the two ends of a copy."""
+    """The source or the target of a copy."""
 
     name: str
 
@@ -38,9 +38,9 @@ class OffsetStore(Protocol):
 
 
 class KafkaOffsetStore:
-    """Offsets reached over Kafka's protocol. ``bootstrap`` decides whose groups: the brokers' or the instances'.
+    """Offsets behind Kafka's protocol. ``bootstrap`` has the addresses of the brokers or of the instances.
 
-    It does not use confluent-kafka, which reads beyond the end of an offset's metadata and writes one byte too many.
+    Does not use confluent-kafka, because it reads beyond the end of an offset's metadata and writes one byte too many.
     """
 
     def __init__(self, name: str, bootstrap: str, properties: Mapping[str, str], timeout_s: float) -> None:
@@ -51,12 +51,12 @@ class KafkaOffsetStore:
         return self._run(Coordinators.groups)
 
     def partitions(self) -> set[TopicPartition]:
-        """All partitions of all topics."""
+        """Returns all partitions of all topics."""
         topics = self._run(Coordinators.metadata).topics
         return {TopicPartition(topic.name, one.partition_index) for topic in topics for one in topic.partitions}
 
     def addresses(self) -> list[str]:
-        """The addresses to which the brokers or instances send their clients."""
+        """Returns the addresses to which the brokers or instances send their clients."""
         return [f"{broker.host}:{broker.port}" for broker in self._run(Coordinators.metadata).brokers]
 
     def read(self, groups: Sequence[str]) -> dict[str, GroupPositions]:
@@ -76,7 +76,7 @@ class KafkaOffsetStore:
         return self._run(write)
 
     def _run(self, work: Callable[[Coordinators], Awaitable[T]]) -> T:
-        """Runs ``work``. Raises :class:`BrokerError`, which names this store."""
+        """Runs ``work``. Raises :class:`BrokerError` with the name of this store."""
 
         async def run() -> T:
             cluster = Cluster.of(self._bootstrap, self._properties)
@@ -132,7 +132,7 @@ class ZooKeeperOffsetStore:
                 RequestType.RESET_OFFSETS,
                 group=group,
                 offsets=dict(offsets[at : at + _IN_ONE_REQUEST]),
-                reason="import of the offsets that the brokers keep",
+                reason="import of the brokers' offsets",
                 by=self._by,
             )
             ask(self._store, request, self._timeout_s, lambda _: None)

@@ -1,4 +1,4 @@
-"""Checks access: znodes that anybody may change, ACLs that deviate from the plan, passwords in clear text."""
+"""Finds znodes that anybody may change, ACLs that deviate from the plan, and passwords in clear text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kafka_coord.zk.acl_tree import AclStore, TreeAcls, compare, read_tree_acls
 from kafka_coord.zk.store import Store
 
 MOST_OF_A_KIND = 500
-"""The maximum number of znodes of each kind that are checked; ``acl check`` checks all of them."""
+"""The maximum number of checked znodes of each kind. ``acl check`` checks all of them."""
 
 _CHECK = "acls"
 _DOC = "docs/operations.md, Security"
@@ -29,7 +29,7 @@ def check_access(store: Store) -> Iterator[Finding]:
         yield from _check_open(read_tree_acls(store, MOST_OF_A_KIND))
     yield from _check_kafka(store)
     if options.tls is None and options.digest is not None:
-        what = "this client sends its ZooKeeper password in clear text: it uses the digest scheme without TLS"
+        what = "this client sends its ZooKeeper password in clear text, because it uses the digest scheme without TLS"
         yield warning(_CHECK, what, "set zookeeper.tls, or make sure that nobody can listen to the network")
 
 
@@ -43,7 +43,7 @@ def _check_plan(store: AclStore, plan: AclPlan) -> Iterator[Finding]:
     if other:
         yield warning(_CHECK, f"the ACL of {_listed(other)} is not as planned", todo)
     if found.missing:
-        yield warning(_CHECK, f"{_listed(found.missing)} is missing: consumers of that group may not make it", todo)
+        yield warning(_CHECK, f"{_listed(found.missing)} is missing, and consumers may not create it", todo)
     yield from _check_hidden(found.acls)
     if not (found.deviations or found.missing):
         yield ok(_CHECK, f"{found.acls.looked_at} znodes checked, all as planned")
@@ -52,13 +52,13 @@ def _check_plan(store: AclStore, plan: AclPlan) -> Iterator[Finding]:
 def _check_open(found: TreeAcls) -> Iterator[Finding]:
     wide = found.open
     if found.looked_at and len(wide) == found.looked_at:
-        todo = f"fine in a trusted network; else give identities ({_DOC})"
+        todo = f"this is fine in a trusted network; otherwise configure identities ({_DOC})"
         yield info(_CHECK, f"anybody who reaches ZooKeeper may change everything below {layout.CONSUMERS}", todo)
     elif wide:
-        todo = f"some are closed and some are not: give all instances and consumers the same settings ({_DOC})"
+        todo = f"give all instances and consumers the same settings, because others are closed ({_DOC})"
         yield warning(_CHECK, f"anybody who reaches ZooKeeper may change {_listed(wide)}", todo)
     elif found.looked_at:
-        yield ok(_CHECK, f"not everybody may change what is below {layout.CONSUMERS}")
+        yield ok(_CHECK, f"the znodes below {layout.CONSUMERS} are closed to strangers")
     if found.unreadable:
         what = f"this client may not read the ACL of {_listed(found.unreadable)}"
         yield warning(_CHECK, what, "check this client's credentials")
@@ -75,7 +75,7 @@ def _check_hidden(found: TreeAcls) -> Iterator[Finding]:
 
 
 def _check_kafka(store: AclStore) -> Iterator[Finding]:
-    """Checks Kafka's own znodes. They decide who owns what, so write access to them matters as much."""
+    """Checks Kafka's own znodes, because the coordinator relies on them."""
     paths = (layout.BROKER_IDS, layout.BROKER_TOPICS)
     wide = [
         path

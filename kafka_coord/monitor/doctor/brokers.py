@@ -1,4 +1,4 @@
-"""Checks of the brokers, the instances beside them, and the election."""
+"""Checks the brokers, the instances beside them, and the election."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kafka_coord.zk.store import Store
 
 TIMEOUT_S = 2.0
 MOST_ELECTIONS = 3
-"""More elections than this in an hour are a problem. An upgrade moves the coordinator once for each instance."""
+"""More elections in an hour are a problem. A rolling upgrade has one election per instance."""
 _RECENT_MS = 3_600_000
 
 
@@ -39,7 +39,7 @@ def check_brokers(store: Store) -> Iterator[Finding]:
         yield error(check, what, what_to_do(one.path))
     if not brokers:
         if not found.unreadable:
-            yield error(check, "no broker is registered", "start the brokers; consumers need them")
+            yield error(check, "no broker is registered", "start the brokers, because consumers need them")
         return
     listeners = [(broker, listener) for broker in brokers for listener in broker.listeners]
     with ThreadPoolExecutor(max_workers=min(16, max(1, len(listeners))), thread_name_prefix="doctor") as pool:
@@ -48,7 +48,7 @@ def check_brokers(store: Store) -> Iterator[Finding]:
         if problem:
             what = f"broker {broker.broker_id} cannot be reached at {listener.name}://{listener.address}: {problem}"
             todo = "check advertised.listeners, name resolution and firewalls between this host and the broker"
-            # The doctor does not know which listener is meant for which clients, so one that answers is enough.
+            # The doctor does not know which listener belongs to which clients, so one reachable listener is enough.
             reachable = any(one is broker and not other for (one, _), other in zip(listeners, problems, strict=True))
             yield info(check, what) if reachable else error(check, what, todo)
     if listeners and not any(problems):
@@ -56,7 +56,7 @@ def check_brokers(store: Store) -> Iterator[Finding]:
 
 
 def _refusal(listener: Listener) -> str:
-    """Why the connection failed; "" if it succeeded."""
+    """Returns why the connection failed, or "" if it succeeded."""
     host, _, port = listener.address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=TIMEOUT_S):
@@ -66,8 +66,8 @@ def _refusal(listener: Listener) -> str:
 
 
 def check_coordinator(store: Store, hosts: str, cluster: Cluster) -> Iterator[Finding]:
-    """Checks that an instance coordinates and can decide, and that another could take over. ``store`` was opened with
-    ``hosts``."""
+    """Checks that an instance is elected and can decide, and that another instance could take over. ``store`` was
+    opened with ``hosts``."""
     check, now_ms = "coordinator", round(store.clock.time() * 1000)
     elected = cluster.coordinator
     unreadable = {one.path: one.reason for one in cluster.unreadable}
@@ -76,7 +76,7 @@ def check_coordinator(store: Store, hosts: str, cluster: Cluster) -> Iterator[Fi
         when = f"; it was written {ago(written.mtime_ms, now_ms)}" if written is not None else ""
         yield error(check, f"NOBODY DECIDES ANYTHING: {cluster.undecided}{when}", _remedy(store, hosts, cluster))
     elif layout.COORDINATOR in unreadable:
-        todo = f"delete {layout.COORDINATOR}: the instances elect a coordinator again"
+        todo = f"delete {layout.COORDINATOR}, and the instances elect a coordinator again"
         yield error(check, f"{layout.COORDINATOR} cannot be read: {unreadable[layout.COORDINATOR]}", todo)
     elif elected is not None:
         yield ok(check, f"broker {elected.broker_id} coordinates, epoch {elected.epoch}")
@@ -84,7 +84,7 @@ def check_coordinator(store: Store, hosts: str, cluster: Cluster) -> Iterator[Fi
 
 
 def check_elections(history: ClusterHistory, now_ms: int) -> Iterator[Finding]:
-    """Warns that the coordinator keeps changing, and says why."""
+    """Warns if the coordinator changes often, and says why."""
     recent = [one for one in history.elections if now_ms - one.elected_ms < _RECENT_MS]
     if len(recent) <= MOST_ELECTIONS:
         return
@@ -97,8 +97,8 @@ def check_elections(history: ClusterHistory, now_ms: int) -> Iterator[Finding]:
         f" Elected: broker {instances}. Ended: {why}"
     )
     todo = (
-        "groups rebalance late while nobody coordinates. See the log of the instance that was elected most often:"
-        " a process that restarts (its supervisor, its memory), a lost session (network, a paused host, slow"
+        "groups rebalance late while nobody coordinates. The log of the instance that was elected most often shows the"
+        " cause: a process that restarts (its supervisor, its memory), a lost session (network, a paused host, slow"
         " ZooKeeper), or somebody who runs kafka-coord coordinator resign"
     )
     yield warning("elections", what, todo)
@@ -108,13 +108,13 @@ def _remedy(store: Store, hosts: str, cluster: Cluster) -> str:
     if layout.COORDINATOR_EPOCH in cluster.undecided:
         highest = highest_epoch_written(store)
         return (
-            f"set it to the highest epoch ever used, never to a lower one; the highest that is written elsewhere is"
-            f" {highest}: zkCli.sh -server {hosts} set {layout.COORDINATOR_EPOCH} {highest}"
+            f"set it to the highest epoch ever used, never to a lower one; elsewhere, the highest epoch is {highest}:"
+            f" zkCli.sh -server {hosts} set {layout.COORDINATOR_EPOCH} {highest}"
         )
     if cluster.coordinator is not None:
         return f"zkCli.sh -server {hosts} delete {layout.COORDINATOR}"
     running = len(cluster.instances)
-    return f"run 'kafka-coord serve' beside each broker ({running} instances are running; their logs say more)"
+    return f"run 'kafka-coord serve' beside each broker ({running} instances are running; see their logs)"
 
 
 def _check_instances(cluster: Cluster) -> Iterator[Finding]:
@@ -122,7 +122,7 @@ def _check_instances(cluster: Cluster) -> Iterator[Finding]:
     alone = sorted(set(cluster.brokers) - cluster.instances.keys())
     lost = sorted(cluster.instances.keys() - set(cluster.brokers))
     if len(cluster.instances) == 1 and len(cluster.brokers) > 1:
-        yield warning(check, "only one instance is running: if it dies, none takes over", "run one beside each broker")
+        yield warning(check, "only one instance runs, so none can take over", "run an instance beside each broker")
     elif alone and cluster.instances:
         yield info(check, f"no instance runs beside broker {_listed(alone)}", "run 'kafka-coord serve' there as well")
     if lost:

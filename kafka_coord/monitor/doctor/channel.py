@@ -1,4 +1,4 @@
-"""Checks of the socket channel: whether consumers without ZooKeeper find a coordinator, whoever is elected."""
+"""Checks that consumers without ZooKeeper find the coordinator, whichever instance is elected."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_channel(cluster: Cluster, snapshots: Mapping[str, GroupSnapshot]) -> I
     deaf = sorted(cluster.instances.keys() - listening.keys())
     if members and not listening:
         what = f"{members} consumers without ZooKeeper are registered, but no instance listens for them"
-        yield error(CHECK, what, "start the instances with --listen-channel: those consumers are disconnected")
+        yield error(CHECK, what, "start the instances with --listen-channel, because those consumers are disconnected")
         return
     if not listening:
         return
@@ -52,8 +52,8 @@ def _ask_all(cluster: Cluster, listening: Mapping[int, str], members: int) -> It
         if isinstance(answer, str):
             what = f"instance {number} does not answer consumers at {address}: {answer}"
             todo = (
-                "check --advertise-channel, name resolution and firewalls between this host and that one; where it"
-                " speaks TLS (--channel-cert-file), this check does not and nothing may be wrong"
+                "check --advertise-channel, name resolution and firewalls between this host and that one. If it uses"
+                " TLS (--channel-cert-file), ignore this, because the check does not use TLS"
             )
             yield warning(CHECK, what, todo)
             continue
@@ -62,7 +62,7 @@ def _ask_all(cluster: Cluster, listening: Mapping[int, str], members: int) -> It
         told = answer.coordinator
         if elected is not None and (told is None or told.epoch < elected.epoch):
             what = f"instance {number} sends consumers to {_named(answer)}, but broker {elected.broker_id} is elected"
-            yield info(CHECK, what, "its answer may be a moment old: run the doctor again")
+            yield info(CHECK, what, "its answer may be outdated; run the doctor again")
     if answered == len(answers):
         yield ok(CHECK, f"{answered} instances answer consumers; {members} socket consumers are registered")
 

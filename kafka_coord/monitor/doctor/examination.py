@@ -1,4 +1,4 @@
-"""Runs all checks. A fault can explain the findings after it, so the order matters."""
+"""Runs all checks. The order matters, because a fault can explain later findings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOMENT_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class LagSight:
-    """What it takes to judge the groups' lag. ``rings`` holds earlier samples, and the examination adds one."""
+    """The input for the lag checks. ``rings`` has the earlier samples, and the examination adds a sample."""
 
     end_offsets: EndOffsets
     rings: LagRings = field(default_factory=LagRings)
@@ -51,9 +51,9 @@ def examine(
     """Yields each finding as soon as it is known. ``store`` was opened with ``hosts`` and ``session_timeout_ms``.
     ``kafka`` holds librdkafka's properties for connections to the brokers.
 
-    Writes only one ephemeral znode, and removes it; without ``writes`` it does not check the clock. With ``groups``, it
-    checks only these managed groups; without ``lag``, not their lag. ``servers`` holds the answers of ZooKeeper's
-    servers to the previous examination. A check that fails is a finding too.
+    Writes and removes one ephemeral znode, to check the clock. Without ``writes``, skips this check. With ``groups``,
+    checks only these managed groups. Without ``lag``, does not check the lag. ``servers`` holds the answers of
+    ZooKeeper's servers to the previous examination. A check that fails is also a finding.
     """
     yield from _made("zookeeper servers", lambda: zookeeper.check_servers(hosts, tls=tls, earlier=servers))
     yield from _made("zookeeper speed", lambda: zookeeper.check_speed(store))
@@ -64,7 +64,7 @@ def examine(
     of_brokers = list(_made("brokers", lambda: brokers.check_brokers(store)))
     yield from of_brokers
     if any(one.severity is Severity.ERROR for one in of_brokers):
-        lag = None  # asking the brokers would only take time
+        lag = None  # the brokers would not answer
     cluster = read_cluster(store)
     yield from _made("coordinator", lambda: brokers.check_coordinator(store, hosts, cluster))
     yield from _made("elections", lambda: _check_elections(store))
@@ -74,7 +74,7 @@ def examine(
 
 
 def examine_group(store: Store, group: str, lag: LagSight | None = None) -> Iterator[Finding]:
-    """The findings of :func:`examine` about one managed group, if it exists."""
+    """Yields the findings of :func:`examine` about one managed group. Yields none if the group does not exist."""
     cluster = read_cluster(store)
     yield from _check_each(store, cluster, _seen_twice(store, cluster, [group]), lag, round(store.clock.time() * 1000))
 
@@ -89,7 +89,7 @@ def _check_elections(store: Store) -> Iterator[Finding]:
 def _check_topics(cluster: Cluster) -> Iterator[Finding]:
     for one in cluster.unreadable:
         if one.path.startswith("/brokers/topics/"):
-            todo = "Kafka wrote it: its topic is left alone until it can be read"
+            todo = "Kafka wrote this znode; the coordinator ignores the topic until the znode is readable"
             yield error("topics", f"{one.path}: {one.reason}", todo)
         elif not one.path.startswith("/consumers/coordinator"):
             yield of_groups.unreadable_finding(one)
@@ -126,7 +126,7 @@ def _check_each(
 def _check_lags(
     snapshots: Mapping[str, GroupSnapshot], committed: Mapping[str, Committed], lag: LagSight, now_ms: int
 ) -> Iterator[Finding]:
-    """Asks the brokers only about partitions with a committed offset, because the lag of all others is unknown."""
+    """Checks the lag. Asks the brokers only about partitions with a committed offset, because others have no lag."""
     wanted = PartitionSet.union(PartitionSet.of(one.offsets) for one in committed.values())
     ends, note = lag.end_offsets(wanted) if wanted else ({}, "")
     if note:
@@ -140,8 +140,8 @@ def _check_lags(
 
 
 def _seen_twice(store: Store, cluster: Cluster, names: Sequence[str]) -> dict[str, GroupSnapshot]:
-    """Reads the groups. A moment later, reads groups with a departed holder again, because a working coordinator has
-    released the holder's partitions by then."""
+    """Reads the groups. Reads groups with a departed holder again after a moment, because by then a working coordinator
+    has released the partitions."""
     snapshots = read_groups(store, names, cluster)
     again = [group for group, snapshot in snapshots.items() if of_groups.gone_holders(snapshot)]
     if again:
@@ -156,4 +156,4 @@ def _made(check: str, findings: Callable[[], Iterator[Finding]]) -> Iterator[Fin
     try:
         yield from findings()
     except StoreError as failure:
-        yield error(check, f"could not be checked: {failure}", "check that ZooKeeper answers, then look again")
+        yield error(check, f"could not be checked: {failure}", "check that ZooKeeper answers, then try again")

@@ -1,4 +1,4 @@
-"""The findings of the doctor's checks, and their severity."""
+"""Defines the findings of the doctor's checks, and their severity."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """``error``: something does not work. ``warning``: something will fail or work badly unless an operator acts."""
+    """``error`` means that something does not work. ``warning`` means that something will fail or degrade unless an
+    operator acts."""
 
     OK = "ok"
     INFO = "info"
@@ -17,8 +18,8 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``check`` is the check's constant name, ``what`` is the finding, and ``todo`` is the remedy ("" if none).
-    ``group`` is the group that the finding is about ("" if none)."""
+    """``check`` is the check's constant name, ``what`` describes the finding, and ``todo`` is the remedy. ``group`` is
+    the group with the problem. Both may be empty."""
 
     severity: Severity
     check: str

@@ -15,8 +15,8 @@ _VERSION = re.compile(r"version:?\s+(\d+)\.(\d+)(?:\.(\d+))?")
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """One server's answers. ``problem`` says why it did not answer. ``metrics`` is empty if its whitelist forbids them
-    (``srvr`` alone is always allowed)."""
+    """One server's answers. ``problem`` says why it did not answer. ``metrics`` is empty if the server's whitelist
+    allows only ``srvr``, which is always allowed."""
 
     server: str
     version: tuple[int, int, int] | None = None
@@ -27,7 +27,7 @@ class ServerFacts:
 
 
 def ask_servers(servers: Iterable[str]) -> tuple[ServerFacts, ...]:
-    """Asks all servers (``host:port``) at once, each for a few seconds at most."""
+    """Asks all servers (``host:port``) at once. Waits a few seconds at most for each server."""
     wanted = tuple(servers)
     with ThreadPoolExecutor(max_workers=min(16, max(1, len(wanted))), thread_name_prefix="doctor") as pool:
         return tuple(pool.map(_ask, wanted))
@@ -47,7 +47,7 @@ def _ask(server: str) -> ServerFacts:
 
 
 def _metrics(server: str) -> dict[str, str]:
-    """Returns ``mntr`` and ``conf`` in one mapping; empty if the whitelist forbids them."""
+    """Returns ``mntr`` and ``conf`` in one mapping, which is empty if the whitelist forbids them."""
     found: dict[str, str] = {}
     for word, separator in (("mntr", "\t"), ("conf", "=")):
         try:

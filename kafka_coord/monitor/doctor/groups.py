@@ -1,4 +1,4 @@
-"""Checks of the groups: anything unreadable, stale, stuck or forgotten. Pure: its callers read everything."""
+"""Finds unreadable, stale, stuck and forgotten things in groups. Pure, because the callers read everything."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check_groups(
     size = sum(len(name) + 4 for name in cluster.groups)
     if size > LISTING_WARNING_BYTES:
         what = f"the names of the {len(cluster.groups)} groups take {size} bytes; a listing can have at most 1 MB"
-        yield warning("groups", what, "delete groups nobody needs, or raise jute.maxbuffer on servers and clients")
+        yield warning("groups", what, "delete unused groups, or raise jute.maxbuffer on servers and clients")
     elif not found:
         yield ok("groups", f"{counted(len(cluster.groups), 'managed group')}, nothing stale or stuck")
 
@@ -53,7 +53,7 @@ def _check_group(
         yield unreadable_finding(one)
     persistent = [c for c, stat in snapshot.registrations.items() if not stat.ephemeral_owner]
     if persistent:
-        what = f"group {group}: the registration of {_names(persistent)} is persistent: no session ends it"
+        what = f"group {group}: the registration of {_names(persistent)} is persistent, so no session ends it"
         yield warning(
             "registrations", what, f"delete it once its consumer is gone: groups evict {group} {persistent[0]}", group
         )
@@ -61,7 +61,7 @@ def _check_group(
         what = f"group {group}: {seen.ledgers[consumer].held} still held by {consumer}, which is gone"
         if cluster.undecided or seen.pause is not None:
             yield warning("ledgers", what, _RELEASED_LATER, group)
-        else:  # a second check, a moment later, found the same holders
+        else:  # a second check after a moment found the same holders
             yield error("ledgers", what, _see_the_log(group), group)
     lost = unowned(snapshot, cluster.topics_changed_ms, now_ms)
     if lost is not None:
@@ -96,7 +96,7 @@ def _see_the_log(group: str) -> str:
 
 
 def gone_holders(snapshot: GroupSnapshot) -> list[str]:
-    """The consumers that hold partitions although they are not registered and have no place that is kept."""
+    """Returns the consumers that hold partitions without a registration or a kept place."""
     seen = snapshot.observation
     return [
         consumer
@@ -110,7 +110,7 @@ def _check_waiting(snapshot: GroupSnapshot, waiting: list[WaitingCommand], now_m
     late = {one.consumer for one in waiting if one.age_ms(now_ms) > SLOW_COMMAND_MS}
     for consumer, text in waits(snapshot, waiting, now_ms).items():
         if consumer in late:
-            todo = f"see that consumer: it or its host hangs. To evict it: kafka-coord groups evict {group} {consumer}"
+            todo = f"the consumer or its host hangs. To evict the consumer: kafka-coord groups evict {group} {consumer}"
             yield warning("commands", f"group {group}: {text}", todo, group)
     orphaned: dict[str, int] = {}
     for command in waiting:
@@ -122,7 +122,7 @@ def _check_waiting(snapshot: GroupSnapshot, waiting: list[WaitingCommand], now_m
 
 
 def check_pause(cluster: Cluster, now_ms: int) -> Iterator[Finding]:
-    """Warns of a pause of all groups at once, however short."""
+    """Warns about a pause of all groups, even a short one."""
     if cluster.pause is not None:
         what = f"all groups are paused {_by(cluster.pause, now_ms)}"
         yield warning("pauses", what, "kafka-coord groups resume --all")
@@ -137,8 +137,8 @@ def check_requests(
         age_s = (now_ms - one.since_ms) // 1000
         about = f" for group {one.request.group}" if one.request.group else ""
         by = one.request.by or "somebody"
-        what = f"{one.request.request_id} ({one.request.type}{about}) by {by} waits for {age_s} s"
-        todo = f"if it is no longer wanted, withdraw it: kafka-coord coordinator withdraw {one.request.request_id}"
+        what = f"{one.request.request_id} ({one.request.type}{about}) by {by} has waited for {age_s} s"
+        todo = f"if it is no longer needed, withdraw it: kafka-coord coordinator withdraw {one.request.request_id}"
         yield (error if elected else warning)(check, what, todo, one.request.group)
     if len(old) > 20:
         yield warning(check, f"{len(old) - 20} more requests wait", "kafka-coord coordinator requests")
@@ -147,7 +147,7 @@ def check_requests(
 
 
 def unreadable_finding(one: Unreadable) -> Finding:
-    """An unreadable znode and its remedy."""
+    """Returns the finding for an unreadable znode, with the remedy."""
     group = one.path.removeprefix(f"{layout.GROUPS}/").partition("/")[0] if one.path.startswith(layout.GROUPS) else ""
     return error("unreadable znodes", f"{one.path}: {one.reason}", what_to_do(one.path), group)
 

@@ -1,4 +1,4 @@
-"""Checks of the topic that stores client-assigned groups and their offsets."""
+"""Checks the topic that stores client-assigned groups and their offsets."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ _SETTINGS = ("cleanup.policy", "compression.type", "min.insync.replicas", "uncle
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A broker's description of the topic: its settings, and for each partition the numbers of all replicas and of
-    those in sync."""
+    """The topic's settings, and each partition's number of replicas and of in-sync replicas, from a broker."""
 
     settings: Mapping[str, str]
     replicas: Mapping[int, tuple[int, int]]
@@ -31,22 +30,22 @@ class Topic:
 def check_log(
     instances: Instances, directory: InstanceDirectory, brokers: int, listeners: Sequence[Listener]
 ) -> Iterator[Finding]:
-    """Yields nothing if the topic does not exist, because an instance creates it. ``listeners`` are the brokers'
-    listeners."""
+    """Checks the topic. If it does not exist, yields nothing, because an instance will create it. ``listeners`` are the
+    brokers' listeners."""
     if not directory.leaders:
         return
     told, _ = instances.ask_each(directory.addresses, _read)
     if not told:
-        return  # other findings say that no instance can be asked
+        return  # other findings report that no instance can be asked
     at = listeners[0].address if listeners else "BROKER:PORT"
     findings = list(check_topic(next(iter(told.values())), directory, brokers, at))
     yield from findings
     if not findings:
-        yield ok(CHECK, f"{TOPIC}: {PARTITIONS} partitions, compacted, replicated as it should be")
+        yield ok(CHECK, f"{TOPIC} has {PARTITIONS} partitions, is compacted, and has the right replication")
 
 
 def check_topic(topic: Topic, directory: InstanceDirectory, brokers: int, address: str) -> Iterator[Finding]:
-    """Checks the topic's settings. ``address`` is the broker that the commands in the remedies name."""
+    """Checks the topic's settings. ``address`` is the broker's address for the commands in the remedies."""
     yield from _check_partitions(topic, directory, address)
     wanted = {"cleanup.policy": "compact", "unclean.leader.election.enable": "false"}
     why = {
@@ -59,7 +58,7 @@ def check_topic(topic: Topic, directory: InstanceDirectory, brokers: int, addres
             yield error(CHECK, f"{TOPIC} has {name}={found}: {why[name]}", _set(address, name, value))
     compression = topic.settings.get("compression.type", "producer")
     if compression not in {"producer", "uncompressed"}:
-        what = f"{TOPIC} has compression.type={compression}: no instance can load it"
+        what = f"{TOPIC} has compression.type={compression}, which no instance can load"
         yield error(CHECK, what, _set(address, "compression.type", "producer"))
     fewest = min((replicas for replicas, _ in topic.replicas.values()), default=0)
     needed = min(_MOST_REPLICAS, brokers)
@@ -70,7 +69,7 @@ def check_topic(topic: Topic, directory: InstanceDirectory, brokers: int, addres
     in_sync = topic.settings.get("min.insync.replicas", "1")
     if fewest >= _MOST_REPLICAS and in_sync.isdigit() and int(in_sync) != _MOST_REPLICAS - 1:
         what = f"{TOPIC} has min.insync.replicas={in_sync}: " + (
-            "a commit that is on one broker only is acknowledged"
+            "a commit is acknowledged as soon as one broker has it"
             if int(in_sync) < 2
             else "one dead broker stops commits"
         )
@@ -86,7 +85,7 @@ def _check_partitions(topic: Topic, directory: InstanceDirectory, address: str) 
         yield error(CHECK, what, todo)
     if extra:
         what = f"{TOPIC} has {len(directory.leaders)} partitions; only the first {PARTITIONS} are used"
-        yield warning(CHECK, what, "nothing: Kafka cannot remove partitions, and the others stay empty")
+        yield warning(CHECK, what, "nothing to do: Kafka cannot remove partitions, and the others stay empty")
     leaderless = [number for number, leader in directory.leaders.items() if leader < 0]
     if leaderless:
         what = f"partition {ranges(leaderless)} of {TOPIC} has no live leader: its groups have no coordinator"

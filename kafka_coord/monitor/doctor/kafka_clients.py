@@ -1,4 +1,4 @@
-"""Checks for stock Kafka clients: listeners, instances, and groups that exist at two coordinators."""
+"""Checks the setup for stock Kafka clients: listeners, instances, and groups that exist at two coordinators."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _ASKING_S = 5.0
 
 
 def check_kafka_clients(store: Store, cluster: Cluster, properties: Mapping[str, str]) -> Iterator[Finding]:
-    """Yields nothing if no instance ever served Kafka clients. ``properties`` are librdkafka's."""
+    """Runs these checks, unless no instance has ever served Kafka clients. ``properties`` are librdkafka's."""
     instances = Instances(store, properties)
     directory = instances.directory()
     for one in directory.unreadable:
-        todo = "restart the instance or broker that wrote it; delete it if that is gone for good"
+        todo = "restart the instance or broker that wrote it; if that no longer exists, delete the znode"
         yield error("instances", f"{one.path} cannot be read: {one.reason}", todo)
     if not directory.is_used:
         return
@@ -90,13 +90,13 @@ def _check_instances(instances: Instances, directory: InstanceDirectory) -> Iter
         }
         if past:
             shown = ", ".join(f"broker {node} at {address}" for node, address in sorted(past.items()))
-            what = f"instance {number} sends its clients past the instances: to {shown}"
+            what = f"instance {number} sends its clients directly to brokers: {shown}"
             todo = f"start instance {number} with --broker-listener at the listener that advertises the instances"
             yield error(CHECK, what, todo)
 
 
 def _check_managed_groups(store: Store, directory: InstanceDirectory) -> Iterator[Finding]:
-    """Checks that all instances have the same ``managed_groups``, which each of them writes with its terms."""
+    """Checks that all instances have the same ``managed_groups``. Each instance writes the setting with its terms."""
     numbers = sorted(directory.leaders)
     nodes = store.read_many([GetData(layout.log_partition(number)) for number in numbers])
     found: dict[int, str] = {}
@@ -113,7 +113,7 @@ def _check_managed_groups(store: Store, directory: InstanceDirectory) -> Iterato
 
 
 def _bootstrap(directory: InstanceDirectory, brokers: Sequence[Broker]) -> tuple[Listener, ...]:
-    """The listeners whose addresses lead to brokers instead of instances."""
+    """Returns the listeners whose addresses lead to brokers instead of instances."""
     instances = set(directory.addresses.values())
     return tuple(
         one for broker in brokers for one in broker.listeners if not any(_is_same(one.address, at) for at in instances)
@@ -151,12 +151,12 @@ def _own_coordinator(listeners: Sequence[Listener], properties: Mapping[str, str
     protocol = properties.get("security.protocol", "PLAINTEXT").upper()
     addresses = [one.address for one in listeners if one.protocol == protocol]
     if not addresses:
-        raise BrokerError(f"no listener of a broker speaks {protocol} and leads past the instances")
+        raise BrokerError(f"no {protocol} listener leads directly to a broker")
     return KafkaOffsetStore("the brokers", ",".join(addresses), properties, _ASKING_S)
 
 
 def _is_same(one: str, other: str) -> bool:
-    """Whether two ``host:port`` resolve to the same address on this host."""
+    """Tells whether two ``host:port`` resolve to the same address on this host."""
     if one == other:
         return True
     (host, _, port), (other_host, _, other_port) = one.rpartition(":"), other.rpartition(":")

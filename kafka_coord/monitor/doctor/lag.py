@@ -1,4 +1,4 @@
-"""What the lag of a group means, and what to do about it. Pure: its callers read and sample everything."""
+"""Explains the lag of a group, and gives a remedy. Pure, because the callers read and sample everything."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from kafka_coord.monitor.offsets import OffsetRow
 
 CHECK = "lag"
 NEWS_MS = 3_600_000
-"""How long an operator's change of offsets remains a warning."""
+"""An operator's change of offsets is a warning for this time."""
 REMEMBERED_MS = 24 * NEWS_MS
-"""How long an operator's change is mentioned, and how long a group without members but with lag is a warning."""
+"""An operator's change is mentioned for this time. For as long, a group with lag but without members is a warning."""
 _SETS_OFFSETS = ("reset-offsets", "delete-offsets")
 
 
 @dataclass(frozen=True, slots=True)
 class Lags:
-    """What is known about one group's lag. ``members`` are its live consumers and their hosts ("" if unknown)."""
+    """One group's lag. ``members`` maps the live consumers to their hosts ("" if unknown)."""
 
     group: str
     rows: Sequence[OffsetRow]
@@ -33,7 +33,7 @@ class Lags:
 
 
 def check_lag(seen: Lags, now_ms: int) -> Iterator[Finding]:
-    """Yields a finding for each consumer or group that falls behind, with the cause if it can be seen."""
+    """Yields a finding for each consumer or group that falls behind, with the cause if known."""
     behind = {verdict: [row for row in seen.rows if _trend(seen, row).verdict is verdict] for verdict in Verdict}
     for owner, rows in _by_owner(behind[Verdict.STALLED]).items():
         yield _stalled(seen, owner, rows, now_ms)
@@ -52,12 +52,12 @@ def check_lag(seen: Lags, now_ms: int) -> Iterator[Finding]:
         rows = behind[Verdict.REWOUND]
         when = ago(_began(seen, rows) or now_ms, now_ms)
         what = f"group {seen.group}: the offsets of {_partitions(rows)} were set back {when}"
-        todo = f"{_records(rows)} are read again; who did it: kafka-coord groups history {seen.group}"
+        todo = f"{_records(rows)} are read again; to see who did this: kafka-coord groups history {seen.group}"
         yield info(CHECK, what, todo, seen.group)
 
 
 def check_actions(group: str, actions: Iterable[Action], now_ms: int) -> Iterator[Finding]:
-    """Mentions the last change of the group's offsets by an operator, which explains a lag or records read twice."""
+    """Mentions the last change of the group's offsets by an operator, which may explain lag or repeated records."""
     for one in [one for one in actions if one.kind in _SETS_OFFSETS][-1:]:
         if now_ms - one.at_ms > REMEMBERED_MS:
             continue
@@ -66,7 +66,7 @@ def check_actions(group: str, actions: Iterable[Action], now_ms: int) -> Iterato
         verb = "set" if one.kind == "reset-offsets" else "deleted"
         what = f"group {group}: {one.by or 'somebody'} {verb} its offsets {ago(one.at_ms, now_ms)}{why}{change}"
         todo = (
-            "a lag or records read twice may come from that; to undo it, reset to the offsets before the arrow:"
+            "this may be the cause of lag or repeated records; to undo it, reset to the offsets before the arrow:"
             f" kafka-coord groups history {group}"
         )
         yield (warning if now_ms - one.at_ms < NEWS_MS else info)("offsets", what, todo, group)
@@ -90,8 +90,8 @@ def _stalled(seen: Lags, owner: str, rows: Sequence[OffsetRow], now_ms: int) -> 
         f" {_since(seen, rows, now_ms)}; {_records(rows)} wait"
     )
     todo = (
-        f"see the log of {owner}: it hangs in a record, or does not commit; restart it"
-        " (an eviction does not help: it registers again)"
+        f"see the log of {owner}. It hangs in a record, or does not commit. Restart it"
+        " (an eviction does not help, because it registers again)"
     )
     return warning(CHECK, what, todo, seen.group)
 
@@ -132,7 +132,7 @@ def _hot(seen: Lags, hot: Hot) -> Finding:
         f"group {seen.group}: {topic}[{number}] is hot: it gets {math.floor(100 * hot.share)} % of the new records of"
         f" {topic} ({_rate(hot.records_s)}), its {counted(hot.others, 'neighbour')} the rest"
     )
-    todo = "more consumers do not help, because one reads a partition: let the producers spread their keys evenly"
+    todo = "let the producers spread their keys evenly; more consumers do not help, because one reads the partition"
     verdicts = {seen.trends.of(topic, number).verdict, seen.trends.total.verdict}
     late = verdicts & {Verdict.BEHIND, Verdict.STALLED}
     return (warning if late else info)(CHECK, what, todo, seen.group)
@@ -153,11 +153,11 @@ def _began(seen: Lags, rows: Iterable[OffsetRow]) -> int | None:
 
 
 def _since(seen: Lags, rows: Iterable[OffsetRow], now_ms: int) -> str:
-    """``for 12 min (since 10:45:03 UTC)``."""
+    """Returns ``for 12 min (since 10:45:03 UTC)``."""
     began = _began(seen, rows)
     return "" if began is None else lasting(began, now_ms)
 
 
 def _rate(records_s: float) -> str:
-    """``412 a second``, ``9 a minute``."""
+    """Returns ``412 a second`` or ``9 a minute``."""
     return f"{records_s:,.0f} a second" if records_s >= 1 else f"{records_s * 60:,.0f} a minute"

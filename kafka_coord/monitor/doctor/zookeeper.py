@@ -1,4 +1,4 @@
-"""Checks of ZooKeeper itself: versions, limits, ACLs, clocks."""
+"""Checks ZooKeeper itself: versions, speed, limits, sessions and clocks."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _SCRATCH = "/doctor-"
 
 
 SLOW_MS = 100
-"""A higher average is too slow, both for this client's reads and for the server's requests."""
+"""A higher average is slow, both for this client's reads and for the server's requests."""
 _READS, _BETWEEN_S = 5, 0.025
-"""The reads are spread over time to notice a server that answers in bursts."""
+"""The reads are spread over time, to notice a server that answers in bursts."""
 _FEWEST_WRITES = 5
 
 
 def check_speed(store: Store) -> Iterator[Finding]:
-    """Measures the duration of a few reads by this client."""
+    """Measures a few reads by this client."""
     took_ms = []
     for number in range(_READS):
         if number:
@@ -42,16 +42,16 @@ def check_speed(store: Store) -> Iterator[Finding]:
 
 
 _SLOW = (
-    "each decision and each commit waits for it: look at the load, garbage collection and disk of the servers, and at"
-    " the network between"
+    "check the load, garbage collection and disks of the servers, and the network, because each decision and commit"
+    " waits for ZooKeeper"
 )
 
 
 def check_servers(
     hosts: str, *, tls: bool, earlier: MutableMapping[str, ServerFacts] | None = None
 ) -> Iterator[Finding]:
-    """Checks each server of the connect string by its own answers. ``earlier`` holds the answers of the previous check,
-    and is updated. Latencies are averages since that check, or else since the server's start."""
+    """Asks each server of the connect string and checks the answers. Updates ``earlier``, the answers to the previous
+    check. Latencies are averages since that check, or else since the server's start."""
     check = "zookeeper servers"
     if tls:
         yield info(check, "reached over TLS, where servers do not answer four-letter words: versions are not known")
@@ -91,7 +91,7 @@ def _check_server(server: ServerFacts, earlier: ServerFacts | None) -> Iterator[
 
 
 def check_writes(server: ServerFacts, earlier: ServerFacts | None) -> Iterator[Finding]:
-    """Checks how long writes took. Only ZooKeeper 3.6 and later report the sums for it."""
+    """Checks the duration of writes. Only ZooKeeper 3.6 and later report the sums."""
     names = ("zk_cnt_updatelatency", "zk_sum_updatelatency")
     count, total_ms = (_number(server, name) for name in names)
     if count is None or total_ms is None:
@@ -138,7 +138,7 @@ def _number(server: ServerFacts, name: str) -> float | None:
 
 
 def check_session(store: Store, asked_ms: int) -> Iterator[Finding]:
-    """Checks the granted session timeout, after which a dead consumer or coordinator is noticed."""
+    """Checks the granted session timeout. After this time, the failure of a consumer or coordinator is noticed."""
     granted, check = store.session.timeout_ms, "zookeeper limits"
     if granted > asked_ms:
         todo = "lower minSessionTimeout in zoo.cfg (default: two ticks), or ask for more"
@@ -151,7 +151,7 @@ def check_session(store: Store, asked_ms: int) -> Iterator[Finding]:
 
 
 def check_clock(store: Store) -> Iterator[Finding]:
-    """Compares this host's clock with ZooKeeper's, using the creation time of an ephemeral znode that it creates."""
+    """Compares this host's clock with ZooKeeper's, by the creation time of an ephemeral znode."""
     check = "clocks"
     before_s = store.clock.time()
     try:
@@ -168,7 +168,7 @@ def check_clock(store: Store) -> Iterator[Finding]:
         created_ms = store.get(path).stat.ctime_ms
     finally:
         store.delete(path)
-    # The server created the znode between the two moments, so a smaller difference cannot be seen.
+    # The server created the znode between the two moments, so smaller differences are invisible.
     early, late = created_ms - after_s * 1000, created_ms - before_s * 1000
     difference_ms = round(early if early > 0 else late if late < 0 else 0)
     whose = "ahead of" if difference_ms > 0 else "behind"
