@@ -12,15 +12,15 @@ MAX_HANDSHAKES = 128
 
 
 class Handshakes:
-    """The handshakes of one listener. Use it on the event loop only."""
+    """The handshakes of one listener. Use this class only on the event loop."""
 
     def __init__(self, tls: ssl.SSLContext) -> None:
         self._tls = tls
         self._places = asyncio.Semaphore(MAX_HANDSHAKES)
 
     async def secure(self, raw: asyncio.Transport, protocol: asyncio.Protocol) -> asyncio.Transport | None:
-        """Returns the transport that ``protocol`` must use; ``None`` if the connection has been closed. Start this as a
-        task in ``connection_made`` of ``raw``. Raises :class:`OSError` if the handshake fails."""
+        """Returns the transport that ``protocol`` must use, or ``None`` if the connection has been closed. Start this
+        as a task in ``connection_made`` of ``raw``. Raises :class:`OSError` if the handshake fails."""
         # Pausing in connection_made is too early for Python 3.11.2: its transport starts to read right after that call.
         raw.pause_reading()
         async with self._places:

@@ -1,4 +1,4 @@
-"""TLS for the listeners: their contexts, and the names in clients' certificates."""
+"""Creates the TLS contexts of the listeners, and reads the names in clients' certificates."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from kafka_coord.errors import SettingsError
 def tls_context(
     certificate: Path | None, key: Path | None, client_ca: Path | None = None, *, optional: bool = False
 ) -> ssl.SSLContext | None:
-    """The TLS context of a listener. With a client CA, clients must present a certificate that it has signed; with
-    ``optional``, they need not present any. Raises :class:`SettingsError`.
+    """Returns the TLS context of a listener. With a client CA, clients must present a certificate that this CA has
+    signed. With ``optional``, they may also present none. Raises :class:`SettingsError`.
     """
     if certificate is None:
         return None

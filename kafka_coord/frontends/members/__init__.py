@@ -1,1 +1,1 @@
-"""Members without a ZooKeeper session: their registrations, timers, commands and offsets, for any front end."""
+"""Registrations, timers, commands and offsets of members without a ZooKeeper session, for any front end."""

@@ -1,4 +1,4 @@
-"""Reads stored offsets for consumers in batches, so that one large request does not delay the others."""
+"""Reads stored offsets for consumers in batches, so that one large request does not delay other requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Question(Generic[T]):
 
 
 class CommittedReader(Generic[T]):
-    """Answers requests for stored offsets in turn. Use it on one thread."""
+    """Answers requests for stored offsets in turn. Use this class on one thread only."""
 
     def __init__(self, read: Callable[[str, Sequence[TopicPartition]], Mapping[TopicPartition, T]]) -> None:
         """``read`` reads offsets of a group. It may raise :class:`StoreError` and :class:`MalformedValue`."""
@@ -43,7 +43,7 @@ class CommittedReader(Generic[T]):
         self._questions.append(_Question(group, wanted, then))
 
     def step(self) -> bool:
-        """Reads up to :data:`MAX_READS` offsets; returns whether more are left. Raises nothing."""
+        """Reads up to :data:`MAX_READS` offsets. Returns whether more are left. Never raises."""
         room = MAX_READS
         while self._questions and room > 0:
             question = self._questions.popleft()

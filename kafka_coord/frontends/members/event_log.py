@@ -1,5 +1,4 @@
-"""Logs the events of members without a ZooKeeper session, one line for each event, or one line for many of the same
-kind."""
+"""Logs the events of members without a ZooKeeper session. Many events of the same kind share one line."""
 
 from __future__ import annotations
 
@@ -18,12 +17,12 @@ _TROUBLES = {
     MemberEvent.NOT_RESUMED: (logging.ERROR, "cannot resume yet"),
     MemberEvent.NOT_WRITTEN: (logging.WARNING, "could not write for"),
 }
-"""The events that are logged immediately: level, and the problem in words."""
+"""The events that are logged immediately, each with its level and a description of the problem."""
 
 
 class EventLog:
-    """Collects the events of a step. ``address`` returns the address of a connection's other end, and ``kind`` names
-    the members' kind."""
+    """Collects the events of a step. ``address`` returns the address of a connection's other end. ``kind`` is the kind
+    of the members."""
 
     def __init__(self, address: Callable[[int | None], str], kind: str) -> None:
         self._address, self._kind = address, kind

@@ -29,7 +29,7 @@ from kafka_coord.zk.store import (
 
 
 class FencedStore(Store):
-    """Wraps another store; each write is a :func:`multi_fenced`, so it raises :class:`Fenced` once another instance has
+    """Wraps another store. Each write is a :func:`multi_fenced`, so it raises :class:`Fenced` once another instance has
     taken over."""
 
     def __init__(self, store: Store, fence: Check) -> None:
@@ -111,7 +111,7 @@ class FencedStore(Store):
         return multi_fenced(self._store, self._fence, ops)
 
     def close(self) -> None:
-        """Does nothing; the owner of the wrapped store closes it."""
+        """Does nothing, because the owner of the wrapped store closes it."""
 
     def _alone(self, op: Op) -> OpResult:
         try:

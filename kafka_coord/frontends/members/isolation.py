@@ -11,8 +11,8 @@ T = TypeVar("T")
 
 
 def isolated(items: Sequence[T], do: Callable[[Sequence[T]], None], failed: Callable[[T, StoreError], None]) -> None:
-    """Calls ``do`` with all items. If ZooKeeper refuses them, calls it again with each half, and so on. Passes an item
-    that is refused alone to ``failed``, with the reason.
+    """Calls ``do`` with all items. If ZooKeeper refuses them, calls ``do`` again with each half, and so on. If it
+    refuses a single item, passes the item to ``failed``, with the reason.
 
     Raises :class:`Fenced` and :class:`StoreUnavailable`, which concern all items. ``do`` may be called again with items
     that it has already handled.

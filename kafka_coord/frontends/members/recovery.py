@@ -22,8 +22,8 @@ FoundMember = tuple[Registration, RegistrationOptions]
 def find_members(
     store: Store, groups: Iterable[str], protocols: Container[str | None]
 ) -> tuple[list[FoundMember], dict[str, str]]:
-    """Returns the members of these groups that use one of ``protocols`` (``None``: the socket protocol), and the groups
-    that could not be read completely, with the reasons. Raises :class:`StoreUnavailable`."""
+    """Returns the members of these groups that use one of ``protocols``, where ``None`` is the socket protocol. Also
+    returns the groups that could not be read completely, with the reasons. Raises :class:`StoreUnavailable`."""
     groups = list(groups)
     reads = [read for group in groups for read in (GetData(layout.settled(group)), GetData(layout.ids(group)))]
     answers = read_each(store, reads)
@@ -61,7 +61,7 @@ def _member(
     node: ReadResult | Unreadable,
     channel: ReadResult | Unreadable,
 ) -> FoundMember | None:
-    """Returns the member; ``None`` if it is gone, has its own ZooKeeper session or uses another protocol. Raises
+    """Returns the member, or ``None`` if it is gone, has its own ZooKeeper session or uses another protocol. Raises
     :class:`MalformedValue` if it is unreadable."""
     for read in (node, channel):
         if isinstance(read, Unreadable):

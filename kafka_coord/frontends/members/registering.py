@@ -1,7 +1,7 @@
-"""Registers members without a ZooKeeper session: creates the znodes that other consumers create for themselves.
+"""Registers members without a ZooKeeper session. Creates the znodes that other consumers create for themselves.
 
-The registration is persistent and names the instance that serves the member. It outlives that instance; the next one
-gives the member a full session timeout (docs/design.md, section 8).
+The registration is persistent and names the instance that serves the member. It outlives that instance. The next
+instance gives the member a full session timeout (docs/design.md, section 8).
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from kafka_coord.zk.store import Delete, GetData, Node, Op, OpResult, SetData, S
 log = logging.getLogger(__name__)
 
 GATEWAY = "gateway"
-"""The field that marks the registration of a member without a ZooKeeper session: the broker id of the instance that
-made it."""
+"""This field marks the registration of a member without a ZooKeeper session. It has the broker id of the instance that
+wrote the registration."""
 
 _ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The reason why a registration was refused, for the reply."""
+    """The reason for refusing a registration, for the reply."""
 
     code: Code
     message: str
@@ -56,8 +56,8 @@ class Refusal:
 
 @dataclass(slots=True, eq=False)
 class Registering:
-    """One requested registration. Its value is unique, so a lost reply can be resolved. ``then`` receives the
-    registration or the refusal, once."""
+    """One requested registration. Its value is unique, so the outcome can be read after a lost reply. ``then`` is
+    called once, with the registration or the refusal."""
 
     wanted: RegistrationWanted
     then: Callable[[Registering, Registration | Refusal], None]
@@ -78,15 +78,15 @@ class Registering:
 
 
 def too_large(value: bytes) -> Refusal | None:
-    """Refuses a registration too long for the coordinator to read, because it would block decisions about its group."""
+    """Refuses a registration that is too long for the coordinator to read. It would block decisions about its group."""
     if len(value) <= fields.MAX_VALUE_BYTES:
         return None
-    message = f"the registration takes {len(value)} bytes, more than the {fields.MAX_VALUE_BYTES} allowed"
+    message = f"the registration has {len(value)} bytes; at most {fields.MAX_VALUE_BYTES} are allowed"
     return Refusal(Code.BAD_SUBSCRIPTION, message, (("field", "subscription"),))
 
 
 def registration_value(register: Register, gateway: int, address: str, now_ms: int, nonce: str) -> bytes:
-    """The value of ``ids/<consumer>`` of a member without a ZooKeeper session."""
+    """Returns the value of ``ids/<consumer>`` of a member without a ZooKeeper session."""
     member = replace(register.member, timestamp=str(now_ms), gateway=gateway, address=address)
     own = {"auto_commit": register.auto_commit, "resume_key": register.resume_key, "nonce": nonce}
     return fields.dump(member.to_json() | own)
@@ -100,17 +100,18 @@ def made_id(group: str, address: str, now_ms: int) -> str:
 
 
 def register_all(store: FencedStore, wanted: Sequence[Registering]) -> None:
-    """Writes these registrations and finishes each of them. If ZooKeeper refuses one, the others are not affected.
+    """Writes and finishes these registrations. If ZooKeeper refuses one of them, the other ones are not affected.
 
-    Raises :class:`Fenced` and :class:`StoreUnavailable`. Then call this again for the unfinished registrations: it
-    finds what has already been written.
+    Raises :class:`Fenced` and :class:`StoreUnavailable`. Then call this again for the unfinished registrations. It
+    finds the registrations that have already been written.
     """
     isolated(wanted, partial(_register, store), _refused)
 
 
 def _refused(one: Registering, error: StoreError) -> None:
     if isinstance(error, NoAuth):
-        one.finish(Refusal(Code.NOT_AUTHORISED, f"ZooKeeper does not allow the coordinator to register it: {error}"))
+        reason = f"ZooKeeper does not allow the coordinator to register the consumer: {error}"
+        one.finish(Refusal(Code.NOT_AUTHORISED, reason))
     else:
         one.finish(Refusal(Code.UNAVAILABLE, str(error)))
 
@@ -125,11 +126,11 @@ def _register(store: FencedStore, wanted: Sequence[Registering]) -> None:
         if not left:
             return
     for one in left:
-        one.finish(Refusal(Code.UNAVAILABLE, "the consumer's znodes changed at every attempt: ask again"))
+        one.finish(Refusal(Code.UNAVAILABLE, "the consumer's znodes changed at every attempt; ask again"))
 
 
 def _look_at_all(store: FencedStore, wanted: Sequence[Registering]) -> list[Registering]:
-    """Returns the registrations that can be written now, and finishes the others."""
+    """Returns the registrations that can be written now, and finishes all others."""
     paths = [layout.registration(one.group, one.consumer) for one in wanted]
     channels = [layout.channel(one.group, one.consumer) for one in wanted]
     nodes = store.read_many([GetData(path) for path in (*paths, *channels)])
@@ -150,8 +151,8 @@ def _look_at_all(store: FencedStore, wanted: Sequence[Registering]) -> list[Regi
 
 
 def _decide(one: Registering, node: Node | None, channel: Stat | None) -> Registration | Refusal | None:
-    """Returns ``None`` if the registration can be written (``one.ops`` then has the operations), otherwise its
-    outcome."""
+    """Returns the outcome of the registration if it is already known. Otherwise, stores the operations that write the
+    registration in ``one.ops``, and returns ``None``."""
     if node is None:
         has_channel = channel is not None
         one.ops = register_ops(one.group, one.consumer, one.wanted.value, has_channel=has_channel, ephemeral=False)
@@ -160,7 +161,7 @@ def _decide(one: Registering, node: Node | None, channel: Stat | None) -> Regist
         return Registration(one.group, one.consumer, node.stat.czxid, channel.version, 0)  # the reply was lost
     if channel is None or not _is_its_own(one.wanted, node):
         return _taken(one.consumer, _who(node), node.stat.czxid)
-    # the consumer returns; if another one has registered in between, the channel has changed, and this fails
+    # the consumer returns; if another consumer has registered since, the channel has changed, and this write fails
     set_channel, create = register_ops(one.group, one.consumer, one.wanted.value, ephemeral=False)
     token = SetData(set_channel.path, b"", channel.version)
     one.ops = (token, Delete(layout.registration(one.group, one.consumer)), create)
@@ -168,7 +169,7 @@ def _decide(one: Registering, node: Node | None, channel: Stat | None) -> Regist
 
 
 def _is_its_own(wanted: RegistrationWanted, node: Node) -> bool:
-    """Whether this client itself made the registration in ``node``, over the same protocol."""
+    """Whether this client itself created the registration in ``node``, over the same protocol."""
     resume_key = wanted.options.resume_key
     if not resume_key or node.stat.ephemeral_owner != 0:
         return False
@@ -216,7 +217,7 @@ def _write_batch(store: FencedStore, wanted: list[Registering]) -> list[Register
         except MultiFailed as error:
             at_fault = left[unit_at_fault([one.ops for one in left], error.index)]
             gone = [at_fault]
-            if isinstance(error.cause, NoNode):  # mostly the group's own znodes, which all of them need
+            if isinstance(error.cause, NoNode):  # mostly the group's own znodes, which all its members need
                 gone = [one for one in left if one.group == at_fault.group]
                 again += gone
             elif isinstance(error.cause, (NodeExists, BadVersion)):
@@ -234,8 +235,8 @@ def _write_batch(store: FencedStore, wanted: list[Registering]) -> list[Register
 
 
 def _registration(one: Registering, results: Sequence[OpResult]) -> Registration:
-    """The registration just written. All operations of a multi share a zxid, so the zxid of the channel's write is its
-    czxid."""
+    """Returns the registration that was just written. All operations of a multi share a zxid, so its czxid is the zxid
+    of the channel's write."""
     channel = next((result for result in results if isinstance(result, Stat)), None)
     if channel is None:
         raise KafkaCoordError("ZooKeeper returned no result for the channel that was written")

@@ -1,7 +1,7 @@
-"""One term of an instance: connects the machine of members without a ZooKeeper session to ZooKeeper.
+"""One term of an instance. Connects the machine of members without a ZooKeeper session to ZooKeeper.
 
 Each step passes the clients' input to the machine, but only while this instance certainly leads. So a deposed instance
-never speaks to clients as the coordinator.
+never answers clients as the coordinator.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ log = logging.getLogger(__name__)
 
 _AGAIN_S = 0.1
 _FIND_AGAIN_S = 5.0
-"""Seconds until a group with an unreadable registration is searched again, because somebody may repair it."""
+"""Seconds until a group with an unreadable registration is searched again, because an operator may repair it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TermScope:
-    """Which members a term serves: the ones that use ``protocols`` (``None``: the socket protocol) in groups for which
-    ``includes`` is true. Every write begins with ``fence``, which fails once another instance serves these members.
-    ``number`` identifies the term in the log."""
+    """The members that a term serves. They use one of ``protocols``, where ``None`` is the socket protocol, in groups
+    for which ``includes`` is true. Every write begins with ``fence``, which fails once another instance serves these
+    members. ``number`` identifies the term in the log."""
 
     fence: Check
     number: int
@@ -57,7 +57,7 @@ class TermScope:
 
 
 class Term:
-    """The members that an instance serves while its term lasts. Use it on one thread."""
+    """The members that an instance serves while its term lasts. Use this class on one thread only."""
 
     def __init__(
         self,
@@ -71,8 +71,8 @@ class Term:
         offers_every_s: float = 0.1,
         validate: bool = False,
     ) -> None:
-        """``send`` sends an instruction to a client, and ``report`` counts an event; neither raises. The term calls
-        ``wake``, on any thread, when there is work."""
+        """``send`` sends an instruction to a client, and ``report`` counts an event. Neither of them raises. When there
+        is work, the term calls ``wake`` on any thread."""
         self.scope = scope
         self.store = FencedStore(store, scope.fence)
         self.machine = MembershipMachine(store.clock.monotonic(), offers_every_s=offers_every_s, validate=validate)
@@ -130,7 +130,7 @@ class Term:
         self._arrived.append(stimulus)
 
     def has_room(self, group: str, consumer: str, most: int) -> bool:
-        """Whether this consumer may register if this term may serve at most ``most`` members."""
+        """Whether this consumer may register, given that the term may serve at most ``most`` members."""
         machine = self.machine
         asking = sum(isinstance(stimulus, stimuli.RegistrationWanted) for stimulus in self._arrived)
         return (group, consumer) in machine.members or len(machine.members) + len(machine.registering) + asking < most
@@ -282,7 +282,8 @@ class Term:
     def _read_starts(
         self, members: Sequence[MemberId], outstanding: Sequence[Sequence[CommandId] | None]
     ) -> dict[MemberId, frozenset[TopicPartition]]:
-        """The partitions of each member's unacknowledged start-fetchers, from which it has consumed nothing."""
+        """Returns the partitions of each member's unacknowledged start-fetchers. The member has consumed nothing from
+        them."""
         starts = [
             (member, layout.command(member.group, member.consumer, command.name))
             for member, commands in zip(members, outstanding, strict=True)
@@ -329,7 +330,7 @@ class Term:
             with suppress(NoNode):
                 self.store.delete(layout.command(member.group, member.consumer, command_id.name))
                 log.info(
-                    "dropped command=%s: it is for another registration than incarnation=%d",
+                    "dropped command=%s, because it is for another registration than incarnation=%d",
                     command_id.name,
                     member.incarnation,
                 )
@@ -342,7 +343,7 @@ class Term:
 
 def _in_ledger(member: MemberId, node: Node, *, stops: bool) -> tuple[frozenset[TopicPartition], int]:
     """Returns the partitions in the member's ledger, which it may commit, and the ledger's generation. Stopping
-    partitions count only while the stop is outstanding: the next owner may get them as soon as it is acknowledged.
+    partitions count only until the stop is acknowledged, because the next owner may get them immediately after that.
 
     Raises :class:`MalformedValue` if the ledger is unreadable.
     """

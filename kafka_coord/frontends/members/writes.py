@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class MemberZnodes:
-    """What is known about a member's znodes. ``existing_offsets`` are partitions whose offset znodes exist, and
-    ``existing_details`` the paths of existing details."""
+    """The known state of a member's znodes. ``existing_offsets`` has the partitions whose offset znodes exist.
+    ``existing_details`` has the paths of existing details."""
 
     registration: Registration
     channel: ConsumerChannel
@@ -43,8 +43,8 @@ class MemberZnodes:
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """One write of a member. A leave and a new subscription also write ``also``. A write is ``alone``, in its own
-    request, if it has to read first, or after it failed or may have taken effect."""
+    """One write of a member. A leave and a new subscription also write ``also``. If ``alone``, the write has its own
+    request, because it must read first, has failed, or may have taken effect."""
 
     znodes: MemberZnodes
     wanted: WriteMember
@@ -82,7 +82,8 @@ class Write:
         return gone
 
     def _write_details(self, store: Store) -> None:
-        """Writes the details. Only logs a refusal by ZooKeeper, because the rest of the write must not fail with it."""
+        """Writes the details. If ZooKeeper refuses them, only logs this, because the rest of the write must not
+        fail."""
         registration, details = self.znodes.registration, self.wanted.details
         if not details:
             return
@@ -94,7 +95,7 @@ class Write:
             log.warning("cannot write details of offsets group=%s: %s", registration.group, error)
 
     def unknown_paths(self) -> list[str]:
-        """The znodes of offsets and details that may not exist yet."""
+        """Returns the znodes of offsets and details that may not exist yet."""
         group, znodes, wanted = self.znodes.registration.group, self.znodes, self.wanted
         paths = [layout.offset(group, *tp) for tp in wanted.offsets if tp not in znodes.existing_offsets]
         if wanted.details:
@@ -110,10 +111,10 @@ class Write:
 
 
 class Writer:
-    """Puts as many writes into each request as fit. Use it on one thread.
+    """Puts as many writes into each request as fit. Use this class on one thread only.
 
-    It gets at most one write of a member at a time. So a request never contains two writes of one member, and a write
-    with an unknown outcome is resolved before that member's next write.
+    It gets at most one write of a member at a time. So a request never contains two writes of one member. The outcome
+    of a write is known before that member's next write.
     """
 
     def __init__(self, store: FencedStore, report: Callable[[MemberWritten], None]) -> None:
@@ -128,8 +129,8 @@ class Writer:
         self._writes[write.wanted.member] = write
 
     def flush(self) -> None:
-        """Writes everything. After :class:`Fenced` or :class:`StoreUnavailable`, the remaining writes stay queued; the
-        next call does not repeat a write with an unknown outcome, but resolves it."""
+        """Writes everything. After :class:`Fenced` or :class:`StoreUnavailable`, the remaining writes stay queued. The
+        next call does not repeat a write with an unknown outcome, but finds out whether it took effect."""
         while self._writes:
             together = [write for write in self._writes.values() if not write.alone]
             for write in [write for write in self._writes.values() if write.alone]:
@@ -138,7 +139,7 @@ class Writer:
             self._write_together([write for write in together if not write.alone])
 
     def _find_stored(self, writes: Sequence[Write]) -> None:
-        """Finds out, in one read, which znodes of offsets and details exist."""
+        """Finds out in one read which znodes of offsets and details exist."""
         unknown = [(write, path) for write in writes for path in write.unknown_paths()]
         if not unknown:
             return
@@ -146,7 +147,7 @@ class Writer:
             nodes = self._store.read_many([GetData(path) for _, path in unknown])
         except StoreUnavailable:
             raise
-        except StoreError:  # an ACL may forbid some reads: each write then finds out on its own
+        except StoreError:  # an ACL may forbid some reads, so each write reads alone
             for write, _ in unknown:
                 write.alone = True
             return
@@ -170,7 +171,7 @@ class Writer:
         except Fenced:
             raise
         except MultiFailed as error:
-            # nothing was written: retry this one alone, and the others together
+            # nothing was written; retry the failed write alone, and all others together
             batch[unit_at_fault([unit for _, unit in batch], error.index)][0].alone = True
             return
         except StoreError as error:

@@ -1,4 +1,4 @@
-"""The users file: who may register in which group, by shared secret or TLS certificate name.
+"""Reads the users file. It lists which groups each user may join, and the user's secret or certificate name.
 
 ::
 
@@ -37,7 +37,7 @@ _FIELDS = frozenset({"secret_sha256", "certificate", "groups"})
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user's credentials, and the groups it may join (regular expressions, full match)."""
+    """A user's credentials, and regular expressions that fully match the groups that the user may join."""
 
     name: str
     secret_sha256: str | None
@@ -53,7 +53,7 @@ class User:
         return hmac.compare_digest(hashlib.sha256(secret.encode()).hexdigest(), self.secret_sha256)
 
     def may(self, group: str) -> bool:
-        """Whether this user's groups include the group."""
+        """Whether this user may join the group."""
         return any(pattern.fullmatch(group) for pattern in self.groups)
 
 
@@ -73,19 +73,19 @@ class Access:
         written = parse_toml(raw, f"{table} file {path}")
         users = written.get(table)
         if set(written) != {table} or not isinstance(users, dict) or not users:
-            raise SettingsError(f"{path}: it must contain one or more tables [{table}.NAME] and nothing else")
+            raise SettingsError(f"{path} must contain one or more tables [{table}.NAME] and nothing else")
         return cls({name: _user(name, value, f"{path}: {table}.{name}") for name, value in users.items()})
 
     def user(self, name: str) -> User | None:
         return self._users.get(name)
 
     def proven(self, secret: str | None, certificate: str | None) -> list[User]:
-        """The users who have this secret or this common name in their certificate."""
+        """Returns the users that this secret or this common name of a certificate authenticates."""
         return [user for user in self._users.values() if user.is_proven(secret, certificate)]
 
     def why_not(self, group: str, secret: str | None, certificate: str | None) -> Refusal | None:
-        """Returns the reason why a client may not be a member of the group, or ``None``. ``certificate`` is the common
-        name in its certificate."""
+        """Returns the reason why a client may not join the group, or ``None`` if it may join. ``certificate`` is the
+        common name in its certificate."""
         proven = self.proven(secret, certificate)
         if not proven:
             return Refusal(Code.NOT_AUTHENTICATED, "no user has this secret or certificate")
@@ -96,7 +96,8 @@ class Access:
 
 
 class DenialLog:
-    """Logs who was denied and why, never the secret: up to ``MOST`` lines per ``PERIOD_S`` seconds, then a count."""
+    """Logs denials with address and reason, but never a secret. Logs at most ``MOST`` lines in ``PERIOD_S`` seconds,
+    and counts all further denials."""
 
     MOST, PERIOD_S = 10, 60.0
 
@@ -122,16 +123,16 @@ class DenialLog:
 
 def _user(name: str, value: Any, where: str) -> User:
     if not isinstance(value, dict) or set(value) - _FIELDS:
-        raise SettingsError(f"{where}: use {', '.join(sorted(_FIELDS))}")
+        raise SettingsError(f"{where} must be a table of {', '.join(sorted(_FIELDS))}")
     secret, certificate, groups = value.get("secret_sha256"), value.get("certificate"), value.get("groups")
     if secret is None and certificate is None:
         raise SettingsError(f"{where}: add secret_sha256 or certificate; without either, nobody can be this user")
     if secret is not None and not (isinstance(secret, str) and _SHA256.fullmatch(secret)):
-        raise SettingsError(f"{where}.secret_sha256: use 64 hexadecimal digits: printf %s SECRET | sha256sum")
+        raise SettingsError(f"{where}.secret_sha256 must be 64 hexadecimal digits, from printf %s SECRET | sha256sum")
     if certificate is not None and not (isinstance(certificate, str) and certificate):
-        raise SettingsError(f"{where}.certificate: use the common name of the user's certificate")
+        raise SettingsError(f"{where}.certificate must be the common name of the user's certificate")
     if not isinstance(groups, list) or not groups or not all(isinstance(group, str) for group in groups):
-        raise SettingsError(f"{where}.groups: use an array of regular expressions over group names")
+        raise SettingsError(f"{where}.groups must be an array of regular expressions for group names")
     try:
         return User(name, secret, certificate, tuple(re.compile(group) for group in groups))
     except re.error as error:

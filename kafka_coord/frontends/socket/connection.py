@@ -1,4 +1,4 @@
-"""A connection of the socket protocol: its state, and the frames for the machine's instructions."""
+"""The state of a connection of the socket protocol, and the frames for the machine's instructions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Peer(Protocol):
-    """The server's side of a connection: its socket. No call blocks."""
+    """The socket of a connection, on the server's side. No call blocks."""
 
     @property
     def address(self) -> str:
@@ -28,11 +28,11 @@ class Peer(Protocol):
         """The common name of the client certificate, verified over TLS."""
 
     def send(self, frame: Frame) -> None:
-        """Queues a frame to send; drops it if the connection has ended. Raises :class:`BadFrame` for content that does
-        not fit a frame."""
+        """Queues a frame to send. Drops it if the connection has ended. Raises :class:`BadFrame` if the content does
+        not fit into a frame."""
 
     def rest(self, seconds: float) -> None:
-        """Reads nothing more from the connection for this many seconds."""
+        """Stops reading from the connection for this many seconds."""
 
     def close(self) -> None:
         """Closes the connection after sending the queued frames."""
@@ -40,8 +40,8 @@ class Peer(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Connection:
-    """One connection. ``member`` is set once it has registered. After ``ended``, it carries no more frames. ``place``
-    is when it may register if it was told to retry. Times are monotonic seconds."""
+    """One connection. ``member`` is set once a consumer has registered on it. After ``ended``, it carries no more
+    frames. If the client must retry later, ``place`` is when it may register. Times are monotonic seconds."""
 
     peer: Peer
     since: float
@@ -61,7 +61,7 @@ class Connection:
             self.peer.send(frame)
         except (BadFrame, UnicodeError) as error:
             log.warning("could not send type=%s address=%s reason=%s", frame["type"], self.peer.address, error)
-            message = f"the reply cannot be sent ({error}): request less"
+            message = f"the reply cannot be sent ({error}); request fewer offsets"
             self.peer.send(self.rpc.refuse(frame["id"], Code.BAD_VALUE, message, {"field": "offsets"}))
 
     def answer(self, request: int, fields: dict[str, Any]) -> None:
@@ -95,15 +95,15 @@ class Connection:
         self.peer.send(frame)
 
     def take_pending(self, request: int) -> tuple[int | CommandId, float] | None:
-        """Returns what the request with this id was about (the number of a probe, or a command) and when it was
+        """Returns the probe number or the command of the request with this id, and the time at which the request was
         sent."""
         return self._pending.pop(request, None)
 
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """The state of one consumer. ``address`` is ``None`` while it has no connection. ``heard_ms_ago`` is the time since
-    it last sent something, or since its coordinator was elected, whichever was later."""
+    """The state of one consumer. While it has no connection, ``address`` is ``None``. ``heard_ms_ago`` is the time
+    since it last sent a frame or its coordinator was elected, whichever was later."""
 
     group: str
     consumer: str

@@ -1,6 +1,6 @@
-"""The gateway: answers the requests on all connections and, while its instance is elected, serves its members.
+"""The gateway answers the requests on all connections. While its instance is elected, it also serves its members.
 
-One thread calls everything here and blocks only on ZooKeeper. The owner of the sockets passes in the input
+One thread makes all calls, and blocks only on ZooKeeper. The owner of the sockets passes in the input
 (:meth:`Gateway.accepted`, :meth:`Gateway.received`, …), then calls :meth:`Gateway.step`.
 """
 
@@ -52,14 +52,14 @@ class LeadershipView(Protocol):
     """Tells the gateway whether this instance is elected."""
 
     def leadership(self) -> Leadership | None:
-        """The current leadership, even while it is uncertain whether it still lasts."""
+        """Returns the current leadership, even while it is uncertain whether it still lasts."""
 
     def leads(self) -> bool:
         """Whether this instance is certainly elected now."""
 
 
 class Gateway:
-    """Serves consumers over the socket channel. ``instance`` is the broker id; without ``access`` everybody may
+    """Serves consumers over the socket channel. ``instance`` is the broker id. Without ``access``, everybody may
     register in every group."""
 
     def __init__(
@@ -99,12 +99,12 @@ class Gateway:
 
     @property
     def connections(self) -> int:
-        """How many connections are open, registered or not."""
+        """The number of open connections, registered or not."""
         return len(self._connections)
 
     @property
     def consumers(self) -> int:
-        """How many consumers are registered here."""
+        """The number of consumers that are registered at this instance."""
         term = self.term
         return len(term.machine.members) if term is not None else 0
 
@@ -115,7 +115,7 @@ class Gateway:
         return self._store.clock.monotonic() - self._completed_at
 
     def presences(self) -> tuple[Presence, ...]:
-        """The consumers that this instance serves."""
+        """Returns the consumers that this instance serves."""
         term = self.term
         if term is None:
             return ()
@@ -136,7 +136,7 @@ class Gateway:
         return connection
 
     def lost(self, connection: Connection) -> None:
-        """Notes that the connection ended. Its member's session timeout keeps running."""
+        """Notes that the connection ended. The session timeout of its member keeps running."""
         connection.ended = True
         connection.member = None
         self._connections.pop(connection.number, None)
@@ -151,8 +151,8 @@ class Gateway:
         self._hang_up(connection, error.fault, str(error), error.id, **error.more)
 
     def received(self, connection: Connection, frame: Frame) -> None:
-        """Handles a frame: a request or an answer. Each frame from a member counts as a heartbeat. A silent member
-        still answers the pings of :meth:`Connection.send_ping`."""
+        """Handles a frame with a request or an answer. Each frame from a member counts as a heartbeat. A member without
+        requests still answers the pings of :meth:`Connection.send_ping`."""
         if connection.ended:
             return
         try:
@@ -170,7 +170,7 @@ class Gateway:
         except MalformedValue as error:
             self.broken(connection, BadFrame(Fault.MALFORMED_FRAME, str(error), frame["id"]))
         except Exception as error:
-            # a frame must harm nobody but its sender
+            # a frame must harm no client but its sender
             log.exception("failed to handle a frame address=%s type=%s (a bug)", connection.peer.address, frame["type"])
             self._hang_up(
                 connection, Code.UNAVAILABLE, f"the coordinator failed to handle this request: {type(error).__name__}"
@@ -199,7 +199,7 @@ class Gateway:
         if asked.type == MessageType.CLUSTER_METADATA:
             question = MetadataQuestion.from_json(asked.frame)
             if not self._questions.ask(connection, asked.id, question, self._store.clock.monotonic()):
-                connection.refuse(asked.id, Code.UNAVAILABLE, "too many requests wait for ZooKeeper: ask again")
+                connection.refuse(asked.id, Code.UNAVAILABLE, "too many requests wait for ZooKeeper; ask again")
         elif asked.type in (MessageType.REGISTER, MessageType.RESUME):
             self._asked_to_take_part(connection, asked)
         elif asked.type in (MessageType.COMMIT, MessageType.COMMITTED, MessageType.LEAVE):
@@ -245,7 +245,7 @@ class Gateway:
         term.arrived(stimuli.ResumeWanted(connection.number, asked.id, member, resume.resume_key))
 
     def _hear_early(self) -> None:
-        """Handles the requests that waited for the term. They wait again if the term has not begun."""
+        """Handles the requests that waited for the term. If the term has not begun, they wait again."""
         early, self._early = self._early, []
         for connection, asked in early:
             if not connection.ended:
@@ -253,9 +253,9 @@ class Gateway:
                 self._dispatch(connection, asked)
 
     def _not_coordinator(self, connection: Connection, request: int) -> None:
-        """Names the coordinator, if it is known without a request to ZooKeeper."""
+        """Closes the connection. Names the coordinator if it is known without a request to ZooKeeper."""
         coordinator = self._metadata.known_coordinator()
-        message = "this instance does not coordinate" if coordinator else "the coordinator is unknown: ask again"
+        message = "this instance is not the coordinator" if coordinator else "the coordinator is unknown; ask again"
         known = coordinator.to_json() if coordinator is not None else None
         self._hang_up(connection, Code.NOT_COORDINATOR, message, request, coordinator=known)
 
@@ -272,7 +272,7 @@ class Gateway:
             return
         for_good = asked.frame.get("for_good", False)
         if not isinstance(for_good, bool):
-            message = f"field 'for_good' is {shown(for_good)}, not true or false"
+            message = f"field 'for_good' must be true or false, not {shown(for_good)}"
             raise MalformedValue(MessageType.LEAVE, message, "for_good")
         term.arrived(stimuli.LeaveWanted(connection.number, asked.id, offsets, for_good))
 
@@ -292,7 +292,7 @@ class Gateway:
     def _receive_answer(self, connection: Connection, answered: Answered) -> None:
         term, found = self.term, connection.take_pending(answered.id)
         if connection.member is None or term is None or found is None:
-            return  # no longer a member; the connection is about to be told
+            return  # no longer a member, and a message to the client is under way
         offsets = read_offsets(answered.frame, answered.type)
         asked, asked_at = found
         if isinstance(asked, int):
@@ -408,7 +408,7 @@ class Gateway:
     def _follow_leadership(self) -> None:
         leadership = self._leadership_view.leadership()
         if self.term is not None and (leadership is None or self.term.scope.fence != leadership.fence):
-            self._end_term("this instance no longer coordinates")
+            self._end_term("this instance is no longer the coordinator")
         if self.term is None and leadership is not None and self._leadership_view.leads():
             term = Term(
                 self._store,
@@ -442,7 +442,7 @@ class Gateway:
                 self._hang_up(connection, Code.NOT_COORDINATOR, why, coordinator=None)
 
     def _close_idle(self, now: float) -> None:
-        """Closes connections that have neither registered nor asked for anything in time."""
+        """Closes connections that have neither registered nor requested anything in time."""
         patience = self._options.unregistered_ms / 1000
         for _ in range(len(self._fresh)):
             connection = self._fresh.popleft()

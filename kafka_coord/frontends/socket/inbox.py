@@ -1,7 +1,7 @@
-"""Queues the input of all connections for the gateway's thread: members first, large frames one by one. Pure.
+"""Queues the input of all connections for the gateway's thread, in lanes by priority. Pure.
 
-A member must answer pings within its session timeout, so it must not wait behind a client that floods the port. Lanes
-keep them apart; input from one connection stays in order.
+A member must answer pings within its session timeout, so it must not wait behind a client that floods the port.
+Therefore, members and other clients have separate lanes. Input from one connection stays in order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class Lane(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """A lane's limits: how much one turn takes, and how much may be queued before reading pauses."""
+    """A lane's limits. One turn takes up to ``items`` and ``bytes``. Reading pauses while ``waiting_items`` or
+    ``waiting_bytes`` are queued."""
 
     items: int
     bytes: int
@@ -48,7 +49,7 @@ Arrival = TypeVar("Arrival")
 
 @dataclass(slots=True, eq=False)
 class Sender:
-    """One connection's queued input: its amount, and its lane."""
+    """The lane of one connection's queued input, and the number of its queued items."""
 
     lane: Lane = Lane.STRANGERS
     waiting: int = 0
@@ -61,7 +62,7 @@ class _Waiting(Generic[Arrival]):
 
 
 class Inbox(Generic[Arrival]):
-    """The queued input, in lanes. One thread puts, one takes."""
+    """The queued input, in lanes. One thread calls :meth:`put`, and one thread calls :meth:`take`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -93,7 +94,7 @@ class Inbox(Generic[Arrival]):
         return any(waiting.items for waiting in self._lanes.values())
 
     def take(self) -> Iterator[Arrival]:
-        """Takes one turn's share of each lane: at least one item, unless the lane is empty."""
+        """Takes one turn's share of each lane, but at least one item of each lane that is not empty."""
         for lane, waiting in self._lanes.items():
             items, size = 0, 0
             while items < ALLOWANCES[lane].items and size < ALLOWANCES[lane].bytes:

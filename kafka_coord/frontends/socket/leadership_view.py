@@ -7,8 +7,8 @@ from kafka_coord.zk.election import Leadership
 
 
 class ServiceLeadership:
-    """Asks ``service``, which is set later: the gateway starts before the service, which publishes the gateway's
-    address."""
+    """Asks ``service``. It is set later, because the service publishes the gateway's address, so the gateway starts
+    first."""
 
     def __init__(self) -> None:
         self.service: CoordinatorService | None = None

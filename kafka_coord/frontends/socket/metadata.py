@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class MetadataDirectory:
-    """Caches the metadata for ``age_s`` seconds, however many clients ask. Use it on one thread."""
+    """Caches the metadata for ``age_s`` seconds, however many clients ask. Use this class on one thread only."""
 
     def __init__(self, store: Store, instance: int, age_s: float) -> None:
         self._store = store
@@ -27,11 +27,11 @@ class MetadataDirectory:
         self._reported: frozenset[Unreadable] = frozenset()
 
     def forget(self) -> None:
-        """Drops the cache: the next :meth:`read` asks ZooKeeper again."""
+        """Drops the cache, so that the next :meth:`read` asks ZooKeeper again."""
         self._read_at = float("-inf")
 
     def known_coordinator(self) -> Coordinator | None:
-        """The coordinator as of the last read; sends no request."""
+        """Returns the coordinator as of the last read. Sends no request."""
         return self._metadata.coordinator if self._metadata is not None else None
 
     def read(self) -> ClusterMetadata:
@@ -90,6 +90,6 @@ def _coordinator(node: ReadResult) -> Coordinator | None:
     try:
         info = CoordinatorInfo.from_json(fields.load(node.data, layout.COORDINATOR), layout.COORDINATOR)
     except MalformedValue as error:
-        log.warning("cannot tell which instance is the coordinator: %s", error)
+        log.warning("cannot read which instance is the coordinator: %s", error)
         return None
     return Coordinator(info.broker_id, info.epoch, info.endpoints.get("channel"))

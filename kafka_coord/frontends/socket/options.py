@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class GatewayOptions:
-    """Limits and intervals. Durations in ms.
+    """Limits and intervals.
 
-    ``least_session_timeout_ms`` … ``most_session_timeout_ms``: the session timeouts that a consumer may ask for.
-    ``most_consumers``: the maximum number of consumers of one instance. ``registrations_per_s``: consumers above this
-    rate are told when to retry, so that members are not kept waiting and one rebalance serves many consumers.
-    ``unregistered_ms``: how long a connection may stay without registering or asking for metadata.
-    ``commit_interval_ms``: how long offsets from ping replies are collected before they are written together.
-    ``metadata_age_ms``: the maximum age of metadata.
+    A consumer may ask for a session timeout from ``least_session_timeout_ms`` to ``most_session_timeout_ms``. One
+    instance accepts at most ``most_consumers`` consumers. Consumers above the rate ``registrations_per_s`` must retry
+    later, so that members do not wait and one rebalance serves many consumers. A connection is closed if it neither
+    registers nor asks for metadata within ``unregistered_ms``. Offsets from ping replies are collected for
+    ``commit_interval_ms`` and then written together. Metadata is at most ``metadata_age_ms`` old.
     """
 
     least_session_timeout_ms: int = 1_000

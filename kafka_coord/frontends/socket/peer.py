@@ -1,4 +1,4 @@
-"""One connection on the event loop: reads its frames in turns, sends frames, and reports its end."""
+"""One connection on the event loop. Reads frames in turns with other connections, sends frames, and reports its end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kafka_coord.frontends.tls import common_name
 log = logging.getLogger(__name__)
 
 CLOSING_S = 2.0
-"""Seconds that a closing connection has to accept the data already sent."""
+"""The peer has this many seconds to accept the remaining data of a closing connection."""
 MAX_UNSENT_BYTES = 4 << 20
 
 
@@ -48,7 +48,7 @@ class InputReceiver(Protocol):
     """The server's interface for its connections."""
 
     def made(self, peer: SocketPeer, transport: asyncio.Transport) -> None:
-        """Reports an accepted connection, which may send after :meth:`SocketPeer.open`."""
+        """Reports an accepted connection. It may send after :meth:`SocketPeer.open`."""
 
     def arrived(self, what: Arrival, size: int = 0) -> None:
         """Passes input to the gateway's thread."""
@@ -57,11 +57,11 @@ class InputReceiver(Protocol):
         """Whether a frame of this many bytes may be read from the connection now."""
 
     def keeps(self, peer: SocketPeer, before: int, now: int) -> bool:
-        """Reports that the connection's unread bytes went from ``before`` to ``now``; returns whether there is room for
-        them."""
+        """Reports that the connection's unread bytes changed from ``before`` to ``now``. Returns whether there is room
+        for them."""
 
     def wait_turn(self, peer: SocketPeer) -> None:
-        """Asks for another call of :meth:`SocketPeer.read` after the others have had their turn."""
+        """Requests another call of :meth:`SocketPeer.read` after the turns of other connections."""
 
     def touched(self, peer: SocketPeer) -> None:
         """Reports that the peer has data to send or must be closed. Called on the gateway's thread."""
@@ -132,8 +132,8 @@ class SocketPeer(asyncio.Protocol):
         self.read(others_had_theirs=False)
 
     def turn_away(self, transport: asyncio.Transport, why: Frame) -> None:
-        """Sends the reason and closes the connection. Until then it reads and drops input, because unread bytes would
-        turn the close into a reset, and the reason would be lost."""
+        """Sends the reason and closes the connection. Until it is closed, reads and drops input, because unread bytes
+        would turn the close into a reset, and the peer would lose the reason."""
         self._broken = True
         transport.write(encode(why))
         transport.write_eof()
@@ -147,7 +147,7 @@ class SocketPeer(asyncio.Protocol):
             self.read(others_had_theirs=False)
 
     def reads_on(self) -> bool:
-        """Takes the peer's turn. Returns whether it handed over anything, or has nothing left to hand over."""
+        """Takes the peer's turn. Returns false if the peer must wait for another turn to read its next frame."""
         if self._rests() and not self._gone:
             return False
         try:
@@ -159,8 +159,8 @@ class SocketPeer(asyncio.Protocol):
         return True
 
     def read(self, *, others_had_theirs: bool) -> None:
-        """Hands over whole frames while there is room. A large frame, or many small ones, must wait until the others
-        have had their turn."""
+        """Passes whole frames to the server while there is room. A large frame, or many small frames, must wait for the
+        turns of other connections."""
         self._waits, spent = False, 0
         try:
             while not self._broken and (size := self._decoder.size()):
@@ -174,7 +174,7 @@ class SocketPeer(asyncio.Protocol):
             self._fail(error)
         before, self._kept = self._kept, 0 if self._broken else self._decoder.pending
         if not self._server.keeps(self, before, self._kept) and not self._broken:
-            self._fail(BadFrame(Fault.OVERLOADED, "too many bytes of unfinished frames are buffered here: retry later"))
+            self._fail(BadFrame(Fault.OVERLOADED, "too many bytes of incomplete frames are buffered; retry later"))
         if self._waits:
             return
         if self._gone:
@@ -208,7 +208,7 @@ class SocketPeer(asyncio.Protocol):
             self._server.arrived(PeerLost(self))
 
     def flush(self, data: bytes, *, close: bool, rest_s: float = 0.0) -> None:
-        """Sends the data, then closes the connection or pauses reading if asked to."""
+        """Sends the data. Then closes the connection if ``close``, and stops reading for ``rest_s`` seconds."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return

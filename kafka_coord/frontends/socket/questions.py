@@ -1,4 +1,4 @@
-"""Questions about the cluster that must wait: for ZooKeeper, or for the election of another coordinator."""
+"""Holds metadata requests that wait for ZooKeeper, or for the election of another coordinator."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from kafka_coord.frontends.socket.metadata import MetadataDirectory
 
 MAX_WAITING = 10_000
 _LONGEST_WAIT_S = 5.0
-"""Seconds that a question may wait; less than the time in which a connection must register."""
+"""Seconds that a request may wait. This is less than the time in which a connection must register."""
 
 
 class _Question(NamedTuple):
-    """A question to answer by ``until`` (monotonic seconds)."""
+    """A request that must be answered by ``until`` (monotonic seconds)."""
 
     connection: Connection
     request: int
@@ -23,7 +23,7 @@ class _Question(NamedTuple):
 
 
 class Questions:
-    """The waiting questions. Use it on one thread."""
+    """The waiting requests. Use this class on one thread only."""
 
     def __init__(self, directory: MetadataDirectory, look_every_s: float) -> None:
         self._directory = directory
@@ -33,7 +33,7 @@ class Questions:
         self._waiting_due = float("inf")
 
     def ask(self, connection: Connection, request: int, question: MetadataQuestion, now: float) -> bool:
-        """Queues a question. Returns false if too many are queued already."""
+        """Queues a request. Returns false if too many requests are queued already."""
         if len(self._asking) + len(self._waiting) >= MAX_WAITING:
             return False
         until = now + min(question.wait_ms / 1000, _LONGEST_WAIT_S)
@@ -41,12 +41,12 @@ class Questions:
         return True
 
     def look_at_once(self) -> None:
-        """Makes the next step answer waiting questions, because a term has begun here."""
+        """Makes the next step answer waiting requests, because a term has begun on this instance."""
         self._directory.forget()
         self._waiting_due = 0.0 if self._waiting else float("inf")
 
     def step(self, now: float) -> float:
-        """Answers the questions that can be answered, at intervals, not whenever somebody asks. Returns the monotonic
+        """Answers the requests that can be answered. Checks waiting requests only at intervals. Returns the monotonic
         time for the next call. Raises :class:`StoreUnavailable`."""
         if now < self._waiting_due and not self._asking:
             return self._waiting_due

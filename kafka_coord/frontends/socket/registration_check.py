@@ -1,4 +1,4 @@
-"""Decides whether a client may register now, and builds the znode's value if it may."""
+"""Decides whether a client may register now. If so, builds the znode's value."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from kafka_coord.model.names import legal
 from kafka_coord.zk.store import Clock
 
 _LONGEST_WAIT = 0.3
-"""The longest wait, as a fraction of the session timeout. After a longer one, a consumer may consider the instance
+"""The longest wait, as a fraction of the session timeout. After a longer wait, a consumer may consider the instance
 dead."""
 
 _LONGEST_REST_S = 5.0
-"""Seconds that the gateway reads nothing from a connection that retried too early."""
+"""The longest time in seconds for which the gateway stops reading from a connection that retried too early."""
 
 
 def _nonce() -> str:
@@ -75,7 +75,7 @@ class RegistrationCheck:
         return too_large(value) or wanted
 
     def why_no_member(self, group: str, secret: str | None, certificate: str | None) -> Refusal | None:
-        """Returns why a client with these credentials may not join the group; ``None`` if it may."""
+        """Returns why a client with these credentials may not join the group, or ``None`` if it may join."""
         return self._access.why_not(group, secret, certificate) if self._access is not None else None
 
     def _why_not(
@@ -96,16 +96,16 @@ class RegistrationCheck:
         if not least <= (register.member.session_timeout_ms or 0) <= most:
             return Refusal(
                 Code.TIMEOUT_OUT_OF_RANGE,
-                f"session_timeout_ms is {register.member.session_timeout_ms}: use {least} to {most}",
+                f"session_timeout_ms must be {least} to {most}, not {register.member.session_timeout_ms}",
                 (("least_ms", least), ("most_ms", most)),
             )
         if not has_room(register.group, consumer, options.most_consumers):
-            return Refusal(Code.TOO_MANY_CONSUMERS, f"this instance is full: it has {options.most_consumers} consumers")
+            return Refusal(Code.TOO_MANY_CONSUMERS, f"this instance already has {options.most_consumers} consumers")
         return None
 
     def _too_early(self, connection: Connection, frame: fields.Json) -> Refusal | None:
-        """Refuses a registration before its reserved time without decoding it, and pauses reading from the connection.
-        So a flood of registrations costs next to nothing."""
+        """Refuses a registration that comes before its reserved time, without decoding it. Also stops reading from the
+        connection for a while. So a flood of registrations costs next to nothing."""
         timeout_ms = frame.get("session_timeout_ms")
         longest_s = timeout_ms / 1000 * _LONGEST_WAIT if isinstance(timeout_ms, int) else 0.0
         wait_s = self._admission.too_early_s(connection, longest_s, self._clock.monotonic())
@@ -121,11 +121,11 @@ class RegistrationCheck:
 
 
 def _slow_down(wait_s: float) -> Refusal:
-    message = "too many consumers are registering: retry on this connection after retry_ms"
+    message = "too many consumers are registering; retry on this connection after retry_ms"
     return Refusal(Code.SLOW_DOWN, message, (("retry_ms", math.ceil(wait_s * 1000)),))
 
 
 def _check_subscription(frame: fields.Json) -> None:
     wanted = Subscription.from_json(frame, MessageType.REGISTER)
     if not wanted.is_wildcard and not wanted.topics:
-        raise MalformedValue(MessageType.REGISTER, "field 'subscription' names no topic", "subscription")
+        raise MalformedValue(MessageType.REGISTER, "field 'subscription' contains no topic", "subscription")

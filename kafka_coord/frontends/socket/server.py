@@ -1,4 +1,4 @@
-"""The sockets of the gateway: one thread for all connections, one for the gateway itself."""
+"""The sockets of the gateway, with one thread for all connections and one thread for the gateway itself."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ log = logging.getLogger(__name__)
 SPARE_CONNECTIONS = 1_000
 """Connections allowed beyond the maximum number of consumers, for clients that only ask for the coordinator."""
 OTHER_DESCRIPTORS = 200
-"""File descriptors for the process's other files, and for connections being turned away."""
+"""File descriptors for the process's other files, and for connections that are being refused."""
 MAX_TURNED_AWAY = 64
 MAX_KEPT_BYTES = 64 << 20
-"""The maximum number of unread bytes of all connections. Above it, connections that hold more than a small frame are
+"""The maximum number of unread bytes of all connections. Above it, connections with more bytes than a small frame are
 closed."""
 _BACKLOG = 4_096
 _ACCEPT_AT_ONCE = 128
@@ -38,7 +38,7 @@ _LOOK_AGAIN_S = 0.02
 
 
 class GatewayServer:
-    """Serves consumers on ``listen`` (``host:port``; port 0 picks a free one) until :meth:`close`.
+    """Serves consumers on ``listen`` (``host:port``) until :meth:`close`. Port 0 means any free port.
 
     Raises :class:`SettingsError` if it cannot listen there.
     """
@@ -85,7 +85,7 @@ class GatewayServer:
         return self._loop_thread, self._thread
 
     def raise_failure(self) -> None:
-        """Raises the error that ended the gateway's thread, if any; the instance must then end."""
+        """If an error ended the gateway's thread, raises it. The instance must then end."""
         if self._failure is not None:
             raise self._failure
 
@@ -145,14 +145,14 @@ class GatewayServer:
             return
         self._turned_away += 1
         self._loop.call_later(CLOSING_S, self._has_turned_away)
-        message = "this instance has reached its limit of connections: ask another one, or retry later"
+        message = "this instance has reached its limit of connections; ask another instance, or retry later"
         peer.turn_away(transport, Rpc().refuse(0, Code.TOO_MANY_CONNECTIONS, message))
 
     def _has_turned_away(self) -> None:
         self._turned_away -= 1
 
     async def _secure(self, peer: SocketPeer, raw: asyncio.Transport, handshakes: Handshakes) -> None:
-        """Performs the TLS handshake once there is room for one."""
+        """Performs the TLS handshake once the limit of handshakes allows it."""
         try:
             transport = await handshakes.secure(raw, peer)
         except (OSError, asyncio.CancelledError) as error:
@@ -187,7 +187,8 @@ class GatewayServer:
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Lets one member and one other connection read on: the first of each kind whose frame there is room for."""
+        """Lets one member and one other connection continue to read. Chooses the first of each kind whose frame has
+        room."""
         read = [self._read_on(waiting) for waiting in self._turns.values()]
         self._turn_is_due = any(self._turns.values())
         if self._turn_is_due and any(read):
@@ -223,7 +224,7 @@ class GatewayServer:
                 if not self._inbox:
                     self._awake.wait(max(0.0, due - self._clock.monotonic()))
         except Exception as error:
-            log.exception("the gateway failed (a bug): ending the instance, so that another one is elected")
+            log.exception("the gateway failed (a bug); ending this instance, so that another instance is elected")
             self._failure = error
         finally:
             gateway.close()
@@ -258,7 +259,7 @@ class GatewayServer:
 
 
 def _allow_descriptors(wanted: int) -> None:
-    """Raises the limit on open files to ``wanted``, as far as this process is allowed to."""
+    """Raises the limit on open files to ``wanted``, or to the highest value that this process may set."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return
@@ -266,9 +267,7 @@ def _allow_descriptors(wanted: int) -> None:
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (found, hard))
     if found < wanted:
-        log.warning(
-            "only %d open files are allowed, too few for %d consumers: raise the limit (ulimit -n)", found, wanted
-        )
+        log.warning("only %d open files are allowed, but %d are needed; raise the limit (ulimit -n)", found, wanted)
 
 
 def _address(server: asyncio.Server) -> str:

@@ -1,4 +1,4 @@
-"""A gateway's counters about its consumers. One thread writes them; any thread may read them."""
+"""A gateway's counters about its consumers. One thread writes them, and any thread may read them."""
 
 from __future__ import annotations
 
