@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 from kafka_coord.classic_groups.errors import Error
 
-_TICKING = ("librdkafka", "confluent-kafka")
+LIBRDKAFKA = ("librdkafka", "confluent-kafka")
 _JAVA, _FRANZ_GO = "apache-kafka-java", "kgo"
 _LONGEST_S = {
-    **dict.fromkeys(_TICKING, 15.0),
+    **dict.fromkeys(LIBRDKAFKA, 15.0),
     _JAVA: 6.0,
     _FRANZ_GO: 6.0,
 }
@@ -101,7 +101,7 @@ class Beats:
         limit_s = hold_limit_s(longest_hold_s(software), session_timeout_s, now - self.quiet_since)
         self.quiet_since = now
         restarts = self._restarts = software.startswith(_RESTARTING)
-        if limit_s <= 0 or not (restarts or software.startswith(_TICKING)):
+        if limit_s <= 0 or not (restarts or software.startswith(LIBRDKAFKA)):
             return limit_s
         if restarts or now >= self.again_until:
             self._ticked = now

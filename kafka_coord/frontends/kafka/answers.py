@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from kafka_coord.classic_groups.errors import Error, named
 from kafka_coord.classic_groups.events import Joined, Left, Synced
+from kafka_coord.classic_groups.held_heartbeats import LIBRDKAFKA
 from kafka_coord.classic_groups.machine import Group
 from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState
 from kafka_coord.frontends.kafka.instances import Node
@@ -14,6 +15,18 @@ from kafka_coord.model import CommittedOffset
 from kafka_coord.wire.messages import message
 
 NO_OFFSET = -1
+_NOTHING = CommittedOffset(NO_OFFSET)
+_OFFSET_STORED = -1000
+"""librdkafka's ``RD_KAFKA_OFFSET_STORED``: it then asks for the committed offset again. After -1 it would apply
+``auto.offset.reset``."""
+_PASSING = frozenset(
+    {
+        Error.COORDINATOR_LOAD_IN_PROGRESS,
+        Error.COORDINATOR_NOT_AVAILABLE,
+        Error.NOT_COORDINATOR,
+        Error.STALE_MEMBER_EPOCH,
+    }
+)
 CLASSIC = "classic"
 NOWHERE: Node = (-1, "", -1)
 _NO_ERRORS: Mapping[tuple[str, int], Error] = {}
@@ -98,10 +111,38 @@ def per_partition(name: str, topics: Any, error: Error, errors: Mapping[tuple[st
 Known = Mapping[tuple[str, int], CommittedOffset]
 
 
-def fetched(asked: Iterable[tuple[str, Any, Error, Known, frozenset[str]]], version: int) -> Any:
-    """Answers OffsetFetch, which names several groups in version 8 and later (KIP-709). ``asked`` has, for each group,
-    the requested topics (``None``: all), an error, the known offsets, and topics whose offsets this client may not
-    see."""
+class FetchedGroup(NamedTuple):
+    """One group of an OffsetFetch: the requested topics (``None``: all), an error, the known offsets, and the topics
+    whose offsets this client may not see. With ``is_repeated``, the client shall repeat the request after the error."""
+
+    group_id: str
+    topics: Any
+    error: Error
+    known: Known
+    denied: frozenset[str]
+    is_repeated: bool = False
+
+    @property
+    def code(self) -> Error:
+        return Error.NONE if self.is_repeated and self.error is not Error.STALE_MEMBER_EPOCH else self.error
+
+    def offsets(self, of_topic: Any, of_part: Any) -> Sequence[Any]:
+        """The answer's topics. librdkafka never repeats a request that fails as a whole, and so never reads its
+        partitions. It repeats the request if each partition has UNSTABLE_OFFSET_COMMIT and its own ``OFFSET_STORED``
+        (ADR 36)."""
+        if self.is_repeated:
+            error = self.code or Error.UNSTABLE_OFFSET_COMMIT
+            return _offsets(self.topics, {}, of_topic, of_part, error, self.denied, CommittedOffset(_OFFSET_STORED))
+        return _offsets(self.topics, self.known, of_topic, of_part, self.error, self.denied)
+
+
+def repeats_offset_fetch(software: str, error: Error) -> bool:
+    """Whether a client with this software name only repeats an OffsetFetch if each partition has an error."""
+    return error in _PASSING and software.startswith(LIBRDKAFKA)
+
+
+def fetched(asked: Sequence[FetchedGroup], version: int) -> Any:
+    """Answers OffsetFetch, which names several groups in version 8 and later (KIP-709)."""
     form = message("OffsetFetchResponse")
     if version >= 8:
         of_group = form.struct("OffsetFetchResponseGroup")
@@ -109,22 +150,28 @@ def fetched(asked: Iterable[tuple[str, Any, Error, Known, frozenset[str]]], vers
         return form(
             groups=tuple(
                 of_group(
-                    group_id=group_id,
-                    error_code=error,
-                    topics=() if error else _offsets(topics, known, of_topic, of_part, Error.NONE, denied),
+                    group_id=one.group_id,
+                    error_code=one.code,
+                    topics=() if one.error and not one.is_repeated else one.offsets(of_topic, of_part),
                 )
-                for group_id, topics, error, known, denied in asked
+                for one in asked
             )
         )
-    ((_, topics, error, known, denied),) = asked
-    of_topic, of_part = form.struct("OffsetFetchResponseTopic"), form.struct("OffsetFetchResponsePartition")
-    if version >= 2:
-        return form(topics=() if error else _offsets(topics, known, of_topic, of_part, error, denied), error_code=error)
-    return form(topics=_offsets(topics, {} if error else known, of_topic, of_part, error, denied))
+    (one,) = asked
+    topics = one.offsets(form.struct("OffsetFetchResponseTopic"), form.struct("OffsetFetchResponsePartition"))
+    if version < 2:
+        return form(topics=topics)
+    return form(topics=() if one.error and not one.is_repeated else topics, error_code=one.code)
 
 
 def _offsets(
-    asked: Any, known: Known, of_topic: Any, of_part: Any, error: Error, denied: frozenset[str]
+    asked: Any,
+    known: Known,
+    of_topic: Any,
+    of_part: Any,
+    error: Error,
+    denied: frozenset[str],
+    nothing: CommittedOffset = _NOTHING,
 ) -> Sequence[Any]:
     """Builds the topics of an answer. An answer with all offsets omits topics that the client may not see."""
     wanted: dict[str, list[int]] = {}
@@ -136,7 +183,6 @@ def _offsets(
         else ((one.name, one.partition_indexes) for one in asked)
     ):
         wanted.setdefault(topic, []).extend(partitions)
-    nothing = CommittedOffset(NO_OFFSET)
     found = []
     for topic, partitions in wanted.items():
         told = Error.TOPIC_AUTHORIZATION_FAILED if topic in denied else error

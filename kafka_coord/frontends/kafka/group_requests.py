@@ -342,7 +342,8 @@ class GroupCoordinator:
             offsets = {} if error else stored
             if topics is None and hidden:  # topics added since have not been authorized
                 offsets = {where: one for where, one in offsets.items() if where[0] in names}
-            found.append((group, topics, error, offsets, hidden))
+            is_repeated = topics is not None and answers.repeats_offset_fetch(call.client.software, error)
+            found.append(answers.FetchedGroup(group, topics, error, offsets, hidden, is_repeated))
         return answers.fetched(found, call.version)
 
     async def handle_delete_offsets(self, call: Call) -> Any:

@@ -1,7 +1,7 @@
 """One stock client of the demo, as a process: ``python -m kafka_coord.dev.demo.stock.worker …``.
 
-confluent-kafka's own ``Consumer``, with ``bootstrap.servers`` naming the instances. The worker stores an offset for
-librdkafka's automatic commit only after it has written the record into the journal. So every committed record is in a
+confluent-kafka's own ``Consumer``, with ``bootstrap.servers`` naming the instances. The worker stores an offset only
+after it has written the record into the journal, and commits only stored offsets. So every committed record is in a
 journal.
 """
 
@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -45,6 +46,7 @@ class StockConsumer:
         self._journal = journal
         self._work = Work()
         self._pending: list[Message] = []
+        self._is_committing, self._next_commit_s = False, 0.0
         self._consumer = Consumer(
             {
                 "bootstrap.servers": given.bootstrap,
@@ -53,7 +55,7 @@ class StockConsumer:
                 **_protocol(given),
                 "auto.offset.reset": "earliest",
                 "enable.auto.offset.store": False,
-                "auto.commit.interval.ms": COMMIT_MS,
+                "enable.auto.commit": False,
                 "topic.metadata.refresh.interval.ms": 1_000,  # it must hear soon that the topic has grown
                 "on_commit": self._committed,
                 **FETCHING,
@@ -73,11 +75,26 @@ class StockConsumer:
                 self._pending.append(message)
             elif message.error().fatal():
                 raise ConsumerError(f"the client cannot go on: {message.error().str()}")
-        return self._finish_pending()
+        taken = self._finish_pending()
+        self._commit()
+        return taken
 
     def leave(self) -> None:
         self._finish_pending()
+        self._commit_now()
         self._consumer.close()
+
+    def _commit(self) -> None:
+        """Starts to commit the stored offsets. Waits for the previous commit, because librdkafka repeats failed commits
+        in any order, so that an older one could replace a newer one."""
+        now_s = time.monotonic()
+        if not self._is_committing and now_s >= self._next_commit_s:
+            self._is_committing, self._next_commit_s = True, now_s + COMMIT_MS / 1000
+            self._consumer.commit(asynchronous=True)
+
+    def _commit_now(self) -> None:
+        with contextlib.suppress(KafkaException):  # also raised if there is nothing to commit
+            self._committed(None, self._consumer.commit(asynchronous=False))
 
     def _finish_pending(self) -> int:
         taken, self._pending = self._pending, []
@@ -97,7 +114,8 @@ class StockConsumer:
         return note
 
     def _revoked(self, consumer: Consumer, partitions: list[Position]) -> None:
-        self._finish_pending()  # librdkafka commits the stored offsets before it gives the partitions up
+        self._finish_pending()
+        self._commit_now()
         self._noting(Change.STOPPED)(consumer, partitions)
 
     def _lost(self, consumer: Consumer, partitions: list[Position]) -> None:
@@ -106,6 +124,7 @@ class StockConsumer:
         self._noting(Change.LOST)(consumer, partitions)
 
     def _committed(self, error: KafkaError | None, partitions: Sequence[Position]) -> None:
+        self._is_committing = False
         kept = {
             TopicPartition(one.topic, one.partition): one.offset
             for one in partitions

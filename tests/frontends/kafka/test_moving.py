@@ -1,0 +1,49 @@
+"""The group moves to another instance just before a stock consumer asks for its committed offsets (ADR 36)."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Consumer, Message, TopicPartition
+
+from kafka_coord.cli.produce import produce
+from kafka_coord.dev.cluster.topics import TopicAdmin
+from tests.frontends.kafka.conftest import Front
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
+
+COMMITTED = 50
+
+
+@pytest.mark.usefixtures("service")
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_every_partition_is_read_from_its_committed_offset(front: Front, protocol: str) -> None:
+    topic = group = f"moving-{protocol}"
+    TopicAdmin(front.brokers).create(topic, 3)
+    for number in range(3):
+        produce(front.brokers, topic, [(None, b"")] * 100, partitions=[number])
+    settings = {
+        "bootstrap.servers": front.bootstrap,
+        "group.id": group,
+        "auto.offset.reset": "latest",
+        "enable.auto.commit": False,
+        "group.protocol": protocol,
+    }
+    if protocol == "classic":
+        settings |= {"heartbeat.interval.ms": 14_000, "session.timeout.ms": 45_000}  # no heartbeat tells it of the move
+    consumer = Consumer(settings)
+    consumer.commit(offsets=[TopicPartition(topic, number, COMMITTED) for number in range(3)], asynchronous=False)
+    consumer.subscribe([topic], on_assign=lambda *_: front.move(group))
+    read: list[Message] = []
+
+    def done() -> bool:
+        read.extend(one for one in consumer.consume(100, 0.1) if one.error() is None)
+        return len(read) >= 150
+
+    try:
+        eventually(done, within_s=60)
+    finally:
+        consumer.close()
+    assert sorted((one.partition(), one.offset()) for one in read) == [
+        (number, offset) for number in range(3) for offset in range(COMMITTED, 100)
+    ]
