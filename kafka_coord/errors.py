@@ -42,7 +42,7 @@ class KafkaCoordError(Exception):
 
 
 class SettingsError(KafkaCoordError, ValueError):
-    """A setting is invalid; the message names it, its value and the allowed values."""
+    """A setting is invalid. The message names the setting, its value and the allowed values."""
 
     exit_code = 2
 
@@ -87,12 +87,11 @@ class StoreError(KafkaCoordError):
 
 
 class StoreUnavailable(StoreError):
-    """No answer within the deadline. A write may or may not have taken effect: read back before trying again."""
+    """No answer within the deadline. A write may or may not have taken effect, so read back before you try again."""
 
 
 class SessionLost(StoreUnavailable):
-    """The session has ended, or there never was one: its ephemerals and watches are gone. A write may have taken
-    effect."""
+    """The session has ended or never existed, so its ephemerals and watches are gone. A write may have taken effect."""
 
 
 class NoNode(StoreError):
@@ -108,7 +107,7 @@ class NotEmpty(StoreError):
 
 
 class BadVersion(StoreError):
-    """The znode's version is not the expected one: somebody wrote in between."""
+    """The znode's version is not the expected one, because somebody wrote in between."""
 
 
 class NoAuth(StoreError):
@@ -139,7 +138,7 @@ class BrokerError(KafkaCoordError):
 
 
 class RequestRefused(KafkaCoordError):
-    """The current state does not allow the request; nothing was changed."""
+    """The current state does not allow the request. Nothing was changed."""
 
     exit_code = 6
 
@@ -151,7 +150,7 @@ class NotFound(KafkaCoordError):
 
 
 class Timeout(KafkaCoordError):
-    """The awaited event did not happen in time. The request itself stays in force."""
+    """The awaited event did not happen in time. The request itself remains pending."""
 
     exit_code = 8
 
@@ -183,8 +182,8 @@ class ConsumerIdInUse(ConsumerError):
 
 
 class MembershipLost(ConsumerError):
-    """The consumer's registration is gone: it can no longer commit."""
+    """The consumer's registration is gone, so the consumer can no longer commit."""
 
 
 class NoOffset(ConsumerError):
-    """No usable offset for a partition, and ``auto_offset_reset`` is ``error``."""
+    """A partition has no usable offset, and ``auto_offset_reset`` is ``error``."""

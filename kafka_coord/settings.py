@@ -12,8 +12,8 @@
     [kafka]                             KAFKA_COORD_KAFKA_SECURITY_PROTOCOL
     security.protocol = "SASL_SSL"      any property of librdkafka, passed on unchanged
 
-Loading checks every setting, so that mistakes are reported at the start. Secrets are :class:`Secret`: they never appear
-in a message, a log line or a ``repr``.
+Loading checks every setting, so that mistakes are reported at the start. A :class:`Secret` never appears in a message,
+a log line or a ``repr``.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Secret:
 
 
 def _allowed(what: str, check: Callable[[Any], Any]) -> dict[str, Any]:
-    """``what`` describes the allowed values in a few words; ``check`` returns the value or raises ValueError."""
+    """``what`` describes the allowed values in a few words. ``check`` returns the value or raises ValueError."""
     return {"what": what, "check": check}
 
 
@@ -120,7 +120,7 @@ def _digest(value: Any) -> Secret:
     found = _secret(value)
     user, colon, password = found.reveal().partition(":")
     if not (user and colon and password):
-        raise ValueError("not of that form")
+        raise ValueError("not in this form")
     return found
 
 
@@ -141,7 +141,7 @@ def _readable_file(value: Any) -> Path:
             return path
     except OSError as error:
         raise ValueError(error.strerror or "cannot be read") from None
-    except RuntimeError as error:  # ~user, but the user's home directory is unknown
+    except RuntimeError as error:  # the path begins with ~user, but the user's home directory is unknown
         raise ValueError(str(error)) from None
 
 
@@ -149,7 +149,7 @@ _PEM_FILE = _allowed("a readable PEM file", _readable_file)
 
 
 def host_and_port(written: str) -> tuple[str, int]:
-    """``"host:9092"`` or ``"[::1]:9092"`` → host and port; raises ValueError with the reason."""
+    """Parses ``"host:9092"`` or ``"[::1]:9092"``. Raises ValueError with the reason."""
     match = _HOST.match(written)
     if match is None:
         raise ValueError(f"{written[:100]!r} has no host")
@@ -195,7 +195,7 @@ def _hosts(value: Any) -> str:
 
 
 def _tuning(low: int, high: int) -> Any:
-    """A duration in ms; the code that uses it sets the default."""
+    """A duration in ms. The code that uses it sets the default."""
     return field(default=None, metadata=_allowed(_DURATION.format(low, high), _between(low, high)))
 
 
@@ -210,7 +210,7 @@ class ZooKeeperSettings:
 
     hosts: str = field(
         default=DEFAULT_HOSTS,
-        metadata=_allowed("host:port,host:port/chroot (the /chroot is Kafka's, where it has one)", _text),
+        metadata=_allowed("host:port,host:port/chroot (with the same chroot as Kafka, if any)", _text),
     )
     session_timeout_ms: int = field(
         default=DEFAULT_SESSION_TIMEOUT_MS,
@@ -251,7 +251,7 @@ class ZooKeeperSettings:
             )
         if not self.tls and (self.tls_ca_file or self.tls_cert_file):
             raise SettingsError(
-                "zookeeper.tls_ca_file or tls_cert_file is set, but zookeeper.tls is not true: set it too"
+                "zookeeper.tls_ca_file or tls_cert_file is set, but zookeeper.tls is not true; set it too"
             )
         if self.sasl_mechanism == "DIGEST-MD5" and not (self.sasl_username and self.sasl_password):
             raise SettingsError(
@@ -259,7 +259,7 @@ class ZooKeeperSettings:
             )
         if self.acl != "open" and self.identities is not None:
             raise SettingsError(
-                f"zookeeper.acl is {self.acl!r} but zookeeper.identities is set too: leave one of them out"
+                f"zookeeper.acl is {self.acl!r} but zookeeper.identities is set too; leave one of them out"
             )
         if self.acl != "open" and self.digest is None and self.sasl_mechanism is None and self.tls_cert_file is None:
             raise SettingsError(
@@ -281,10 +281,8 @@ _OF_LISTEN_CHANNEL = (
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """One instance beside a broker. Listen addresses are ``host:port``; they are published to others.
-
-    Durations left ``None`` have the coordinator's defaults
-    (:class:`kafka_coord.coordinator.options.CoordinatorOptions`).
+    """One instance beside a broker. Listen addresses are ``host:port``, and the instance publishes them. If a duration
+    is ``None``, the default of :class:`kafka_coord.coordinator.options.CoordinatorOptions` applies.
     """
 
     broker_id: int | None = field(
@@ -359,7 +357,7 @@ class ServeSettings:
 
     def __post_init__(self) -> None:
         if self.lag_metrics_groups and self.listen_http is None:
-            raise SettingsError("serve.lag_metrics_groups is set, but serve.listen_http is not: nothing serves metrics")
+            raise SettingsError("serve.lag_metrics_groups is set, but serve.listen_http is not; nothing serves metrics")
         for listener, names in (("listen_channel", _OF_LISTEN_CHANNEL), ("listen_http", _OF_LISTEN_HTTP)):
             for name in names:
                 if getattr(self, name) is not None and getattr(self, listener) is None:
@@ -369,10 +367,10 @@ class ServeSettings:
             if getattr(self, f"{of}_cert_file") is None and any(files):
                 raise SettingsError(f"serve.{of}_key_file and {of}_client_ca_file need serve.{of}_cert_file")
         if self.http_operators is not None and not self.http_dashboard:
-            raise SettingsError("serve.http_operators is set, but serve.http_dashboard is false: nothing lets them act")
+            raise SettingsError("serve.http_operators is set, but serve.http_dashboard is false; nobody can act")
         if self.http_operators is not None and self.http_cert_file is None and not _is_local(str(self.listen_http)):
             raise SettingsError(
-                f"serve.http_operators needs serve.http_cert_file: others could read what operators send to "
+                f"serve.http_operators needs serve.http_cert_file, or others could read what operators send to "
                 f"{self.listen_http}. Without TLS, listen on 127.0.0.1"
             )
         for name in ("kafka_certificate", "kafka_rewrite", "managed_groups"):
@@ -395,7 +393,7 @@ class KafkaSettings:
 
     @property
     def shown(self) -> dict[str, str]:
-        """The properties without the secrets."""
+        """Returns the properties without the secrets."""
         return {
             key: str(Secret(value)) if _SECRET_PROPERTY.search(key) else value for key, value in self.properties.items()
         }
@@ -415,7 +413,7 @@ class SocketSettings:
         default=DEFAULT_SOCKET_SESSION_TIMEOUT_MS,
         metadata=_allowed(_DURATION.format(1_000, 300_000), _between(1_000, 300_000)),
     )
-    secret: Secret | None = field(default=None, metadata=_allowed("the secret it is known by", _secret))
+    secret: Secret | None = field(default=None, metadata=_allowed("the secret that identifies the consumer", _secret))
     tls: bool = field(default=False, metadata=_allowed("true or false", _boolean))
     tls_ca_file: Path | None = field(default=None, metadata=_PEM_FILE)
     tls_cert_file: Path | None = field(default=None, metadata=_PEM_FILE)
@@ -460,10 +458,10 @@ def load_settings(
     kafka_properties: Mapping[str, str] | None = None,
     called: str = "flag --{}",
 ) -> Settings:
-    """Loads and checks all settings. ``flags`` maps keys (``"zookeeper.hosts"``) to values; ``None`` means not given.
-    ``file`` is the TOML file (default: the one that ``KAFKA_COORD_CONFIG`` names, if any); ``kafka_properties`` are
-    flags for the ``kafka`` section. ``called`` is the template for a flag's name in messages. Raises
-    :class:`SettingsError`, which names the key, its value, its source and the allowed values.
+    """Loads and checks all settings. ``flags`` maps keys (``"zookeeper.hosts"``) to values. ``None`` means that a flag
+    is not given. ``file`` is the TOML file (by default, ``KAFKA_COORD_CONFIG``). ``kafka_properties`` are flags for the
+    ``kafka`` section. ``called`` is the template for a flag's name in messages. Raises :class:`SettingsError`, which
+    names the key, its value, its source and the allowed values.
     """
     environ = os.environ if environ is None else environ
     file = file or environ.get("KAFKA_COORD_CONFIG")
@@ -487,7 +485,7 @@ def variable_of(key: str) -> str:
 
 
 def keys() -> dict[str, str]:
-    """Maps every key to its allowed values, except the keys of ``kafka``, which are librdkafka's."""
+    """Maps every key to its allowed values. Leaves out the keys of ``kafka``, which are librdkafka's."""
     return {
         f"{section}.{one.name}": str(one.metadata["what"])
         for section, settings in _SECTIONS.items()
@@ -527,13 +525,13 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def parse_toml(raw: bytes, what: str) -> dict[str, Any]:
-    """Parses a TOML file; ``what`` is its name in messages. Raises :class:`SettingsError`, also for a file that is too
-    long or too deep: ``tomllib`` takes time quadratic in the depth of a dotted key."""
+    """Parses a TOML file. ``what`` is its name in messages. Raises :class:`SettingsError`, also for a file that is too
+    long or too deep, because ``tomllib`` takes time quadratic in the depth of a dotted key."""
     import tomllib  # imported here, because few consumers and commands read a file
 
     if len(raw) > _MAX_FILE_BYTES:
         raise SettingsError(f"{what} is longer than {_MAX_FILE_BYTES} bytes")
-    deep = f"{what} nests tables deeper than {_MAX_FILE_DEPTH}: no setting does"
+    deep = f"{what} nests tables deeper than {_MAX_FILE_DEPTH}, but no setting does"
     if any(line.count(b".") > _MAX_FILE_DEPTH for line in _TEXT_OR_COMMENT.sub(b"", raw).split(b"\n")):
         raise SettingsError(deep)
     try:
@@ -566,7 +564,7 @@ def _from_file(tables: Mapping[str, Any], file: str) -> dict[str, _Found]:
         if section not in {*_SECTIONS, "kafka"}:
             raise _unknown(f"[{section}]", [f"[{name}]" for name in (*_SECTIONS, "kafka")], file)
         if not isinstance(table, dict):
-            raise SettingsError(f"{section} in {file} is {str(table)[:60]!r}: it must be a table, [{section}]")
+            raise SettingsError(f"{section} in {file} must be a table, [{section}], not {str(table)[:60]!r}")
         if section == "kafka":
             continue
         for name, value in table.items():
@@ -587,8 +585,8 @@ def _from_variables(environ: Mapping[str, str]) -> dict[str, _Found]:
 
 
 def _means_a_setting(variable: str, names: Iterable[str]) -> bool:
-    """Whether an unknown variable is probably a misspelt setting: it begins with a section, or resembles one. All
-    others may be a command's options (``KAFKA_COORD_<COMMAND>_<OPTION>``).
+    """Whether an unknown variable is probably a misspelt setting, because it begins with a section or resembles a
+    setting. All others may be a command's options (``KAFKA_COORD_<COMMAND>_<OPTION>``).
     """
     written = variable.removeprefix(VARIABLE_PREFIX)
     first = written.partition("_")[0]
@@ -626,7 +624,7 @@ def _kafka_from_file(table: Any, file: str, above: str = "") -> dict[str, _Found
             written = str(value).lower() if isinstance(value, bool) else str(value)
             found[key] = _Found(written, file)
         else:
-            raise SettingsError(f"kafka.{key} in {file} is a {type(value).__name__}: librdkafka takes text or numbers")
+            raise SettingsError(f"kafka.{key} in {file} is a {type(value).__name__}; librdkafka takes text or numbers")
     return found
 
 

@@ -1,9 +1,8 @@
-"""A librdkafka client that fetches exactly the wanted partitions; changing them never blocks a thread.
-
-confluent-kafka lets one thread at a time into a client, without fairness: a thread that polls in a loop locks all
-others out (``Handle_serialize_enter`` in 2.16; earlier releases let them in). So only the owner of the lock ``_inside``
-calls the client. A thread that wants a change sets a flag. If the lock is free, that thread makes the change itself;
-otherwise the owner makes it before it releases the lock. The owner waits for records for a few ms at most.
+"""A librdkafka client that fetches exactly the wanted partitions. Changing them never blocks a thread. confluent-kafka
+2.16 lets one thread at a time into a client (``Handle_serialize_enter``), but without fairness, so a thread that polls
+in a loop locks all others out. So only the owner of the lock ``_inside`` calls the client. A thread that wants a change
+sets a flag. If the lock is free, that thread makes the change itself. Otherwise, the owner makes the change before it
+releases the lock. The owner waits for records for at most a few ms.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ _METADATA_TIMEOUT_S = 0.5
 
 Key = tuple[str, int]
 Wanted = Mapping[Key, tuple[int, int]]
-"""Maps a partition to a serial number and a start offset. A new serial means: fetch again from that offset."""
+"""Maps a partition to a serial number and a start offset. After a new serial, the client fetches again from that
+offset."""
 
 
 class AssignedClient:
@@ -76,10 +76,8 @@ class AssignedClient:
     # --- fetching: the application's thread --------------------------------------------------------------------------
 
     def fetch(self, timeout_s: float, limit: int, sink: Callable[[list[Any], Mapping[Key, int]], None]) -> bool:
-        """Passes the messages that arrive within ``timeout_s`` (a few ms at most) to ``sink``, with the serials of
-        their partitions.
-
-        Returns false immediately if there is no client or nothing to fetch.
+        """Passes the messages that arrive within ``timeout_s`` (at most a few ms) to ``sink``, with the serials of
+        their partitions. If there is no client or nothing to fetch, returns false immediately.
         """
         try:
             with self._inside:
@@ -99,7 +97,7 @@ class AssignedClient:
             self._carry_out()
 
     def end_of(self, key: Key) -> int:
-        """Asks the broker for the offset after the last record. Raises :class:`KafkaException`."""
+        """Asks the broker for the log's end offset. Raises :class:`KafkaException`."""
         try:
             with self._inside:
                 if self._client is None:
@@ -147,9 +145,8 @@ class AssignedClient:
             self._learn_at = self._learn_delay_s = 0.0
 
     def _learn(self, client: KafkaConsumer) -> None:
-        """Asks for the metadata of topics with partitions that librdkafka may not know yet.
-
-        By itself librdkafka looks for partitions added to a known topic only every 10 s (its issue 2917).
+        """Asks for the metadata of topics with partitions that librdkafka may not know yet. librdkafka itself looks for
+        partitions added to a known topic only every 10 s (its issue 2917).
         """
         self._learn_delay_s = min(5.0, 2 * self._learn_delay_s + 0.05)
         self._learn_at = time.monotonic() + self._learn_delay_s

@@ -38,20 +38,20 @@ class AsyncConsumer(GroupMember[K, V]):
             async for record in consumer:
                 ...
 
-    One thread fetches ahead while the event loop works on records; calls start no other threads. One task at a time may
+    One thread fetches ahead while the event loop works on records. Calls start no other threads. One task at a time may
     read. Callbacks may be coroutine functions, which then run on the event loop. Methods that ask brokers or ZooKeeper
-    block (``committed``, ``end_offsets``, ``lag`` and the like, and ``seek`` to a time or to ``"latest"``): call them
-    through ``asyncio.to_thread``. The others return immediately.
+    block, such as ``committed``, ``end_offsets``, ``lag``, and ``seek`` to a time or to ``"latest"``. Call them through
+    ``asyncio.to_thread``. All other methods return immediately.
     """
 
     def _constructed(self) -> None:
         if stream_count(self._membership.subscription) > 1:
-            raise SettingsError("an AsyncConsumer has one stream: an event loop is one thread")
+            raise SettingsError("an AsyncConsumer has one stream, because an event loop is one thread")
 
     def __getattr__(self, name: str) -> Any:
         if "_fetcher" in self.__dict__:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        raise _NotOpen("the consumer is not open: use async with AsyncConsumer(…) as consumer")
+        raise _NotOpen("the consumer is not open; use async with AsyncConsumer(…) as consumer")
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -118,7 +118,7 @@ class AsyncConsumer(GroupMember[K, V]):
     async def _read(self, take: Callable[[], Taken], timeout_s: float) -> Taken:
         """Calls ``take`` until it returns records, or until the timeout."""
         if self._reading:
-            raise ConsumerError("another task is reading this consumer: read it from one task at a time")
+            raise ConsumerError("another task is reading this consumer; read it from one task at a time")
         self._reading, self._task = True, asyncio.current_task()
         try:
             deadline = self._loop.time() + timeout_s
@@ -139,7 +139,7 @@ class AsyncConsumer(GroupMember[K, V]):
             self._reading = False
 
     async def _await_records(self, timeout_s: float) -> None:
-        if self._fetcher.has_fetched:  # but the membership is not proven at the moment
+        if self._fetcher.has_fetched:  # but the membership is not certain at the moment
             await asyncio.sleep(timeout_s)
             return
         timer = self._loop.call_later(timeout_s, self._news.set)
@@ -167,7 +167,7 @@ class AsyncConsumer(GroupMember[K, V]):
     # --- positions ---------------------------------------------------------------------------------------------------
 
     def commit(self, offsets: Offsets | None = None) -> Awaitable[None]:
-        """Like :meth:`kafka_coord.Consumer.commit`. The commit begins immediately; await the result to know that the
+        """Like :meth:`kafka_coord.Consumer.commit`. The commit begins immediately. Await the result to know that the
         offsets are stored."""
         return asyncio.wrap_future(self._commit(offsets), loop=self._loop)
 
@@ -180,8 +180,8 @@ class AsyncConsumer(GroupMember[K, V]):
             self._wake_reader()
 
     async def close(self, *, leave: bool | None = None, timeout_s: float = 10.0) -> None:
-        """Like :meth:`kafka_coord.Consumer.close`, with tasks instead of threads: waits for the task that has records
-        in hand, unless that is the calling one or has ended."""
+        """Like :meth:`kafka_coord.Consumer.close`, with tasks instead of threads. Waits for the task that has records
+        in hand, unless that task is the caller or has ended."""
         task = self._task if self._task is not asyncio.current_task() else None
 
         def in_hand() -> bool:

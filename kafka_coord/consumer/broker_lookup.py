@@ -14,7 +14,7 @@ _RETRY_S = 1.0
 
 class BrokerLookup:
     """Looks up the brokers and passes their addresses to ``connect``. If the application sets ``bootstrap_servers``,
-    it passes these and looks up nothing."""
+    passes these addresses without a look-up."""
 
     def __init__(
         self, transport: Transport, bootstrap_servers: str | None, connect: Callable[[tuple[str, ...]], None]
@@ -27,7 +27,7 @@ class BrokerLookup:
 
     @property
     def problem(self) -> str:
-        """Why no broker can be used; "" if one can, or if no broker is known yet."""
+        """Why no broker can be used. Empty if a broker can be used, or if no broker is known yet."""
         return self._brokers.problem if not self._brokers.addresses else ""
 
     def step(self, now: float) -> float:

@@ -15,10 +15,8 @@ log = logging.getLogger(__name__)
 
 
 def choose(brokers: tuple[Broker, ...], protocol: str, listener: str | None) -> tuple[tuple[str, ...], str]:
-    """Returns the addresses to connect to, and the problem if there are live brokers but none can be used (otherwise
-    "").
-
-    Chooses each broker's first listener with the name ``listener``, or, without a name, the first that speaks
+    """Returns the addresses to connect to, and the problem. The problem is "" unless there are live brokers and none
+    can be used. Chooses each broker's first listener with the name ``listener``. Without a name, chooses the first with
     ``protocol``.
     """
     addresses: list[str] = []
@@ -54,8 +52,8 @@ class BrokerDirectory:
         self.problem = ""
 
     def step(self) -> bool:
-        """Reads the brokers if they may have changed. Returns whether they have. After ``StoreUnavailable``, call it
-        again later."""
+        """Reads the brokers if they may have changed. Returns whether they have changed. After ``StoreUnavailable``,
+        call this again later."""
         if not self._changed:
             return False
         self._changed = False

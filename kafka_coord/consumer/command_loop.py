@@ -1,4 +1,4 @@
-"""The command loop: carries out the commands in a consumer's channel in order, one at a time, and acknowledges them."""
+"""The command loop carries out the commands in a consumer's channel in order, one at a time, and acknowledges them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _RETRY_S = 0.25
 
 @dataclass(slots=True)
 class _Current:
-    """The command being carried out, and its progress: each part is done only once, however often the store fails."""
+    """The command being carried out, and its progress. Each part is done only once, even if the store fails
+    repeatedly."""
 
     command_id: CommandId
     command: Command
@@ -81,10 +82,8 @@ class CommandLoop:
         self._changed = True
 
     def step(self, registration: Registration, now: float) -> float:
-        """Carries out the commands that can be carried out now. Returns the latest time for the next call; an event may
-        wake the connector earlier.
-
-        Raises :class:`MembershipLost`, also if the channel is gone, and the store's errors.
+        """Carries out the commands that can be carried out now. Returns the latest time for the next call. An event may
+        wake the connector earlier. Raises :class:`MembershipLost`, also if the channel is gone, and the store's errors.
         """
         if self._changed or now >= self.look_due:
             self._list_commands(now)
@@ -114,10 +113,10 @@ class CommandLoop:
         self.look_due = now + self._look_interval_s
         self._queue = deque(commands)
         if self._current is not None and self._current.command_id not in commands:
-            # Somebody deleted the command. The coordinator takes that for an acknowledgement, so finish the command.
+            # Somebody deleted the command. To the coordinator, that is an acknowledgement, so finish the command.
             self._queue.appendleft(self._current.command_id)
         for name in strays:
-            self._report(name, "is not a command's name; leaving it alone")
+            self._report(name, "this is not the name of a command; leaving it alone")
 
     def _on_event(self, event: WatchEvent) -> None:
         name = event.path.rpartition("/")[2]
@@ -135,7 +134,7 @@ class CommandLoop:
             log.error("bad znode in the channel consumer=%s znode=%s: %s", self._channel.consumer, name, what)
 
     def _obey_next(self, registration: Registration, command_id: CommandId) -> bool:
-        """Carries out this command if possible. Returns whether it is finished: carried out, dropped, or gone."""
+        """Carries out this command if possible. Returns whether the command is carried out, dropped, or gone."""
         if self._current is None or self._current.command_id != command_id:
             try:
                 command = self._channel.read(command_id)
@@ -145,7 +144,7 @@ class CommandLoop:
             if command is None:
                 return True
             if command.incarnation > registration.incarnation:
-                # Deleting it would acknowledge it on behalf of the consumer that has taken over this name.
+                # Deleting the command would acknowledge it for the consumer that has taken over this name.
                 raise MembershipLost(
                     f"{command_id.name} is for incarnation {command.incarnation}: another consumer has registered as"
                     f" {registration.consumer!r} since"
@@ -154,7 +153,7 @@ class CommandLoop:
                 self._channel.drop(command_id)
                 self._counters.dropped_commands += 1
                 log.info(
-                    "dropped command=%s: it is for an earlier registration incarnation=%d",
+                    "dropped command=%s, because it is for an earlier registration incarnation=%d",
                     command_id.name,
                     command.incarnation,
                 )
@@ -214,7 +213,7 @@ class CommandLoop:
 
 
 def tell(callback: PartitionCallback | None, partitions: frozenset[TopicPartition], name: str) -> None:
-    """Calls the application's callback. Logs an exception that it raises, because that must not hold up a handover."""
+    """Calls the application's callback. Logs an exception from the callback, because it must not delay a handover."""
     if callback is None:
         return
     try:

@@ -12,9 +12,8 @@ from kafka_coord.model import TopicPartition
 
 
 def consumed_offsets(fetchers: KafkaFetchers, reader: threading.Thread | None, lost: str) -> dict[TopicPartition, int]:
-    """Returns the offsets of everything consumed, including the records held by ``reader``, the committing thread.
-
-    Raises :class:`MembershipLost` with the message ``lost`` if that thread received its records under a lost
+    """Returns the offsets of everything consumed, including the records that the committing thread (``reader``) has in
+    hand. Raises :class:`MembershipLost` with the message ``lost`` if that thread received its records under a lost
     incarnation.
     """
     found: dict[TopicPartition, int] = {}
@@ -29,10 +28,9 @@ def consumed_offsets(fetchers: KafkaFetchers, reader: threading.Thread | None, l
 def asked_offsets(
     fetchers: KafkaFetchers, offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]
 ) -> dict[TopicPartition, int]:
-    """Checks and notes the offsets that the application names, and returns them.
-
-    Raises :class:`MembershipLost` for a partition that is not held, and :class:`ConsumerError` for an offset beyond
-    the records handed out, or one that goes back without a ``seek``.
+    """Checks, records and returns the offsets that the application names. Raises :class:`MembershipLost` for a
+    partition that is not held. Raises :class:`ConsumerError` for an offset beyond the records handed out, or below the
+    committed offset without a ``seek``.
     """
     wanted: dict[TopicPartition, int] = {}
     for key, offset in offsets.items():
@@ -49,8 +47,8 @@ def asked_offsets(
             )
         if offset < holding.committed and not holding.may_go_back:
             raise ConsumerError(
-                f"cannot commit offset {offset} of {partition}: the committed offset is {holding.committed} already;"
-                " to go back, seek() first"
+                f"cannot commit offset {offset} of {partition}: offset {holding.committed} is already committed;"
+                " call seek() first to go back"
             )
         wanted[partition] = offset
     for partition, offset in wanted.items():

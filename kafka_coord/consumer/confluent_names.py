@@ -12,15 +12,15 @@ _KAFKA_SESSION_TIMEOUT_MS = 45_000
 
 _UNSUPPORTED = {
     "enable.auto.offset.store": "use commit({partition: offset}) with 'enable.auto.commit': False",
-    "enable.partition.eof": "the end of a partition is not a record: ask lag() or end_offsets()",
-    "max.poll.interval.ms": "how long a record may take is the group's rebalance timeout, which an operator sets",
+    "enable.partition.eof": "the end of a partition is not a record; use lag() or end_offsets()",
+    "max.poll.interval.ms": "a record may take at most the group's rebalance timeout, which an operator sets",
     "heartbeat.interval.ms": "session.timeout.ms is enough",
     "group.protocol": "the coordinator assigns the partitions of every group",
     "group.remote.assignor": "use partition.assignment.strategy",
-    "error_cb": "calls raise the errors that an application must know; the log kafka_coord.librdkafka has the others",
+    "error_cb": "calls raise the errors that concern the application; the logger kafka_coord.librdkafka has the rest",
     "on_commit": "use commit(asynchronous=True), which returns a future",
-    "logger": "librdkafka's log is in the logger kafka_coord.librdkafka",
-    "default.topic.config": "put its settings beside the others",
+    "logger": "librdkafka's log goes to the logger kafka_coord.librdkafka",
+    "default.topic.config": "put its settings directly into the configuration",
 }
 _HARMLESS = {"enable.auto.offset.store": True, "enable.partition.eof": False}
 """Settings that are accepted because they describe what this project does anyway."""
@@ -41,7 +41,7 @@ _FREQUENT = (
 
 
 def suggestion(name: str) -> str:
-    """Returns `` (did you mean …?)`` for a name that is close to an existing one; otherwise an empty string."""
+    """Returns `` (did you mean …?)`` if the name is close to an existing one, or an empty string."""
     found = difflib.get_close_matches(name.lower().replace("_", "."), _FREQUENT, n=1, cutoff=0.75)
     return f" (did you mean {found[0]!r}?)" if found else ""
 
@@ -49,8 +49,8 @@ def suggestion(name: str) -> str:
 def arguments_of(config: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Translates ``config`` into a consumer's arguments and adds ``arguments``.
 
-    Raises :class:`SettingsError` for settings that this project does not support, or that are given twice.
-    librdkafka rejects unknown names later, when the consumer is made.
+    Raises :class:`SettingsError` for settings that this project does not support, or that are given twice. librdkafka
+    rejects unknown names later, when the consumer is created.
     """
     found: dict[str, Any] = {}
     kafka: dict[str, Any] = {}
@@ -77,7 +77,7 @@ def arguments_of(config: Mapping[str, Any], arguments: Mapping[str, Any]) -> dic
         near = difflib.get_close_matches("group.id", config, n=1)
         raise SettingsError(f"'group.id' is missing{f': is it {near[0]!r}?' if near else ''}")
     if twice := sorted(found.keys() & arguments.keys()):
-        raise SettingsError(f"{twice[0]} is given twice: as an argument, and in the configuration")
+        raise SettingsError(f"{twice[0]} is given both as an argument and in the configuration")
     return {**found, **arguments, "kafka": {**kafka, **arguments.get("kafka", {})}}
 
 
@@ -88,7 +88,7 @@ def _as_given(_name: str, value: Any) -> Any:
 def _boolean(name: str, value: Any) -> bool:
     found = {"true": True, "false": False}.get(str(value).lower())
     if found is None:
-        raise SettingsError(f"{name!r} is {value!r}: use True or False")
+        raise SettingsError(f"{name!r} must be True or False, not {value!r}")
     return found
 
 
@@ -96,7 +96,7 @@ def _number(name: str, value: Any) -> int:
     try:
         return int(value)
     except (TypeError, ValueError):
-        raise SettingsError(f"{name!r} is {value!r}: use a whole number") from None
+        raise SettingsError(f"{name!r} must be an integer, not {value!r}") from None
 
 
 def _reset(_name: str, value: Any) -> Any:

@@ -1,9 +1,9 @@
-"""The consumer's side of the protocol (docs/protocol.md), as a state machine that one thread steps.
+"""The consumer's side of the protocol (docs/protocol.md), as a state machine. One thread runs its steps.
 
 The connector registers, carries out commands in order, commits, and registers again after it lost its membership. It
-assigns nothing and never waits: :meth:`Connector.step` does what can be done now and returns when to call it again.
-Watches, session listeners and fetchers only set a flag and call ``wake``. So the same code runs on a real ZooKeeper and
-on a simulated one, where the caller sets the time.
+assigns nothing and never waits. :meth:`Connector.step` does everything that can be done now, and returns when to call
+it again. Watches, session listeners and fetchers only set a flag and call ``wake``. So the same code runs with a real
+ZooKeeper, and with a simulated one where the caller sets the time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _CommitRequest:
 
 @dataclass(slots=True)
 class _Closing:
-    """A requested close. ``in_hand``: whether the application still works on records and will call again."""
+    """A requested close. ``in_hand`` returns whether the application still works on records and will call again."""
 
     deadline: float
     also: tuple[Op, ...]
@@ -66,8 +66,8 @@ class Connector:
     """``registration_value`` returns the value of a new registration. ``auto_commit_interval_s=None`` turns automatic
     commits off.
 
-    :meth:`step` calls ``on_start``, ``on_stop`` and ``on_lost``. It logs an exception they raise and continues. Any
-    thread may call :meth:`commit` and :meth:`close`; only the stepping thread may call the rest.
+    :meth:`step` calls ``on_start``, ``on_stop`` and ``on_lost``. If a callback raises an exception, the connector logs
+    it and continues. Any thread may call :meth:`commit` and :meth:`close`. Only the stepping thread may call the rest.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Connector:
 
     @property
     def registration(self) -> Registration | None:
-        """This consumer's registration; ``None`` while it is not registered."""
+        """This consumer's registration, or ``None`` while it is not registered."""
         return self._registration
 
     def may_hand_out(self) -> bool:
@@ -129,8 +129,8 @@ class Connector:
         return self.hands_out_until() > self._store.clock.monotonic()
 
     def hands_out_until(self) -> float:
-        """The time (``clock.monotonic()``) until which the registration certainly exists, even if no further reply
-        arrives; 0.0 if it may not exist. See :meth:`~kafka_coord.zk.store.Session.lease_deadline`."""
+        """The time (``clock.monotonic()``) until which the registration certainly exists, even without a further reply.
+        0.0 if the registration may not exist. See :meth:`~kafka_coord.zk.store.Session.lease_deadline`."""
         registration = self._registration
         if registration is None:
             return 0.0
@@ -146,7 +146,7 @@ class Connector:
             self._refuse(future, offsets)
             return future
         self._commit_requests.append(_CommitRequest(registration, offsets, future))
-        if self.done:  # the connector ended in the meantime
+        if self.done:  # the connector has just ended
             self._refuse_commits()
         self._wake()
         return future
@@ -164,11 +164,10 @@ class Connector:
         self._wake()
 
     def close(self, timeout_s: float, also: Iterable[Op] = (), *, in_hand: Callable[[], bool] | None = None) -> None:
-        """Makes the member leave its group (docs/protocol.md, section 7); :attr:`done` becomes true when it has left.
-
-        The connector hands out nothing more and waits until the application is done with its records in hand, for
-        ``timeout_s`` at most. Then one write stores the consumed offset of each held partition and deletes the
-        registration, together with ``also``. The next owner hands out again the records still in hand.
+        """Makes the member leave its group (docs/protocol.md, section 7). When it has left, :attr:`done` is true. The
+        connector hands out nothing more, and waits up to ``timeout_s`` until the application has finished its records
+        in hand. Then one multi stores the consumed offset of each held partition and deletes the registration, together
+        with ``also``. The next owner hands out any records still in hand again.
 
         ``in_hand`` returns whether the application still works on records and will call again. By default, all records
         in hand count.
@@ -182,7 +181,7 @@ class Connector:
         return self._fetchers.in_hand(self._fetchers.held_partitions())
 
     def crashed(self, error: KafkaCoordError) -> None:
-        """Fails the pending commits, which nobody would complete after the stepping thread has crashed."""
+        """Fails the pending commits after the stepping thread has crashed, because nothing else would complete them."""
         self.failure = error
         self.done = True
         self._registration = None
@@ -191,8 +190,8 @@ class Connector:
     # --- the step ----------------------------------------------------------------------------------------------------
 
     def step(self) -> float | None:
-        """Does everything that is possible now. Returns the latest time for the next step, on the clock, or ``None``
-        when done."""
+        """Does everything that is possible now. Returns the latest (monotonic) time for the next step, or ``None`` when
+        done."""
         if self.done:
             return None
         now = self._store.clock.monotonic()
@@ -228,7 +227,7 @@ class Connector:
             return self._store.session.lease_deadline()
         if self._registration_changed and not self._still_registered(registration):
             self._evicted = self._store.session.session_id == registration.session_id
-            self._lose("its registration was deleted: evicted by the coordinator or an operator")
+            self._lose("its registration was deleted, because the coordinator or an operator evicted it")
             return now
         self._carry_out_commits()
         due = self._commands.step(registration, now)
@@ -272,8 +271,8 @@ class Connector:
         return now
 
     def _gave_up(self, registration: Registration) -> bool:
-        """Releases all partitions and then the registration, once the application has finished its records in hand. The
-        next step registers again. Returns false while it waits."""
+        """Once the application has finished its records in hand, releases all partitions and then the registration. The
+        next step registers again. Returns false while it waits for the application."""
         held = frozenset(self._fetchers.held_partitions())
         self._fetchers.stop(held)
         if self._fetchers.in_hand(held):
@@ -291,7 +290,7 @@ class Connector:
         return True
 
     def _wait_for_name(self, holder: Holder, now: float) -> float:
-        """Waits while the name may be held by an earlier process of this consumer, whose session has not ended yet."""
+        """Waits while an earlier process of this consumer, whose session has not ended yet, may hold the name."""
         since = self._name_taken_since
         if since is None:
             since = self._name_taken_since = now
@@ -308,7 +307,7 @@ class Connector:
             self._fail(
                 ConsumerIdInUse(
                     f"consumer id {self._channel.consumer!r} of group {self._channel.group!r} is held by {who},"
-                    f" alive since before this one: give each consumer its own consumer_id, or leave it out"
+                    f" which registered first; give each consumer its own consumer_id, or leave it out"
                 )
             )
             return now
@@ -333,7 +332,7 @@ class Connector:
         return ""
 
     def _lose(self, why: str) -> None:
-        """The lost-connection procedure: closes the fetchers, clears the queues and starts over."""
+        """Handles a lost membership: closes the fetchers, clears the queues and starts over."""
         registration, self._registration = self._registration, None
         if registration is None:
             return
@@ -382,7 +381,7 @@ class Connector:
                     raise self._lost_error()
                 self._write(request.registration, request.offsets)
             except StoreUnavailable:
-                raise  # the outcome is unknown: the request stays first in line
+                raise  # the outcome is unknown, so the request stays first in the queue
             except MembershipLost as error:
                 self._commit_requests.popleft()
                 _fail_future(request.future, error)
@@ -403,7 +402,7 @@ class Connector:
         self.counters.commits += 1
         if missing:
             raise NotFound(
-                f"offsets of {', '.join(sorted(missing))} were removed from ZooKeeper: was the topic deleted?"
+                f"offsets of {', '.join(sorted(missing))} were removed from ZooKeeper; was the topic deleted?"
             )
 
     def _auto_commit(self, registration: Registration, now: float) -> float:
@@ -424,7 +423,7 @@ class Connector:
                 self._refuse(request.future, request.offsets)
 
     def _refuse(self, future: Future[None], offsets: Offsets) -> None:
-        """Fails a commit that was requested without a membership. Offsets that the leave has stored still count as
+        """Fails a commit that was requested without a membership. Offsets stored while leaving still count as
         committed."""
         if self.done and offsets and offsets.items() <= self._left_with.items():
             _complete(future)
@@ -471,7 +470,7 @@ class Connector:
         return None
 
     def _write_leave(self, registration: Registration, closing: _Closing) -> None:
-        """Makes one attempt to leave, with the offsets consumed so far."""
+        """Tries once to leave, and stores the offsets consumed so far."""
         offsets = dict(self._fetchers.uncommitted())
         try:
             self._channel.leave(registration, offsets, closing.also)

@@ -28,25 +28,25 @@ class Consumer(GroupMember[K, V]):
 
     **What is consumed.** A record (or batch) counts as consumed when the application asks for the next one, leaves the
     ``with`` block normally, or commits it. After an exception, the records in hand do not count and are read again. A
-    partition moves once the application has finished its record in hand. So a slow record delays the handover of its
-    own partition, never of others; past the group's rebalance timeout, the coordinator evicts the consumer.
+    partition moves once the application has finished its record in hand. So a slow record delays only the handover of
+    its own partition. After the group's rebalance timeout, the coordinator evicts the consumer.
 
-    **Threads.** ``poll``, ``consume`` and iteration belong to one thread per stream; any thread may call everything
-    else.
+    **Threads.** ``poll``, ``consume`` and iteration belong to one thread per stream. Any thread may call all other
+    methods.
 
     **Callbacks.** ``on_assign(partitions)`` is called before the first record of these partitions is fetched (it may
-    ``seek``). ``on_revoke(partitions)`` is called before their offsets are committed (it may ``commit``), when the
-    application has finished their records, unless :meth:`close` stopped waiting for it. ``on_lost(partitions)`` is
+    ``seek``). ``on_revoke(partitions)`` is called before their offsets are committed (it may ``commit``). By then, the
+    application has finished their records, or :meth:`close` has stopped waiting for it. ``on_lost(partitions)`` is
     called when these partitions were lost without notice. Callbacks run on the connector's thread and should be quick.
     An exception that they raise is logged and does not delay the handover. A callback with two parameters gets the
-    consumer first, as in confluent-kafka; it may be called before the constructor returns. ``on_start`` and ``on_stop``
-    are other names for ``on_assign`` and ``on_revoke``.
+    consumer first, as in confluent-kafka. Callbacks may be called before the constructor returns. ``on_start`` and
+    ``on_stop`` are other names for ``on_assign`` and ``on_revoke``.
 
     **Stopping.** :meth:`stop` ends the loop after the record in hand, even from a signal handler.
 
     **Errors.** Any call may raise :class:`ConsumerClosed`, :class:`ConsumerIdInUse` (the name is taken),
-    :class:`NoOffset` (until the application seeks), :class:`BrokerError` (no usable listener, or not authorised).
-    A lost ZooKeeper session raises nothing: the consumer registers again. ``commit`` then raises
+    :class:`NoOffset` (until the application seeks), :class:`BrokerError` (no usable listener, or not authorised). A
+    lost ZooKeeper session raises no error, and the consumer registers again. ``commit`` then raises
     :class:`MembershipLost` for records that can no longer be committed.
 
     Arguments that need an explanation:
@@ -120,7 +120,7 @@ class Consumer(GroupMember[K, V]):
     def _only_stream(self) -> Stream[K, V]:
         if len(self._streams) > 1:
             raise ConsumerError(
-                f"this consumer has {len(self._streams)} streams: read each of consumer.streams from its own thread"
+                f"this consumer has {len(self._streams)} streams; read each of consumer.streams from its own thread"
             )
         return self._streams[0]
 
@@ -133,15 +133,14 @@ class Consumer(GroupMember[K, V]):
     def commit(self, offsets: Offsets | None = None, *, asynchronous: Literal[True]) -> Future[None]: ...
 
     def commit(self, offsets: Offsets | None = None, *, asynchronous: bool = False) -> Future[None] | None:
-        """Commits everything that was handed out, or the given ``offsets`` (of the next record to read).
-
-        With several streams, records that other threads have in hand are not counted. The call returns when ZooKeeper
-        has stored the offsets. While ZooKeeper is unreachable, it waits until ZooKeeper is back or the session has
-        ended. With ``asynchronous`` it returns a future immediately.
+        """Commits everything that was handed out, or the given ``offsets`` (of the next record to read). Records that
+        other threads have in hand do not count. The call returns when ZooKeeper has stored the offsets. While ZooKeeper
+        is unreachable, it waits until ZooKeeper is back or the session has ended. With ``asynchronous`` it returns a
+        future immediately.
 
         Raises (or the future holds) :class:`MembershipLost` if the partitions may belong to others by now,
         :class:`NotFound` if the topic was deleted, and :class:`ConsumerError` for an offset beyond the records handed
-        out, or one that goes back without a preceding ``seek``.
+        out, or below the committed offset without a preceding ``seek``.
         """
         future = self._commit(offsets)
         if asynchronous:
@@ -156,15 +155,14 @@ class Consumer(GroupMember[K, V]):
 
         The consumer hands out nothing more. It waits up to ``timeout_s`` seconds for other threads to finish their
         records, which then count as consumed. Then a single write commits the consumed offset of each held partition
-        and deletes the registration. With ``auto_commit_interval_ms=None``, it commits only what the application has
-        committed itself; the application may call :meth:`commit` while ``close`` waits. The next owner hands out again
-        the records still in hand: to count them as consumed, commit before you close, or leave a ``with`` block
-        normally.
+        and deletes the registration. With ``auto_commit_interval_ms=None``, it stores only offsets that the application
+        has committed, which it may still do while ``close`` waits. The next owner hands out any records still in hand
+        again. To count them as consumed, commit before you close, or leave a ``with`` block normally.
 
         The partitions move immediately. A consumer with ``rejoin_grace_ms`` keeps its place for that long, as a static
-        member does in Kafka, unless ``leave=True`` gives the place up now. No coordinator is needed. If ZooKeeper does
-        not answer within ``timeout_s`` seconds, the end of the session ends the membership, and the last commit
-        counts. ``close`` may be called twice, and from any thread.
+        member does in Kafka. ``leave=True`` gives the place up now. No coordinator is needed. If ZooKeeper does not
+        answer within ``timeout_s`` seconds, the end of the session ends the membership, and the last commit counts.
+        ``close`` may be called twice, and from any thread.
         """
         self._leave(timeout_s, leave)
 

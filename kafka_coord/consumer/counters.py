@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Counters:
-    """The connector's counters. Only its thread writes them; any thread may read them."""
+    """The connector's counters. Only the connector's thread writes them, but any thread may read them."""
 
     registrations: int = 0
     starts: int = 0
     stops: int = 0
     dropped_commands: int = 0
-    """Number of commands that were for another incarnation."""
+    """Number of commands for another incarnation."""
     malformed_commands: int = 0
     """Number of znodes in the channel that are not readable commands."""
     commits: int = 0
@@ -25,7 +25,8 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStats:
-    """A consumer's counters since its creation. ``last_loss`` says why it last lost its membership ("" if never)."""
+    """A consumer's counters since its creation. ``last_loss`` is why it last lost its membership, or "" if it never
+    did."""
 
     records: int
     registrations: int

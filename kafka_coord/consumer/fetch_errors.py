@@ -50,10 +50,9 @@ class FetchErrors:
                 self._client.learn(holding.partition.topic)
 
     def _out_of_range(self, holding: HeldPartition, error: KafkaError) -> None:
-        """Handles an offset that is not in the log: retention or truncation removed it, or the topic was recreated.
-
-        librdkafka always runs with ``auto.offset.reset=error``. Its own reset would move the position silently, and a
-        reset that moves back (a recreated topic) would look like records delivered twice.
+        """Handles an offset that is not in the log, because retention or truncation removed it or the topic was
+        recreated. librdkafka always runs with ``auto.offset.reset=error``. Its own reset would move the position
+        silently. If it moved back, as after a recreation, records would seem to be delivered twice.
         """
         where = f"offset {holding.position} of {holding.partition} is not in the log ({error.str()})"
         if self._reset is OffsetReset.ERROR:

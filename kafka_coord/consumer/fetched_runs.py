@@ -1,4 +1,4 @@
-"""The records that a stream has fetched, run by run, and how many the application has received and consumed."""
+"""The records that a stream has fetched, in runs, and which of them the application has received and consumed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from kafka_coord.model import TopicPartition
 
 
 class Run:
-    """Consecutive messages of one partition, fetched under one serial of its holding. Checks are made once per run, not
-    per message, which saves most of a record's cost."""
+    """Consecutive messages of one partition, fetched under one serial. Checks are made once per run, not per message,
+    which saves most of a record's cost."""
 
     __slots__ = ("holding", "messages", "serial")
 
@@ -36,9 +36,9 @@ class Run:
 class IteratedRun:
     """A run that is handed out message by message.
 
-    Only ``next(rest)`` hands out a message; it takes no lock and records nothing. :meth:`account` finds out how many
-    messages were handed out. After :meth:`end`, no more are handed out. ``next``, ``account`` and ``end`` are one call
-    into C each, so none can run in the middle of another. The caller of ``account`` and ``end`` holds the stream's
+    Only ``next(rest)`` hands out a message. It takes no lock and records nothing. :meth:`account` finds out how many
+    messages were handed out. After :meth:`end`, no more messages are handed out. ``next``, ``account`` and ``end`` are
+    one call into C each, so they never interrupt each other. The caller of ``account`` and ``end`` holds the stream's
     lock.
 
     A message becomes a record only when it is handed out. Creating all records at once would start Python's garbage
@@ -53,8 +53,8 @@ class IteratedRun:
         self.rest = iter(messages)
 
     def account(self) -> int:
-        """Updates the holding: the application is done with every record handed out except the last. Returns the number
-        of records handed out since the previous call."""
+        """Counts every record handed out except the last as consumed. Returns the number of records handed out since
+        the previous call."""
         return self._up_to(len(self._messages) - length_hint(self.rest))
 
     def end(self) -> tuple[int, list[Any]]:
@@ -74,9 +74,8 @@ class IteratedRun:
 
 class FetchedRuns:
     """The runs of one stream in the order to hand them out, and the partitions whose records the application has in
-    hand. ``live`` are the partitions being fetched: only their records are handed out.
-
-    The caller of every method holds the stream's lock.
+    hand. Only records of ``live``, the partitions being fetched, are handed out. The caller of every method holds the
+    stream's lock.
     """
 
     def __init__(self, live: Mapping[Key, HeldPartition]) -> None:
@@ -100,7 +99,7 @@ class FetchedRuns:
         self._queue.append(run)
 
     def take(self, limit: int) -> list[Message]:
-        """Hands out at most ``limit`` messages; the application has them in hand from now on."""
+        """Hands out at most ``limit`` messages. From now on, the application has them in hand."""
         messages: list[Message] = []
         self.end_iteration(put_back=True)
         while len(messages) < limit and (run := self._next()) is not None:
@@ -131,8 +130,7 @@ class FetchedRuns:
             self.iterated = IteratedRun(run.holding, run.from_position())
 
     def _next(self) -> Run | None:
-        """Returns the next run whose records are still wanted: since the fetch, its partition was not stopped, paused,
-        lost, or moved by a seek."""
+        """Returns the next run whose partition was not stopped, paused, lost, or moved by a seek since the fetch."""
         while self._queue:
             run = self._queue.popleft()
             if self._live.get(run.holding.partition) is run.holding and run.serial == run.holding.serial:

@@ -1,8 +1,8 @@
-"""The fetcher behind one stream: takes records from librdkafka and hands them to the application.
+"""The fetcher of one stream. It takes records from librdkafka and hands them to the application.
 
 Meanwhile, the connector starts and releases the stream's partitions (:class:`.stream_partitions.StreamPartitions`).
 Neither waits for the other. The connector can stop a partition, and acknowledge the stop, while the application is
-blocked in ``poll``: the fetcher drops records of that partition that arrive later.
+blocked in ``poll``. The fetcher drops records of that partition that arrive later.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ log = logging.getLogger(__name__)
 _monotonic = time.monotonic
 
 _IDLE_SLICE_S = 0.1
-"""The longest wait while there is nothing to fetch: Python handles signals only between waits."""
+"""The longest wait while there is nothing to fetch. It is short, because Python handles signals only between waits."""
 
 DEFAULT_MAX_RECORDS = 500
 """Kafka's ``max.poll.records``."""
 
 _BATCH = 320
-"""How many messages to take from librdkafka at once, unless the application asks for more than
-``DEFAULT_MAX_RECORDS``. Each becomes a record: together, they are fewer than the 700 new objects after which Python's
-garbage collector runs."""
+"""The number of messages to take from librdkafka at once, unless the application asks for more than
+``DEFAULT_MAX_RECORDS``. The resulting records are fewer than the 700 new objects after which Python's garbage collector
+runs."""
 
 
 class Fetcher:
-    """``hands_out_until`` returns the time (monotonic) until which this consumer is proven to be a member. ``check``
+    """``hands_out_until`` returns the time (monotonic) until which this consumer is certainly a member. ``check``
     raises the errors that the application must see (closed, failed). ``wake`` wakes the connector. ``record`` makes a
-    record from a message; ``message`` is the type of the messages.
+    record from a message, and ``message`` is the type of the messages.
     """
 
     def __init__(
@@ -85,9 +85,8 @@ class Fetcher:
     # --- what the application calls ----------------------------------------------------------------------------------
 
     def take(self, limit: int, timeout_s: float) -> list[Record[Any, Any]]:
-        """Returns at least one record and at most ``limit``; none if none arrived within ``timeout_s``.
-
-        All records handed out earlier count as consumed.
+        """Returns up to ``limit`` records, or an empty list if none arrived within ``timeout_s``. All records handed
+        out earlier count as consumed.
         """
         return [*map(self._record, self._take(limit, timeout_s, limit if limit > DEFAULT_MAX_RECORDS else _BATCH))]
 
@@ -141,8 +140,8 @@ class Fetcher:
             self._taker = None
 
     def next_of_run(self) -> Record[Any, Any] | None:
-        """Returns the next record of the run being iterated over, or ``None`` if more than the clock must be checked
-        before it is handed out: then call :meth:`take_one`. The previous record counts as consumed."""
+        """Returns the next record of the run being iterated over. Returns ``None`` if checking the clock is not enough
+        to hand it out. Then call :meth:`take_one`. The previous record counts as consumed."""
         iterated = self._runs.iterated
         if iterated is None or self._failing or _monotonic() >= self._until:
             return None
@@ -187,7 +186,7 @@ class Fetcher:
         with self._lock:
             if self._taker not in {None, me}:
                 raise ConsumerError(
-                    f"stream {self.number} is being read by another thread: read each stream from one thread,"
+                    f"stream {self.number} is being read by another thread; read each stream from one thread,"
                     " and give the consumer as many streams as there are threads"
                 )
             self._taker = self.reader = me
@@ -234,13 +233,13 @@ class Fetcher:
         return bool(self._runs)
 
     def fetch_ahead(self, until: Callable[[], bool]) -> None:
-        """Waits until the fetcher has fetched something, the application must see an error, or ``until`` returns true.
-        Call it on a thread that takes no records. Raises :class:`BrokerError`."""
+        """Waits until the fetcher has fetched records, the application must see an error, or ``until`` returns true.
+        Call this on a thread that takes no records. Raises :class:`BrokerError`."""
         while not (self._runs or self._failing or self.stopped or until()):
             self._fill(1.0, _BATCH)
 
     def _fill(self, timeout_s: float, at_once: int) -> None:
-        """Waits briefly for records, and keeps the ones that arrive, as runs."""
+        """Waits briefly for records, and keeps them as runs."""
         self._changed.clear()
         if self._runs.queued or not self._live or not self._client.fetch(timeout_s, at_once, self._take_in):
             self._changed.wait(min(timeout_s, _IDLE_SLICE_S))
@@ -248,9 +247,8 @@ class Fetcher:
             self._errors.handle(*self._to_handle.pop())
 
     def _take_in(self, messages: list[Any], serials: Mapping[Key, int]) -> None:
-        """Keeps the records of partitions that are still wanted: not stopped, paused or moved by a seek since.
-
-        If a partition is still held, its dropped records are fetched again, because its serial has changed.
+        """Keeps the records of partitions that were not stopped, paused or moved by a seek since the fetch. Drops all
+        other records. If their partition is still held, they are fetched again, because its serial has changed.
         """
         with self._lock:
             if any(map(self._error, messages)):
@@ -263,7 +261,7 @@ class Fetcher:
                         self._runs.add(Run(holding, list(found)))
 
     def _without_errors(self, messages: list[Any], serials: Mapping[Key, int]) -> list[Any]:
-        """Notes the errors among the messages and returns the records. The caller holds the lock."""
+        """Records the errors among the messages, and returns the records. The caller holds the lock."""
         records = []
         for message in messages:
             error = message.error()
@@ -275,7 +273,7 @@ class Fetcher:
             if holding is not None and serials.get(key) == holding.serial:
                 self._to_handle.append((holding, error))
             elif message.topic() is None:
-                log.warning("heard from librdkafka error=%s: %s", error.name(), error.str())
+                log.warning("librdkafka reported error=%s: %s", error.name(), error.str())
         return records
 
     def _fetch_what_is_live(self) -> None:
@@ -301,5 +299,5 @@ class Fetcher:
         self._changed.set()
 
     def forked(self) -> None:
-        """Makes this copy, which belongs to a forked process, hand out nothing; ``check`` raises the error."""
+        """Makes this copy, which belongs to a forked process, hand out nothing. ``check`` raises the error."""
         self._runs.forked()

@@ -1,4 +1,4 @@
-"""The interface of the fetchers as the connector uses it: librdkafka in production, a model of it in simulations."""
+"""The interface through which the connector uses the fetchers: librdkafka in production, and a model in simulations."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from kafka_coord.model import StartPoint, TopicPartition
 
 
 class Fetchers(Protocol):
-    """The fetchers of one consumer. No method blocks; the connector's thread calls all of them."""
+    """The fetchers of one consumer. No method blocks. The connector's thread calls all methods."""
 
     def hold(self, starts: Mapping[TopicPartition, StartPoint]) -> None:
-        """Take partitions over without fetching them yet. Partitions that are already held stay unchanged."""
+        """Take over partitions without fetching them yet. Partitions that are already held stay unchanged."""
 
     def resolved(self) -> bool:
         """Whether the start offset of every held partition is known. If not, find out the missing ones and wake the
@@ -33,20 +33,20 @@ class Fetchers(Protocol):
         """All partitions held."""
 
     def release(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """Forget stopped partitions. Returns their offsets that are still to be committed."""
+        """Forget these stopped partitions, and return the offsets that still have to be committed for them."""
 
     def uncommitted(self, partitions: Iterable[TopicPartition] | None = None) -> Offsets:
-        """The offsets to commit now, for these partitions or for all."""
+        """Return the offsets to commit now, for these partitions or for all."""
 
     def admissible(self, offsets: Offsets) -> Offsets:
-        """The part of ``offsets`` that may be stored: only for partitions held, and lower than the stored offset only
-        if the application asked for that."""
+        """Return the part of ``offsets`` that may be stored. The partition must be held. The offset may be lower than
+        the stored offset only if the application asked for that."""
 
     def stored(self, offsets: Offsets) -> None:
-        """Note that these offsets are committed."""
+        """Record that these offsets are committed."""
 
     def abandon(self) -> Iterable[TopicPartition]:
-        """Release all partitions at once. Returns those that were held."""
+        """Release all partitions at once, and return those that were held."""
 
     def orphans_in_hand(self) -> bool:
         """Whether the application still works on records of a lost incarnation. If so, wake the connector once it has

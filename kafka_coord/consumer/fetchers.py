@@ -29,7 +29,7 @@ rdkafka_log = logging.getLogger("kafka_coord.librdkafka")
 
 GROUP_PREFIX = "kafka-coord."
 """librdkafka requires a ``group.id`` even when partitions are assigned by hand, and looks up that group's coordinator.
-Nobody joins the group or commits to it. The prefix distinguishes it from a Kafka group of the same name."""
+Nobody joins that group or commits to it. The prefix distinguishes it from a Kafka group of the same name."""
 
 _LOCKS_UP = 0x020A0000
 """In this and later versions of librdkafka, a client may deadlock, together with all threads of the interpreter, when a
@@ -46,15 +46,15 @@ _OURS = {
 
 
 def client_settings(group: str, consumer_id: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """librdkafka's settings: this project's defaults, overridden by the user's. Raises :class:`SettingsError` for
-    settings that the user may not set."""
+    """Returns librdkafka's settings: this project's defaults, overridden by the user's settings. Raises
+    :class:`SettingsError` for settings that the user may not set."""
     for name, why in _OURS.items():
         if name in given:
             raise SettingsError(f"kafka={{{name!r}: …}} cannot be set here: {why}")
     settings = {
         "group.id": f"{GROUP_PREFIX}{group}",
         "client.id": consumer_id,
-        # The first record after a start waits for the fetch in flight to return: 500 ms by default.
+        # The first record after a start waits until the fetch in flight returns, which takes 500 ms by default.
         "fetch.wait.max.ms": 50,
         "fetch.error.backoff.ms": 100,
         # Once enough is prefetched over all partitions, librdkafka pauses each one for this long: 1 s by default.
@@ -64,7 +64,7 @@ def client_settings(group: str, consumer_id: str, given: Mapping[str, Any]) -> d
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "enable.partition.eof": False,
-        "auto.offset.reset": "error",  # the fetcher resets offsets: see fetch_errors
+        "auto.offset.reset": "error",  # the fetcher resets offsets; see fetch_errors
     }
     tried = _client({name: value for name, value in settings.items() if name != "bootstrap.servers"})
     threading.Thread(target=_close, args=(tried,), name="kafka-coord-settings", daemon=True).start()
@@ -72,7 +72,8 @@ def client_settings(group: str, consumer_id: str, given: Mapping[str, Any]) -> d
 
 
 def _close(client: KafkaConsumer) -> None:
-    """Closes a client; run it on its own thread. One time in ten, librdkafka takes a second to close a new client."""
+    """Closes a client. Call this on its own thread, because one time in ten, librdkafka takes a second to close a new
+    client."""
     client.close()
 
 
@@ -152,13 +153,13 @@ class KafkaFetchers:
         by_stream: dict[Fetcher, list[HeldPartition]] = {}
         for partition, point in starts.items():
             if partition in self._stream_of:
-                continue  # already held: this start was carried out before, but its acknowledgement was lost
+                continue  # already held, because this start was carried out before, but its acknowledgement was lost
             holding = HeldPartition(partition, point.offset)
             if point.offset == NO_OFFSET and self._reset is OffsetReset.LATEST:
                 self._unresolved.add(partition)
             elif point.offset == NO_OFFSET and self._reset is OffsetReset.ERROR:
                 holding.failure = NoOffset(
-                    f"no offset is stored for {partition}, and auto_offset_reset is 'error': seek() to an offset"
+                    f"no offset is stored for {partition}, and auto_offset_reset is 'error'; seek() to an offset"
                 )
             fetcher = self.streams[point.stream % len(self.streams)]
             self._stream_of[partition] = fetcher
@@ -228,8 +229,7 @@ class KafkaFetchers:
         return any(fetcher.partitions.in_hand(wanted) for fetcher, wanted in self._by_stream(partitions).items())
 
     def in_hand_of_others(self, closing: threading.Thread) -> bool:
-        """Whether any thread has records in hand and will call again. The closing thread and threads that have ended do
-        not count."""
+        """Whether any other live thread has records in hand and will call again. The closing thread does not count."""
         return any(fetcher.in_hand_of_others(closing) for fetcher in self.streams)
 
     def release(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -303,8 +303,8 @@ class KafkaFetchers:
     def connect(self, addresses: tuple[str, ...]) -> None:
         """Starts fetching through these brokers. A later call matters only if none of the earlier brokers is left.
 
-        A librdkafka client learns the brokers of its cluster on its own, but its user cannot give it new ones. If all
-        the brokers it knows are gone and others have come, the client must be replaced.
+        A librdkafka client discovers the brokers of its cluster, but its user cannot add any. If all brokers that the
+        client knows are gone, the client must be replaced.
         """
         if not addresses:
             return
@@ -316,7 +316,7 @@ class KafkaFetchers:
         self._used = addresses
         self._brokers_down = False
         only_clients = {name: value for name, value in settings.items() if name not in _CONSUMER_ONLY}
-        # A topic recreated within the age of its metadata corrupts librdkafka's memory (ADR 11).
+        # If a topic is recreated before its metadata expires, librdkafka corrupts its memory (ADR 11).
         self.log_offsets.admin = self._clients.admin(only_clients | {"metadata.max.age.ms": 100})
         for fetcher in self.streams:
             fetcher.use(self._clients.consumer(settings | {"error_cb": self._on_error}))

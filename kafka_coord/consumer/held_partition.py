@@ -1,4 +1,4 @@
-"""A consumer's progress in one partition it holds. Plain state: its owner does the locking."""
+"""A consumer's progress in one partition that it holds. This is plain state, and the caller does the locking."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class HeldPartition:
         committed ≤ consumed ≤ position          (offsets of the next record; NO_OFFSET if not known yet)
 
     The application has the records in [consumed, position) in hand. ``asked`` is the offset that the application
-    committed itself. A commit may lower the stored offset only if ``may_go_back`` is set, and only once: after a seek
-    back, or after the log was truncated below the committed offset.
+    committed itself. After a seek back, or after the log was truncated below the committed offset, ``may_go_back`` lets
+    one commit lower the stored offset.
     """
 
     __slots__ = (
@@ -47,7 +47,7 @@ class HeldPartition:
         self.paused = False
         self.stopping = False
         self.failure: NoOffset | None = None
-        """Why the partition cannot be read until the application seeks; ``None`` if it can be read."""
+        """Why the partition cannot be read until the application seeks, or ``None`` if it can be read."""
         self.serial = next(_serials)
         """The serial of the current fetch. Records of another serial were fetched before a seek, a pause or a stop, and
         are dropped."""
@@ -71,23 +71,23 @@ class HeldPartition:
         self.consumed = self.position
 
     def move_to(self, offset: int) -> None:
-        """Continues from ``offset`` (``NO_OFFSET``: the beginning of the log, wherever that is)."""
+        """Continues from ``offset``. ``NO_OFFSET`` is the current beginning of the log."""
         self.position = self.consumed = offset
         if offset < self.committed:
             self.may_go_back = True
 
     def to_commit(self, *, auto_commit: bool) -> int | None:
-        """The offset to store; ``None`` if there is nothing new."""
+        """Returns the offset to store, or ``None`` if there is nothing new."""
         return self.admit(self.consumed if auto_commit else self.asked)
 
     def admit(self, offset: int) -> int | None:
-        """Returns ``offset`` if it may be stored, otherwise ``None``. It must differ from the stored offset, and may be
-        lower only if ``may_go_back`` is set."""
+        """Returns ``offset`` if it may be stored, otherwise ``None``. It must differ from the stored offset, and it may
+        be lower only if ``may_go_back`` is set."""
         if offset in (NO_OFFSET, self.committed) or (offset < self.committed and not self.may_go_back):
             return None
         return offset
 
     def stored(self, offset: int) -> None:
-        """Notes that ZooKeeper has stored ``offset``."""
+        """Records that ZooKeeper has stored ``offset``."""
         self.committed = offset
         self.may_go_back = self.may_go_back and self.consumed < offset

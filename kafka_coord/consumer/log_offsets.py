@@ -1,4 +1,4 @@
-"""Asks the brokers for offsets: a log's beginning, its end, and the first offset from a given time on."""
+"""Asks the brokers for offsets: the beginning and end of a log, and the first offset at or after a given time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNKNOWN = frozenset(
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError._UNKNOWN_TOPIC,
         KafkaError._UNKNOWN_PARTITION,
-        KafkaError._NOENT,  # none of the partitions asked for has a leader
+        KafkaError._NOENT,  # no requested partition has a leader
     }
 )
 
@@ -37,17 +37,19 @@ class LogOffsets:
         return self._ask(dict.fromkeys(partitions, OffsetSpec.latest()), _ASK_S)
 
     def beginnings(self, partitions: Iterable[TopicPartition], timeout_s: float = _ASK_S) -> dict[TopicPartition, int]:
-        """The first offset in each log. Raises :class:`BrokerError` and :class:`NotFound`, like the methods below."""
+        """Returns the first offset in each log. Raises :class:`BrokerError` and :class:`NotFound`, like the methods
+        below."""
         return self._answers(dict.fromkeys(partitions, OffsetSpec.earliest()), timeout_s)
 
     def ends(self, partitions: Iterable[TopicPartition], timeout_s: float = _ASK_S) -> dict[TopicPartition, int]:
-        """The offset of the next record in each log."""
+        """Returns the offset of the next record in each log."""
         return self._answers(dict.fromkeys(partitions, OffsetSpec.latest()), timeout_s)
 
     def at_times(
         self, times_ms: Mapping[TopicPartition, int], timeout_s: float = _ASK_S
     ) -> dict[TopicPartition, int | None]:
-        """Each partition's first offset at or after the given time; ``None`` if there is no such record."""
+        """Returns the offset of each partition's first record at or after the given time, or ``None`` if there is no
+        such record."""
         wanted = {partition: OffsetSpec.for_timestamp(time_ms) for partition, time_ms in times_ms.items()}
         found = self._answers(wanted, timeout_s)
         return {partition: offset if offset >= 0 else None for partition, offset in found.items()}

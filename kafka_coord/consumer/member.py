@@ -139,15 +139,15 @@ class GroupMember(Generic[K, V]):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], **arguments: Any) -> Self:
-        """Makes a consumer from confluent-kafka's settings; ``arguments`` are those that confluent-kafka does not have,
-        such as ``zookeeper`` and ``topics``. See docs/consumer.md, "Moving over from confluent-kafka".
+        """Creates a consumer from confluent-kafka's settings. ``arguments`` are those that confluent-kafka does not
+        have, such as ``zookeeper`` and ``topics``. See docs/consumer.md, "Moving over from confluent-kafka".
 
         Raises :class:`SettingsError` for a setting that does not exist, or that this project does not support.
         """
         return cls(**arguments_of(config, arguments))
 
     def _open(self) -> None:
-        """Connects and joins the group. Raises what opening a ZooKeeper session raises."""
+        """Connects and joins the group. Raises the errors of opening a ZooKeeper session."""
         self._transport = self._open_transport(self._endpoint, self._membership, self._how, self._wakeup.set)
         self._assemble(self._how, self._told)
         self._transport.start()
@@ -219,8 +219,8 @@ class GroupMember(Generic[K, V]):
         return consumed_offsets(self._fetchers, reader, lost)
 
     def position(self, partition: Partition) -> int | None:
-        """The offset of the next record to hand out. ``None`` while it is unknown, as before the first record of a
-        partition that starts at the beginning of its log.
+        """Returns the offset of the next record to hand out. Returns ``None`` while it is unknown, as before the first
+        record of a partition that starts at the beginning of its log.
 
         Raises :class:`ConsumerError` if the consumer does not hold the partition.
         """
@@ -229,17 +229,18 @@ class GroupMember(Generic[K, V]):
         return holding.position if holding.position >= 0 else None
 
     def committed(self, partitions: Iterable[Partition] | None = None) -> dict[TopicPartition, int | None]:
-        """The stored offsets of these partitions (default: all held); ``None`` for a partition without one."""
+        """Returns the stored offsets of these partitions (default: all held), with ``None`` for a partition without an
+        offset."""
         return self._transport.channel.committed(self._these(partitions))
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions held now, except those being stopped."""
+        """Returns the partitions held now, except those being stopped."""
         self._check_process()
         return self._fetchers.assignment()
 
     def pause(self, partitions: Iterable[Partition]) -> None:
-        """Hands out no records of these partitions until :meth:`resume`; the consumer keeps them. A partition that is
-        stopped and started again is no longer paused."""
+        """Hands out no records of these partitions until :meth:`resume`. The consumer keeps the partitions. A partition
+        that is stopped and started again is no longer paused."""
         self._pause(partitions, paused=True)
 
     def resume(self, partitions: Iterable[Partition]) -> None:
@@ -273,23 +274,22 @@ class GroupMember(Generic[K, V]):
     def beginning_offsets(
         self, partitions: Iterable[Partition] | None = None, *, timeout_s: float = 5.0
     ) -> dict[TopicPartition, int]:
-        """The offset of the first record of these partitions (default: all held), from the brokers.
-
-        Raises :class:`NotFound` for a partition that does not exist, and :class:`BrokerError` if a broker does not
-        answer within ``timeout_s``; so do the following methods.
+        """Asks the brokers for the offset of the first record of these partitions (default: all held). Like the
+        following methods, raises :class:`NotFound` for a partition that does not exist, and :class:`BrokerError` if a
+        broker does not answer within ``timeout_s``.
         """
         return self._fetchers.log_offsets.beginnings(self._these(partitions), timeout_s)
 
     def end_offsets(
         self, partitions: Iterable[Partition] | None = None, *, timeout_s: float = 5.0
     ) -> dict[TopicPartition, int]:
-        """The offset that the next record of these partitions (default: all held) will get, from the brokers. Records
-        of open transactions do not count, except with ``isolation.level=read_uncommitted``."""
+        """Asks the brokers for the offset that the next record of these partitions (default: all held) will get.
+        Records of open transactions count only with ``isolation.level=read_uncommitted``."""
         return self._fetchers.log_offsets.ends(self._these(partitions), timeout_s)
 
     def lag(self, *, timeout_s: float = 5.0) -> dict[TopicPartition, int]:
-        """How far the end of each held partition is ahead of :meth:`position`, in offsets: the records not handed out
-        yet."""
+        """Returns how many offsets the end of each held partition is ahead of :meth:`position`. These records are not
+        handed out yet."""
         ends = self.end_offsets(timeout_s=timeout_s)
         positions = {partition: self._fetchers.holding(partition) for partition in ends}
         unknown = [p for p, holding in positions.items() if holding is not None and holding.position < 0]
@@ -301,8 +301,8 @@ class GroupMember(Generic[K, V]):
         }
 
     def offsets_for_times(self, times: Times, *, timeout_s: float = 5.0) -> dict[TopicPartition, int | None]:
-        """The offset of each partition's first record at or after the given time, an aware ``datetime`` or
-        ms since 1970; ``None`` if there is no such record."""
+        """Returns the offset of each partition's first record at or after the given time, or ``None`` if there is no
+        such record. A time is an aware ``datetime`` or ms since 1970."""
         self._these(times)
         wanted = {TopicPartition(*partition): _ms(when) for partition, when in times.items()}
         return self._fetchers.log_offsets.at_times(wanted, timeout_s)
@@ -330,17 +330,17 @@ class GroupMember(Generic[K, V]):
     ) -> None:
         """Changes the subscription and returns immediately. The arguments are those of the constructor.
 
-        The consumer registers again under its name, as a new incarnation (docs/protocol.md): it hands out nothing
-        more, waits until the application has finished its records in hand, calls ``on_revoke`` for all its partitions,
-        commits, and registers. No record is skipped or repeated. Then it gets its new share. It keeps the partitions
-        that it still subscribes to, except those that must move for balance.
+        The consumer registers again under its name, as a new incarnation (docs/protocol.md). It hands out nothing more,
+        waits until the application has finished its records in hand, calls ``on_revoke`` for all its partitions,
+        commits, and registers. No record is skipped or repeated. The consumer keeps the partitions to which it still
+        subscribes, except those that must move for balance.
         """
         self._check_process()
         self._check()
         streams = len(self._streams)
         wanted = subscription(topics, {"include": include, "exclude": exclude}, streams)
         if stream_count(wanted) > streams:
-            raise SettingsError(f"the consumer has {streams} streams: no topic can use {stream_count(wanted)}")
+            raise SettingsError(f"the consumer has {streams} streams, so no topic can use {stream_count(wanted)}")
         if wanted != self._membership.subscription:
             self._membership = replace(self._membership, subscription=wanted)
             self._connector.register_again()
@@ -388,7 +388,7 @@ class GroupMember(Generic[K, V]):
     # --- leaving -----------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Ends reading. A loop over the records ends after the record in hand; a waiting ``poll`` or ``consume``
+        """Ends reading. A loop over the records ends after the record in hand. A waiting ``poll`` or ``consume``
         returns within 0.1 s, without records. Then close the consumer, or leave its ``with`` block. Safe in a signal
         handler."""
         self._stopped = True
@@ -412,7 +412,7 @@ class GroupMember(Generic[K, V]):
 
     def _leave(self, timeout_s: float, leave: bool | None = None) -> None:
         if os.getpid() != self._pid:
-            return  # the consumer belongs to the parent process: leave it untouched
+            return  # the consumer belongs to the parent process, so leave it untouched
         self._begin_leaving(leave, timeout_s, partial(self._fetchers.in_hand_of_others, threading.current_thread()))
         self._thread.join(timeout_s + 15.0)
 
@@ -441,7 +441,7 @@ class GroupMember(Generic[K, V]):
         if os.getpid() != self._pid:
             raise ConsumerError(
                 f"consumer {self.consumer_id!r} belongs to process {self._pid} and process {os.getpid()} is its"
-                f" fork: connections cannot be shared, so create a consumer in each process"
+                f" fork; connections cannot be shared, so create a consumer in each process"
             )
 
     def _check(self) -> None:
@@ -456,5 +456,5 @@ def _ms(when: datetime | int) -> int:
     if isinstance(when, int):
         return when
     if when.tzinfo is None:
-        raise SettingsError(f"{when!r} has no time zone: use an aware datetime, such as datetime.now(UTC)")
+        raise SettingsError(f"{when!r} has no time zone; use an aware datetime, such as datetime.now(UTC)")
     return int(when.timestamp() * 1000)

@@ -1,4 +1,4 @@
-"""Kafka's ``auto.offset.reset``: where to start reading without a usable offset."""
+"""Kafka's ``auto.offset.reset``: where to start if there is no usable offset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The open consumers of this process. They leave their groups when it exits; their copies in a fork return nothing."""
+"""The open consumers of this process. They leave their groups when it exits. Their copies in a fork hand out
+nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ open_consumers: weakref.WeakSet[_Consumer] = weakref.WeakSet()
 
 @atexit.register
 def _leave_at_exit() -> None:
-    """Makes consumers that the program did not close leave their groups: others then need not wait for a timeout."""
+    """Makes consumers that the program did not close leave their groups, so that other members need not wait for a
+    timeout."""
     for consumer in list(open_consumers):
         consumer._leave(_EXIT_S)
 

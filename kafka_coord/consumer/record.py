@@ -21,10 +21,9 @@ _TIMESTAMP_TYPES = ("none", "create", "log_append")
 
 
 class Record(Generic[K, V]):
-    """One record of one partition. Immutable; ``topic``, ``partition``, ``offset`` as in Kafka.
-
-    It keeps librdkafka's message and reads each field from it on demand. When it copied all fields, this class was the
-    slowest part of the consumer.
+    """One record of one partition. Immutable. ``topic``, ``partition`` and ``offset`` are as in Kafka. The record keeps
+    librdkafka's message and reads each field from it on demand, because copying all fields made this class the slowest
+    part of the consumer.
     """
 
     __slots__ = ("_message",)
@@ -49,12 +48,12 @@ class Record(Generic[K, V]):
 
     @property
     def key(self) -> K | None:
-        """The key, or ``None``. Raises what the consumer's ``key_deserializer`` raises."""
+        """The key, or ``None``. Raises the exceptions of the consumer's ``key_deserializer``."""
         return self._message.key()  # type: ignore[no-any-return]
 
     @property
     def value(self) -> V | None:
-        """The value; ``None`` is a tombstone. Raises what the consumer's ``value_deserializer`` raises."""
+        """The value, or ``None`` for a tombstone. Raises the exceptions of the consumer's ``value_deserializer``."""
         return self._message.value()  # type: ignore[no-any-return]
 
     @property
@@ -80,7 +79,7 @@ class Record(Generic[K, V]):
 
     @property
     def headers(self) -> tuple[tuple[str, bytes | None], ...]:
-        """The headers as (name, value), in the order written; names may repeat."""
+        """The headers as (name, value), in the order written. Names may repeat."""
         return tuple(self._message.headers() or ())
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -109,8 +108,8 @@ class Record(Generic[K, V]):
 
 @dataclass(frozen=True, slots=True)
 class Deserializers:
-    """The functions that make an application's objects from bytes; ``None`` leaves the bytes. A missing key or value
-    stays ``None``."""
+    """The functions that make an application's objects from bytes. Without a function, the bytes stay bytes. A missing
+    key or value stays ``None``."""
 
     key: Callable[[bytes], Any] | None = None
     value: Callable[[bytes], Any] | None = None

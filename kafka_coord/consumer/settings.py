@@ -39,7 +39,7 @@ class Membership:
     rejoin_grace_ms: int
 
     def registration_value(self, store: SessionHandle) -> bytes:
-        """The value of ``ids/<consumer>``, with the store's session and clock."""
+        """Returns the value of ``ids/<consumer>``, with the store's session and clock."""
         member = Member(
             consumer=self.consumer,
             incarnation=0,
@@ -113,24 +113,24 @@ def subscription(
     if pattern is not None:
         return Subscription.matching(pattern, black_list=given[0] in {"exclude", "black_list"}, streams=streams)
     if isinstance(topics, str):
-        raise SettingsError(f"topics={topics!r} is one string: give a list, topics=[{topics!r}]")
+        raise SettingsError(f"topics={topics!r} is one string; give a list, topics=[{topics!r}]")
     wanted = Subscription.to(topics or (), streams)
     if not wanted.topics:
-        raise SettingsError("topics is empty: name at least one, or give include=PATTERN")
+        raise SettingsError("topics is empty; name at least one, or give include=PATTERN")
     for topic, count in wanted.topics.items():
         between(f"topics[{topic!r}]", count, 1, MAX_STREAMS)
     return wanted
 
 
 def stream_count(subscription: Subscription) -> int:
-    """The number of streams the consumer runs: the most that any of its topics asks for."""
+    """Returns the number of streams that the consumer runs, which is the maximum over its topics."""
     return subscription.streams if subscription.is_wildcard else max(subscription.topics.values())
 
 
 def between(name: str, value: object, low: int, high: int) -> int:
-    """Returns ``value`` if it is a whole number from ``low`` to ``high``; otherwise raises :class:`SettingsError`."""
+    """Returns ``value`` if it is an integer from ``low`` to ``high``. Otherwise, raises :class:`SettingsError`."""
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise SettingsError(f"{name} is {value!r}: use a whole number from {low} to {high}")
+        raise SettingsError(f"{name} must be an integer from {low} to {high}, not {value!r}")
     return value
 
 
@@ -139,7 +139,7 @@ def one_of(name: str, value: str, choices: type[StrEnum]) -> Any:
     try:
         return choices(value)
     except ValueError:
-        raise SettingsError(f"{name} is {value!r}: use one of {', '.join(choices)}") from None
+        raise SettingsError(f"{name} must be one of {', '.join(choices)}, not {value!r}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ def callbacks(
         ("on_stop", on_stop, "on_revoke", on_revoke),
     ):
         if one is not None and other is not None:
-            raise SettingsError(f"give {name} or {alias}, not both: they name the same callback")
+            raise SettingsError(f"give {name} or {alias}, not both; they name the same callback")
     return Callbacks(
         *(_bound(callback, consumer) for callback in (on_start or on_assign, on_stop or on_revoke, on_lost))
     )

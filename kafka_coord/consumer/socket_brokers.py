@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 class SocketBrokers:
     """The socket channel's counterpart of :class:`kafka_coord.consumer.brokers.BrokerDirectory`. Any thread may report
-    brokers with :meth:`learn`. ``ask`` asks the coordinator for the brokers; the answer arrives later."""
+    brokers with :meth:`learn`. ``ask`` asks the coordinator for the brokers. The answer arrives later."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class SocketBrokers:
         self.problem = ""
 
     def learn(self, metadata: ClusterMetadata) -> None:
-        """Takes over the brokers from a host's answer."""
+        """Takes the brokers from a host's answer."""
         brokers = []
         for number, endpoints in metadata.brokers.items():
             written = {"endpoints": list(endpoints), "listener_security_protocol_map": dict(metadata.protocols)}
@@ -44,7 +44,7 @@ class SocketBrokers:
                 log.warning("skipped broker id=%d reason=%s", number, error.reason)
         addresses, problem = choose(tuple(brokers), self._protocol, self._listener)
         if not addresses:
-            addresses = self.addresses  # all vanished at once: they usually come back at the same addresses
+            addresses = self.addresses  # all vanished at once, so they usually come back at the same addresses
         if (addresses, problem) != (self.addresses, self.problem):
             self.addresses, self.problem = addresses, problem
             self._changed = True

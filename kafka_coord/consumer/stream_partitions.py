@@ -1,7 +1,6 @@
-"""The partitions of one stream: those it holds, those it fetches, and its progress in each.
-
-The application's thread and the connector's meet here, and neither waits for the other. One lock guards all state and
-is held for microseconds. ``changed`` tells the client to fetch other partitions or offsets.
+"""The partitions that one stream holds, those that it fetches, and its progress in each. The application's thread and
+the connector's thread share this state, and neither waits for the other. One lock guards it and is held for
+microseconds. ``changed`` tells the client to fetch other partitions or offsets.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class StreamPartitions:
             self._wake()
 
     def seek(self, holding: HeldPartition, offset: int) -> None:
-        """Continues the partition from ``offset`` (``NO_OFFSET``: the beginning of the log)."""
+        """Continues the partition from ``offset``. ``NO_OFFSET`` is the beginning of the log."""
         with self.lock:
             if self._held.get(holding.partition) is not holding:
                 return
@@ -88,8 +87,7 @@ class StreamPartitions:
         self._changed()
 
     def fail(self, holding: HeldPartition, failure: NoOffset) -> None:
-        """Marks a partition that cannot continue: every call of the application raises ``failure`` until it
-        seeks."""
+        """Marks a partition that cannot continue. Every call of the application raises ``failure`` until it seeks."""
         with self.lock:
             if self._held.get(holding.partition) is not holding or holding.stopping:
                 return
@@ -100,7 +98,7 @@ class StreamPartitions:
         self._changed()
 
     def raise_failing(self) -> None:
-        """Raises the failure of a partition that cannot continue, if there is one."""
+        """Raises the failure if any partition cannot continue."""
         with self.lock:
             failures = [holding.failure for holding in self.failing if holding.failure is not None]
         if failures:
@@ -116,7 +114,8 @@ class StreamPartitions:
             self.live.pop(holding.partition, None)
 
     def snapshot(self, *, with_in_hand: bool) -> dict[TopicPartition, int]:
-        """The offsets to store for everything consumed. With ``with_in_hand``, records in hand count as consumed."""
+        """Returns the offsets to store for everything consumed. With ``with_in_hand``, records in hand count as
+        consumed."""
         with self.lock:
             self.runs.account()
             if with_in_hand:
@@ -126,7 +125,7 @@ class StreamPartitions:
             return offsets_of(self._held.values(), auto_commit=False)
 
     def ask(self, holding: HeldPartition, offset: int) -> None:
-        """Notes an ``offset`` that the application itself commits for this partition."""
+        """Records an ``offset`` that the application itself commits for this partition."""
         with self.lock:
             self.runs.account()
             holding.asked = offset
@@ -180,7 +179,7 @@ class StreamPartitions:
             return False
 
     def release(self, partitions: Collection[TopicPartition]) -> list[HeldPartition]:
-        """Releases stopped partitions: stops fetching them and drops their fetched records."""
+        """Releases stopped partitions. Stops fetching them, and drops their fetched records."""
         with self.lock:
             self.runs.drop(set(partitions))
             released = [holding for p in partitions if (holding := self._held.pop(p, None)) is not None]
@@ -192,7 +191,7 @@ class StreamPartitions:
         return released
 
     def abandon(self) -> None:
-        """Releases all partitions at once (the lost-connection procedure)."""
+        """Releases all partitions at once, after a lost membership."""
         with self.lock:
             self.runs.end_iteration()
             self.orphans_in_hand = self.orphans_in_hand or bool(self.runs.in_hand)
@@ -212,13 +211,13 @@ class StreamPartitions:
             self.runs.end_iteration()
 
     def uncommitted(self, *, auto_commit: bool) -> dict[TopicPartition, int]:
-        """The offsets to commit for the partitions held."""
+        """Returns the offsets to commit for the partitions held."""
         with self.lock:
             self.runs.account()
             return offsets_of(self._held.values(), auto_commit=auto_commit)
 
     def stored(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Notes that ZooKeeper has stored these offsets."""
+        """Records that ZooKeeper has stored these offsets."""
         with self.lock:
             self.runs.account()
             for partition, offset in offsets.items():

@@ -58,7 +58,7 @@ class Endpoint:
 
 
 class Transport(Protocol):
-    """Everything that differs between consumers with a ZooKeeper session and those with a socket."""
+    """The interface of the parts that differ between consumers with a ZooKeeper session and consumers with a socket."""
 
     handle: SessionHandle
     channel: MemberChannel
@@ -83,7 +83,7 @@ def open_transport(endpoint: Endpoint, member: Membership, reading: Reading, wak
 
 
 class ZooKeeperTransport:
-    """Uses a store that it opens itself, or one that the caller passes in and closes later."""
+    """Uses a store that it opens itself, or a store that the caller passes in and closes later."""
 
     def __init__(self, endpoint: Endpoint, member: Membership, reading: Reading, wake: Callable[[], None]) -> None:
         self._own: Store | None = None
@@ -97,7 +97,7 @@ class ZooKeeperTransport:
         )
 
     def start(self) -> None:
-        """Does nothing: the store is already open."""
+        """Does nothing, because the store is already open."""
 
     def close(self) -> None:
         if self._own is not None:
@@ -116,7 +116,7 @@ def _open(endpoint: Endpoint) -> Store:
 
 
 class SocketTransport:
-    """Uses a connection to the coordinator; any broker host can say where the coordinator is."""
+    """Uses a connection to the coordinator. Any broker host can tell where the coordinator is."""
 
     def __init__(
         self, endpoint: Endpoint, bootstrap: str, member: Membership, reading: Reading, wake: Callable[[], None]

@@ -1,4 +1,5 @@
-"""Operators' actions, which are recorded in the history of the group they concern."""
+"""Operators' actions. The history of a managed group records those on that group, and the cluster's history all
+others."""
 
 from __future__ import annotations
 
@@ -16,9 +17,10 @@ MAX_CHANGE = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """An operator's action that took effect. ``kind`` is a request's type, or ``pause``, ``resume`` or ``settings``.
+    """An operator's action that took effect. ``kind`` is a request's type, or words such as ``pause`` or ``evict c1,
+    c2``.
 
-    ``by`` is the user and host (``alice@host``); ``change`` is what changed, from what to what.
+    ``by`` is the user and host (``alice@host``). ``change`` describes the change with the old and new values.
     """
 
     kind: str
@@ -66,7 +68,7 @@ class Action:
 
 
 def actions_from_json(value: fields.Json, where: str) -> tuple[Action, ...]:
-    """Reads the actions in a history, oldest first. Earlier releases wrote none."""
+    """Reads the actions in a history, oldest first. Histories of earlier releases have none."""
     return tuple(Action.from_json(one, where) for one in fields.objects(value, "actions", where))
 
 
@@ -87,5 +89,5 @@ def newest(encoded: Sequence[bytes]) -> list[bytes]:
 
 
 def kept(actions: Sequence[Action]) -> tuple[Action, ...]:
-    """Like :func:`newest`, for entries that are not encoded."""
+    """Like :func:`newest`, but takes entries that are not encoded."""
     return tuple(actions[len(actions) - len(newest(encoded_actions(actions))) :])

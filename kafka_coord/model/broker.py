@@ -39,10 +39,8 @@ class Broker:
 
     @classmethod
     def from_znode(cls, data: bytes, broker_id: int, where: str) -> Broker:
-        """Reads every version Kafka has written: from ``host``/``port`` only (0.8) to named listeners (since 0.10.2).
-
-        Follows ``kafka.zk.BrokerIdZNode.decode``. Raises :class:`MalformedValue`, even if only one of several hosts is
-        unusable.
+        """Reads every version that Kafka has written, from ``host`` and ``port`` (0.8) to named listeners (since
+        0.10.2). Follows ``kafka.zk.BrokerIdZNode.decode``. Raises :class:`MalformedValue` if any host is unusable.
         """
         return cls.from_json(fields.load_object(data, where), broker_id, where)
 
@@ -95,9 +93,9 @@ def _address(host: str, port: int, where: str) -> str:
 
 
 def _no_host(host: str) -> str:
-    """Returns why a resolver would reject the host; "" if it would not. Python's resolver encodes names with the codec
-    used here, which rejects empty labels and labels of more than 63 characters. The codec takes quadratic time, so the
-    length is checked first."""
+    """Returns why a resolver would reject the host, or "" if it would accept it. Python's resolver encodes names with
+    the codec used here, which rejects empty labels and labels of more than 63 characters. The codec takes quadratic
+    time, so the length is checked first."""
     if len(host) > _MAX_HOST_CHARS:
         return f"is longer than {_MAX_HOST_CHARS} characters"
     if _NOT_IN_A_HOST.search(host):

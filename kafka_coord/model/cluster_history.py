@@ -1,4 +1,4 @@
-"""The history of the cluster: elections, and operators' actions that concern no single group."""
+"""The history of the cluster: elections, and operators' actions that concern no managed group."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ MAX_ELECTIONS = 100
 @dataclass(frozen=True, slots=True)
 class Election:
     """One instance's time as coordinator. Times are ms since 1970. ``ended_ms`` is ``None`` during the term, and
-    ``why`` says why the term ended. An instance that lost its session cannot record its end, so its successor does."""
+    ``why`` says why the term ended. An instance that lost its session cannot record the end of its term, so its
+    successor records it."""
 
     broker_id: int
     host: str

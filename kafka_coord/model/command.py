@@ -23,7 +23,8 @@ class CommandType(StrEnum):
 
 
 class StartPoint(NamedTuple):
-    """Where a fetcher starts: the offset of the next record (``NO_OFFSET`` if none is stored), and the stream."""
+    """Where a fetcher starts: the stream and the offset of the next record. Without a stored offset, it is
+    ``NO_OFFSET``."""
 
     offset: int
     stream: int = 0
@@ -91,7 +92,7 @@ def _envelope(command: Command) -> dict[str, Any]:
 
 
 def command_from_json(value: fields.Json, where: str) -> Command:
-    """The strict inverse of ``to_json``. Raises :class:`MalformedValue`, also for an unknown type."""
+    """Reads a command strictly. Raises :class:`MalformedValue`, also for an unknown type."""
     written = fields.text(value, "type", where)
     partitions = fields.mapping(value, "partitions", where)
     for topic in partitions:

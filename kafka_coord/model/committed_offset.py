@@ -25,7 +25,7 @@ class CommittedOffset(NamedTuple):
         return self.leader_epoch < 0 and not self.metadata
 
     def to_json(self) -> dict[str, Any]:
-        """Leaves out the time, which the znode itself has."""
+        """Leaves out the time, because the znode has it."""
         value: dict[str, Any] = {"version": fields.VERSION, "offset": self.offset}
         if self.leader_epoch >= 0:
             value["leader_epoch"] = self.leader_epoch
@@ -35,7 +35,7 @@ class CommittedOffset(NamedTuple):
 
     @classmethod
     def from_json(cls, value: fields.Json, where: str) -> CommittedOffset:
-        """Raises :class:`MalformedValue`, also for values that do not fit into an answer to a client."""
+        """Raises :class:`MalformedValue`, also for values that do not fit into a response to a client."""
         epoch = fields.number(value, "leader_epoch", where, -1, at_least=-1)
         if epoch >= 1 << 31:
             raise MalformedValue(where, f"field 'leader_epoch' is {epoch}, not a 32-bit integer", "leader_epoch")

@@ -1,4 +1,4 @@
-"""A histogram of durations, as Prometheus counts them. One thread writes it; any thread may read it."""
+"""A histogram of durations, as in Prometheus. One thread writes it, and any thread may read it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
 
 @dataclass(slots=True)
 class Durations:
-    """Each of ``buckets`` counts the durations up to one of :data:`BOUNDS_S` and above the bound before it; the last
-    one counts all longer durations. ``total_s`` is the sum of all durations."""
+    """Each of ``buckets`` counts the durations up to one of :data:`BOUNDS_S` and above the previous bound. The last
+    bucket counts all longer durations. ``total_s`` is the sum of all durations."""
 
     buckets: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_S) + 1))
     total_s: float = 0.0

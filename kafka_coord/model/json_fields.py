@@ -1,4 +1,4 @@
-"""Reads the JSON values in ZooKeeper strictly: every failure names the znode, the field and the reason."""
+"""Reads the JSON values in ZooKeeper strictly. Every error names the znode, the field and the reason."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def dump(value: Json) -> bytes:
 
 
 def load(raw: bytes, where: str) -> dict[str, Any]:
-    """Reads a JSON object of version 1, unknown fields included. Raises :class:`MalformedValue` or
+    """Reads a JSON object of version 1, including unknown fields. Raises :class:`MalformedValue` or
     :class:`UnknownVersion`."""
     if len(raw) > MAX_VALUE_BYTES:
         raise MalformedValue(where, f"{len(raw)} bytes; the limit is {MAX_VALUE_BYTES}")
@@ -43,7 +43,7 @@ def load_object(raw: bytes, where: str) -> dict[str, Any]:
     try:
         value = json.loads(raw.decode())  # json.loads itself accepts surrogates and other encodings
         if b"\\u" in raw:
-            dump(value)  # "\ud800" is valid JSON but not valid text: it could never be written again
+            dump(value)  # "\ud800" is valid JSON but not valid text, so it could never be written again
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
         raise MalformedValue(where, f"not JSON ({error})") from None
     if not isinstance(value, dict):
@@ -52,7 +52,7 @@ def load_object(raw: bytes, where: str) -> dict[str, Any]:
 
 
 def text(value: Json, field: str, where: str, default: str | None = None) -> str:
-    """Reads a string field; returns ``default`` if it is absent. Raises :class:`MalformedValue` if it is not a
+    """Reads a string field. Returns ``default`` if it is absent. Raises :class:`MalformedValue` if it is not a
     string."""
     found = value.get(field, default)
     if not isinstance(found, str):
@@ -79,7 +79,7 @@ def mapping(value: Json, field: str, where: str, default: Json | None = None) ->
 
 
 def objects(value: Json, field: str, where: str) -> list[Json]:
-    """Reads a list of objects; empty if the field is absent."""
+    """Reads a list of objects, or returns an empty list if the field is absent."""
     found = value.get(field, [])
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         raise MalformedValue(where, f"field {field!r} is not a list of objects")

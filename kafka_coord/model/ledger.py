@@ -1,4 +1,5 @@
-"""The ledger: the partitions each consumer holds. Only the coordinator writes it, in one multi with the command."""
+"""The ledger: the partitions that each consumer holds. Only the coordinator writes it, in one multi with the
+command."""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ from kafka_coord.model.streams import Streams, streams_from_json, streams_to_jso
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The partitions one consumer holds, and its incarnation.
+    """The partitions that one consumer holds, and its incarnation.
 
     A partition is *held* from the write of its start-fetcher command (``owned``) until its stop-fetcher command is
     written (``stopping``) and acknowledged, or until the incarnation is gone. ``generation`` is the generation of the
     newest command written for the consumer. ``place`` is a copy of the registration of a member with a
-    ``rejoin_grace_ms``: it keeps the member's place in the group after the registration is gone. ``znode_version``
-    comes from the read, not from the value.
+    ``rejoin_grace_ms``. The copy keeps the member's place in the group after the registration is gone.
+    ``znode_version`` comes from the read, not from the value.
     """
 
     consumer: str
@@ -98,9 +99,9 @@ def _topic_ids(value: fields.Json, where: str) -> dict[str, str]:
 class Assignment:
     """The target of a group: which consumer should own which partitions. It names consumers, not incarnations.
 
-    ``inputs`` is the digest of the inputs from which the target was computed. If the assignor decides the streams
-    (``range`` does), ``streams`` holds, for each consumer, the stream of each partition. ``timestamp_ms`` is the
-    wall-clock time of the decision.
+    ``inputs`` is the digest of the inputs from which the target was computed. If the assignor decides the streams, as
+    ``range`` does, ``streams`` holds the stream of each partition, by consumer. ``timestamp_ms`` is the wall-clock time
+    of the decision.
     """
 
     generation: int
@@ -151,7 +152,7 @@ class Assignment:
 
 
 def _disjoint(value: fields.Json, where: str) -> dict[str, PartitionSet]:
-    """Reads the owners and checks that each partition has only one; this also limits the memory that a small value can
+    """Reads the owners. Checks that each partition has only one, which also limits the memory that a small value can
     take."""
     taken: dict[str, set[int]] = {}
     members = {}

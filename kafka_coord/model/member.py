@@ -31,10 +31,9 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """The topics a consumer subscribes to.
-
-    For a static subscription, ``topics`` maps topic → number of streams. For a white or black list, ``pattern`` is its
-    regular expression (full match on topic names, comma means ``|``), and each topic gets ``streams`` streams.
+    """The topics to which a consumer subscribes. For a static subscription, ``topics`` maps topic → number of streams.
+    For a white or black list, ``pattern`` is its regular expression (full match on topic names, comma means ``|``), and
+    each topic gets ``streams`` streams.
     """
 
     kind: SubscriptionKind
@@ -97,7 +96,7 @@ class Subscription:
         for name, streams in written.items():
             if not isinstance(streams, int) or isinstance(streams, bool) or not 1 <= streams <= MAX_STREAMS:
                 shown = fields.shown(streams)
-                raise MalformedValue(where, f"{shown} streams for {name[:60]!r}: use 1 to {MAX_STREAMS}")
+                raise MalformedValue(where, f"{shown} streams for {name[:60]!r}; use 1 to {MAX_STREAMS}")
         if kind is SubscriptionKind.STATIC:
             for topic in written:
                 if not is_legal(topic):
@@ -117,13 +116,13 @@ class Subscription:
 class Member:
     """One live registration of a consumer, as of one read.
 
-    ``incarnation`` is the czxid of its znode: a consumer that comes back under the same name is another incarnation.
-    Durations are in ms. ``capacity`` is a weight (for the ``weighted`` assignor); ``rack`` is as in Kafka's
-    ``broker.rack``. For a consumer without its own ZooKeeper session, ``gateway`` is the broker id of the instance
-    that registered it, and ``address`` is the consumer's address at that time; both are ``None`` for all others.
-    ``protocol`` is the group protocol of a Kafka client (as in ``group.protocol``), ``software`` its library's name and
-    version; both are ``None`` for all others. ``rebalance_timeout_ms`` is how long it may take to give up partitions,
-    and also to acknowledge a start unless the group's limit is longer; 0 means the group's limit.
+    ``incarnation`` is the czxid of its znode, so a consumer that comes back under the same name is another incarnation.
+    Durations are in ms. ``capacity`` is a weight for the ``weighted`` assignor. ``rack`` is as in Kafka's
+    ``broker.rack``. If the consumer has no ZooKeeper session, ``gateway`` is the broker id of the instance that
+    registered it, and ``address`` is the consumer's address at that time. If it is a Kafka client, ``protocol`` is its
+    group protocol (as in ``group.protocol``), and ``software`` its library's name and version. Otherwise, these fields
+    are ``None``. ``rebalance_timeout_ms`` is how long the member may take to give up partitions. It also limits the
+    acknowledgement of a start, unless the group's limit is longer. 0 means the group's limit.
     """
 
     consumer: str
@@ -145,7 +144,7 @@ class Member:
     rebalance_timeout_ms: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """The registration's value. Leaves out fields that have their default."""
+        """Returns the registration's value. Leaves out fields that have their default."""
         value: dict[str, Any] = {"version": fields.VERSION, **self.subscription.to_json(), "timestamp": self.timestamp}
         optional = {
             "assignor": self.assignor,
@@ -166,7 +165,7 @@ class Member:
 
     @classmethod
     def from_json(cls, value: fields.Json, consumer: str, incarnation: int, where: str) -> Member:
-        """Reads a registration's value, strictly; raises :class:`MalformedValue`. ``value`` comes from
+        """Reads a registration's value strictly. Raises :class:`MalformedValue`. ``value`` comes from
         :func:`json_fields.load`."""
         try:
             mode = Mode(fields.text(value, "mode", where, "incremental"))

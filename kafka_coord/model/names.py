@@ -16,7 +16,8 @@ def is_legal(name: object) -> bool:
 
 
 def legal(kind: str, name: object) -> str:
-    """Returns ``name``; raises :class:`InvalidName` naming the ``kind`` ("group", …), the value and the rule."""
+    """Returns ``name`` if it is legal. Raises :class:`InvalidName`, which names the ``kind`` ("group", …), value and
+    rule."""
     if isinstance(name, str) and is_legal(name):
         return name
     shown = repr(name)

@@ -1,4 +1,4 @@
-"""A frozen snapshot of a group: the input of ``plan``."""
+"""A frozen snapshot of a group, which is the input of ``plan``."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from kafka_coord.model.operations import GroupSettings, Pause, Request
 class TopicInfo:
     """A topic, as described by Kafka's own znode.
 
-    ``identity`` tells a recreated topic from its predecessor (:func:`same_topic`). It consists of Kafka's topic id, if
-    Kafka is new enough to write one, and the czxid of the topic's znode. ``replica_racks`` maps a partition to the
-    racks of its replicas, if racks are known.
+    ``identity`` distinguishes a recreated topic from its predecessor (:func:`same_topic`). It consists of the czxid of
+    the topic's znode and, since Kafka 2.8, the topic id. ``replica_racks`` maps a partition to the known racks of its
+    replicas.
     """
 
     name: str
@@ -27,7 +27,7 @@ class TopicInfo:
 
 
 def same_topic(identity: str, other: str) -> bool:
-    """Whether two identities belong to one topic, that is, have the same topic id or the same znode.
+    """Whether two identities belong to one topic, because they have the same topic id or the same znode.
 
     Either is enough. A topic gets its first id when Kafka is upgraded to 2.8, and a new id when an older tool writes
     its znode (KAFKA-14190). Its znode gets a new czxid when ZooKeeper's data is moved to other servers.
@@ -39,8 +39,8 @@ def same_topic(identity: str, other: str) -> bool:
 class Unreadable:
     """A znode that could not be decoded. It is reported and left alone.
 
-    ``incarnation`` is the czxid of an unreadable registration (0: unknown). It distinguishes a consumer that returned
-    with an unreadable registration from its previous incarnation, whose ledger still exists.
+    ``incarnation`` is the czxid of an unreadable registration, or 0 if it is unknown. It distinguishes a consumer that
+    returned with an unreadable registration from its previous incarnation, whose ledger still exists.
     """
 
     path: str
@@ -65,8 +65,9 @@ class Observation:
     timeout. ``retired`` are consumers gone for so long that their channel may be removed. ``retention_passed`` tells
     whether the group has been empty for longer than its offsets retention. ``coordinator.deadlines`` computes these
     four, so ``plan`` needs no clock. ``generation_floor`` is the highest generation found elsewhere if the stored
-    target was lost. ``unreadable`` are all znodes that could not be read; while one below ``offsets`` is unreadable,
-    its partition or topic is not started. ``offsets_zxid`` is the zxid of the last change below ``offsets``, if read.
+    target was lost. ``unreadable`` are all znodes that could not be read. While a znode below ``offsets`` is
+    unreadable, its partition or topic is not started. ``offsets_zxid`` is the zxid of the last change below
+    ``offsets``, or ``None`` if it was not read.
     """
 
     group: str
@@ -89,5 +90,5 @@ class Observation:
 
     @property
     def decided_ms(self) -> int:
-        """When the target was decided (ms since 1970); 0 without a target."""
+        """When the target was decided (ms since 1970), or 0 if there is no target."""
         return self.assignment.timestamp_ms if self.assignment is not None else 0

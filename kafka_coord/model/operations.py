@@ -60,7 +60,8 @@ class GroupSettings:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A pause, during which the group does not rebalance: who asked for it, why, and when it began (ms since 1970)."""
+    """A pause, during which the group does not rebalance. Records who asked for it, why, and when it began (ms since
+    1970)."""
 
     by: str = ""
     reason: str = ""
@@ -84,20 +85,20 @@ class RequestType(StrEnum):
     EVICT = "evict"
     """Delete one consumer's registration, so that it must register again."""
     RESIGN = "resign"
-    """Resign, with ``successor`` as the next coordinator; refused if that instance is not running."""
+    """Resign, with ``successor`` as the next coordinator. Refused if that instance is not running."""
     LOOK = "look"
-    """Make a pass over the group now (a pause was set or lifted, or settings changed), and record ``action``, if any.
-    Without a group, only record it in the history of the cluster."""
+    """Make a pass over the group now, because a pause or the settings changed, and record ``action`` if it is set.
+    Without a group, only record ``action`` in the history of the cluster."""
     RESET_OFFSETS = "reset-offsets"
-    """Write ``offsets``; refused while a member holds one of the partitions."""
+    """Write ``offsets``. Refused while a member holds one of the partitions."""
     DELETE_OFFSETS = "delete-offsets"
-    """Remove the offsets of ``partitions``; refused while a member holds one of them."""
+    """Remove the offsets of ``partitions``. Refused while a member holds one of these partitions."""
     DELETE_GROUP = "delete-group"
-    """Remove the group and its offsets. Refused while the group has members, and if its offsets changed after the zxid
+    """Remove the group and its offsets. Refused while the group has members, or if its offsets changed after the zxid
     ``unchanged_since``."""
     CONVERT_GROUP = "convert-group"
-    """Convert the group to the kind ``to``; refused while it has members. Carried out not by the elected coordinator,
-    but by the instance that coordinates the group's partition of the groups log."""
+    """Convert the group to the kind ``to``. Refused while the group has members. The instance that coordinates the
+    group's partition of the groups log carries this out, not the elected coordinator."""
 
 
 GROUP_REQUESTS = frozenset(RequestType) - {RequestType.RESIGN}
@@ -109,7 +110,7 @@ class GroupKind(StrEnum):
     MANAGED = "managed"
     """The coordinator assigns the partitions."""
     CLIENT_ASSIGNED = "client-assigned"
-    """The leading member assigns the partitions; all members are stock Kafka clients."""
+    """The leading member assigns the partitions. All members are stock Kafka clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,15 +131,16 @@ class Request:
     partitions: PartitionSet = NO_PARTITIONS
     to: GroupKind | None = None
     successor: int | None = None
-    """A broker id; ``None`` for any instance."""
+    """A broker id, or ``None`` for any instance."""
     unchanged_since: int = 0
-    """A zxid; 0 for no condition."""
+    """A zxid, or 0 for no condition."""
     result: str = ""
     message: str = ""
     action: str = ""
-    """The action that a ``look`` follows: ``pause``, ``resume`` or ``settings``."""
+    """The action that a ``look`` records, such as ``pause`` or ``settings``."""
     change: str = ""
-    """A description of the change, with the old and new values, for people who read the history. Cut if too long."""
+    """A description of the change, with the old and new values, for people who read the history. Cut to a maximum
+    length."""
     request_id: str = ""
     """The znode's name. Like ``znode_version``, it comes from the read, not from the value."""
     znode_version: int = 0
@@ -246,10 +248,11 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorInfo:
-    """The elected instance: the value of ``/consumers/coordinator`` (and, without an epoch, of ``coordinators/<id>``).
+    """The elected instance. This is the value of ``/consumers/coordinator`` and, without an epoch, of
+    ``coordinators/<id>``.
 
     Only ``coordinators/<id>`` has ``process``, and earlier releases do not write it. ``endpoints`` maps a name
-    ("channel", "http", or "https" with TLS) to ``host:port``; ``timestamp`` is ms since 1970, as a string.
+    ("channel", "http", or "https" with TLS) to ``host:port``. ``timestamp`` is ms since 1970, as a string.
     """
 
     broker_id: int
@@ -260,7 +263,7 @@ class CoordinatorInfo:
 
     @property
     def http_url(self) -> str | None:
-        """The URL of the instance's HTTP server; ``None`` if it has none."""
+        """The URL of the instance's HTTP server, or ``None`` if it has none."""
         found = (f"{scheme}://{self.endpoints[scheme]}" for scheme in ("https", "http") if scheme in self.endpoints)
         return next(found, None)
 
@@ -298,26 +301,25 @@ class Cause(StrEnum):
     GRACE_ENDED = "grace-ended"
     """A member vanished and did not come back while its place was kept."""
     MEMBER_LEFT = "member-left"
-    """A member's registration is gone: it left, or its session expired. ZooKeeper does not say which."""
+    """A member left or its session expired. ZooKeeper does not say which."""
     TOPIC_CHANGED = "topic-changed"
     """A subscribed topic was created, deleted or recreated, or its number of partitions changed."""
     ASSIGNOR_CHANGED = "assignor-changed"
-    """The assignor changed: by the group's settings, or because its members ask for another one."""
+    """The assignor changed, because of the group's settings or because its members ask for another one."""
     MEMBER_CHANGED = "member-changed"
     """A member registered again with a new subscription, capacity or rack."""
     TAKEN_OVER = "taken-over"
-    """No new target: the group was client-assigned, and became managed with its offsets."""
+    """The group was client-assigned, and became managed with its offsets. There is no new target."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     """One entry of a group's history: a generation, its reason, the partitions that moved, and how long each step took.
 
-    ``causes`` lists every cause found in the same pass, the most important first; ``reason`` says the same as text.
-    ``causes`` is empty in entries of earlier releases.
-
-    Durations are ms from the decision, ``None`` until the step is complete: at ``stopped_ms`` every stop was
-    acknowledged, and at ``settled_ms`` everything was owned and acknowledged again.
+    ``causes`` lists every cause found in the same pass, the most important first, and ``reason`` is their text.
+    ``causes`` is empty in entries of earlier releases. Durations are ms from the decision, or ``None`` until the step
+    is complete. At ``stopped_ms``, every stop was acknowledged. At ``settled_ms``, every partition had its owner and
+    every command was acknowledged.
     """
 
     generation: int
@@ -328,7 +330,8 @@ class Decision:
     members: int
     partitions: int
     moved: int
-    """Partitions that moved from one consumer to another (not those that got their first owner or lost their last)."""
+    """The partitions that moved from one consumer to another. A first owner, or the loss of the last owner, does not
+    count."""
     started: int = 0
     stopped: int = 0
     stopped_ms: int | None = None
@@ -339,7 +342,7 @@ class Decision:
 
     @property
     def cause(self) -> Cause | None:
-        """The most important cause; ``None`` if none was recorded."""
+        """The most important cause, or ``None`` if no cause was recorded."""
         return self.causes[0] if self.causes else None
 
     def to_json(self) -> dict[str, Any]:
@@ -389,7 +392,7 @@ class Decision:
 
 
 def _causes(value: fields.Json, where: str) -> tuple[Cause, ...]:
-    """Reads the causes, and skips any that a later release added."""
+    """Reads the causes. Skips causes that a later release added."""
     written = value.get("causes", [])
     if not isinstance(written, list):
         raise MalformedValue(where, "field 'causes' is not a list")

@@ -12,7 +12,7 @@ from kafka_coord.model.names import is_legal
 
 MAX_PARTITION = (1 << 31) - 1
 MAX_PARTITIONS_PER_VALUE = 1_000_000
-"""The limit on the partitions in one value: a hostile range such as "0-2147483647" would exhaust the memory."""
+"""The limit on the partitions in one value, because a hostile range such as "0-2147483647" would exhaust the memory."""
 
 _RANGES = re.compile(r"\d{1,10}(?:-\d{1,10})?(?:,\d{1,10}(?:-\d{1,10})?)*")
 
@@ -53,7 +53,7 @@ class PartitionSet:
 
     @classmethod
     def union(cls, sets: Iterable[PartitionSet]) -> PartitionSet:
-        """Returns the union of many sets in linear time; repeated ``|`` would copy the growing union each time."""
+        """Returns the union of many sets in linear time. Repeated ``|`` would copy the growing union each time."""
         topics: dict[str, set[int]] = {}
         for partitions in sets:
             for topic, numbers in partitions._topics.items():
@@ -62,11 +62,11 @@ class PartitionSet:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics with at least one partition here, sorted."""
+        """The topics with at least one partition in the set, sorted."""
         return tuple(sorted(self._topics))
 
     def of_topic(self, topic: str) -> frozenset[int]:
-        """The partitions of one topic; empty if there are none."""
+        """Returns the partitions of one topic, or an empty set."""
         return self._topics.get(topic, frozenset())
 
     def by_topic(self) -> Iterator[tuple[str, frozenset[int]]]:
@@ -155,7 +155,7 @@ class PartitionSet:
 
     @classmethod
     def from_json(cls, value: Any, where: str) -> PartitionSet:
-        """The strict inverse of :meth:`to_json`; raises :class:`MalformedValue`."""
+        """Reads the value strictly. Raises :class:`MalformedValue`."""
         if not isinstance(value, dict):
             raise MalformedValue(where, f"partitions are {fields.shown(value)}, not an object keyed by topic")
         topics = {}

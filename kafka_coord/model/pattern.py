@@ -12,11 +12,11 @@ from kafka_coord.errors import InvalidPattern
 
 MAX_PATTERN_CHARS = 10_000
 MAX_PROGRAM_BYTES = 256 << 10
-"""The memory limit of a compiled pattern: some 14,000 instructions, so one match takes tens of ms at worst. A list of
-topic names with ``MAX_PATTERN_CHARS`` characters fits; ``.{0,999}.{0,999}`` does not."""
+"""The memory limit of a compiled pattern. It allows some 14,000 instructions, so one match takes at most tens of ms. A
+list of topic names with ``MAX_PATTERN_CHARS`` characters fits; ``.{0,999}.{0,999}`` does not."""
 _MATCHING_BYTES = 4 << 20
-"""The memory RE2 may use as a cache while it matches. With less memory, RE2 starts over for each topic and is a hundred
-times slower."""
+"""The memory that RE2 may use as a cache while it matches. With less memory, RE2 starts over for each topic and is a
+hundred times slower."""
 
 _UNKNOWN, _NO, _YES = 0, 1, 2
 
@@ -58,7 +58,8 @@ class TopicPattern:
         return number is not None and number < len(self._answers) and self._answers[number] != _UNKNOWN
 
     def fits(self, name: str) -> bool:
-        """Like :meth:`matches`, but keeps no answer: for names that clients choose, such as group names."""
+        """Like :meth:`matches`, but does not cache the answer. Use it for names that clients choose, such as group
+        names."""
         return _compiled(self._written).fullmatch(name) is not None
 
     def matches(self, topic: str) -> bool:
@@ -69,7 +70,7 @@ class TopicPattern:
         found = _compiled(self._written).fullmatch(topic) is not None
         number = _topic_numbers.setdefault(topic, next(_next_number)) if number is None else number
         missing = number + 1 - len(self._answers)
-        if missing > 0:  # if another thread also extends it, it only becomes longer than necessary
+        if missing > 0:  # if another thread also extends the array, it only becomes longer than necessary
             self._answers.extend(bytes(missing))
         self._answers[number] = _YES if found else _NO
         return found
@@ -95,7 +96,8 @@ def _remembered(pattern: str) -> TopicPattern | InvalidPattern:
 
 @lru_cache(maxsize=256)
 def _compiled(written: str) -> Any:
-    """Compiles a pattern. Few stay cached, because together they may use 1 GB while they match."""
+    """Compiles a pattern. The cache is small, because 256 patterns (4 MiB each) that match at the same time use 1
+    GB."""
     options = re2.Options()
     options.log_errors = False
     options.max_mem = _MATCHING_BYTES

@@ -1,4 +1,4 @@
-"""The value of the znode ``settled``: the record that a group is at rest, and in which state (ADR 12)."""
+"""The value of the znode ``settled``, which records that a group is at rest, and in which state (ADR 12)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from kafka_coord.model.names import is_legal
 
 @dataclass(frozen=True, slots=True)
 class Zxids:
-    """One state of a group's znodes, as five zxids; 0 for a znode that does not exist.
+    """One state of a group's znodes, as five zxids. The zxid of a znode that does not exist is 0.
 
     ``group`` and ``assignment`` are the zxids of the last write to the group's znode and to its target (mzxid).
     ``ids``, ``owners`` and ``channel`` are the zxids of the last child that was created or deleted there (pzxid).
     ZooKeeper never uses a zxid twice, so equal zxids mean an equal state of members and incarnations, ledgers,
     channels, settings and target.
 
-    They do not cover the values of registrations, which never change, nor the values of ledgers and the znodes below
-    channels, which only the coordinator changes, and only after a member registered or left or the target changed.
+    They do not cover the values of registrations, which never change. Nor do they cover the values of ledgers and the
+    znodes below channels. Only the coordinator changes these, and only after a member registered or left or the target
+    changed.
     """
 
     group: int
@@ -32,7 +33,7 @@ class Zxids:
     assignment: int
 
     def hold(self, ids: int, now: Zxids | None = None) -> bool:
-        """Whether the group is still in this state: ``ids`` and, if given, all zxids of ``now`` are the same."""
+        """Whether the group is still in this state. Compares ``ids`` and, if given, all zxids of ``now``."""
         return self.ids == ids and now in (None, self)
 
     @classmethod
@@ -44,9 +45,9 @@ class Zxids:
 class Settled:
     """The record that a group in the state ``zxids`` needed no action, with topics whose digest is ``topics``.
 
-    ``subscriptions`` combines the subscriptions of its ``members``: each pattern once, and all topics subscribed to by
-    name in one subscription. A coordinator that reads this need not read the registrations. A group with socket
-    consumers never gets such a record, because the next coordinator must know each of them.
+    ``subscriptions`` combines the subscriptions of its ``members``. It has each pattern once, and one subscription with
+    all topics subscribed by name. A coordinator that reads this need not read the registrations. A group with socket
+    consumers never gets such a record, because the next coordinator must know each of these consumers.
     """
 
     zxids: Zxids

@@ -1,4 +1,5 @@
-"""Which of a consumer's streams (0.8's consumer threads) fetches each partition. Stream 0 is implied, never written."""
+"""Maps partitions to the consumer's streams (0.8's consumer threads) that fetch them. Stream 0 is implied, never
+written."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ def streams_to_json(streams: Streams) -> dict[str, dict[str, str]]:
 
 
 def streams_from_json(value: Any, among: PartitionSet, where: str) -> dict[TopicPartition, int]:
-    """The strict inverse of :func:`streams_to_json`. Raises :class:`MalformedValue`, also for a partition that is not
-    ``among`` the given ones, because a small value must not expand into a large set."""
+    """Reads the value strictly. Raises :class:`MalformedValue`, also for a partition that is not in ``among``, because
+    a small value must not expand into a large set."""
     if not isinstance(value, dict):
         raise MalformedValue(where, "field 'streams' is not an object keyed by topic")
     streams: dict[TopicPartition, int] = {}

@@ -1,4 +1,5 @@
-"""The old name of :mod:`kafka_coord.spark`. Importing it or one of its modules imports the new one, with a warning."""
+"""The old name of :mod:`kafka_coord.spark`. Importing it or one of its modules imports the new module, with a
+warning."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ _SAMPLES = {f"jobs.{name}": f"kafka_coord.dev.jobs.{name}" for name in ("delays"
 
 
 class _Moved(MetaPathFinder, Loader):
-    """Imports ``kafka_coord.pipeline.X`` as ``kafka_coord.spark.X``: the same module object, never a copy."""
+    """Imports ``kafka_coord.pipeline.X`` as the same module object as ``kafka_coord.spark.X``, never as a copy."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -36,7 +37,7 @@ class _Moved(MetaPathFinder, Loader):
 
 
 sys.meta_path.insert(0, _Moved())
-warnings.warn(f"{__name__} is now {_SPARK}: import it from there", DeprecationWarning, stacklevel=2)
+warnings.warn(f"{__name__} is now {_SPARK}; import it from there", DeprecationWarning, stacklevel=2)
 
 
 def __getattr__(name: str) -> Any:

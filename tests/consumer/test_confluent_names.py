@@ -50,10 +50,10 @@ def test_each_setting_becomes_an_argument_or_goes_to_librdkafka() -> None:
     [
         ({"max.poll.interval.ms": 3}, "'max.poll.interval.ms' is not supported here: .* the group's rebalance timeout"),
         ({"enable.auto.offset.store": False}, "use commit"),
-        ({"enable.auto.commit": "perhaps"}, "'perhaps': use True or False"),
-        ({"session.timeout.ms": "long"}, "'long': use a whole number"),
+        ({"enable.auto.commit": "perhaps"}, "must be True or False, not 'perhaps'"),
+        ({"session.timeout.ms": "long"}, "must be an integer, not 'long'"),
         ({"partition.assignment.strategy": "own"}, "use one of range, roundrobin, cooperative-sticky"),
-        ({"topics": 1, "group.instance.id": "c1"}, "consumer_id is given twice"),
+        ({"topics": 1, "group.instance.id": "c1"}, "consumer_id is given both"),
     ],
 )
 def test_what_cannot_be_used_is_refused_with_what_to_do(config: dict[str, Any], message: str) -> None:

@@ -107,7 +107,7 @@ def test_names_outside_kafkas_legal_set_are_refused_with_the_rule(topic):
 
 @pytest.mark.parametrize("streams", [0, -1, 1001, True, "1", None, 1.5])
 def test_a_stream_count_out_of_range_is_refused(streams):
-    with pytest.raises(MalformedValue, match="streams for 'flights': use 1 to 1000"):
+    with pytest.raises(MalformedValue, match="streams for 'flights'; use 1 to 1000"):
         Subscription.from_json({"subscription": {"flights": streams}}, "/x")
 
 

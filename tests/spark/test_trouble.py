@@ -145,7 +145,7 @@ def test_a_query_evicted_in_a_long_micro_batch_commits_nothing_over_the_next_own
     query.done()
     with caplog.at_level(logging.WARNING):
         assert query.run() == 0
-    assert "in the middle of micro-batch 1 (its registration was deleted: evicted" in caplog.text
+    assert "in the middle of micro-batch 1 (its registration was deleted, because" in caplog.text
     assert "kafka-coord groups settings spark-evicted" in caplog.text
 
     eventually(lambda: query.run() == 0 and query.reader._joined().holdings.wanted(), within_s=30, every_s=0.1)
