@@ -1,1 +1,1 @@
-"""``kafka-coord``: click commands that print and exit. They decide nothing."""
+"""``kafka-coord``: click commands, which print results and exit."""

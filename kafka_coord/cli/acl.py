@@ -36,10 +36,10 @@ _SHOWN = 200
 
 @click.group()
 def acl() -> None:
-    """Plan, check and set ZooKeeper ACLs, which say who may read and change each znode.
+    """Plan, check and set ZooKeeper ACLs, which control access to each znode.
 
-    Coordinators, operators and each group's consumers have identities of their own. An identities file assigns the
-    roles (zookeeper.identities); see docs/operations.md, Security.
+    Coordinators, operators and each group's consumers have different identities. An identities file
+    (zookeeper.identities) assigns the roles. See docs/operations.md, Security.
 
     \b
     kafka-coord acl plan
@@ -53,10 +53,10 @@ def acl() -> None:
 @output_option
 @connection_options
 def plan_command(path: tuple[str, ...], output: Format) -> None:
-    """Print what each role may do with which znode, and the identities of each role. With PATHs, print their ACLs.
+    """Print the rights of each role on each znode, and the identities of each role. With PATHs, print their ACLs.
 
     c: create children, d: delete children, r: read, w: write, a: change the ACL. The consumers column applies to the
-    consumers of the znode's own group; "+" shows what consumers of unnamed groups may do besides. Contacts no server.
+    consumers of the znode's group; "+" shows additional rights of consumers of unnamed groups. Contacts no server.
 
     \b
     kafka-coord acl plan
@@ -130,9 +130,9 @@ def check(output: Format) -> None:
 def apply_command(yes: bool) -> None:
     """Set every ACL that deviates from the plan, and create the znodes that consumers need but may not create.
 
-    Anybody can close an open znode; after that, only a coordinator's identity can change its ACL. You may interrupt the
-    command and run it again. It interrupts no session. First give every instance and consumer credentials, and list
-    their identities. Instances and consumers without an identity are locked out.
+    Anybody can close an open znode. After that, only a coordinator's identity can change its ACL. You may interrupt the
+    command and run it again. Sessions continue. First give every instance and consumer credentials, and list their
+    identities. Instances and consumers without an identity are locked out.
 
     \b
     kafka-coord acl apply --config /etc/kafka-coord.toml --yes
@@ -154,7 +154,7 @@ def apply_command(yes: bool) -> None:
         note(f"{path}: {why}")
     if done.refused:
         raise StoreError(
-            f"{len(done.refused)} ACLs could not be changed: run the command with the credentials of a coordinator, "
+            f"{len(done.refused)} ACLs could not be changed; run the command with the credentials of a coordinator, "
             "or of the identity that created these znodes"
         )
 
@@ -178,11 +178,11 @@ def identity(user: str | None) -> None:
     if user is None:
         digest = current_settings().zookeeper.digest
         if digest is None:
-            raise SettingsError("zookeeper.digest is not set: set it to user:password, or pass USER")
+            raise SettingsError("zookeeper.digest is not set; set it to user:password, or pass USER")
         user, _, password = digest.reveal().partition(":")
     else:
         if not user or ":" in user or not user.isprintable():
-            raise SettingsError(f"{user[:60]!r} is not a user name for the digest scheme: use one without a colon")
+            raise SettingsError(f"{user[:60]!r} is not a digest user name, because it has a colon or is empty")
         if sys.stdin.isatty():
             password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
         else:
@@ -197,7 +197,7 @@ def _plan(settings: Settings) -> AclPlan:
 
     if settings.zookeeper.identities is None:
         raise SettingsError(
-            "zookeeper.identities is not set: write a file that assigns identities to roles "
+            "zookeeper.identities is not set; write a file that assigns identities to roles "
             "(docs/operations.md, Security), and set zookeeper.identities to its path"
         )
     return read_identities(settings.zookeeper.identities)
@@ -215,7 +215,7 @@ def _acl_store(settings: Settings) -> Iterator[AclStore]:
 
 def _checked(path: str) -> str:
     if not path.startswith("/") or path.endswith("/"):
-        raise SettingsError(f"{path[:60]!r} is not a znode path: use one such as /consumers/groups/delays/ids")
+        raise SettingsError(f"{path[:60]!r} is not a znode path such as /consumers/groups/delays/ids")
     return path
 
 

@@ -40,8 +40,8 @@ _FIGURES = (Column("checked"), Column("count", right=True))
 @click.option(
     "--running",
     is_flag=True,
-    help="The cluster was running when the log was copied: report groups short of their target as warnings, "
-    "not violations.",
+    help="The cluster was running when the log was copied. Report groups that have not reached their target as "
+    "warnings instead of violations.",
 )
 @click.option("--partition", metavar="TOPIC-N", help="Print the history of a partition, with the reason for each move.")
 @click.option("--group", default="", help="Print the history of a group, or limit the history to this group.")
@@ -63,15 +63,15 @@ def audit(
     consumer: str,
     output: Format,
 ) -> None:
-    """Prove from ZooKeeper's transaction log that no partition ever had two owners. Exit code 10 if it shows otherwise.
+    """Prove from ZooKeeper's transaction log that no partition ever had two owners. Exit code 10 for a violation.
 
-    DIR is the dataDir (or dataLogDir) of a ZooKeeper server, or a copy of it. You may name several servers of an
-    ensemble together; one fills the gaps of another. The command replays every write in order and checks it. It reads
-    files only: no server is asked.
+    DIR is the dataDir (or dataLogDir) of a ZooKeeper server, or a copy of it. If you name several servers of an
+    ensemble, they fill each other's gaps. The command replays every write in order and checks it. It reads only files,
+    and contacts no server.
 
-    With --group-log it proves from the groups log that no two instances wrote a group at once and that no commit went
-    back. It reads the log from the brokers that ZooKeeper names (or bootstrap.servers), without TLS, and compares it
-    with the znodes below /consumers/kafka.
+    With --group-log, the command proves from the groups log that two instances never wrote a group at once, and that no
+    commit went back. It reads the log without TLS from the brokers in ZooKeeper (or bootstrap.servers), and compares
+    it with the znodes below /consumers/kafka.
 
     \b
     kafka-coord audit /var/lib/zookeeper

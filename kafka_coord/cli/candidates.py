@@ -1,4 +1,4 @@
-"""The names that shell completion offers: groups, members, topics, assignors, instances and requests."""
+"""Reads names for shell completion: groups, members, topics, assignors, instances and requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kafka_coord.monitor.client_groups.asking import Instances
 
 _PATIENCE_S = 1.0
-"""The longest wait for ZooKeeper or an instance after the user pressed Tab, in seconds."""
+"""The time limit for ZooKeeper or an instance after the user pressed Tab, in seconds."""
 
 Names = Callable[["Instances", click.Context], Iterable[str]]
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
@@ -34,7 +34,7 @@ def all_groups(instances: Instances, _: click.Context) -> Iterable[str]:
 
 
 def members(instances: Instances, ctx: click.Context) -> Iterable[str]:
-    """The members of the group named earlier on the command line."""
+    """Returns the members of the group that the command line names."""
     from kafka_coord.monitor.client_groups.groups import read_client_group
 
     group = ctx.params.get("group") or ""
@@ -62,8 +62,8 @@ def assignors(_: click.Context, __: click.Parameter, incomplete: str) -> list[st
 
 
 def offering(names: Names) -> Complete:
-    """The ``shell_complete`` of a click parameter. Offers nothing if ZooKeeper or the instances do not answer
-    quickly."""
+    """Returns the ``shell_complete`` of a click parameter. If ZooKeeper or the instances are slow, it offers
+    nothing."""
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
         logging.getLogger().addHandler(logging.NullHandler())

@@ -1,4 +1,4 @@
-"""``kafka-coord channel``: commands that consumers have not acknowledged yet."""
+"""``kafka-coord channel``: lists the commands that consumers have not acknowledged yet."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ _SHOW = (
 def channel() -> None:
     """List the commands that consumers have not acknowledged yet.
 
-    An old command means that its consumer hangs or is slow to process a record. LIVE is `no` if the command is for an
-    incarnation that is gone; such a command will be dropped.
+    An old command means that its consumer hangs or processes a record for a long time. LIVE is `no` if the command is
+    for an earlier incarnation; such a command will be dropped.
 
     \b
     kafka-coord channel list
@@ -77,7 +77,7 @@ def list_command(group: str | None, output: Format) -> None:
 @output_option
 @connection_options
 def show_command(group: str, consumer: str | None, output: Format) -> None:
-    """Show one group's unacknowledged commands in full, in the order in which consumers execute them.
+    """Show one group's unacknowledged commands in full, in order of execution.
 
     \b
     kafka-coord channel show delays

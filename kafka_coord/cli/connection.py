@@ -32,7 +32,7 @@ def _remember(key: str) -> Callable[[click.Context, click.Parameter, Any], None]
 
 
 def connection_options(command: F) -> F:
-    """``--zookeeper``, ``--config`` and ``--kafka-property``; also allowed before the command's name."""
+    """Adds ``--zookeeper``, ``--config`` and ``--kafka-property``, which are also allowed before the command's name."""
     for option in (
         click.option(
             "--kafka-property",
@@ -66,7 +66,7 @@ def connection_options(command: F) -> F:
 
 
 def current_settings(**flags: Any) -> Settings:
-    """The settings of the running command; ``flags`` maps a key with ``__`` for its dot to the flag's value."""
+    """Reads the settings of the running command. ``flags`` maps a key, with ``__`` for its dot, to the flag's value."""
     given = dict(click.get_current_context().meta.get(_META, {}))
     given.pop("config", None)
     properties = dict(_property(written) for written in given.pop("kafka", ()))
@@ -75,7 +75,7 @@ def current_settings(**flags: Any) -> Settings:
 
 
 def _from_own_variable(key: str) -> bool:
-    """Whether click took the flag's value from the environment. The settings read that variable themselves."""
+    """Tells whether click took the flag's value from the environment, which the settings read themselves."""
     ctx = click.get_current_context()
     source = ctx.get_parameter_source(key.partition("__")[2])
     return source is ParameterSource.ENVIRONMENT and variable_of(key.replace("__", ".")) in os.environ
@@ -124,6 +124,6 @@ def zookeeper_options(settings: ZooKeeperSettings) -> ZkOptions:
 
 
 def given_config() -> Path | None:
-    """The file of ``--config``, if the running command has one."""
+    """Returns the file of ``--config``, or ``None`` if the option is not given."""
     config = click.get_current_context().meta.get(_META, {}).get("config")
     return Path(config) if config else None

@@ -1,4 +1,4 @@
-"""``kafka-coord consume``: a console consumer that is a member of a group."""
+"""``kafka-coord consume``: runs a console consumer as a member of a group."""
 
 from __future__ import annotations
 
@@ -43,20 +43,22 @@ _RATE_EVERY_S = 1.0
 @click.option("--group", type=GROUP, required=True, help="The group to join.")
 @click.option("--topic", "topics", type=TOPIC, multiple=True, help="A topic to subscribe to; repeatable.")
 @click.option(
-    "--include", "--white-list", metavar="REGEX", help="Every topic whose whole name matches; a comma works like |."
+    "--include", "--white-list", metavar="REGEX", help="Every topic whose full name matches; a comma works like |."
 )
 @click.option("--exclude", "--black-list", metavar="REGEX", help="Every topic whose name does not match.")
 @click.option(
     "--consumer-id", type=CONSUMER, default=None, help="The consumer's name in the group. [default: generated]"
 )
-@click.option("--from-beginning", is_flag=True, help="Where the group has no offset, start at the first record.")
+@click.option(
+    "--from-beginning", is_flag=True, help="Start at the first record of each partition without a committed offset."
+)
 @click.option("--max-messages", type=click.IntRange(1), metavar="N", help="Stop after N records.")
 @click.option(
     "--idle-exit",
     "idle_s",
     type=click.FloatRange(0.1),
     metavar="SECONDS",
-    help="Stop when no record has arrived for this long; only time as a member counts.",
+    help="Stop after this time without records. Only time as a member counts.",
 )
 @click.option(
     "--formatter",
@@ -71,7 +73,7 @@ _RATE_EVERY_S = 1.0
     type=click.IntRange(0),
     default=0,
     metavar="MS",
-    help="How long the coordinator keeps this consumer's partitions after it vanishes.",
+    help="How long the coordinator keeps this consumer's partitions after it disappears.",
 )
 @click.option(
     "--capacity",
@@ -103,7 +105,7 @@ def consume(
 ) -> int:
     """Consume as a member of a group and print the records, until Ctrl-C. Needs an elected coordinator.
 
-    It commits exactly the records it printed, so the next run continues where this one stopped.
+    The command commits exactly the records that it printed, so the next run continues after the last one.
 
     \b
     kafka-coord consume --group delays --topic flights --from-beginning
@@ -167,13 +169,13 @@ def _tls(over: SocketSettings) -> ssl.SSLContext | None:
         if over.tls_cert_file is not None:
             context.load_cert_chain(over.tls_cert_file, over.tls_key_file)
     except (OSError, ssl.SSLError) as error:
-        raise SettingsError(f"cannot speak TLS with the files of socket.tls_…: {error}") from None
+        raise SettingsError(f"cannot use TLS with the files of socket.tls_…: {error}") from None
     return context
 
 
 @dataclass(slots=True)
 class _Printing:
-    """Prints and counts records, and remembers those that were printed but perhaps not committed."""
+    """Prints and counts records. ``printed`` holds the printed records that may not be committed yet."""
 
     formatter: Formatter
     quiet: bool
@@ -189,9 +191,9 @@ class _Printing:
         while not stopping.asked() and (self.max_messages is None or self.count < self.max_messages):
             left = _BATCH if self.max_messages is None else min(_BATCH, self.max_messages - self.count)
             batch = consumer.consume(left, _WAIT_S)
-            self.printed.clear()  # consume() has counted them as consumed
+            self.printed.clear()  # consume() has marked these records as consumed
             now = time.monotonic()
-            if batch or not consumer.registered:  # it is joining, or has lost ZooKeeper: it is not idle
+            if batch or not consumer.registered:  # a consumer that is joining or has lost ZooKeeper is not idle
                 last_record = now
             elif self.idle_s is not None and now - last_record >= self.idle_s:
                 return
@@ -225,7 +227,7 @@ def _held(consumer: Consumer) -> str:
 
 
 def make_formatter(written: str) -> Formatter:
-    """Reads a preset's name, or a text with fields in braces. Raises :class:`SettingsError`."""
+    """Parses a preset's name, or a text with fields in braces. Raises :class:`SettingsError`."""
     if written == "json":
         return _as_json
     template = _PRESETS.get(written, written)

@@ -1,4 +1,4 @@
-"""``kafka-coord coordinator``: the elected coordinator, and the queue of requests."""
+"""``kafka-coord coordinator``: shows the elected coordinator and the queue of requests."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _UNKNOWN = "an instance is elected, but its znode cannot be read"
 
 @click.group()
 def coordinator() -> None:
-    """Show the coordinator and the requests it has not answered.
+    """Show the coordinator and the unanswered requests, or make it step down.
 
     \b
     kafka-coord coordinator status
@@ -108,8 +108,8 @@ def status(output: Format) -> None:
 def resign(successor: int | None, reason: str, timeout_s: float, output: Format) -> None:
     """Make the elected coordinator step down, so that another instance is elected immediately.
 
-    With --to, the other instances do not stand for 3 s, and the command waits for the outcome. Refused if the named
-    instance is not running.
+    With --to, the other instances do not run for election for 3 s, and the command waits for the result. If the named
+    instance is not running, the command is refused.
 
     \b
     kafka-coord coordinator resign --reason "host goes down at noon"
@@ -124,16 +124,16 @@ def resign(successor: int | None, reason: str, timeout_s: float, output: Format)
     show_answers(output, [answer])
 
 
-@coordinator.command(short_help="Show past elections, and what operators did.")
+@coordinator.command(short_help="Show past elections and operators' actions.")
 @click.option(
     "--last", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="Show the last N of each."
 )
 @output_option
 @connection_options
 def history(last: int, output: Format) -> None:
-    """Show past elections: who was elected, when, and why the term ended. Oldest first.
+    """Show past elections, oldest first: the instance, the time, and why its term ended.
 
-    Also show what operators did that no group's history records: resignations, pauses of all groups, removals of
+    Also show the operators' actions that no group's history records: resignations, pauses of all groups, removals of
     groups, and actions on client-assigned groups.
 
     \b
@@ -174,7 +174,7 @@ def requests(answered_too: bool, output: Format) -> None:
 @click.argument("request", shell_complete=offering(candidates.requests))
 @connection_options
 def withdraw_command(request: str) -> None:
-    """Withdraw an unanswered request; `requests` shows its id.
+    """Withdraw an unanswered request. `requests` shows the ids.
 
     \b
     kafka-coord coordinator withdraw request-0000000012
@@ -184,7 +184,7 @@ def withdraw_command(request: str) -> None:
         raise NotFound(f"{request[:60]!r} is not a request id such as request-0000000012")
     with open_store() as store:
         if not withdraw(store, request):
-            raise NotFound(f"no request {request}: it was answered and fetched, or withdrawn before")
+            raise NotFound(f"no request {request}; it may be answered or withdrawn")
     click.echo(f"{request} withdrawn")
 
 

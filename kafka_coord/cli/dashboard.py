@@ -1,4 +1,4 @@
-"""``kafka-coord dashboard``: the dashboard without an instance."""
+"""``kafka-coord dashboard``: serves the dashboard without an instance."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option(
     "--http-host-names",
     metavar="NAMES",
-    help="Names by which browsers may address the dashboard, besides this host's own; separated by commas.",
+    help="Additional host names that browsers may use for the dashboard, separated by commas.",
 )
 @connection_options
 def dashboard(listen: str, http_host_names: str | None) -> None:
@@ -52,7 +52,7 @@ def dashboard(listen: str, http_host_names: str | None) -> None:
     except ValueError as error:
         raise SettingsError(f"--listen: {error}") from None
     with open_store(settings):
-        pass  # so that a mistake is reported now, and not in the page
+        pass  # reports a mistake now instead of in the page
     live = live_documents(settings)
     with stopping_at_signals() as asked:
         served = Exposition(
@@ -74,8 +74,8 @@ def dashboard(listen: str, http_host_names: str | None) -> None:
 
 
 def live_documents(settings: Settings, rings: LagRings | None = None) -> Live:
-    """The dashboard's documents. They open their own ZooKeeper session when a page is opened. Others may also add
-    samples to ``rings``."""
+    """Returns the dashboard's documents. They open their own ZooKeeper session for the first page. Other code may also
+    add samples to ``rings``."""
     from kafka_coord.monitor.dashboard.live import Live
     from kafka_coord.monitor.lag_rings import LagRings
 

@@ -25,12 +25,12 @@ _COLUMNS = (Column("severity"), Column("check"), Column("what"), Column("todo", 
 @output_option
 @connection_options
 def doctor(strict: bool, everything: bool, output: Format) -> None:
-    """Check ZooKeeper, brokers, instances and every group, and suggest remedies. Exit code 10 if an error was found.
+    """Check ZooKeeper, brokers, instances and every group, and suggest remedies. Exit code 10 for an error.
 
     Checks ZooKeeper's versions, limits, ACLs and clock; registered and reachable brokers; the coordinator and the
     instances that could replace it; the listeners and the groups log for Kafka clients; groups in two coordinators;
-    stale registrations, ledgers and channels; unanswered commands and requests; pauses; unreadable znodes; consumers
-    that do not move; offsets that operators set within a day. Changes nothing.
+    stale registrations, ledgers and channels; unanswered commands and requests; pauses; unreadable znodes; lag; and
+    offsets that operators set within a day. Changes nothing.
 
     \b
     kafka-coord doctor --all

@@ -27,7 +27,7 @@ Exit codes:
   3    a znode or file cannot be decoded
   4    ZooKeeper refused, or could not be reached
   5    no Kafka broker could be used
-  6    refused in the current state; of several groups, only the named ones
+  6    refused in the current state; the message names the groups
   7    no such group, consumer, topic or coordinator
   8    timed out while waiting; the request stays queued
   9    the local cluster of 'dev' or 'demo' could not be started
@@ -42,7 +42,7 @@ class _ReaderGone(Exception):
 
 
 class FailingCleanly(click.Group):
-    """A click group whose ``main`` turns every failure into one line and an exit code."""
+    """A click group that turns every failure into one line and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -76,7 +76,7 @@ class FailingCleanly(click.Group):
         except KafkaCoordError as error:
             _fail(str(error) or type(error).__name__, error)
             sys.exit(error.exit_code)
-        except Exception as error:  # noqa: BLE001 - the last resort: whatever it is, one line and how to see more
+        except Exception as error:  # noqa: BLE001 - any other error: one line, and how to see the traceback
             if (wanting := missing(error)) is not None:
                 _fail(wanting, error)
                 sys.exit(SettingsError.exit_code)
@@ -93,7 +93,7 @@ def _fail(message: str, error: Exception) -> None:
 
 
 def _give_up_output() -> None:
-    """Keeps the interpreter's flush at exit from reporting the broken pipe again."""
+    """Prevents the interpreter's flush at exit, which would report the broken pipe again."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):  # standard output is not a file (tests), or closed
@@ -101,5 +101,5 @@ def _give_up_output() -> None:
 
 
 def terminate_as_interrupt() -> None:
-    """Makes SIGTERM end a command like Ctrl-C, so that it leaves its group cleanly."""
+    """Makes SIGTERM end the command like Ctrl-C, so that its consumer leaves the group cleanly."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""Opens the groups log for commands and notes unusable brokers."""
+"""Opens the groups log for commands, and reports unusable brokers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def note_left_out(broker: Unreadable) -> None:
 
 @contextmanager
 def open_log(store: Store, settings: Settings, partition: int) -> Iterator[LogReader]:
-    """Opens one partition of the groups log for reading from the brokers."""
+    """Opens one partition of the groups log."""
     properties = settings.kafka.properties
     log = LogReader(bootstrap_servers(store, properties, note_left_out), properties, partition)
     try:

@@ -1,4 +1,4 @@
-"""``kafka-coord load``: puts the records of a file, or the bundled flights, into a topic."""
+"""``kafka-coord load``: writes the records of a file, or the bundled flights, to a topic."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ def load(
     key_column: str | None,
     limit: int | None,
 ) -> None:
-    """Put the records of a CSV or JSONL file into a topic, each exactly once, as JSON values.
+    """Write the records of a CSV or JSONL file to a topic as JSON values, each exactly once.
 
-    Creates the topic if it does not exist. A CSV line becomes an object of its columns: numbers stay numbers, an
-    empty cell becomes null. FILE may be - for standard input (then give --format).
+    Creates the topic if it does not exist. A CSV line becomes an object of its columns. Numbers stay numbers, and an
+    empty cell becomes null. FILE may be - for standard input, which needs --format.
 
     \b
     kafka-coord load --flights --topic flights --partitions 12
     kafka-coord load sales.csv --topic sales --key customer
     """
     if (file is None) is not flights:
-        raise SettingsError("give a FILE, or --flights" + ("" if file is None else "; not both"))
+        raise SettingsError("give a FILE, or --flights" if file is None else "give either a FILE or --flights")
     if flights and key_column:
-        raise SettingsError("--flights has a key already (the tail number): leave out --key")
+        raise SettingsError("omit --key, because the key of --flights is the tail number")
     records = _flights() if file is None else read_records(file, file_format, key_column)
     settings = current_settings()
     with open_store(settings) as store:
@@ -70,7 +70,7 @@ def load(
     with contextlib.closing(records), _progress(limit) as count:
         written = _produce(bootstrap, topic, islice(records, limit), count, settings.kafka.properties)
     seconds = max(0.001, time.monotonic() - began)
-    click.echo(f"{written:,} records into {topic} in {seconds:.1f} s ({written / seconds:,.0f}/s)")
+    click.echo(f"wrote {written:,} records to {topic} in {seconds:.1f} s ({written / seconds:,.0f}/s)")
 
 
 def _flights() -> Generator[KeyValue, None, None]:
@@ -93,7 +93,7 @@ def _produce(
 
 @contextlib.contextmanager
 def _progress(limit: int | None) -> Iterator[Callable[[int], None]]:
-    """Shows progress on standard error: a bar on a terminal, otherwise a line from time to time."""
+    """Shows progress on standard error: a bar on a terminal, and otherwise a line at intervals."""
     if not sys.stderr.isatty():
         last = time.monotonic()
 

@@ -21,9 +21,9 @@ To see its state:        kafka-coord groups list
                          kafka-coord doctor
 {_TRY_OUT if is_installed("kafka_coord.dev") else ""}
 
-Every option can also be given as a variable, KAFKA_COORD_<COMMAND>_<OPTION>; those of the connection
-(--zookeeper, --config, --kafka-property) come from KAFKA_COORD_ZOOKEEPER, KAFKA_COORD_CONFIG and
-KAFKA_COORD_KAFKA_<PROPERTY> as well. A flag beats a variable, a variable beats the file.
+Every option has a variable, KAFKA_COORD_<COMMAND>_<OPTION>. The options of the connection (--zookeeper,
+--config, --kafka-property) also have KAFKA_COORD_ZOOKEEPER, KAFKA_COORD_CONFIG and
+KAFKA_COORD_KAFKA_<PROPERTY>. A flag takes precedence over a variable, and a variable over the file.
 
 {EXIT_CODES}"""
 
@@ -32,7 +32,7 @@ _COMMANDS = {
     "dev": ("kafka_coord.dev.commands.dev:dev", "Run ZooKeeper and Kafka brokers on this machine, to try things out."),
     "demo": ("kafka_coord.dev.commands.demo:demo", "Watch a group rebalance through failures, with verification."),
     "consume": ("kafka_coord.cli.consume:consume", "Consume as a member of a group and print the records."),
-    "load": ("kafka_coord.cli.load:load", "Put the records of a file into a topic."),
+    "load": ("kafka_coord.cli.load:load", "Write the records of a file to a topic."),
     "pipeline": (
         "kafka_coord.cli.pipeline:pipeline",
         "Run Spark queries as members of a group, and read their results.",
@@ -43,7 +43,7 @@ _COMMANDS = {
     "channel": ("kafka_coord.cli.channel:channel", "List commands that consumers have not acknowledged."),
     "watch": ("kafka_coord.cli.watch:watch", "Watch groups, owners, lag and commands live."),
     "dashboard": ("kafka_coord.cli.dashboard:dashboard", "Serve the live dashboard as a web page."),
-    "settings": ("kafka_coord.cli.settings:settings", "Show the settings of this host, and where each comes from."),
+    "settings": ("kafka_coord.cli.settings:settings", "Show the settings of this host and their sources."),
     "acl": ("kafka_coord.cli.acl:acl", "Plan, check and set ZooKeeper ACLs."),
     "doctor": ("kafka_coord.cli.doctor:doctor", "Check the installation and suggest remedies."),
     "audit": ("kafka_coord.cli.audit:audit", "Prove from ZooKeeper's log that no partition had two owners."),

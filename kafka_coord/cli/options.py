@@ -25,7 +25,7 @@ else:
 
 
 class LegalName(_NameType):
-    """A legal Kafka name. Refuses any other name, with the rule, before the command contacts a server."""
+    """A legal Kafka name. Refuses an illegal name and states the rule, before the command contacts a server."""
 
     def __init__(self, kind: str, names: Names) -> None:
         self.name, self._names = kind, names
@@ -43,7 +43,7 @@ CONSUMER = LegalName("consumer", candidates.members)
 TOPIC = LegalName("topic", candidates.topics)
 
 group_argument = click.argument("group", type=GROUP)
-"""``GROUP``, the name of a group."""
+"""The argument ``GROUP``."""
 
 
 def _as_format(_: click.Context, __: click.Parameter, value: str) -> Format:
@@ -51,7 +51,7 @@ def _as_format(_: click.Context, __: click.Parameter, value: str) -> Format:
 
 
 def output_option(command: F) -> F:
-    """``-o``: the format of the result."""
+    """Adds ``-o``, the format of the result."""
     return click.option(
         "--output",
         "-o",
@@ -65,7 +65,7 @@ def output_option(command: F) -> F:
 
 
 def timeout_option(default_s: float, what: str) -> Callable[[F], F]:
-    """``--timeout`` in seconds."""
+    """Adds ``--timeout`` in seconds."""
     return click.option(
         "--timeout",
         "timeout_s",
@@ -78,7 +78,7 @@ def timeout_option(default_s: float, what: str) -> Callable[[F], F]:
 
 
 def who() -> str:
-    """The operator's name in requests and pauses: ``alice@host``."""
+    """Returns the operator's name for requests and pauses, such as ``alice@host``."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container may have no such user

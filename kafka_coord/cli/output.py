@@ -32,7 +32,7 @@ class Format(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """``key`` is the name in json, yaml and tsv; ``title`` is the heading in tables (default: the key in capitals)."""
+    """``key`` is the name in json, yaml and tsv. ``title`` is the heading in tables (default: the key in capitals)."""
 
     key: str
     title: str = ""
@@ -45,7 +45,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Rows under one heading. ``empty`` is what people see if there are no rows."""
+    """Rows under one heading. ``empty`` is the text for people if there are no rows."""
 
     name: str
     columns: Sequence[Column]
@@ -54,15 +54,14 @@ class Section:
 
 
 def number(key: str, title: str = "") -> Column:
-    """A column of numbers, aligned to the right."""
+    """Returns a column of right-aligned numbers."""
     return Column(key, title, right=True)
 
 
 def show(output: Format, document: Any, sections: Sequence[Section], *, summary: Sequence[str] = ()) -> None:
     """Prints to standard output.
 
-    json and yaml print ``document``; table and tsv print ``sections``. Tables also have the lines of ``summary`` above
-    them.
+    json and yaml print ``document``. table and tsv print ``sections``. The lines of ``summary`` come before tables.
     """
     if output is Format.JSON:
         click.echo(json.dumps(document, indent=2, ensure_ascii=False))
@@ -87,8 +86,8 @@ def show(output: Format, document: Any, sections: Sequence[Section], *, summary:
 
 
 def tsv_lines(sections: Sequence[Section]) -> Iterable[str]:
-    """Yields a heading and one line per row. With several sections, ``# name`` is above each, and a blank line
-    between."""
+    """Yields a heading and one line per row. If there are several sections, each begins with ``# name``, and a blank
+    line separates them."""
     for at, section in enumerate(sections):
         if at:
             yield ""
@@ -162,7 +161,7 @@ def _styled(column: Column) -> bool:
 
 
 def cell(value: Any) -> str:
-    """Formats a value for a table or tsv; ``-`` if there is none."""
+    """Formats a value for a table or tsv. A missing value is ``-``."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
@@ -175,7 +174,7 @@ def cell(value: Any) -> str:
 
 
 def clean(text: str) -> str:
-    """``text`` without control characters, because consumers' znodes must not be able to control a terminal."""
+    """Escapes control characters, because the content of consumers' znodes must not control a terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == " " else _escaped(c) for c in text)
@@ -192,16 +191,16 @@ ACTIONS = (Column("at"), Column("by"), Column("action"), Column("reason"), Colum
 
 
 def paused_by(pause: Pause) -> str:
-    """``by alice@host since 2026-…: moving disks``, without the parts that the pause does not record."""
+    """Formats a pause as ``by alice@host since 2026-…: moving disks``, without missing parts."""
     if not (pause.by or pause.since_ms or pause.reason):  # an unreadable pause has these values
-        return "(by whom cannot be read)"
+        return "(the pause is unreadable)"
     since = f" since {iso_time(pause.since_ms)}" if pause.since_ms else ""
     why = f": {cell(pause.reason)}" if pause.reason else ""
     return f"by {cell(pause.by) if pause.by else 'unknown'}{since}{why}"
 
 
 def duration(ms: int | None) -> str | None:
-    """``850 ms``, ``4.2 s``, ``3 min 20 s``, ``2 h 5 min``, ``3 d 4 h``."""
+    """Returns ``850 ms``, ``4.2 s``, ``3 min 20 s``, ``2 h 5 min`` or ``3 d 4 h``."""
     if ms is None:
         return None
     if ms < 1000:
@@ -218,5 +217,5 @@ def duration(ms: int | None) -> str | None:
 
 
 def note(text: str) -> None:
-    """Prints a remark on standard error, so that it never mixes with piped data."""
+    """Prints a remark on standard error, so it never mixes with piped data."""
     click.echo(clean(text), err=True)

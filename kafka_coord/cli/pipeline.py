@@ -1,4 +1,4 @@
-"""``kafka-coord pipeline``: Spark jobs that are members of a group, and their results."""
+"""``kafka-coord pipeline``: runs Spark jobs that are members of a group, and shows their results."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _JOBS = (
     },
 )
 _SAMPLE = "kafka_coord.dev.commands.pipeline"
-"""The sample job. It is in the distribution kafka-coord-dev, together with the flights it reads."""
+"""The sample job, in the distribution kafka-coord-dev, together with its input."""
 
 _COST = (
     number("times"),
@@ -66,10 +66,10 @@ _JOB_COLUMNS = (Column("job"), Column("kind"), Column("reads"), Column("gives"))
 
 @click.group(cls=LazyCommands, lazy={"report": (f"{_SAMPLE}:report", "Summarise the output of 'run flights'.")})
 def pipeline() -> None:
-    """Spark jobs: queries that are members of a group like any consumer, and their results.
+    """Run Spark queries as members of a group, like any consumer, and show their results.
 
-    They need Java 17 and the extras: pip install 'kafka-coord[cli,spark]'. Several applications, and plain consumers
-    beside them, share a group's partitions. The output has each record once, even if some of them are killed.
+    The jobs need Java 17 and the extras: pip install 'kafka-coord[cli,spark]'. Several applications and plain consumers
+    can share a group's partitions. The output has each record once, even if some applications are killed.
 
     \b
     kafka-coord load --flights --topic flights --partitions 12
@@ -101,7 +101,7 @@ def run() -> None:
 
 
 def spark_options(command: F) -> F:
-    """The options for Spark: its master, its settings and its output."""
+    """Adds the options for Spark: its master, its settings and its output."""
     for option in (
         click.option(
             "--log",
@@ -119,8 +119,8 @@ def spark_options(command: F) -> F:
         click.option(
             "--master",
             metavar="URL",
-            help="local[N]: N cores of this machine; spark://host:7077, yarn or k8s://…: a cluster. "
-            "[default: local[*], or spark-submit's]",
+            help="Where Spark runs: local[N] for N cores of this machine, or spark://host:7077, yarn or k8s://… for a "
+            "cluster. [default: local[*], or the --master of spark-submit]",
         ),
     ):
         command = option(command)
@@ -138,7 +138,7 @@ def output_directory(command: F) -> F:
 
 
 def format_option(command: F) -> F:
-    """``--format``: how to print the result. ``--output`` is a directory here."""
+    """Adds ``--format``, the format of the result. ``--output`` is a directory here."""
     return click.option(
         "--format",
         "output",
@@ -172,8 +172,8 @@ def history(
 ) -> None:
     """Analyse the coordinators' decisions: rebalances by cause, and time without an owner.
 
-    PATH is a ZooKeeper data directory (name several for several servers of an ensemble), or a file with the output of
-    'groups history GROUP -o json', named after the group.
+    PATH is the data directory of a ZooKeeper server, or a file with the output of 'groups history GROUP -o json',
+    named after the group. Give several PATHs for several servers of an ensemble.
 
     \b
     kafka-coord pipeline run history /var/lib/zookeeper --output /tmp/history
@@ -187,7 +187,7 @@ def history(
     from kafka_coord.spark.sinks.files import local_directory
 
     if not paths and not groups:
-        raise SettingsError("nothing to analyse: give a PATH or a --group")
+        raise SettingsError("give a PATH or a --group to analyse")
     root = local_directory(directory)
     evidence = read_evidence(paths, chroot=chroot)
     if groups:
@@ -200,7 +200,7 @@ def history(
 
 
 def show_history(output: Format, report: HistoryReport) -> None:
-    """Prints the results, read back from their files."""
+    """Prints the results from the files of the report."""
     parts = {part: report.read(part).to_pylist() for part in _HISTORY}
     sections = [Section(part, columns, parts[part]) for part, columns in _HISTORY.items()]
     counts = {name: getattr(report, name) for name in ("decisions", "holds", "positions", "unreadable")}
@@ -221,8 +221,8 @@ def show_history(output: Format, report: HistoryReport) -> None:
 def package(directory: Path, environment: bool) -> None:
     """Pack kafka-coord for the machines of a cluster, and print how to pass it to Spark (docs/spark-cluster.md).
 
-    A zip of the package alone is enough if the machines have its requirements. --environment makes an archive with all
-    requirements except PySpark; pip downloads them, which takes some minutes.
+    If the machines have the requirements, a zip of the package is enough. --environment creates an archive with all
+    requirements except PySpark. pip downloads them, which takes some minutes.
 
     \b
     kafka-coord pipeline package --output dist
@@ -242,7 +242,7 @@ def package(directory: Path, environment: bool) -> None:
 
 @contextmanager
 def job_session(name: str, master: str | None, conf: tuple[str, ...], log: Path) -> Iterator[SparkSession]:
-    """The Spark session for the options of :func:`spark_options`."""
+    """Opens the Spark session for the options of :func:`spark_options`."""
     from kafka_coord.spark.java import find_java
     from kafka_coord.spark.session import spark_session
 

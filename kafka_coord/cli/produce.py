@@ -1,4 +1,4 @@
-"""Writes many records into a topic, fast and each exactly once."""
+"""Writes many records to a topic, each exactly once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SETTINGS = {
     "linger.ms": 50,
     "batch.size": 1_000_000,
     "queue.buffering.max.messages": 200_000,
-    # Java's partitioner, so that a key gets the same partition as with Kafka's own tools.
+    # the partitioner of the Java client, so that a key gets the same partition as with Kafka's own tools
     "partitioner": "murmur2_random",
     "delivery.report.only.error": True,
     "log_level": 0,
@@ -40,11 +40,13 @@ def produce(
     timeout_s: float = 60.0,
 ) -> int:
     """Writes all ``records`` (key, value), waits until the brokers have acknowledged all of them, and returns their
-    number. With ``partitions``, it writes only to these, chosen by the key's hash. From time to time it calls
-    ``on_count`` with the number of records that librdkafka has received; ``properties`` go to librdkafka. Raises
-    :class:`~kafka_coord.errors.NotFound` if the topic does not exist, and :class:`~kafka_coord.errors.RequestRefused`
-    for a record that Kafka refuses. Raises :class:`~kafka_coord.errors.BrokerError` if the brokers do not acknowledge
-    within ``timeout_s`` seconds; then the number of written records is unknown.
+    number. With ``partitions``, writes only to these, chosen by the key's hash. Calls ``on_count`` at intervals with
+    the number of records in librdkafka so far. ``properties`` go to librdkafka.
+
+    Raises :class:`~kafka_coord.errors.NotFound` if the topic does not exist, and
+    :class:`~kafka_coord.errors.RequestRefused` for a record that Kafka refuses. If the brokers do not acknowledge
+    within ``timeout_s`` seconds, raises :class:`~kafka_coord.errors.BrokerError`, and the number of written records is
+    unknown.
     """
     failures: list[KafkaError] = []
     producer = Producer(
@@ -75,7 +77,7 @@ def produce(
     if failures:
         raise _failed(failures[0], topic, handed)
     if left:
-        raise BrokerError(f"{left} of {handed} records for {topic} not acknowledged within {timeout_s:.0f} s")
+        raise BrokerError(f"{left} of {handed} records for {topic} were not acknowledged within {timeout_s:.0f} s")
     if on_count is not None:
         on_count(handed)
     return handed
@@ -86,13 +88,13 @@ def _hand_over(producer: Producer, topic: str, key: bytes | None, value: bytes |
         try:
             producer.produce(topic, key=key, value=value, partition=partition)
         except BufferError:
-            producer.poll(_FULL_WAIT_S)  # this loop ends: undeliverable records leave the queue after their timeout
+            producer.poll(_FULL_WAIT_S)  # this loop ends, because undeliverable records leave the queue at a timeout
         else:
             return
 
 
 def _failed(error: KafkaError, topic: str, handed: int) -> BrokerError | NotFound | RequestRefused:
-    message = f"cannot write record {handed} or one before it to {topic}: {error.str()}"
+    message = f"cannot write record {handed} or an earlier record to {topic}: {error.str()}"
     if error.code() in _UNKNOWN:
         return NotFound(f"{message}; create the topic first")
     if error.code() in _REFUSALS:

@@ -15,20 +15,19 @@ from kafka_coord.errors import MalformedValue, SettingsError
 
 KeyValue = tuple[bytes | None, bytes | None]
 
-# A cell such as 007 or +1 was not meant as a number, so it stays text.
+# A cell such as 007 or +1 is probably not a number, so it stays text.
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,17})")
 _DECIMAL = re.compile(r"-?(?:0|[1-9]\d{0,14})\.\d{1,15}")
 
 
 def read_records(file: str, file_format: str | None, key_column: str | None) -> Generator[KeyValue, None, None]:
-    """Yields the records of a file, or of standard input (``-``). Opens the file when the caller asks for the first
-    record. Raises :class:`SettingsError` if the file or the column cannot be used, and :class:`MalformedValue` with the
-    line.
+    """Yields the records of a file or of standard input (``-``). Opens the file at the first record. Raises
+    :class:`SettingsError` if the file or the column is unusable, and :class:`MalformedValue` with the line number.
     """
     endings = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
     chosen = file_format or endings.get(Path(file).suffix.lower())
     if chosen is None:
-        raise SettingsError(f"{file!r} ends neither in .csv nor in .jsonl: give --format")
+        raise SettingsError(f"{file!r} ends neither in .csv nor in .jsonl; give --format")
     if file != "-" and not Path(file).is_file():
         raise SettingsError(f"{file!r} is not a file")
     return _read_csv(file, key_column) if chosen == "csv" else _read_jsonl(file, key_column)

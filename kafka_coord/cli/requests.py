@@ -23,7 +23,7 @@ ANSWER_TIMEOUT_S = 30.0
 
 
 def asking_options(command: F) -> F:
-    """The options ``--timeout`` and ``--output``, and the connection options."""
+    """Adds ``--timeout``, ``--output`` and the connection options."""
     for option in (
         connection_options,
         output_option,
@@ -39,7 +39,7 @@ reason_option = click.option(
 
 
 def asked(store: Store, request: Request, timeout_s: float) -> dict[str, Any]:
-    """Sends the request, waits, and returns the answer as a row."""
+    """Sends the request, waits for the answer, and returns it as a row."""
     return answer_document(ask(store, request, timeout_s, note))
 
 
@@ -58,6 +58,8 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise RequestRefused(f"{question} Nothing was changed: standard input is not a terminal. Add --yes to confirm.")
+        raise RequestRefused(
+            f"{question} Nothing was changed, because standard input is not a terminal. Add --yes to confirm."
+        )
     if not click.confirm(question, err=True):
         raise RequestRefused("nothing was changed")

@@ -1,4 +1,4 @@
-"""``kafka-coord serve``: one coordinator instance beside a broker."""
+"""``kafka-coord serve``: runs one coordinator instance beside a broker."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ log = logging.getLogger("kafka_coord.serve")
 _LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
 _RETRY_S = 1.0
 _POLL_S = 0.1
-"""Seconds between checks whether the service has ended on its own. A signal to stop ends the wait immediately."""
+"""Seconds between checks whether the service has ended unasked. A stop signal ends the wait immediately."""
 _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bound here, recognised
 
 
@@ -55,25 +55,25 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
 @click.option(
     "--http-dashboard/--no-http-dashboard",
     default=None,
-    help="With --listen-http: whether it serves the dashboard, which shows groups, hosts and offsets. [default: on]",
+    help="With --listen-http: whether to serve the dashboard, which shows groups, hosts and offsets. [default: on]",
 )
 @click.option(
     "--http-host-names",
     metavar="NAMES",
-    help="Names by which browsers may address --listen-http, besides this host's own; separated by commas.",
+    help="Additional host names that browsers may use for --listen-http, separated by commas.",
 )
 @click.option(
     "--http-operators",
     metavar="FILE",
     help="TOML file with the operators who may act in the dashboard: pause, resume, rebalance, evict, reset. Needs "
-    "--http-cert-file, unless --listen-http is on 127.0.0.1. [default: it only reads]",
+    "--http-cert-file, unless --listen-http is on 127.0.0.1. [default: the dashboard is read-only]",
 )
-@click.option("--http-cert-file", metavar="FILE", help="PEM certificate: turn on TLS for HTTP. [default: off]")
-@click.option("--http-key-file", metavar="FILE", help="The certificate's PEM key. [default: in the certificate's file]")
+@click.option("--http-cert-file", metavar="FILE", help="PEM certificate; turns on TLS for HTTP. [default: off]")
+@click.option("--http-key-file", metavar="FILE", help="PEM private key. [default: in the certificate file]")
 @click.option(
     "--http-client-ca-file",
     metavar="FILE",
-    help="PEM certificates of the authority that signs operators' certificates. [default: none]",
+    help="PEM certificates of the CA for operators' certificates. [default: none]",
 )
 @click.option(
     "--listen-channel", metavar="HOST:PORT", help="Serve consumers without ZooKeeper at this address. [default: off]"
@@ -81,16 +81,14 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
 @click.option(
     "--advertise-channel",
     metavar="HOST:PORT",
-    help="The address consumers connect to. [default: the listening address]",
+    help="The address to which consumers connect. [default: the listening address]",
 )
-@click.option("--channel-cert-file", metavar="FILE", help="PEM certificate: turn on TLS for consumers. [default: off]")
-@click.option(
-    "--channel-key-file", metavar="FILE", help="The certificate's PEM key. [default: in the certificate's file]"
-)
+@click.option("--channel-cert-file", metavar="FILE", help="PEM certificate; turns on TLS for consumers. [default: off]")
+@click.option("--channel-key-file", metavar="FILE", help="PEM private key. [default: in the certificate file]")
 @click.option(
     "--channel-client-ca-file",
     metavar="FILE",
-    help="PEM certificates of the authority that must sign consumers' certificates. [default: none]",
+    help="PEM certificates of the CA that must sign consumers' certificates. [default: none]",
 )
 @click.option(
     "--channel-users-file",
@@ -105,14 +103,14 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
 @click.option(
     "--broker-listener",
     metavar="HOST:PORT",
-    help="With --listen-kafka: the broker's listener whose advertised address is --listen-kafka's.",
+    help="With --listen-kafka: the broker's listener that advertises the address of --listen-kafka.",
 )
 @click.option(
     "--kafka-rewrite",
     is_flag=True,
     default=None,
-    help="With --listen-kafka: replace the brokers' addresses in their answers with those of the instances. "
-    "Give it to all instances or none.",
+    help="With --listen-kafka: replace the brokers' addresses in their answers with the instances' addresses. "
+    "Set it on all instances or on none.",
 )
 @click.option(
     "--kafka-hold-heartbeats/--no-kafka-hold-heartbeats",
@@ -124,12 +122,12 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
     "--managed-groups",
     metavar="PATTERN",
     help="With --listen-kafka: groups of classic clients that are managed from their first member on, as regular "
-    "expressions separated by commas. Give all instances the same. [default: none]",
+    "expressions separated by commas. Must be the same on all instances. [default: none]",
 )
 @click.option(
-    "--kafka-certificate", metavar="FILE", help="PEM certificate: turn on TLS for Kafka clients. [default: off]"
+    "--kafka-certificate", metavar="FILE", help="PEM certificate; turns on TLS for Kafka clients. [default: off]"
 )
-@click.option("--kafka-key", metavar="FILE", help="The certificate's PEM key. [default: in the certificate's file]")
+@click.option("--kafka-key", metavar="FILE", help="PEM private key. [default: in the certificate file]")
 @click.option(
     "--kafka-max-connections",
     metavar="COUNT",
@@ -138,7 +136,7 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
 @click.option(
     "--kafka-max-connections-per-ip",
     metavar="COUNT",
-    help="The maximum number of connections from one address. [default: three quarters of all]",
+    help="The maximum number of connections from one address. [default: three quarters of the maximum]",
 )
 @click.option(
     "--kafka-max-request-bytes",
@@ -148,7 +146,7 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
 @click.option(
     "--kafka-queued-max-bytes",
     metavar="BYTES",
-    help="Memory for the incomplete requests and unread answers of all Kafka clients. [default: 268435456]",
+    help="Memory for the incomplete requests and unsent answers of all Kafka clients. [default: 268435456]",
 )
 @click.option(
     "--kafka-max-idle-ms",
@@ -171,7 +169,7 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
 @click.option(
     "--session-timeout-ms",
     metavar="MS",
-    help="How long until another instance replaces a dead one, in ms. [default: 10000]",
+    help="The ZooKeeper session timeout, after which another instance replaces a dead one, in ms. [default: 10000]",
 )
 @click.option("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR. [default: INFO]")
 @click.option("--log-format", metavar="FORMAT", help="text, or json: one object per line. [default: text]")
@@ -188,9 +186,9 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
 def serve(session_timeout_ms: str | None, **serve_options: str | bool | None) -> None:
     """Run one coordinator instance beside a broker, in the foreground, until SIGTERM or Ctrl-C.
 
-    All instances stand for election in ZooKeeper; the elected one coordinates, the others wait. When told to stop,
-    it first resigns, so that another takes over immediately. Under systemd (Type=notify) it reports ready once it is
-    registered in ZooKeeper.
+    All instances run for election in ZooKeeper. The elected instance coordinates, and all others wait. When an elected
+    instance stops, it first resigns, so another instance takes over immediately. Under systemd (Type=notify), an
+    instance reports ready when it is registered in ZooKeeper.
 
     SIGUSR1 sets the log level to DEBUG, and the next one sets it back.
 
@@ -204,7 +202,7 @@ def serve(session_timeout_ms: str | None, **serve_options: str | bool | None) ->
     )
     if settings.serve.broker_id is None:
         raise SettingsError(
-            "serve.broker_id is not set: give --broker-id (or KAFKA_COORD_SERVE_BROKER_ID), "
+            "serve.broker_id is not set; give --broker-id (or KAFKA_COORD_SERVE_BROKER_ID), "
             "the broker.id of the broker beside this instance"
         )
     if settings.serve.managed_groups is not None:
@@ -222,7 +220,7 @@ def serve(session_timeout_ms: str | None, **serve_options: str | bool | None) ->
 
 
 def run_service(settings: Settings, broker_id: int) -> None:
-    """Runs until told to stop. If the service ends on its own, raises the error that ended it."""
+    """Runs until a stop signal. If the service ends because of an error, raises the error."""
     from kafka_coord.coordinator.gc_tuning import collecting_rarely
     from kafka_coord.coordinator.service import CoordinatorService
     from kafka_coord.frontends.socket.leadership_view import ServiceLeadership
@@ -282,15 +280,15 @@ def _tracing(serve_settings: ServeSettings, broker_id: int) -> Tracing | None:
 
 
 def log_dead_thread(died: threading.ExceptHookArgs) -> None:
-    """Logs the end of a thread, as :func:`threading.excepthook`. ``/health`` also fails if it was a listener's
-    thread."""
+    """Logs the end of a thread. Used as :func:`threading.excepthook`. For a listener's thread, ``/health`` also
+    fails."""
     name = died.thread.name if died.thread is not None else "unknown"
     error = (died.exc_type, died.exc_value or died.exc_type(), died.exc_traceback)
-    log.critical("the thread %s has ended (a bug): restart this instance", name, exc_info=error)
+    log.critical("the thread %s has ended because of a bug; restart this instance", name, exc_info=error)
 
 
 def _lags_and_dashboard(settings: Settings, service: CoordinatorService) -> tuple[LagSampler | None, Site | None]:
-    """The two share their samples of the lag."""
+    """Creates the lag sampler and the dashboard, which share their samples."""
     from kafka_coord.monitor.lag_rings import LagRings
 
     rings = LagRings()
@@ -430,8 +428,8 @@ def _kafka_listener(settings: Settings, broker_id: int, store: Store) -> KafkaLi
 
 
 def _connect_patiently(settings: Settings, stopping: threading.Event) -> Store | None:
-    """Waits for ZooKeeper for as long as necessary, because ZooKeeper may be the last to start after a power cut.
-    Returns ``None`` if told to stop."""
+    """Waits for ZooKeeper without a time limit, because ZooKeeper may start last after a power failure. Returns
+    ``None`` after a stop signal."""
     log.info("connecting zookeeper=%s", settings.zookeeper.hosts)
     while not stopping.is_set():
         try:
@@ -443,7 +441,7 @@ def _connect_patiently(settings: Settings, stopping: threading.Event) -> Store |
 
 
 def endpoints(serve_settings: ServeSettings, gateway: GatewayServer | None = None) -> dict[str, str]:
-    """The addresses that the instance publishes. Instead of a wildcard address, it publishes the host name."""
+    """Returns the addresses that the instance publishes. For a wildcard address, publishes the host name."""
     channel = serve_settings.advertise_channel or (gateway.address if gateway is not None else None)
     http = "http" if serve_settings.http_cert_file is None else "https"
     listening = {http: serve_settings.listen_http, "channel": channel, "kafka": serve_settings.listen_kafka}
@@ -456,7 +454,7 @@ def endpoints(serve_settings: ServeSettings, gateway: GatewayServer | None = Non
 
 
 def options_of(serve_settings: ServeSettings) -> CoordinatorOptions:
-    """The coordinator's options. Options without a setting keep their defaults."""
+    """Returns the coordinator's options. Options without a setting keep their defaults."""
     from kafka_coord.coordinator.options import CoordinatorOptions
 
     names = (

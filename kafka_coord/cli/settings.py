@@ -1,4 +1,4 @@
-"""``kafka-coord settings``: the settings of a command, and the source of each."""
+"""``kafka-coord settings``: shows the settings and their sources, and creates tokens for operators."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COLUMNS = (Column("setting"), Column("value"), Column("origin", "FROM"))
 
 @click.group()
 def settings() -> None:
-    """Show the settings of this host and where each comes from; make an entry for an operator of the dashboard.
+    """Show the settings of this host and their sources, or create an entry for an operator of the dashboard.
 
     \b
     kafka-coord settings show
@@ -35,8 +35,8 @@ def settings() -> None:
 @output_option
 @connection_options
 def show_command(changed: bool, output: Format) -> None:
-    """Show every setting, its value, and where it comes from: a flag, a variable, the file or the default. Secrets are
-    not shown. An instance logs its own when it starts; `groups settings` shows those of a group.
+    """Show every setting, its value, and its source: a flag, a variable, the file or the default. Secrets are not
+    shown. An instance logs its settings at its start. `groups settings` shows the settings of a group.
 
     \b
     kafka-coord settings show
@@ -60,8 +60,8 @@ def show_command(changed: bool, output: Format) -> None:
     help="The groups on which the operator may act, as a regular expression.",
 )
 def operator_command(name: str, groups: str) -> None:
-    """Make a token for an operator of the dashboard. Prints the entry for the file of `serve --http-operators`, and on
-    standard error the token, which is kept nowhere else.
+    """Create a token for an operator of the dashboard. Prints the entry for the file of `serve --http-operators`.
+    Prints the token itself on standard error, and stores it nowhere.
 
     \b
     kafka-coord settings operator alice >> /etc/kafka-coord/operators.toml
@@ -75,7 +75,7 @@ def operator_command(name: str, groups: str) -> None:
 
 
 def listed(found: Settings) -> Iterator[tuple[str, Any, str]]:
-    """Each setting, its value without secrets, and its source."""
+    """Yields each setting, its value without secrets, and its source."""
     defaults = dataclasses.asdict(CoordinatorOptions())
     for key in keys():
         section, _, name = key.partition(".")

@@ -1,4 +1,4 @@
-"""The console script. If an extra is not installed, even ``cli`` itself, it says how to install it."""
+"""Runs the console script. If an extra (even ``cli``) is not installed, prints how to install it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def install(extra: str) -> str:
 
 
 def missing(error: Exception) -> str | None:
-    """The sentence for an import that failed because an extra is not installed; ``None`` for any other error."""
+    """Returns the message for an import that failed because of a missing extra. Returns ``None`` for other errors."""
     if not isinstance(error, ModuleNotFoundError):
         return None
     module = (error.name or "").partition(".")[0]

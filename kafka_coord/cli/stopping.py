@@ -1,4 +1,4 @@
-"""Ends a command at a signal: between two steps of its work, or immediately at a second signal."""
+"""Ends a command between two steps of its work at a first signal, and immediately at a second signal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kafka_coord.cli.failures import INTERRUPTED
 
 
 class Stopping:
-    """``event`` is set by the first Ctrl-C or SIGTERM; ``number`` is the number of that signal (0: none yet)."""
+    """The first Ctrl-C or SIGTERM sets ``event``. ``number`` is the number of that signal, or 0 before it."""
 
     def __init__(self, on_first: Callable[[signal.Signals], None] | None) -> None:
         self.event = threading.Event()
@@ -24,7 +24,7 @@ class Stopping:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of a command that this signal stopped. SIGTERM is not a failure."""
+        """The exit code after this signal. SIGTERM is not a failure."""
         return INTERRUPTED if self.number == signal.SIGINT else 0
 
     def __call__(self, number: int, _: Any) -> None:

@@ -16,11 +16,11 @@ _BROKERS_OWN = -1
 def ensure_topic(
     bootstrap: str, properties: Mapping[str, str], topic: str, partitions: int | None, replication: int | None
 ) -> str:
-    """Creates the topic if it does not exist, waits until every partition has a leader, and returns a sentence about
-    the result.
+    """Creates the topic if it does not exist. Waits until every partition has a leader. Returns a sentence about the
+    result.
 
-    Raises :class:`RequestRefused` if the topic exists with another number of partitions than requested, or if Kafka
-    refuses to create it, :class:`BrokerError`, and :class:`Timeout`.
+    Raises :class:`RequestRefused` if the topic exists with a different number of partitions, or if Kafka refuses to
+    create it. Also raises :class:`BrokerError` and :class:`Timeout`.
     """
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient, NewTopic
@@ -28,7 +28,7 @@ def ensure_topic(
     try:
         admin = AdminClient({"log_level": 0, **properties, "bootstrap.servers": bootstrap})
     except KafkaException as error:
-        raise SettingsError(f"librdkafka refuses the settings of the connection to the brokers: {error}") from None
+        raise SettingsError(f"librdkafka rejected the broker settings: {error}") from None
     there = _led_partitions(admin, topic)
     if there:
         if partitions is not None and partitions != there:
@@ -44,17 +44,17 @@ def ensure_topic(
     deadline = time.monotonic() + _TIMEOUT_S
     while not (made := _led_partitions(admin, topic)) or made != (partitions or made):
         if time.monotonic() >= deadline:
-            raise Timeout(f"topic {topic} was created, but not all of its partitions have a leader in {_TIMEOUT_S:g} s")
+            raise Timeout(f"topic {topic} was created, but some partitions got no leader within {_TIMEOUT_S:g} s")
         time.sleep(0.1)
     return f"topic {topic} created, with {counted(made, 'partition')}"
 
 
 def _led_partitions(admin: Any, topic: str) -> int:
-    """How many of the topic's partitions have a leader; 0 if there is no such topic."""
+    """Returns how many of the partitions have a leader, or 0 if there is no such topic."""
     from confluent_kafka import KafkaException
 
     try:
-        # This asks for all topics, because a request for this one could make the brokers create it.
+        # This requests all topics, because a request for one topic could make the brokers create it.
         metadata = admin.list_topics(timeout=10.0)
     except KafkaException as error:
         raise BrokerError(f"no broker answered: {error.args[0].str()}") from None

@@ -75,7 +75,7 @@ _COMMANDS = (Column("group"), Column("consumer"), Column("command"), Column("wai
 def watch(groups: tuple[str, ...], interval: float, count: int | None, no_lag: bool, output: Format) -> None:
     """Show groups, owners, lag and unacknowledged commands live, until Ctrl-C.
 
-    Without a terminal it prints one update after the other; -o json prints one object per line.
+    Without a terminal, it prints the updates one after another. -o json prints one object per line.
 
     \b
     kafka-coord watch
@@ -182,7 +182,7 @@ def _sections(frame: Overview, limit: int | None = None) -> list[Section]:
         for one in frame.waiting
     ]
     most = None
-    if limit is not None:  # the groups with the least activity are left out if the screen is full
+    if limit is not None:  # a full screen shows only the groups with the most activity
         most = max(3, limit // 3 - 3)
         groups.sort(key=lambda row: row["group"] not in frame.lags)
     return [

@@ -34,7 +34,7 @@ def one_line(err: str) -> str:
         (("--kafka-property", "nonsense", "groups", "list"), 2, "is not KEY=VALUE"),
         (("serve",), 2, "serve.broker_id is not set"),
         (("serve", "--broker-id", "one"), 2, "serve.broker_id: 'one' from flag --broker-id is invalid"),
-        (("groups", "pause"), 2, "name one group, or give --all"),
+        (("groups", "pause"), 2, "name a group, or give --all"),
         (("consume", "--group", "g"), 2, "give one of --topic, --include, --exclude"),
         (("consume", "--group", "g", "--topic", "t", "--formatter", "{secret}"), 2, "{secret} is not one of"),
         (("load", "--topic", "t"), 2, "give a FILE, or --flights"),

@@ -153,7 +153,7 @@ def test_all_groups_are_paused_and_resumed_at_once(elected: World, coord: Run) -
     assert f"ALL GROUPS ARE PAUSED by {who()} since 20" in coord("coordinator", "status").out
     stored = elected.store.get(layout.PAUSED)
     elected.store.set(layout.PAUSED, b"\xff")
-    assert "ALL GROUPS ARE PAUSED (by whom cannot be read)" in coord("coordinator", "status").out
+    assert "ALL GROUPS ARE PAUSED (the pause is unreadable)" in coord("coordinator", "status").out
     elected.store.set(layout.PAUSED, stored.data)
     only = coord("groups", "resume", "delays")
     assert "to resume all: kafka-coord groups resume --all" in only.err

@@ -45,7 +45,7 @@ def loaded(coord: Run, make_topic: Callable[..., str], tmp_path: Path) -> str:
     file.write_text("n,name\n" + "".join(f"{n},k{n % 17}\n" for n in range(300)))
     ran = coord("load", str(file), "--topic", topic, "--key", "name")
     assert ran.code == 0, ran.err
-    assert ran.out.startswith(f"300 records into {topic}")
+    assert ran.out.startswith(f"wrote 300 records to {topic}")
     return topic
 
 
@@ -331,7 +331,7 @@ def test_a_file_that_cannot_be_loaded_is_named_with_its_line(
 def test_the_flights_are_loaded_without_pandas(coord: Run, make_topic: Callable[..., str], group: str) -> None:
     topic = make_topic(2)
     ran = coord("load", "--flights", "--topic", topic, "--limit", "500")
-    assert ran.out.startswith(f"500 records into {topic}"), ran.err
+    assert ran.out.startswith(f"wrote 500 records to {topic}"), ran.err
     one = coord("consume", "--group", group, "--topic", topic, "--from-beginning", "--max-messages", "1")
     assert json.loads(one.out)["year"] == 2013
 

@@ -223,7 +223,7 @@ def test_requests_nobody_answers(healthy: Tree) -> None:
     assert list(check_requests(queued, unreadable, now_ms, elected=True)) == []
     (found,) = check_requests(queued, unreadable, now_ms + 61_000, elected=True)
     assert found.severity is Severity.ERROR
-    assert "(rebalance for group delays) by alice waits for 6" in found.what
+    assert "(rebalance for group delays) by alice has waited for 6" in found.what
 
 
 def test_a_consumer_that_does_not_obey(world: World) -> None:

@@ -1,4 +1,4 @@
-"""``kafka-coord groups``: one module per kind of command."""
+"""``kafka-coord groups``: shows and operates groups."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _COMMANDS = {
     "match": ("kafka_coord.cli.groups.match:match", "Show which topics a pattern matches."),
     "history": (
         "kafka_coord.cli.groups.history:history",
-        "Show the last decisions, and what operators did.",
+        "Show the last decisions and operators' actions.",
     ),
     "log": ("kafka_coord.cli.groups.log:log", "Show the records of client-assigned groups."),
     "rebalance": ("kafka_coord.cli.groups.operate:rebalance", "Decide a new target now."),
     "evict": ("kafka_coord.cli.groups.operate:evict", "Delete consumers' registrations."),
-    "pause": ("kafka_coord.cli.groups.operate:pause", "Pause rebalances of a group, or of all."),
+    "pause": ("kafka_coord.cli.groups.operate:pause", "Pause rebalances of a group, or of all groups."),
     "resume": ("kafka_coord.cli.groups.operate:resume", "Allow rebalances again."),
     "settings": ("kafka_coord.cli.groups.operate:settings", "Show or change a group's settings."),
     "reset-offsets": ("kafka_coord.cli.groups.reset:reset_offsets", "Set committed offsets by a rule."),
@@ -25,7 +25,7 @@ _COMMANDS = {
     "import": ("kafka_coord.cli.groups.copying:import_command", "Copy committed offsets from the brokers' own groups."),
     "export": ("kafka_coord.cli.groups.copying:export_command", "Copy committed offsets to the brokers' own groups."),
     "delete-offsets": ("kafka_coord.cli.groups.operate:delete_offsets", "Delete committed offsets."),
-    "delete": ("kafka_coord.cli.groups.operate:delete", "Remove groups with everything in them."),
+    "delete": ("kafka_coord.cli.groups.operate:delete", "Remove groups with their offsets, history and settings."),
 }
 
 

@@ -51,11 +51,11 @@ class _Group:
 def convert(
     group: str, wanted: str, dry_run: bool, execute: bool, reason: str, timeout_s: float, output: Format
 ) -> None:
-    """Turn a client-assigned group into a managed one, or the reverse, with its committed offsets.
+    """Convert a client-assigned group to a managed group, or the reverse, with its committed offsets.
 
-    Refused while the group has members, except for classic clients of a managed group: they join again. The instance
-    that coordinates the group converts it; if that fails half-way, no offset is lost, and the next run finishes it. A
-    group that becomes client-assigned loses its settings and its history.
+    Refused while the group has members. Classic clients in a managed group are allowed, because they join again. The
+    instance that coordinates the group converts it. If the conversion fails midway, no offset is lost, and the next run
+    finishes it. A group that becomes client-assigned loses its settings and its history.
 
     \b
     kafka-coord groups convert delays --to managed
@@ -63,7 +63,7 @@ def convert(
     kafka-coord groups convert delays --to client-assigned --execute
     """
     if dry_run and execute:
-        raise SettingsError("give --dry-run or --execute, not both")
+        raise SettingsError("give either --dry-run or --execute")
     to = GroupKind(wanted)
     if to is GroupKind.MANAGED:
         legal("group", group)
@@ -89,15 +89,15 @@ def convert(
         try:
             answer = asked(store, request, timeout_s)
         except Timeout as error:
-            raise Timeout(f"{error}; instance {coordinator} coordinates the group and has to carry it out") from error
-        # Its history is gone. In the other direction, its history begins with the conversion.
+            raise Timeout(f"{error}; instance {coordinator} coordinates the group and must convert it") from error
+        # The group's history is deleted. In the other direction, its history begins with the conversion.
         if to is GroupKind.CLIENT_ASSIGNED:
             operate.record(store, "convert to client-assigned", group, by=who(), reason=reason)
     note(f"{answer['result']}: {answer['message']}")
 
 
 def _read(instances: Instances, group: str) -> _Group:
-    """Raises :class:`NotFound`, :class:`BrokerError`."""
+    """Raises :class:`NotFound`, :class:`RequestRefused` and :class:`BrokerError`."""
     store = instances.store
     kind = kind_of(store, group)
     if kind is GroupKind.CLIENT_ASSIGNED:

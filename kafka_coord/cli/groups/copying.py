@@ -37,7 +37,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The options of both commands: which groups to copy, and how."""
+    """The options of both commands."""
 
     groups: tuple[str, ...]
     everything: bool
@@ -50,13 +50,11 @@ class _Asked:
     def require(self, place: str, *, chosen: bool) -> None:
         """Checks the options. Raises :class:`SettingsError` if they contradict each other."""
         if not chosen:
-            raise SettingsError(f"use {place}: other places are not supported")
+            raise SettingsError(f"use {place}, because other places are not supported")
         if bool(self.groups) is self.everything:
-            raise SettingsError(
-                "name groups or give --all, not both" if self.everything else "name groups, or give --all"
-            )
+            raise SettingsError("either name groups or give --all" if self.everything else "name groups, or give --all")
         if self.dry_run and self.execute:
-            raise SettingsError("give --dry-run or --execute, not both")
+            raise SettingsError("give either --dry-run or --execute")
 
 
 def _copying_options(command: Callable[[bool, _Asked], None]) -> Callable[..., None]:
@@ -68,14 +66,14 @@ def _copying_options(command: Callable[[bool, _Asked], None]) -> Callable[..., N
         connection_options,
         output_option,
         timeout_option(ANSWER_TIMEOUT_S, "How long to retry while coordinators move, load or do not answer."),
-        click.option("--execute", is_flag=True, help="Make the copy, and verify it by reading it back."),
+        click.option("--execute", is_flag=True, help="Copy the offsets, and read them back to verify the copy."),
         click.option(
             "--dry-run", is_flag=True, help="Only show the offsets that would be written. This is the default."
         ),
         click.option(
             "--overwrite",
             is_flag=True,
-            help="Also replace later offsets at the target: the group then reads records again.",
+            help="Also replace later offsets at the target, so the group reads records again.",
         ),
         click.option(
             "--all", "everything", is_flag=True, help="Copy all groups of the source that have committed offsets."
@@ -95,8 +93,8 @@ def import_command(chosen: bool, asked: _Asked) -> None:
     """Copy committed offsets from the brokers' own groups into groups that instances coordinate.
 
     Offsets go to the groups log, or to ZooKeeper if the group is managed. Without --execute, the command only shows
-    what it would do. You may repeat it. It skips groups with members at the instances. Later offsets at the target
-    stay, unless you give --overwrite.
+    the changes. You may repeat it. It skips groups with members at the instances. Without --overwrite, later offsets
+    at the target stay.
 
     \b
     kafka-coord groups import --from-kafka delays
@@ -114,9 +112,9 @@ def import_command(chosen: bool, asked: _Asked) -> None:
 def export_command(chosen: bool, asked: _Asked) -> None:
     """Copy committed offsets of groups that instances coordinate to the brokers, so that their clients can go back.
 
-    It also copies managed groups, whose offsets are in ZooKeeper. Without --execute, the command only shows what it
-    would do. You may repeat it. It skips groups with members at the brokers. Later offsets at the target stay, unless
-    you give --overwrite.
+    The command also copies managed groups, whose offsets are in ZooKeeper. Without --execute, it only shows the
+    changes. You may repeat it. It skips groups with members at the brokers. Without --overwrite, later offsets at the
+    target stay.
 
     \b
     kafka-coord groups export --to-kafka delays
@@ -141,20 +139,22 @@ def _offset_stores(store: Store, settings: Settings, timeout_s: float) -> tuple[
     properties = settings.kafka.properties
     instances = read_instances(store).addresses
     if not instances:
-        raise BrokerError("no instance serves Kafka clients: start them with 'kafka-coord serve --listen-kafka …'")
+        raise BrokerError(
+            "no instance serves Kafka clients; start the instances with 'kafka-coord serve --listen-kafka …'"
+        )
     given = properties.get("bootstrap.servers") or _own_listeners(store, properties, instances)
     kafka = KafkaOffsetStore("the brokers", given, properties, timeout_s)
     if named := set(instances.values()) & set(kafka.addresses()):
         raise BrokerError(
-            f"the brokers at {given} name instances ({', '.join(sorted(named))}): that is their listener for "
-            "instances. Give their other one with --kafka-property bootstrap.servers=HOST:PORT"
+            f"the brokers at {given} name instances ({', '.join(sorted(named))}), so that is the listener for "
+            "instances. Give the brokers' own listener with --kafka-property bootstrap.servers=HOST:PORT"
         )
     log = KafkaOffsetStore("the instances", ",".join(instances.values()), properties, timeout_s)
     return kafka, OwnOffsetStore(log, ZooKeeperOffsetStore(store, timeout_s, who()))
 
 
 def _own_listeners(store: Store, properties: Mapping[str, str], instances: Mapping[int, str]) -> str:
-    """The brokers' addresses on a listener that does not lead to instances."""
+    """Returns the brokers' addresses on a listener that does not lead to instances."""
     from kafka_coord.consumer.brokers import choose
 
     found = read_brokers(store) or Brokers()
@@ -190,7 +190,7 @@ def _run(source: OffsetStore, target: OffsetStore, kafka: KafkaOffsetStore, aske
             note(f"group {one.group}: {one.warning}")
     ahead = sum(row.verdict is Verdict.AHEAD for one in found for row in one.rows)
     if ahead:
-        note(f"left as it is: {counted(ahead, 'partition')} where the target is ahead; --overwrite copies them too")
+        note(f"skipped {counted(ahead, 'partition')}, because the target is ahead; --overwrite copies these too")
     if problems:
         told = "; ".join(f"group {group}: {problem}" for group, problem in sorted(problems.items()))
         raise RequestRefused(

@@ -48,15 +48,15 @@ _MOVES = (number("generation", "GEN"), Column("consumer"), Column("gained"), Col
     help="The number of decisions to show.",
 )
 @click.option("--verbose", "-v", is_flag=True, help="Also show what each consumer gained and lost.")
-@click.option("--actions", "only_actions", is_flag=True, help="Show only what operators did.")
+@click.option("--actions", "only_actions", is_flag=True, help="Show only the operators' actions.")
 @output_option
 @connection_options
 def history(group: str, kind: str | None, last: int, verbose: bool, only_actions: bool, output: Format) -> None:
-    """Show the last decisions about a group: when, why, which partitions moved, and how long it took. After them, the
-    table shows what operators did: who, from where, why, and what it changed. For other formats, give --actions.
+    """Show the last decisions about a group, oldest first: the time, the reason, the moved partitions, and the
+    duration. A second table shows the operators' actions. Other formats than table need --actions for these.
 
-    STOPPED is the time from the decision until every stop-fetcher was acknowledged; SETTLED is the time until every
-    partition had its owner. Oldest first.
+    STOPPED is the time from the decision until every stop-fetcher was acknowledged. SETTLED is the time until every
+    partition had its owner.
 
     The history of a client-assigned group comes from its records in the groups log. There EPOCH is the term of the
     log's partition, and STOPPED and SETTLED are unknown. Kafka removes older records by compaction.
@@ -106,5 +106,5 @@ def _of_client_group(store: Store, settings: Settings, group: str) -> tuple[Deci
     if not found:
         read_client_group(
             Instances(store, settings.kafka.properties), group
-        )  # it may have only offsets; raises NotFound if it has none
+        )  # the group may have only offsets; if it has none, this raises NotFound
     return found

@@ -1,4 +1,4 @@
-"""The names of groups of either kind, managed or client-assigned."""
+"""Parses and lists the names of managed and client-assigned groups."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ else:
 
 
 class AnyName(_NameType):
-    """The name of a group of either kind: Kafka clients may use any characters."""
+    """The name of any group. Kafka clients may use any characters."""
 
     name = "group"
 
@@ -42,8 +42,8 @@ kind_option = click.option(
 
 
 def every_group(instances: Instances, wanted: str | None = None) -> list[tuple[str, GroupKind]]:
-    """Every group, or every group of the ``wanted`` kind, sorted by name. Notes which client-assigned groups cannot be
-    shown."""
+    """Lists every group, or every group of the ``wanted`` kind, sorted by name. Prints a note about client-assigned
+    groups that cannot be shown."""
     from kafka_coord.monitor.client_groups.groups import list_client_groups
     from kafka_coord.monitor.cluster import read_cluster
 

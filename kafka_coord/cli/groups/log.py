@@ -1,4 +1,4 @@
-"""``groups log dump``: shows records of the groups log."""
+"""``groups log dump``: prints records of the groups log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COLUMNS = (number("offset"), Column("at"), Column("kind"), Column("group"), Col
 
 @click.group()
 def log() -> None:
-    """The log of client-assigned groups: the topic __kafka_coord_groups.
+    """Show the log of client-assigned groups, the topic __kafka_coord_groups.
 
     \b
     kafka-coord groups log dump 7
@@ -53,12 +53,12 @@ def dump(partition: int | None, group: str | None, first: int | None, last: int,
 
     \b
     claim        an instance began to coordinate the partition's groups, in a new term
-    group        a group's generation: members, assignor, assignment; or that it is removed
-    offset       a committed offset; or that it is removed
-    keep-alive   the instance is still there
+    group        a group's generation (members, assignor, assignment), or its removal
+    offset       a committed offset, or its removal
+    keep-alive   the instance is still alive
 
-    With --group, it reads the whole partition, with progress on standard error; otherwise only its end. Kafka compacts
-    the log: it removes older records with the same key.
+    With --group, the command reads the whole partition, with progress on standard error. Otherwise it reads only the
+    end. Kafka compacts the log, so it removes older records with the same key.
 
     \b
     kafka-coord groups log dump 7 --last 20

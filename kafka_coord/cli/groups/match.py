@@ -16,13 +16,11 @@ _COLUMNS = (Column("topic"), number("partitions"))
 
 @click.command()
 @click.argument("regex")
-@click.option(
-    "--exclude", is_flag=True, help="Show the topics that do not match, as `consume --exclude REGEX` takes them."
-)
+@click.option("--exclude", is_flag=True, help="Show the topics that do not match, like `consume --exclude REGEX`.")
 @output_option
 @connection_options
 def match(regex: str, exclude: bool, output: Format) -> None:
-    """Show which topics a pattern matches: those whose whole name does, as with `consume --include REGEX`.
+    """Show the topics whose full name matches the pattern, like `consume --include REGEX`.
 
     \b
     kafka-coord groups match 'fl.*'

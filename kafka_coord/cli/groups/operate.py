@@ -50,8 +50,8 @@ yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for conf
 @wait_option
 @asking_options
 def rebalance(group: str, reason: str, wait: bool, timeout_s: float, output: Format) -> None:
-    """Decide a new target for the group, even if nothing changed. While the group is paused, the request stays pending
-    until it is resumed; the command says so immediately, and exits with code 8.
+    """Decide a new target for the group, even if nothing changed. If the group is paused, the request stays pending
+    until the group is resumed. Then the command exits immediately with code 8.
 
     \b
     kafka-coord groups rebalance delays --reason "after adding memory" --wait
@@ -73,11 +73,11 @@ def rebalance(group: str, reason: str, wait: bool, timeout_s: float, output: For
 def evict(
     group: str, consumers: tuple[str, ...], kind: str | None, reason: str, wait: bool, timeout_s: float, output: Format
 ) -> None:
-    """Delete consumers' registrations: their partitions go to others, and they must register again. Exit code 7 if the
-    group or one of the consumers does not exist; then nobody is evicted.
+    """Delete consumers' registrations. Other consumers get their partitions, and they must register again. If the group
+    or one of the consumers does not exist, nobody is evicted, and the exit code is 7.
 
-    A member of a client-assigned group is named by its group.instance.id or its member id, as `groups describe
-    --members` shows it. It joins again as soon as it learns of its eviction.
+    Name a member of a client-assigned group by its group.instance.id or its member id (see `groups describe
+    --members`). It joins again when it notices its eviction.
 
     \b
     kafka-coord groups evict delays c3 --reason "stuck since noon"
@@ -105,8 +105,8 @@ def evict(
 def pause(group: str | None, everywhere: bool, reason: str, wait: bool, timeout_s: float) -> None:
     """Forbid rebalances of one group, or with --all of every group.
 
-    Consumers still acknowledge outstanding commands; nothing new is decided until `resume`. Consumers keep what
-    they own. The partitions of a consumer that dies have no owner until then.
+    Consumers keep their partitions and acknowledge outstanding commands. The coordinator decides nothing new until
+    `resume`. Until then, the partitions of a consumer that dies have no owner.
 
     \b
     kafka-coord groups pause delays --reason "moving disks" --wait
@@ -117,18 +117,18 @@ def pause(group: str | None, everywhere: bool, reason: str, wait: bool, timeout_
         operate.pause(store, target, by=who(), reason=reason)
         for one in _affected(store, target) if wait else ():
             operate.wait_until(store, one, operate.quiet, what="quiet", timeout_s=timeout_s, sleep=time.sleep)
-    click.echo(f"{_named(target)} paused; lift it with: kafka-coord groups resume {target or '--all'}")
+    click.echo(f"{_named(target)} paused; to resume: kafka-coord groups resume {target or '--all'}")
 
 
 @click.command()
 @click.argument("group", type=GROUP, required=False)
-@click.option("--all", "everywhere", is_flag=True, help="Lift the pause of all groups.")
+@click.option("--all", "everywhere", is_flag=True, help="End the pause of all groups.")
 @reason_option
 @click.option("--wait", is_flag=True, help="Return only when the group is stable again (with --all: every group).")
 @timeout_option(60.0, "How long to wait with --wait, for each group.")
 @connection_options
 def resume(group: str | None, everywhere: bool, reason: str, wait: bool, timeout_s: float) -> None:
-    """Allow rebalances again, of one group, or with --all in general (groups paused by name stay paused).
+    """Allow rebalances of one group again, or with --all of every group. Groups paused by name stay paused.
 
     \b
     kafka-coord groups resume delays --wait
@@ -148,7 +148,7 @@ def resume(group: str | None, everywhere: bool, reason: str, wait: bool, timeout
     "--assignor",
     metavar="NAME",
     shell_complete=candidates.assignors,
-    help="range, roundrobin, sticky, weighted, an installed one, or 'default'.",
+    help="range, roundrobin, sticky, weighted, an installed assignor, or 'default'.",
 )
 @click.option("--rebalance-timeout-ms", type=click.IntRange(1, 86_400_000), metavar="MS")
 @click.option("--offsets-retention-ms", type=click.IntRange(0, 10 * 365 * 86_400_000), metavar="MS")
@@ -165,7 +165,7 @@ def settings(
     reason: str,
     output: Format,
 ) -> None:
-    """Show a group's settings and where each comes from, its znode or the default; or change the given ones.
+    """Show a group's settings and their source (its znode or the default), or change the given settings.
 
     \b
     kafka-coord groups settings delays
@@ -241,7 +241,7 @@ def delete(groups: tuple[str, ...], kind: str | None, yes: bool, reason: str, ti
 @any_group_argument
 @kind_option
 @partitions_option("A topic, or some of its partitions.")
-@click.option("--all-topics", is_flag=True, help="Every topic the group has an offset for.")
+@click.option("--all-topics", is_flag=True, help="Every topic for which the group has an offset.")
 @yes_option
 @reason_option
 @asking_options
@@ -290,7 +290,8 @@ def delete_offsets(
 
 
 def _stored_settings(store: Store, group: str) -> GroupSettings:
-    """Raises :class:`MalformedValue` for unreadable settings, because nobody chose the defaults that then apply."""
+    """Raises :class:`MalformedValue` for unreadable settings. The coordinator uses the defaults then, but nobody chose
+    them."""
     seen = snapshot_of(store, group)[1].observation
     for one in seen.unreadable:
         if one.path == layout.group(group):
@@ -306,15 +307,15 @@ def _wait_client_group_settled(instances: Instances, group: str, timeout_s: floa
     deadline = time.monotonic() + timeout_s
     while (found := read_client_group(instances, group)).state not in AT_REST:
         if time.monotonic() >= deadline:
-            raise Timeout(f"group {group!r} is not stable within {timeout_s:g} s: it is {found.kafka_state}")
+            raise Timeout(
+                f"group {group!r} did not become stable within {timeout_s:g} s; its state is {found.kafka_state}"
+            )
         time.sleep(_LOOK_AGAIN_S)
 
 
 def _one_or_all(group: str | None, everywhere: bool) -> str:
     if (group is None) is not everywhere:
-        raise SettingsError(
-            "name one group, or give --all" if group is None else "name one group or give --all, not both"
-        )
+        raise SettingsError("name a group, or give --all" if group is None else "either name a group or give --all")
     return group or operate.EVERYWHERE
 
 

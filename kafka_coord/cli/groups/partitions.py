@@ -1,4 +1,4 @@
-"""The options that select partitions: ``--topic flights``, ``--topic flights:0,3-5``, ``--all-topics``."""
+"""Defines the options that select partitions: ``--topic flights``, ``--topic flights:0,3-5``, ``--all-topics``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def partitions_option(what: str) -> Callable[[F], F]:
-    """``--topic TOPIC[:0,1-3]``, repeatable; :func:`kafka_coord.monitor.scope.parse_scope` reads it."""
+    """Adds ``--topic TOPIC[:0,1-3]``, repeatable, for :func:`kafka_coord.monitor.scope.parse_scope`."""
     return click.option(
         "--topic",
         "topics",

@@ -57,8 +57,8 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Which partitions get which offsets. ``scope`` is ``None`` if ``file`` names the partitions. With ``of_all``,
-    ``scope`` chooses only among the group's own partitions, and may find none."""
+    """The chosen partitions and the rule for their offsets. ``scope`` is ``None`` if ``file`` names the partitions.
+    With ``of_all``, ``scope`` chooses only among the group's own partitions, and may choose none."""
 
     rule: Rule
     scope: Scope | None
@@ -66,7 +66,7 @@ class _Choice:
     of_all: bool
 
     def rows(self, found: Resettable, log: BrokerLog) -> tuple[ResetRow, ...]:
-        """Raises :class:`NotFound`, :class:`RequestRefused`, :class:`BrokerError`."""
+        """Computes the new offsets. Raises :class:`NotFound`, :class:`RequestRefused` and :class:`BrokerError`."""
         explicit = self.file.get(found.group, {})
         return compute(self.rule, self._partitions(found, explicit), found.committed, log, explicit)
 
@@ -87,9 +87,9 @@ class _Choice:
 @click.option("--all-groups", is_flag=True, help="Every group; with --from-file, every group in the file.")
 @kind_option
 @partitions_option("A topic, or some of its partitions.")
-@click.option("--all-topics", is_flag=True, help="Every topic the group subscribes to or has offsets for.")
+@click.option("--all-topics", is_flag=True, help="Every topic that the group subscribes to or has offsets for.")
 @click.option("--to-earliest", is_flag=True, help="To the first record in the log.")
-@click.option("--to-latest", is_flag=True, help="To the end: only new records.")
+@click.option("--to-latest", is_flag=True, help="To the end of the log, so the group reads only new records.")
 @click.option("--to-current", is_flag=True, help="To the committed offset, or to the end if there is none.")
 @click.option("--to-offset", type=click.IntRange(0, (1 << 63) - 1), metavar="N", help="To this offset.")
 @click.option("--shift-by", type=int, metavar="N", help="N records forward, or back if N is negative.")
@@ -111,7 +111,7 @@ class _Choice:
     is_flag=True,
     help="With --execute, while consumers run: pause the group, evict the owners, reset, resume.",
 )
-@click.option("--create", is_flag=True, help="With --execute: create a managed group if there is none of this name.")
+@click.option("--create", is_flag=True, help="With --execute: create the group, as managed, if it does not exist.")
 @click.option(
     "--export",
     is_flag=True,
@@ -142,14 +142,14 @@ def reset_offsets(
     timeout_s: float,
     output: Format,
 ) -> None:
-    """Set committed offsets by one of the rules. Shows the changes; --execute makes them.
+    """Set committed offsets by one of the rules. Without --execute, only show the changes.
 
-    Refused while a member owns one of the partitions: stop the consumers, or give --pause. Then the command pauses the
-    group, evicts the owners (they register again immediately), resets, and resumes the group. No process is restarted.
-    Offsets outside the log become its nearest end, as with Kafka's own tool.
+    Refused while a member owns one of the partitions. Stop the consumers, or give --pause. With --pause, the command
+    pauses the group, evicts the owners (they register again immediately), resets, and resumes the group. No process is
+    restarted. The nearest end of the log replaces an offset outside the log, as with Kafka's own tool.
 
-    Of several groups, the command names those it cannot reset, resets the others, and exits with code 6. --all-groups
-    with --topic leaves out the groups that have nothing to do with the topic.
+    With several groups, if some cannot be reset, the command names them, resets all others, and exits with code 6.
+    With --topic, --all-groups skips the groups that do not use the topic.
 
     \b
     kafka-coord groups reset-offsets delays --topic flights --to-earliest
@@ -163,9 +163,11 @@ def reset_offsets(
     kafka-coord groups reset-offsets --all-groups --from-file all.csv --execute
     """
     if dry_run and execute:
-        raise SettingsError("give --dry-run or --execute, not both")
+        raise SettingsError("give either --dry-run or --execute")
     if bool(groups) is all_groups:
-        raise SettingsError("name groups, or give --all-groups" + (", not both" if groups else ""))
+        raise SettingsError(
+            "either name groups or give --all-groups" if groups else "name groups, or give --all-groups"
+        )
     rule = _rule(
         {
             RuleKind.TO_EARLIEST: to_earliest or None,
@@ -180,12 +182,12 @@ def reset_offsets(
     )
     file = _read_file(from_file, groups) if from_file is not None else {}
     if from_file is not None and (topics or all_topics):
-        raise SettingsError("--from-file names the partitions itself: leave out --topic and --all-topics")
+        raise SettingsError("--from-file names the partitions, so omit --topic and --all-topics")
     scope = parse_scope(topics, all_topics=all_topics) if from_file is None else None
     choice = _Choice(rule, scope, file, of_all=all_groups)
     named = tuple(dict.fromkeys(groups or file))
     if create and not named:
-        raise SettingsError("--create needs the names of the groups: --all-groups are those that exist")
+        raise SettingsError("--create needs group names, because --all-groups covers only existing groups")
     settings = current_settings()
     with open_store(settings) as store, BrokerLog(store, settings.kafka.properties, note_left_out) as log:
         instances = Instances(store, settings.kafka.properties)
@@ -193,7 +195,7 @@ def reset_offsets(
             _create(instances, [group for group in named if not _exists(instances, group, kind)], reason)
         wanted = [(group, kind_of(store, group, kind)) for group in named] or every_group(instances, kind)
         if pause and any(of is not GroupKind.MANAGED for _, of in wanted):
-            raise SettingsError("--pause is for managed groups: stop the members of a client-assigned group")
+            raise SettingsError("--pause works only for managed groups; stop the members of a client-assigned group")
 
         acting = Acting(who(), reason, timeout_s, note)
 
@@ -225,7 +227,7 @@ def reset_offsets(
 
 @contextmanager
 def _noted(problems: dict[str, str], group: str, *, several: bool) -> Iterator[None]:
-    """If there are ``several`` groups, notes why one of them cannot be reset, and goes on with the others."""
+    """With ``several`` groups, records why a group cannot be reset instead of raising the error."""
     try:
         yield
     except (RequestRefused, NotFound, Timeout) as error:
@@ -240,7 +242,7 @@ def _create(instances: Instances, groups: Sequence[str], reason: str) -> None:
 
 
 def _exists(instances: Instances, group: str, kind: str | None) -> bool:
-    """Whether a group with this name exists and, if ``kind`` is given, is of this kind."""
+    """Tells whether a group with this name exists. If ``kind`` is given, only a group of this kind counts."""
     if instances.store.exists(layout.group(legal("group", group))) is not None:
         return True
     return kind is None and instances.directory().is_used and is_client_group(instances, group)
@@ -258,7 +260,7 @@ def _rule(given: Mapping[RuleKind, Any], by_duration: str | None, to_datetime: s
         chosen.append(Rule(RuleKind.TO_TIME, time_ms(to_datetime)))
     if len(chosen) != 1:
         raise SettingsError(
-            f"{'no rule' if not chosen else f'{len(chosen)} rules'} given: give one of --to-earliest, --to-latest, "
+            f"{'no rule' if not chosen else f'{len(chosen)} rules'} given; choose one of --to-earliest, --to-latest, "
             "--to-current, --to-offset, --shift-by, --by-duration, --to-datetime, --from-file"
         )
     return chosen[0]

@@ -1,4 +1,4 @@
-"""``groups list`` and ``groups describe``."""
+"""``groups list`` and ``groups describe``: show groups."""
 
 from __future__ import annotations
 
@@ -125,18 +125,17 @@ _STATES = (GroupState.STABLE, GroupState.REBALANCING, GroupState.PAUSED, GroupSt
 @output_option
 @connection_options
 def list_command(states: tuple[str, ...], with_lag: bool, output: Format) -> None:
-    """List all groups with their state. KIND is managed if the coordinator assigns partitions, and client-assigned if
-    the members, stock Kafka clients, assign them. COORDINATOR is the broker id of the instance that coordinates the
-    group.
+    """List all groups with their state. KIND is managed if the coordinator assigns the partitions, and client-assigned
+    if stock Kafka clients assign them. COORDINATOR is the broker id of the instance that coordinates the group.
 
     \b
-    Stable        every member owns its target, every command is acknowledged
-    Rebalancing   something is still to be stopped, started or acknowledged
+    Stable        every member owns its target, and every command is acknowledged
+    Rebalancing   some partitions or commands are outstanding
     Paused        an operator paused rebalances
     Empty         no members; offsets are kept for their retention
 
-    LAG adds up the partitions whose lag is known, WORST-LAG is the largest of a partition, and UNKNOWN counts the
-    partitions whose lag is unknown, because nothing is committed or the broker did not answer.
+    LAG is the sum of the known lags, WORST-LAG is the largest lag of a partition, and UNKNOWN counts the partitions
+    whose lag is unknown, because nothing is committed or the broker did not answer.
 
     \b
     kafka-coord groups list
@@ -165,10 +164,10 @@ def list_command(states: tuple[str, ...], with_lag: bool, output: Format) -> Non
 @click.argument("groups", type=AnyName(), nargs=-1, metavar="GROUP…")
 @click.option("--all-groups", is_flag=True, help="Show every group.")
 @kind_option
-@click.option("--members", is_flag=True, help="Show the members, and the partitions that each owns.")
+@click.option("--members", is_flag=True, help="Show the members and their partitions.")
 @click.option("--offsets", is_flag=True, help="Show owner, committed offset, end offset and lag of each partition.")
 @click.option("--state", is_flag=True, help="Show state, generation, coordinator, assignor and settings.")
-@partitions_option("Only the offsets of this; repeatable.")
+@partitions_option("Show only the offsets of this topic; repeatable.")
 @click.option("--by-lag", is_flag=True, help="Show the partitions with the largest lag first.")
 @click.option("--verbose", "-v", is_flag=True, help="Show everything known about each member.")
 @output_option
@@ -185,12 +184,12 @@ def describe(
     verbose: bool,
     output: Format,
 ) -> None:
-    """Show groups: their state, members, and offsets with their lag. Without an option, it shows all three. The lag is
-    the distance to the brokers' current end offsets; it is unknown (json: null) if nothing is committed or the broker
-    does not answer. --topic and --by-lag show only offsets, unless another part is named.
+    """Show groups: their state, members, and offsets with their lag. Without an option, show all three. The lag is the
+    distance to the brokers' current end offsets. If nothing is committed or the broker does not answer, it is unknown
+    (json: null). --topic and --by-lag alone show only offsets.
 
-    Of several groups, or with --all-groups, every row begins with its group, and json is a list. With --topic,
-    --all-groups leaves out the groups that have nothing to do with the topic.
+    With several groups or --all-groups, every row begins with its group, and json is a list. With --topic,
+    --all-groups skips the groups that do not use the topic.
 
     \b
     kafka-coord groups describe delays
@@ -199,7 +198,9 @@ def describe(
     kafka-coord groups describe --all-groups --topic flights --by-lag
     """
     if bool(groups) is all_groups:
-        raise SettingsError("name groups, or give --all-groups" + (", not both" if groups else ""))
+        raise SettingsError(
+            "either name groups or give --all-groups" if groups else "name groups, or give --all-groups"
+        )
     chosen = {"state": state, "members": members, "offsets": offsets or bool(topics) or by_lag}
     if not any(chosen.values()):
         chosen = dict.fromkeys(chosen, True)
@@ -233,7 +234,7 @@ def describe(
 
 
 def _notes(found: Sequence[GroupDescription], *, of_offsets: bool) -> dict[str, None]:
-    """Remarks about the output for people, each of them once."""
+    """Returns remarks about the output for people, without duplicates."""
     earlier = "not counted, because the topic has been deleted and recreated: "
     return dict.fromkeys(
         [
@@ -259,7 +260,8 @@ def _described(
     ends: EndOffsets | None,
     presences: Presences | None,
 ) -> list[GroupDescription]:
-    """The groups in the given order; without ``groups``, every group by name. Raises :class:`NotFound`."""
+    """Describes the groups in the given order, or every group by name if ``groups`` is empty. Raises
+    :class:`NotFound`."""
     store = instances.store
     if not groups:
         cluster, listed = read_cluster(store), list_client_groups(instances)
@@ -395,17 +397,17 @@ def _member_cells(member: MemberRow) -> dict[str, Any]:
 
 
 def nobody_decides(cluster: Cluster) -> str:
-    """The warning that every command shows while no instance can decide about groups."""
+    """Returns the warning that every command shows while no instance can decide about groups."""
     return f"NOBODY DECIDES ANYTHING: {cluster.undecided}; kafka-coord doctor suggests a remedy"
 
 
 def channel(member: MemberRow) -> str:
-    """How the member is connected: by its own ZooKeeper session, by a socket to an instance, or as a Kafka client."""
+    """Returns the member's connection: its own ZooKeeper session, a socket to an instance, or Kafka's protocol."""
     return member.channel if member.gateway is None else f"{member.channel} via {member.gateway}"
 
 
 def report_unreadable(unreadable: tuple[Unreadable, ...]) -> None:
-    """Names the unreadable znodes."""
+    """Prints the unreadable znodes on standard error."""
     for one in unreadable[:20]:
         note(f"unreadable: {one.path}: {one.reason}")
     if len(unreadable) > 20:

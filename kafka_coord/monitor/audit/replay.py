@@ -20,10 +20,10 @@ Watcher = Callable[[Auditor, Step], None]
 
 
 def audit(paths: Sequence[Path], *, chroot: str = "", running: bool = False, watch: Watcher | None = None) -> Report:
-    """Replays the ZooKeeper logs in ``paths`` (see :mod:`~kafka_coord.monitor.audit.sources`) and judges each step.
+    """Replays the ZooKeeper logs in ``paths`` (see :mod:`~kafka_coord.monitor.audit.sources`) and checks each step.
 
-    ``chroot`` is the root of the coordinator's znodes. ``running`` says that the cluster was running when the log was
-    copied; then a group short of its target is a warning instead of a violation.
+    ``chroot`` is the root of the coordinator's znodes. With ``running`` (the cluster was running when the log was
+    copied), a group that has not reached its target is a warning instead of a violation.
 
     Raises :class:`NotFound` if there is no log. Raises :class:`MalformedValue` if the log is damaged, or if a part is
     missing and no snapshot replaces it. Raises :class:`SettingsError` if ``chroot`` is not a path.
