@@ -20,6 +20,8 @@ _EXTRA = {
 
 
 def install(extra: str) -> str:
+    if extra == "dev":
+        return "pip install ./kafka_coord/dev (in a clone of the repository)"
     return f"pip install 'kafka-coord[{extra}]'"
 
 

