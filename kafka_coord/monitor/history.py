@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from kafka_coord.errors import MalformedValue, NoNode, NotFound
 from kafka_coord.model import Action, Decision, Settled, Unreadable, actions_from_json, history_from_json
@@ -43,6 +44,17 @@ def read_cluster_history(store: Store) -> ClusterHistory:
     except NoNode:
         return ClusterHistory()
     return ClusterHistory.from_json(fields.load(node.data, layout.HISTORY), layout.HISTORY)
+
+
+def read_client_actions(store: Store, group: str) -> tuple[Action, ...]:
+    """What operators did to a client-assigned group, oldest first. The cluster's history keeps it, with the group's
+    name in front (:func:`kafka_coord.monitor.operate.record`). Raises :class:`MalformedValue`."""
+    about = f"group {group} "
+    return tuple(
+        replace(one, change=f"{one.change} ".removeprefix(about).strip())
+        for one in read_cluster_history(store).actions
+        if f"{one.change} ".startswith(about)
+    )
 
 
 def _trail(value: fields.Json, where: str) -> tuple[tuple[Decision, ...], tuple[Action, ...]]:

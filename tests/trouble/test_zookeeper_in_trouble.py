@@ -3,6 +3,8 @@ continue."""
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 
 import pytest
@@ -14,6 +16,7 @@ from kafka_coord.zk import connect, layout
 from kafka_coord.zk.options import ZkOptions
 from kafka_coord.zk.store import SessionState
 from tests.coordinator.harness import FAST, World
+from tests.monitor.dashboard.served import serving
 from tests.trouble.conftest import look
 from tests.waiting import eventually
 
@@ -24,6 +27,43 @@ def own_world(server) -> World:
     world = World(server.connect_string, session_timeout_ms=2_000)
     world.kafka.topic("flights", 4)
     return world
+
+
+@contextlib.contextmanager
+def slow(server):
+    """The server runs for 20 ms, stands still for 200 ms, and so on, as one that collects garbage all the time."""
+    done = threading.Event()
+
+    def run():
+        while not done.is_set():
+            server.pause()
+            done.wait(0.2)
+            server.resume()
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_the_dashboard_says_that_a_server_is_slow(zookeeper_server_factory):
+    server = zookeeper_server_factory()
+
+    def about_speed():
+        with serving(server.connect_string) as served:
+            eventually(lambda: served.ask("/api/v1/cluster/findings")[0] == 200)
+            found = served.document("/cluster/findings")
+        return [
+            (one["severity"], one["what"].partition(" took")[0]) for one in found if one["check"] == "zookeeper speed"
+        ]
+
+    assert about_speed() == []
+    with slow(server):
+        assert about_speed() == [("warning", "ZooKeeper is slow: 5 reads")]
 
 
 def test_a_frozen_server_stops_every_decision_before_the_session_can_have_ended(zookeeper_server_factory):

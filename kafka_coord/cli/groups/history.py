@@ -17,7 +17,7 @@ from kafka_coord.monitor.client_groups.history import decisions as decisions_of
 from kafka_coord.monitor.client_groups.log import about_group, entry_of
 from kafka_coord.monitor.documents import action_document, decision_document
 from kafka_coord.monitor.groups import kind_of
-from kafka_coord.monitor.history import read_trail
+from kafka_coord.monitor.history import read_client_actions, read_trail
 from kafka_coord.settings import Settings
 from kafka_coord.zk.store import Store
 
@@ -71,7 +71,7 @@ def history(group: str, kind: str | None, last: int, verbose: bool, only_actions
         if kind_of(store, group, kind) is GroupKind.MANAGED:
             decisions, actions = read_trail(store, group)
         else:
-            decisions = _of_client_group(store, settings, group)
+            decisions, actions = _of_client_group(store, settings, group), read_client_actions(store, group)
     decisions, done = decisions[-last:], [action_document(one) for one in actions[-last:]]
     if only_actions:
         show(output, done, [Section("actions", ACTIONS, done)])

@@ -383,7 +383,7 @@ def _member_cells(member: MemberRow) -> dict[str, Any]:
         "held": duration(member.held_ms),
         "heard": f"{ago} ago" if (ago := duration(member.heard_ms_ago)) else None,
         "incarnation": member.incarnation,
-        "since": iso_time(member.since_ms) or "gone",
+        "since": iso_time(member.since_ms) or (None if member.registered else "gone"),
         "subscription": member.subscription,
         "mode": member.mode,
         "capacity": member.capacity,

@@ -16,11 +16,12 @@ _COMMIT, _DELETE_OFFSETS, _DELETE, _DESCRIBE, _LEAVE = 7, 0, 2, 5, 4
 _DEAD = "Dead"
 """The state that Kafka reports for a group that does not exist."""
 
+_HAS_MEMBERS = "it has members; stop them first (static members remain until their session times out)"
 _REFUSED = {
-    Error.UNKNOWN_MEMBER_ID: "it has members; stop them first",
-    Error.ILLEGAL_GENERATION: "it has members; stop them first",
-    Error.REBALANCE_IN_PROGRESS: "it has members; stop them first",
-    Error.NON_EMPTY_GROUP: "it has members; stop them first",
+    Error.UNKNOWN_MEMBER_ID: _HAS_MEMBERS,
+    Error.ILLEGAL_GENERATION: _HAS_MEMBERS,
+    Error.REBALANCE_IN_PROGRESS: _HAS_MEMBERS,
+    Error.NON_EMPTY_GROUP: _HAS_MEMBERS,
     Error.GROUP_SUBSCRIBED_TO_TOPIC: "its members subscribe to the topic; stop them first",
     Error.UNKNOWN_TOPIC_OR_PARTITION: "the brokers do not know the partition",
 }

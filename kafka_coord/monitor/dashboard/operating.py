@@ -149,22 +149,27 @@ class Operating:
 
     def _acted(self, act: _Act, action: str, operator: User, group: str, address: str, body: Body) -> Any:
         notes: list[str] = []
-        acting = Acting(f"{operator.name}@{address} over HTTP", _text(body, "reason"), ANSWER_TIMEOUT_S, notes.append)
-        asked = _Asked(self, operator, group, body, acting)
-        if not acting.reason and not (act is _reset and _text(body, "confirm")):
+        confirm = _text(body, "confirm") if act is _reset else ""
+        wanted = self.confirmed(operator, group, confirm) if confirm else None
+        reason = wanted.reason if wanted is not None else _text(body, "reason")
+        acting = Acting(f"{operator.name}@{address} over HTTP", reason, ANSWER_TIMEOUT_S, notes.append)
+        asked = _Asked(self, operator, group, body, acting, wanted)
+        if act is _reset and wanted is None:
+            action += " (dry run)"
+        if not acting.reason:
             raise Denied(HTTPStatus.BAD_REQUEST, "give a reason: the group's history keeps it")
         try:
             with self._open_store() as store:
                 result = act(asked, Instances(store, self._properties), kind_of(store, group))
         except KafkaCoordError as error:
             log.warning(
-                "action failed by=%r action=%s group=%r error=%s",
+                "action failed by=%r action=%r group=%r error=%s",
                 *(acting.by, action, group, error),
                 extra={"event": "http_action"},
             )
             raise
         log.info(
-            "action by=%r action=%s group=%r reason=%r",
+            "action by=%r action=%r group=%r reason=%r",
             *(acting.by, action, group, acting.reason),
             extra={"event": "http_action"},
         )
@@ -197,6 +202,7 @@ class _Asked:
     group: str
     body: Body
     acting: Acting
+    confirmed: _DryRun | None
 
 
 _Act = Callable[[_Asked, Instances, GroupKind], dict[str, Any]]
@@ -232,11 +238,9 @@ def _evict(asked: _Asked, instances: Instances, kind: GroupKind) -> dict[str, An
 
 def _reset(asked: _Asked, instances: Instances, kind: GroupKind) -> dict[str, Any]:
     """Without ``confirm``, only shows what would change. With it, sets exactly the offsets that were shown."""
-    confirm = _text(asked.body, "confirm")
-    if not confirm:
+    wanted, acting = asked.confirmed, asked.acting
+    if wanted is None:
         return _shown(asked, instances, kind)
-    wanted = asked.operating.confirmed(asked.operator, asked.group, confirm)
-    acting = replace(asked.acting, reason=wanted.reason)
 
     def again() -> Plan:
         (found,) = read_resettable(instances, [(wanted.group, wanted.kind)], str(wanted.rule), acting)

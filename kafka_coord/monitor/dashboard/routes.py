@@ -41,6 +41,11 @@ def _of_group(group: str, **_: str) -> Watched:
     return children, (layout.group(group), layout.history(group), layout.assignment(group), layout.paused(group))
 
 
+def _of_actions(group: str) -> Watched:
+    children, data = _of_group(group)
+    return children, (*data, layout.HISTORY)  # where the actions on client-assigned groups are
+
+
 def _of_cluster() -> Watched:
     children = (layout.COORDINATORS, layout.GROUPS, layout.BROKER_IDS)
     return children, (layout.COORDINATOR, layout.COORDINATOR_EPOCH, layout.PAUSED)
@@ -78,7 +83,7 @@ ROUTES = (
     Route("/search", Sources.search, query=("search",), also=("/cluster", ROWS, LAGS, CLIENTS), of_rows=True),
     Route("/groups/{group}", Sources.group, watched=_of_group),
     Route("/groups/{group}/history", Sources.history, every_s=30.0, watched=_of_group),
-    Route("/groups/{group}/actions", Sources.actions, every_s=30.0, watched=_of_group),
+    Route("/groups/{group}/actions", Sources.actions, every_s=30.0, watched=_of_actions),
     Route("/groups/{group}/timeline", Sources.timeline, every_s=10.0, watched=_of_group),
     Route("/groups/{group}/lag", Sources.lag, lane="lag"),
     Route("/groups/{group}/findings", Sources.group_findings, every_s=10.0, lane="doctor", watched=_of_group),

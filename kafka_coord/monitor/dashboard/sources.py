@@ -23,9 +23,9 @@ from kafka_coord.monitor.dashboard.group_rows import RECENT_MS, GroupRows
 from kafka_coord.monitor.dashboard.timeline import Timeline
 from kafka_coord.monitor.doctor import LagSight, Severity, examine, examine_group
 from kafka_coord.monitor.doctor.four_letter import ServerFacts
-from kafka_coord.monitor.doctor.lag import Lags, check_lag
+from kafka_coord.monitor.doctor.lag import Lags, check_actions, check_lag
 from kafka_coord.monitor.groups import EndOffsets, GroupDescription, GroupRow, describe_group
-from kafka_coord.monitor.history import read_cluster_history, read_trail
+from kafka_coord.monitor.history import read_client_actions, read_cluster_history, read_trail
 from kafka_coord.monitor.lag_rings import LagRings
 from kafka_coord.monitor.lag_trend import trend
 from kafka_coord.monitor.offsets import LagTotal, offset_rows, partitions_of, read_all_committed
@@ -300,7 +300,9 @@ class Sources:
         seen = self._describe(group, self._ends.known)
         members = {one.consumer: one.host or "" for one in seen.members}
         lags = Lags(group, seen.offsets, self._rings.trends(group), members)
-        return [documents.finding_document(one) for one in check_lag(lags, self._now_ms())]
+        now_ms = self._now_ms()
+        of_clients = [*check_lag(lags, now_ms), *check_actions(group, self._trail(group)[1], now_ms)]
+        return [documents.finding_document(one) for one in of_clients]
 
     def lag(self, group: str) -> Document:
         """Takes a sample, and judges the trend."""
@@ -384,7 +386,9 @@ class Sources:
         return known
 
     def _trail(self, group: str) -> Any:
-        return read_trail(self.store, group) if self._is_managed(group) else ((), ())
+        return (
+            read_trail(self.store, group) if self._is_managed(group) else ((), read_client_actions(self.store, group))
+        )
 
     def _is_managed(self, group: str) -> bool:
         if is_legal(group) and self.store.exists(layout.group(group)) is not None:

@@ -19,6 +19,7 @@ from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
+from kafka_coord.model import Process
 from kafka_coord.zk import connect, layout
 from kafka_coord.zk.instance import InstanceRegistration
 from kafka_coord.zk.store import Store
@@ -110,7 +111,7 @@ def tools() -> Iterator[KafkaTools]:
 @contextlib.contextmanager
 def elected(front: Front, endpoints: Mapping[str, str]) -> Iterator[CoordinatorService]:
     """A coordinator that wants to be elected, once it is registered."""
-    made = CoordinatorService(front.store, ELECTED, endpoints, FAST)
+    made = CoordinatorService(front.store, ELECTED, endpoints, FAST, process=Process("here", 1, "test", 0))
     made.start()
     try:
         assert made.wait_registered(15)

@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,15 +18,23 @@ from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.client_groups import asking
 from kafka_coord.zk import layout
 from tests.cli.commands import promised
-from tests.cli.running import Run
-from tests.frontends.kafka.conftest import Front
+from tests.cli.running import Run, run
+from tests.frontends.kafka.conftest import Front, elected, published
 from tests.frontends.kafka.peer import Member, Peer
+from tests.monitor.dashboard.served import operators_file, serving
 from tests.monitor.listening import listening
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
 _numbers = itertools.count(1)
 PARTITIONS, RECORDS = 3, 300
+
+
+@pytest.fixture(scope="module")
+def coord(front: Front) -> Iterator[Run]:
+    """Operators' commands, with a coordinator that keeps the trail."""
+    with published(front.store, front.others), elected(front, front.of_elected):
+        yield partial(run, zookeeper=front.cluster.zookeeper)
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +170,54 @@ def test_a_member_is_evicted_and_comes_back(coord: Run, group: str, member: Call
         lambda: (joined.poll(0.05), coord("groups", "history", group, "-o", "json").json()[2:])[1]
     )
     assert [one["reason"] for one in history] == ["member c1 joined"]
+
+
+def test_the_dashboard_evicts_and_resets_a_group_of_stock_clients(
+    coord: Run, topic: str, group: str, member: Callable[..., Consumer], front: Front, tmp_path: Path
+) -> None:
+    joined = member(**{"group.instance.id": "c1"})
+    joined.commit(offsets=[TopicPartition(topic, 0, 30)], asynchronous=False)
+    with serving(front.cluster.zookeeper, operators_file(tmp_path, alice="a long token")) as served:
+
+        def act(action: str, **body: Any) -> tuple[int, Any]:
+            headers = {"Authorization": "Bearer a long token", "Content-Type": "application/json"}
+            path = f"/api/v1/groups/{group}/{action}"
+            status, _, answer = served.ask(path, "POST", json.dumps({"reason": "bug 17"} | body), headers)
+            return status, json.loads(answer)
+
+        def members() -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = served.document(f"/groups/{group}")["members"]
+            return found
+
+        def did() -> list[tuple[str, str | None]]:
+            return [(one["action"], one["change"]) for one in served.document(f"/groups/{group}/actions")]
+
+        for managed_only in ("pause", "resume", "rebalance"):
+            assert act(managed_only)[0] == 409
+        assert act("evict", consumers=["c1", "nobody"])[0] == 404
+        assert act("evict", consumers=["c1"])[1]["answers"][0]["message"] == f"member c1 of group {group} evicted"
+        eventually(lambda: (joined.poll(0.05), [one["owned"] for one in members()])[1] == [{topic: "0-2"}])
+
+        wanted = {"rule": "to-offset", "value": 12, "topics": [f"{topic}:0"]}
+        shown = act("reset-offsets", **wanted)[1]
+        assert [(row["current_offset"], row["new_offset"], row["owner"]) for row in shown["rows"]] == [(30, 12, "c1")]
+        status, refused = act("reset-offsets", confirm=shown["confirm"])
+        assert (status, committed(coord, group)[0]) == (409, 30)
+        assert refused["error"].endswith("owned by c1; nothing was changed. Stop these consumers first")
+
+        joined.close()
+        assert act("evict", consumers=["c1"])[0] == 200, "a static member does not leave by itself"
+        eventually(lambda: coord("groups", "describe", group, "-o", "json").json()["state"] == "Empty")
+        shown = act("reset-offsets", **wanted)[1]
+        assert act("reset-offsets", confirm=shown["confirm"])[0] == 200
+        assert committed(coord, group)[0] == 12
+        change = f"to-offset 12: {topic} 0: 30 → 12"
+        eventually(lambda: did()[-1:] == [("reset-offsets", change)])
+        assert did()[:-1] == [("evict c1", None)] * 2
+        (finding,) = [one for one in served.document(f"/groups/{group}/findings") if one["check"] == "offsets"]
+        assert "alice@127.0.0.1 over HTTP set its offsets" in finding["what"]
+    told = coord("groups", "history", group, "--actions", "-o", "json").json()
+    assert [one["action"] for one in told] == ["evict c1", "evict c1", "reset-offsets"]
 
 
 def test_offsets_are_reset_by_every_rule_and_only_when_told(coord: Run, topic: str, left: str) -> None:

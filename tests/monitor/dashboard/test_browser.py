@@ -158,11 +158,12 @@ def test_an_operator_logs_in_and_pauses_a_group(world: World, page: Any, tmp_pat
     assert [one for one in page.errors if "401" not in one] == []
 
 
-def test_a_page_whose_instance_is_gone_continues_at_another_one(world: World, page: Any) -> None:
+def test_a_page_whose_instance_is_gone_continues_at_another_one(world: World, page: Any, tmp_path: Path) -> None:
     """Two coordinators, each with a dashboard, as ``serve --listen-http`` runs them."""
+    operators = operators_file(tmp_path, alice="a long token")
     with ExitStack() as rest:
-        second = rest.enter_context(serving(world.hosts))
-        with serving(world.hosts) as first:
+        second = rest.enter_context(serving(world.hosts, operators))
+        with serving(world.hosts, operators) as first:
             endpoints = [{"http": f"127.0.0.1:{one.port}"} for one in (first, second)]
             elected = world.instance(1, endpoints=endpoints[0]).start_elected()
             world.instance(2, endpoints=endpoints[1]).start()
@@ -170,9 +171,16 @@ def test_a_page_whose_instance_is_gone_continues_at_another_one(world: World, pa
             world.settles("c1", partitions=4)
             page.goto(f"{first.url}#/groups/delays")
             page.locator(".bar", has_text="c1").first.wait_for()
+            page.get_by_role("button", name="Log in").click()
+            page.get_by_label("Token").fill("a long token")
+            page.keyboard.press("Enter")
+            page.get_by_role("button", name="Pause").click()
             elected.stop()
             world.instances.remove(elected)
         page.wait_for_url(f"{second.url}#/groups/delays")
+        page.get_by_role("status").filter(has_text="this is another one. Log in again to act.").wait_for()
+        page.get_by_role("button", name="Log in").wait_for()
+        assert page.get_by_role("group", name="Actions").count() == 0
         eventually(lambda: world.instances[0].service.leads)
         world.consumer("c2").join()
         page.locator(".bar", has_text="c2").first.wait_for()

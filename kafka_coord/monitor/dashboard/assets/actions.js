@@ -1,8 +1,8 @@
 // Logins and actions, where the server has operators. Dialogs stand beside the page, which is redrawn all the time.
 import { count, h, plural, table } from "./dom.js";
+import { CSRF, MOVED } from "./live.js";
 
 const API = "/api/v1";
-const CSRF = "kafka-coord-csrf"; // not in a cookie, which a browser also sends to other ports of this host
 
 const login = document.getElementById("login");
 const told = document.getElementById("told");
@@ -13,6 +13,8 @@ async function post(path, body) {
     method: "POST",
     headers: { "Content-Type": "application/json", "X-CSRF-Token": localStorage.getItem(CSRF) ?? "" },
     body: JSON.stringify(body),
+  }).catch(() => {
+    throw new Error("This instance does not answer. Whether it did anything is in the group's history; the page looks for another instance.");
   });
   const found = await answer.json().catch(() => ({}));
   if (answer.status === 401 && path !== "/login") await look();
@@ -55,13 +57,14 @@ const field = (label, name, attributes) =>
 const reason = () => field("Reason (the history keeps it)", "reason", { required: true, maxlength: 1000 });
 
 /** Whether somebody is logged in here. Draws the button that says so. */
-async function look() {
+export async function look() {
   const before = session.operator;
   const answer = await fetch(`${API}/session`).catch(() => null);
   session = answer?.ok ? await answer.json() : { actions: false, operator: null };
   if (!localStorage.getItem(CSRF)) session.operator = null;
   login.hidden = !session.actions;
   login.textContent = session.operator ? `Log out ${session.operator}` : "Log in";
+  if (before && !session.operator && session.actions) tell("The login has ended: log in again to act.");
   if (session.operator !== before) dispatchEvent(new HashChangeEvent("hashchange"));
 }
 
@@ -70,6 +73,7 @@ login.onclick = async () => {
     await post("/logout", {}).catch((error) => tell(error.message));
     localStorage.removeItem(CSRF);
     await look();
+    tell("Logged out.");
     return;
   }
   ask("Log in", [field("Token", "token", { type: "password" }),
@@ -105,11 +109,11 @@ function askReset(group, managed) {
       topics: value("topics").split(/\s+/).filter(Boolean),
       value: ["shift-by", "to-offset"].includes(rule) ? Number(value("value") || NaN) : value("value"),
     });
-    setTimeout(confirmReset, 0, group, found, pause); // once this dialog is closed, so that the next one keeps the focus
+    setTimeout(confirmReset, 0, group, found, managed, pause); // once this dialog is closed, so that the next one keeps the focus
   });
 }
 
-function confirmReset(group, found, pause) {
+function confirmReset(group, found, managed, pause) {
   const many = found.rows.length;
   ask(`Reset ${many} ${plural(many, "offset")} of ${group}?`, [
     table("Change", [
@@ -121,7 +125,7 @@ function confirmReset(group, found, pause) {
     ], found.rows.slice(0, 100)),
     many > 100 && h("p", { class: "soft" }, `and ${count(many - 100)} more`),
     !pause && found.rows.some((row) => row.owner) && h("p", { class: "trouble" },
-      "Consumers own these partitions, so the reset will be refused: stop them, or start again and tick --pause."),
+      `Consumers own these partitions, so the reset will be refused: stop them${managed ? ", or start again and tick --pause" : " first"}.`),
   ], "Reset", async () => said(await post(on(group, "reset-offsets"), { confirm: found.confirm })));
 }
 
@@ -147,4 +151,13 @@ export function actions(group, found) {
     h("button", { type: "button", onclick: () => askReset(group, managed) }, "Reset offsets…"));
 }
 
-look();
+/** After a failover: says that logins do not follow. */
+async function arrive() {
+  const moved = location.search === MOVED;
+  if (moved) history.replaceState(null, "", location.pathname + location.hash);
+  await look();
+  if (moved && !session.operator) tell("The instance where you were logged in does not answer; this is another one. "
+    + (session.actions ? "Log in again to act." : "It has no operators: here you can only look."));
+}
+
+arrive();

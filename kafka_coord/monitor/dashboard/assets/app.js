@@ -1,4 +1,5 @@
 // The page: which view an address means, what it follows, the search, and the state of the connection.
+import { look } from "./actions.js";
 import { h, show, to } from "./dom.js";
 import { follow, get, remember } from "./live.js";
 import * as views from "./views.js";
@@ -23,6 +24,7 @@ let leave = () => {};
 
 function said(state) {
   const [text, title] = CONNECTION[state];
+  if (state === "live" && live.className === "lost") look(); // the instance may have started anew, without logins
   live.textContent = text;
   live.title = title;
   live.className = state;

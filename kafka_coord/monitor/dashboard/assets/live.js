@@ -3,6 +3,8 @@
 const API = "/api/v1";
 const LOST_MS = 3000;
 const SIBLINGS = "siblings";
+export const CSRF = "kafka-coord-csrf"; // not in a cookie, which a browser also sends to other ports of this host
+export const MOVED = "?moved"; // tells the page at the next instance that somebody was logged in here
 
 /** Applies the server's changes (kafka_coord/monitor/dashboard/changes.py) and returns the new document. */
 export function applied(document, changes) {
@@ -65,7 +67,7 @@ export function follow(paths, changed, said) {
     lost = null;
     if (closed || source?.readyState === EventSource.OPEN) return;
     const found = await another();
-    if (found) location.replace(`${found}/dashboard/${location.hash}`);
+    if (found) location.replace(`${found}/dashboard/${localStorage.getItem(CSRF) ? MOVED : ""}${location.hash}`);
     else lost = setTimeout(look, LOST_MS);
   };
   const seen = () => { // a hidden page costs nothing
