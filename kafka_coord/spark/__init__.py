@@ -1,4 +1,4 @@
-"""Spark: a structured-streaming query as a member of a group, exactly-once sinks, and the jobs that come with them.
+"""Spark: a structured-streaming query as a member of a group, exactly-once sinks, and a batch job.
 
 ``spark.dataSource.register(KafkaCoordSource)`` makes ``format("kafka_coord")`` known to a session.
 """
@@ -25,7 +25,7 @@ def register(spark: Any) -> None:
     spark.dataSource.register(KafkaCoordSource)
 
 
-def __getattr__(name: str) -> Any:  # imports Spark only for a caller that uses it
+def __getattr__(name: str) -> Any:  # Spark is imported only for a caller that uses it
     if name == "KafkaCoordSource":
         from kafka_coord.spark.source import KafkaCoordSource
 

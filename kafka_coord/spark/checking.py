@@ -1,4 +1,4 @@
-"""Checks that the machine has what a Spark query needs, before Spark starts and fails with its own error."""
+"""Checks the packages and the Java that a Spark query needs, before Spark starts and fails with its own error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 @dataclass(frozen=True, slots=True)
 class Supported:
-    """The supported releases of ``package``: at least ``least`` and below ``below``; ``why`` gives the reason."""
+    """The supported releases of ``package``: at least ``least`` and below ``below``. ``why`` is the reason."""
 
     package: str
     least: tuple[int, ...]
@@ -28,7 +28,7 @@ class Supported:
     why: str
 
     def problem(self, version: str) -> str:
-        """The problem with this version, as a sentence; ``""`` for a supported version."""
+        """Returns the problem with this version, as a sentence, or ``""`` for a supported version."""
         if self.least <= _numbers(version) < self.below:
             return ""
         return f"{self.package} {version} is installed; supported are {self} ({self.why})"
@@ -52,14 +52,14 @@ def require_versions(installed: Mapping[str, str] | None = None) -> None:
     """
     problems = list(_problems(_installed() if installed is None else installed))
     if problems:
-        raise SettingsError(f"{'; '.join(problems)}: {_EXTRA} installs supported versions")
+        raise SettingsError(f"{'; '.join(problems)}; {_EXTRA} installs supported versions")
 
 
 def require_java(environment: Mapping[str, str] = os.environ) -> None:
     """Raises :class:`SettingsError` if the Java that Spark would start is missing or too old.
 
-    Spark's start scripts use ``$JAVA_HOME/bin/java`` if ``JAVA_HOME`` is set, otherwise the first ``java`` on the
-    ``PATH``; so does this check.
+    Like Spark's start scripts, checks ``$JAVA_HOME/bin/java`` if ``JAVA_HOME`` is set, and otherwise the first ``java``
+    on the ``PATH``.
     """
     home = environment.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java", path=environment.get("PATH"))
@@ -99,6 +99,6 @@ def _installed() -> dict[str, str]:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """The numbers of a release: (4, 2, 0) for ``4.2.0.dev1``."""
+    """Returns the numbers of a release, such as (4, 2, 0) for ``4.2.0.dev1``."""
     found = re.match(r"\d+(?:\.\d+)*", version)
     return tuple(map(int, found.group().split("."))) if found else ()

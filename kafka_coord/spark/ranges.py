@@ -22,7 +22,7 @@ class OffsetRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of offsets; some may hold no record (compaction, transactions)."""
+        """The number of offsets. Some may hold no record, because of compaction or transactions."""
         return self.end - self.start
 
 
@@ -45,20 +45,20 @@ class OffsetRanges:
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:
-        """The partitions with at least one offset here, sorted."""
+        """The partitions with at least one offset in the set, sorted."""
         return tuple(self._ranges)
 
     def of_partition(self, partition: TopicPartition) -> tuple[OffsetRange, ...]:
-        """The ranges of one partition, sorted, with gaps between them; empty if there are none."""
+        """Returns the ranges of one partition, sorted, with gaps between them. The result may be empty."""
         return self._ranges.get(partition, ())
 
     def rows(self) -> Iterator[tuple[str, int, int, int]]:
-        """Yields (topic, partition, start, end), sorted: the inverse of :meth:`of`."""
+        """Yields (topic, partition, start, end), sorted. This is the inverse of :meth:`of`."""
         return ((tp.topic, tp.partition, r.start, r.end) for tp, found in self._ranges.items() for r in found)
 
     @property
     def size(self) -> int:
-        """The number of offsets in all."""
+        """The total number of offsets."""
         return sum(r.size for found in self._ranges.values() for r in found)
 
     def __bool__(self) -> bool:
@@ -96,8 +96,8 @@ class OffsetRanges:
         return OffsetRanges({tp: _without(found, other.of_partition(tp)) for tp, found in self._ranges.items()})
 
     def key(self, group: str) -> str:
-        """Returns a stable name for exactly these offsets of this group: 32 hex digits, usable as a file name or a
-        primary key."""
+        """Returns a stable name for exactly these offsets of this group. It has 32 hex digits, and can be a file name
+        or a primary key."""
         written = json.dumps([group, *self.rows()], separators=(",", ":"))
         return hashlib.sha256(written.encode()).hexdigest()[:32]
 
@@ -120,7 +120,7 @@ class OffsetRanges:
 
     @classmethod
     def from_json(cls, value: Any, where: str) -> OffsetRanges:
-        """Strict inverse of :meth:`to_json`; raises :class:`MalformedValue`."""
+        """Reads the value strictly. Raises :class:`MalformedValue`."""
         found: dict[TopicPartition, list[tuple[int, int]]] = {}
         try:
             for topic, partitions in value.items():

@@ -1,4 +1,4 @@
-"""Stores and counts records that cannot be decoded, so that the query can process the others."""
+"""Stores and counts records that cannot be decoded, so that the query can process all other records."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _DECODED = "_decoded"
 
 
 class Decoded(NamedTuple):
-    """``good``: topic, partition, offset and timestamp with the decoded columns. ``bad``: topic, partition, offset and
-    timestamp with the raw ``key`` and ``value``, as the source gave them."""
+    """``good`` has topic, partition, offset and timestamp with the decoded columns. ``bad`` has topic, partition,
+    offset and timestamp with the raw ``key`` and ``value``."""
 
     good: DataFrame
     bad: DataFrame
@@ -40,7 +40,7 @@ def decoded(rows: DataFrame, schema: StructType | str) -> Decoded:
 
     wanted = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     if not isinstance(wanted, StructType):
-        raise SettingsError(f"{schema!r} is not the schema of a record: name its columns, as in 'carrier string'")
+        raise SettingsError(f"{schema!r} is not the schema of a record; name its columns, as in 'carrier string'")
     taken = {*PLACE, "timestamp", _CORRUPT, _DECODED} & set(wanted.fieldNames())
     if taken:
         raise SettingsError(f"column {sorted(taken)[0]!r} of the schema is already a column of the source's rows")
@@ -61,10 +61,9 @@ def decoded(rows: DataFrame, schema: StructType | str) -> Decoded:
 
 
 def keep_aside(bad: DataFrame, directory: str | Path) -> int:
-    """Appends the bad rows to the parquet table in ``directory``; returns and logs their number.
-
-    Use it within ``foreachBatch``. A repeated micro-batch appends its rows again: identify them by topic, partition and
-    offset. Writes nothing if there are none. Raises Spark's errors.
+    """Appends the bad rows, if any, to the parquet table in ``directory``. Returns and logs their number. Use it within
+    ``foreachBatch``. A repeated micro-batch appends its rows again, so identify rows by topic, partition and offset.
+    Raises Spark's errors.
     """
     bad = bad.persist()
     try:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LOCAL = "local[*]"
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
-"""Set if spark-submit started this Python: then it has chosen the master and started the JVM."""
+"""Set if spark-submit started this Python. Then spark-submit has chosen the master and started the JVM."""
 
 _JAVA_WRAPPER = """\
 #!/bin/sh
@@ -117,8 +117,8 @@ def _first(error: Exception) -> str:
 
 
 def java_home_for_spark(java: Path | None, scratch: Path) -> Path | None:
-    """The ``JAVA_HOME`` with which Spark's scripts start the program ``java``, perhaps a directory made in ``scratch``;
-    None if ``java`` is None, so that they look for one themselves.
+    """Returns the ``JAVA_HOME`` with which Spark's scripts start the program ``java``. It may be a new directory in
+    ``scratch``. If ``java`` is None, returns None, and the scripts find a Java themselves.
     """
     if java is None:
         return None
@@ -151,7 +151,7 @@ def _environment(java_home: Path | None) -> Iterator[None]:
 
 @contextmanager
 def _output_in(log: Path | None) -> Iterator[None]:
-    """Processes that start within the block write to this file instead of the terminal."""
+    """Makes processes that start within the block write to this file instead of the terminal."""
     if log is None:
         yield
         return

@@ -39,7 +39,8 @@ _SLOTS = 2
 micro-batch.
 """
 _FEW = 5_000
-"""How many offsets one task reads while a second one starts. A micro-batch with fewer offsets is not split."""
+"""The number of offsets that one task reads while a second task starts. A micro-batch with fewer offsets is not
+split."""
 
 
 class KafkaCoordSource(DataSource):
@@ -75,7 +76,7 @@ class Task(InputPartition):
 class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches from the partitions that the group's coordinator has assigned to this query.
 
-    Spark pickles it and sends it to the executors, which call only :meth:`read`. The member it plans with stays on the
+    Spark pickles the reader and sends it to the executors, which call only :meth:`read`. The member stays on the
     driver.
     """
 
@@ -85,7 +86,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last: PlannedBatch | None = None
         """The micro-batch that Spark is processing or finished last."""
         self._ranges = NO_RANGES
-        """The ranges of that micro-batch that this query reads. When it is replayed, other members may own the rest."""
+        """The ranges of that micro-batch that this query reads. In a replay, other members may own the rest."""
         self._upto: dict[TopicPartition, int] | None = None
         self._resumed = False
         self._stopped = False
@@ -105,8 +106,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_offsets_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fixes the end offsets of the partitions the query owns now. Partitions it gets later wait for the next
-        run."""
+        """Fixes the end offsets of the partitions that the query owns now. Partitions that it gets later wait for the
+        next run."""
         self._upto = self._joined().ends_now()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
@@ -122,7 +123,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         member.done(before)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else _EVERYTHING
         if not isinstance(limit, ReadMaxRows | ReadAllAvailable):
-            raise SettingsError(f"format kafka_coord does not support {limit!r}, for which Spark asks")
+            raise SettingsError(f"format kafka_coord does not support {limit!r}, which Spark requests")
         ranges = member.plan(most) if self._upto is None else member.plan_all(most, self._upto)
         if not ranges:
             return start
@@ -152,8 +153,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Does nothing. Spark calls it after it has planned the micro-batch that follows ``end``. With that plan, Spark
-        already reported ``end`` as done: it was the ``start``."""
+        """Does nothing. Spark calls this after it has planned the micro-batch that follows ``end``. That plan had
+        ``end`` as its start, so Spark had already reported ``end`` as done."""
 
     def stop(self) -> None:
         """Leaves the group. Spark calls it last, when its planning process ends."""
@@ -162,7 +163,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._member.close()
             self._member = None
         if self._terminated:
-            # Spark no longer listens: continuing would write to a closed socket, and a traceback to the log.
+            # Spark no longer listens, so continuing would write to a closed socket, and a traceback to the log.
             logging.shutdown()
             os._exit(0)
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == self._unwind:
@@ -170,7 +171,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _joined(self) -> QueryMember:
         if self._stopped:
-            raise ConsumerClosed(f"the query has left group {self._options.group!r}: it was stopped")
+            raise ConsumerClosed(f"the query has left group {self._options.group!r}, because it was stopped")
         if self._member is None:
             self._unwind_when_terminated()
             if not logging.getLogger().handlers:  # Spark configures no logging in its planning process
@@ -206,8 +207,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RangesReader(DataSourceReader):
-    """Reads exactly the offsets of the option ``ranges``: ``{"flights": {"0": [[0, 500]]}}``. It joins no group and
-    commits nothing."""
+    """Reads exactly the offsets of the option ``ranges``, such as ``{"flights": {"0": [[0, 500]]}}``. It joins no group
+    and commits nothing."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         given = {name.lower(): value for name, value in options.items()}

@@ -21,7 +21,7 @@ class BetweenBatches:
 
     ``StreamingQuery.stop()`` alone may interrupt a micro-batch after its rows are written and before Spark has told the
     source about it. The next owner of the partitions would then read them again. This class lets the running batch
-    finish. Spark reports it as done when it plans the next one, which this class does not start.
+    finish. Spark reports the batch as done when it plans the next one, which this class does not start.
     """
 
     def __init__(self, each: ForeachBatch) -> None:
@@ -37,11 +37,11 @@ class BetweenBatches:
                 return self._each(rows, batch_id)
         self._between.set()
         self._gone.wait(60.0)  # stop() ends the query during this wait
-        raise RuntimeError(f"micro-batch {batch_id} was not started: the query is stopping")
+        raise RuntimeError(f"micro-batch {batch_id} was not started, because the query is stopping")
 
     def stop(self, query: StreamingQuery, timeout_s: float = 60.0) -> bool:
-        """Stops the query. Returns whether it stopped between two micro-batches; false means that the running one took
-        longer than ``timeout_s`` seconds. It is safe to call this for a query that has ended.
+        """Stops the query. Returns whether it stopped between two micro-batches. False means that the running
+        micro-batch took longer than ``timeout_s`` seconds. It is safe to call this for a query that has ended.
         """
         self._stopping.set()
         try:
@@ -56,7 +56,7 @@ class BetweenBatches:
             if self._between.wait(_POLL_S):
                 return True
             status = query.status
-            # Spark looked for new records and found none. By asking, it told the source that all earlier ones are
+            # Spark looked for new records and found none. This request tells the source that all earlier batches are
             # done.
             idle = idle + 1 if not status["isDataAvailable"] and not self._at_work.locked() else 0
             if idle >= _IDLE_LOOKS:

@@ -1,7 +1,7 @@
 """ZooKeeper, and the only package that imports kazoo.
 
-:func:`connect` opens a :class:`~kafka_coord.zk.store.Store`. It is imported on first use, so that code that only uses
-the store's interface, or a simulated store, does not load kazoo.
+:func:`connect` opens a :class:`~kafka_coord.zk.store.Store`. It is imported on first use, so code that needs only the
+store's interface, or a simulated store, does not load kazoo.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The ACL plan: who may do what with each znode, as a pure function of the path.
+"""The ACL plan: the permissions of each role for each znode, as a pure function of the path.
 
-An ACL belongs to one znode; nothing is inherited. To create or delete a znode, a session needs CREATE or DELETE on its
+An ACL belongs to one znode and is not inherited. To create or delete a znode, a session needs CREATE or DELETE on its
 *parent*. So ``DELETE`` on ``channel/<consumer>`` is the right to acknowledge, and ``DELETE`` on ``ids`` is the right to
-evict. :data:`RULES` is the whole plan. docs/threat-model.md shows it and lists what it does not prevent.
+evict. :data:`RULES` is the whole plan. docs/threat-model.md shows it and lists the attacks that it does not prevent.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Identity:
                 " (see 'kafka-coord acl identity'), sasl:USER, x509:DISTINGUISHED-NAME, ip:ADDRESS or world:anyone"
             )
         if scheme == "digest" and (name.count(":") != 1 or not all(name.split(":"))):
-            raise SettingsError(f"{where}: {written!r} lacks the hash: 'kafka-coord acl identity' prints it")
+            raise SettingsError(f"{where}: {written!r} lacks the hash; 'kafka-coord acl identity' prints it")
         if scheme == "world" and name != "anyone":
             raise SettingsError(f"{where}: {written!r} is not an identity: the world scheme has only world:anyone")
         return cls(scheme, name)
@@ -92,7 +92,8 @@ class Identity:
         return self.name.partition(":")[0] if self.scheme == "digest" else self.name
 
     def is_shown_as(self, other: Identity) -> bool:
-        """Whether a server may show this identity as ``other``: it hides a digest's hash from strangers."""
+        """Whether a server may show this identity as ``other``, because it hides a digest's hash from other
+        sessions."""
         if self == other:
             return True
         return self.scheme == other.scheme == "digest" and other.name == f"{self.user}:{_MASKED}"
@@ -113,7 +114,7 @@ class Grant:
 
 
 AclOf = tuple[Grant, ...]
-"""The ACL of one znode: sorted, each identity once."""
+"""The ACL of one znode, sorted, with each identity once."""
 
 
 def grants(found: Iterable[tuple[Identity, Permission]]) -> AclOf:
@@ -196,7 +197,7 @@ _RULES = tuple((tuple(rule.place.split("/")), rule) for rule in RULES)
 
 
 def rule_of(path: str) -> Rule | None:
-    """Returns the rule for a znode (below the chroot), if there is one."""
+    """Returns the rule for a znode (below the chroot), or ``None``."""
     segments = path.split("/")
     for place, rule in _RULES:
         if len(place) == len(segments) and all(
@@ -209,7 +210,7 @@ def rule_of(path: str) -> Rule | None:
 
 @dataclass(frozen=True, slots=True)
 class AclPlan:
-    """Which identities have which role. ``consumers`` maps a group's name, or :data:`ANY_GROUP`, to its identities."""
+    """The identities of each role. ``consumers`` maps a group's name, or :data:`ANY_GROUP`, to its identities."""
 
     coordinators: tuple[Identity, ...]
     operators: tuple[Identity, ...] = ()
@@ -217,7 +218,7 @@ class AclPlan:
     consumers: Mapping[str, tuple[Identity, ...]] = field(default_factory=dict)
 
     def of(self, path: str) -> AclOf:
-        """The ACL of the znode ``path`` (below the chroot)."""
+        """Returns the ACL of the znode ``path`` (below the chroot)."""
         rule = rule_of(path) or _ELSEWHERE
         segments = path.split("/")
         group = segments[3] if rule.place.startswith(_GROUP) else None
@@ -245,7 +246,7 @@ class AclPlan:
         return tuple(sorted(name for name in self.consumers if name != ANY_GROUP))
 
     def prepared(self) -> tuple[str, ...]:
-        """The znodes that the consumers of named groups need but may not create; parents first."""
+        """Returns the znodes that the consumers of named groups need but may not create, parents first."""
         return tuple(
             path
             for group in self.named_groups()

@@ -1,4 +1,4 @@
-"""The identities file: which ZooKeeper identity has which role. It contains no passwords.
+"""The identities file defines the role of each ZooKeeper identity. It contains no passwords.
 
 ::
 
@@ -29,7 +29,7 @@ _ROLES = ("coordinators", "operators", "readers", "consumers")
 
 
 def digest_identity(user: str, password: str) -> Identity:
-    """The identity that ZooKeeper's ``digest`` scheme derives from a user and password."""
+    """Returns the identity that ZooKeeper's ``digest`` scheme derives from a user and password."""
     hashed = base64.b64encode(hashlib.sha1(f"{user}:{password}".encode()).digest())  # noqa: S324 - ZooKeeper's choice
     return Identity("digest", f"{user}:{hashed.decode()}")
 
@@ -53,7 +53,7 @@ def parse_identities(raw: bytes, where: str) -> AclPlan:
     coordinators = _role(table, "coordinators", where)
     if not coordinators:
         raise SettingsError(
-            f"{where} names no coordinators, so nobody could change the protected znodes: add at least one"
+            f"{where} names no coordinators, so nobody could change the protected znodes; add at least one"
         )
     for role, found in (("coordinators", coordinators), ("operators", _role(table, "operators", where))):
         _none_of_the_world(found, role, where)
@@ -86,5 +86,5 @@ def _role(table: Mapping[str, Any], role: str, where: str) -> tuple[Identity, ..
 def _none_of_the_world(found: tuple[Identity, ...], role: str, where: str) -> None:
     if ANYONE in found:
         raise SettingsError(
-            f"{role[:60]!r} in {where} names world:anyone: to let anybody write, name no identities at all"
+            f"{role[:60]!r} in {where} names world:anyone; to let anybody write, name no identities at all"
         )

@@ -1,8 +1,8 @@
 """Compares a tree's ACLs with the plan and sets those that differ.
 
-A multi cannot set ACLs, so they are set one by one, pipelined, each only if it has not changed since it was read. The
-run may be interrupted and repeated at any time: it skips ACLs that are already right. It also skips foreign znodes,
-such as the groups that a 0.8 consumer keeps directly below ``/consumers``.
+A multi cannot set ACLs, so they are set one by one, pipelined. An ACL that has changed since it was read is not set.
+The run may be interrupted and repeated at any time, because it skips ACLs that are already right. It also skips foreign
+znodes, such as the groups that a 0.8 consumer keeps directly below ``/consumers``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BATCH = 1_000
 _PASSES = 5
 
 OnProgress = Callable[[int, int], None]
-"""Receives how many ACLs are set, and how many this pass has to set."""
+"""Receives the number of ACLs set so far, and the number that this pass has to set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class FoundAcl:
 
 @dataclass(frozen=True, slots=True)
 class AclChange:
-    """An ACL to set, if the current one is still the one that was read."""
+    """An ACL to set, provided that the current one has not changed since it was read."""
 
     path: str
     acl: AclOf
@@ -50,7 +50,7 @@ class AclChange:
 
 @runtime_checkable
 class AclStore(Store, Protocol):
-    """A store whose ACLs can be read and set (a simulated one has none)."""
+    """A store whose ACLs can be read and set. A simulated store has no ACLs."""
 
     @property
     def options(self) -> ZkOptions: ...
@@ -116,8 +116,8 @@ class ApplyResult:
 
 
 def read_tree_acls(store: AclStore, most_of_a_kind: int | None = None) -> TreeAcls:
-    """Reads the ACLs of all of kafka-coord's znodes, or of ``most_of_a_kind`` of each kind, because a large tree has
-    hundreds of thousands."""
+    """Reads the ACLs of all of kafka-coord's znodes. If ``most_of_a_kind`` is given, reads at most that many of each
+    kind, because a large tree has hundreds of thousands."""
     paths: list[str] = []
     foreign: list[str] = []
     hidden: list[str] = []
@@ -137,7 +137,7 @@ def read_tree_acls(store: AclStore, most_of_a_kind: int | None = None) -> TreeAc
 
 
 def compare(store: AclStore, plan: AclPlan, most_of_a_kind: int | None = None) -> Comparison:
-    """Compares all of kafka-coord's znodes, or ``most_of_a_kind`` of each kind, with the plan. Changes nothing."""
+    """Compares kafka-coord's znodes (all, or ``most_of_a_kind`` of each kind) with the plan. Changes nothing."""
     seen = read_tree_acls(store, most_of_a_kind)
     deviations = [Deviation(path, None, plan.of(path)) for path in seen.unreadable]
     for path, one in seen.found.items():
@@ -167,7 +167,7 @@ def apply(store: AclStore, plan: AclPlan, on_progress: OnProgress | None = None)
             chunk = todo[start : start + _BATCH]
             for change, answer in zip(chunk, store.write_acls(chunk), strict=True):
                 if isinstance(answer, BadVersion):
-                    continue  # another process set it: the next pass checks the result
+                    continue  # another process set the ACL, so the next pass checks the result
                 if answer is not None:
                     refused[change.path] = str(answer)
                 else:

@@ -1,4 +1,4 @@
-"""Reads the Kafka brokers registered below ``/brokers/ids``, and says what is wrong with unusable registrations."""
+"""Reads the Kafka brokers registered below ``/brokers/ids``, and reports the faults of unusable registrations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Brokers:
 
 
 def broker_number(name: str) -> int | None:
-    """Returns the broker id in a znode's name; ``None`` if the name is not an id."""
+    """Returns the broker id in a znode's name, or ``None`` if the name is not an id."""
     number = int(name) if name.isascii() and name.isdigit() and len(name) <= 10 else -1
     return number if 0 <= number <= _MAX_ID else None
 
@@ -47,7 +47,7 @@ def decode_brokers(names: Sequence[str], nodes: Sequence[ReadResult | Unreadable
 
 
 def read_brokers(store: Store) -> Brokers | None:
-    """All brokers, in two rounds of reads; ``None`` if Kafka does not keep its metadata here. Raises
+    """Reads all brokers in two rounds of reads. Returns ``None`` if Kafka does not keep its metadata here. Raises
     :class:`StoreUnavailable`."""
     (listing,) = store.read_many([GetChildren(layout.BROKER_IDS)])
     if not isinstance(listing, tuple):

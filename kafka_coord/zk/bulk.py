@@ -1,16 +1,16 @@
-"""Many reads, watches or writes in one request, which kazoo does not support or does slowly.
+"""Sends many reads, watches or writes in one request. kazoo does not support this, or is slow.
 
 Reads are ZooKeeper 3.6's multi-read: request type 22 carries any mix of getData and getChildren, each answered (or
-refused) separately. On the wire (``org.apache.zookeeper.MultiOperationRecord`` and ``MultiResponse``): each read is a
-header (type, done, error) and the ordinary request; the end is a header with ``done`` set. In the reply a refused read
+refused) separately. On the wire (``org.apache.zookeeper.MultiOperationRecord`` and ``MultiResponse``), each read is a
+header (type, done, error) and the ordinary request. The end is a header with ``done`` set. In the reply, a refused read
 has type -1 and its error code.
 
 Watches use ``SetWatches`` (request type 101), with which Java's client restores its watches on another server. The
-request names a zxid; the server immediately fires every watch whose znode has changed since
+request names a zxid, and the server immediately fires every watch whose znode has changed since
 (``org.apache.zookeeper.server.DataTree.setWatches``).
 
 Writes are ZooKeeper's multi (request type 14). kazoo's own multi normalises every path and packs every operation piece
-by piece, which took longer than everything else in a large request.
+by piece. In a large request, that took longer than everything else.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def to_stat(stat: ZnodeStat) -> Stat:
 
 
 def _stat(buffer: bytes, offset: int) -> Stat:
-    """Decodes a stat. On the wire: czxid mzxid ctime mtime version cversion aversion owner length children pzxid."""
+    """Decodes a stat. Its order is czxid mzxid ctime mtime version cversion aversion owner length children pzxid."""
     f = _STAT.unpack_from(buffer, offset)
     return Stat(f[0], f[1], f[4], f[5], f[2], f[3], f[7], f[8], f[9], f[10])
 
@@ -135,7 +135,7 @@ class MultiRead:
 
 
 class MultiWrite:
-    """The request in the form that kazoo's connection needs; ``body`` comes from :func:`packed`."""
+    """The request in the form that kazoo's connection needs. ``body`` comes from :func:`packed`."""
 
     type = 14
 
@@ -171,8 +171,8 @@ class MultiWrite:
 
 
 def packed(ops: Sequence[Op], path_of: Callable[[str], str], acl_of: Callable[[str], bytes]) -> bytes:
-    """The operations in a multi's wire format. ``path_of`` returns absolute paths, ``acl_of`` an ACL in the format of
-    :func:`packed_acl`."""
+    """Returns the operations in a multi's wire format. ``path_of`` returns absolute paths, and ``acl_of`` an ACL in the
+    format of :func:`packed_acl`."""
     parts: list[bytes] = []
     for op in ops:
         path = path_of(op.path).encode()
@@ -202,16 +202,16 @@ class WatchOf(Enum):
     immediately."""
 
     DATA = "data"
-    """For an existing znode: its data changed since, or it is gone."""
+    """For an existing znode. Fires if its data has changed since, or the znode is gone."""
     MISSING = "missing"
-    """For a missing znode: it exists now."""
+    """For a missing znode. Fires if the znode exists now."""
     CHILDREN = "children"
-    """The children changed since, or the znode is gone."""
+    """Fires if the children have changed since, or the znode is gone."""
 
 
 class SetWatches:
-    """The request in the form that kazoo's connection needs. The watches compare with the zxid ``since``; paths are
-    absolute (chroot included). kazoo's connection thread, which receives the events, calls ``before_sending`` just
+    """The request in the form that kazoo's connection needs. The watches compare with the zxid ``since``. Paths are
+    absolute and include the chroot. kazoo's connection thread, which receives the events, calls ``before_sending`` just
     before any watch can fire."""
 
     type = 101
@@ -267,7 +267,8 @@ class MultiReadAnswer:
 
 
 def results(reads: Sequence[Read], answer: MultiReadAnswer) -> list[ReadResult]:
-    """The results of ``reads`` (paths below the chroot). A missing znode is None; any other error is raised."""
+    """Returns the results of ``reads`` (paths below the chroot), with None for a missing znode. Raises any other
+    error."""
     if len(answer.answers) != len(reads):
         raise StoreError(f"ZooKeeper answered {len(answer.answers)} of {len(reads)} reads of a multi-read")
     found: list[ReadResult] = []
@@ -284,9 +285,8 @@ def results(reads: Sequence[Read], answer: MultiReadAnswer) -> list[ReadResult]:
 def in_chunks(
     reads: Sequence[Read], ask: Callable[[Sequence[Read]], tuple[list[ReadResult], int]]
 ) -> tuple[ReadResult, ...]:
-    """Sends all ``reads`` through ``ask`` (which returns results and bytes received), a bounded number at a time.
-
-    The size of a reply is unknown beforehand, so the size of earlier replies determines the size of each chunk.
+    """Sends all ``reads`` in chunks through ``ask``, which returns results and the number of bytes received. The size
+    of a reply is unknown beforehand, so the size of earlier replies determines the size of each chunk.
     """
     found: list[ReadResult] = []
     size = FIRST_CHUNK

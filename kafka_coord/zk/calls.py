@@ -1,8 +1,7 @@
-"""One call to ZooKeeper: waits for a connection, sends, and waits for the reply, all before one deadline.
+"""Calls ZooKeeper: waits for a connection, sends a request, and waits for the reply, all before one deadline.
 
-kazoo's own synchronous calls are not used: they block without bound if issued while the connection is down.
-
-A write that misses its deadline may still be sent when the connection returns, but never after a later read of the same
+kazoo's own synchronous calls are not used, because they block without bound while the connection is down. A write that
+misses its deadline may still be sent when the connection returns. It is never sent after a later read of the same
 session, because a session's requests are served in order. So reading back resolves the outcome.
 """
 
@@ -23,12 +22,12 @@ from kafka_coord.zk.kazoo_session import KazooSession
 from kafka_coord.zk.store import Clock, SessionState
 
 PIPELINED = 500
-"""How many requests may be outstanding at once in a pipeline."""
+"""The maximum number of outstanding requests in a pipeline."""
 _LARGE = 100_000
 
 
 class Unsupported(StoreError):
-    """The server or kazoo does not support a request; the caller falls back to another one."""
+    """The server or kazoo does not support a request, and the caller falls back to another request."""
 
 
 class Calls:
@@ -50,7 +49,7 @@ class Calls:
         self._handler = handler
         self._timeout_s = timeout_s
         self._max_request_bytes = max_request_bytes
-        self._dropped_at = 0  # size of the large request on which the connection broke; 0: none recently
+        self._dropped_at = 0  # size of the large request on which the connection broke, or 0
         self._pid = os.getpid()
 
     def ask(
@@ -63,7 +62,7 @@ class Calls:
         return self._await(result, doing, path, sent_at, deadline, through_leader=through_leader, size=size)
 
     def _ready(self, doing: str, path: str) -> float:
-        """Waits for a connection; returns the call's deadline."""
+        """Waits for a connection. Returns the call's deadline."""
         started = self._clock.monotonic()
         if os.getpid() != self._pid:
             raise StoreUnavailable(
@@ -109,11 +108,10 @@ class Calls:
         return answer
 
     def _translated(self, error: Exception, doing: str, path: str, size: int) -> StoreError:
-        """Translates kazoo's error. A broken connection may mean that the request was too long.
-
-        A server drops the connection on a request longer than its ``jute.maxbuffer`` and gives no reason. The first
-        time, this could be any network failure, and the outcome is unknown. If it happens twice in a row, the size is
-        to blame.
+        """Translates kazoo's error. A broken connection may mean that the request was too long. A server drops the
+        connection on a request longer than its ``jute.maxbuffer`` and gives no reason. The first time, this could be
+        any network failure, so the outcome is unknown. If the connection breaks twice in a row, the error blames the
+        size.
         """
         hint = ""
         if size >= _LARGE and isinstance(error, ConnectionLoss):
@@ -142,9 +140,8 @@ class Calls:
         ask: Callable[[Any], Any],
         refusals: tuple[type[StoreError], ...] = (),
     ) -> list[Any]:
-        """Returns the replies to many pipelined requests; ``None`` for a znode that does not exist.
-
-        Returns errors of the types in ``refusals`` in place of replies; raises any other.
+        """Returns the replies to many pipelined requests, with ``None`` for a znode that does not exist. Returns errors
+        of the types in ``refusals`` in place of replies. Raises any other error.
         """
         answers: list[Any] = []
         for start in range(0, len(items), PIPELINED):

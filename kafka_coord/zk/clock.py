@@ -9,10 +9,9 @@ class SystemClock:
     """Implements :class:`kafka_coord.zk.store.Clock`."""
 
     def monotonic(self) -> float:
-        """Seconds since boot, including time asleep if the system reports it.
-
-        On Linux, ``time.monotonic()`` stands still while a laptop sleeps. A session deadline read on it would still
-        look valid afterwards, although the server ended the session long ago.
+        """Returns the seconds since boot, including suspended time if the system reports it. On Linux,
+        ``time.monotonic()`` stops while a laptop is suspended. Afterwards, a session deadline on that clock would still
+        look valid, although the server ended the session long ago.
         """
         try:
             return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -2,10 +2,9 @@
 
 An instance watches ``/consumers/coordinator`` first and then tries (docs/design.md, section 5). It wins with one multi,
 which creates that znode as ephemeral and increments ``/consumers/coordinator_epoch`` by compare-and-set. The resulting
-version of the epoch's znode fences every write of the winner. A loser reads who leads.
-
-After a lost reply it never retries blindly: the next attempt reads first, and finds the znode that this session
-created. Epochs never go back: an instance that cannot read the stored epoch does not stand for election.
+version of the epoch's znode fences every write of the winner. A loser reads which instance leads. After a lost reply,
+an instance never retries blindly. The next attempt reads first, and finds the znode that this session created. Epochs
+never go back, so an instance that cannot read the stored epoch does not stand for election.
 """
 
 from __future__ import annotations
@@ -49,13 +48,13 @@ LOOK_AGAIN_S = 5.0
 """Seconds between reads of the leader without an event, in case a watch was lost."""
 MAX_EPOCH = (1 << 31) - 1
 COMPLAIN_AGAIN_S = 60.0
-"""Seconds between log lines about an obstacle to every election, while it lasts."""
+"""Seconds between log lines about a lasting obstacle to every election."""
 _HINDERS_NO_ELECTION = frozenset({"leader", "successor"})
 
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """A won election. ``fence`` begins every multi of this leader and fails as soon as another is elected."""
+    """A won election. ``fence`` begins every multi of this leader, and fails as soon as another instance is elected."""
 
     epoch: int
     fence: Check
@@ -72,10 +71,9 @@ class _Complaint:
 
 
 class ZkElection:
-    """One instance's part in the election. Its owner's thread calls every method except :meth:`still_leads`.
-
-    It has no thread and never waits. It calls ``wake``, on a thread of the store, when there is work; the owner then
-    calls :meth:`step` and, if it wants to lead, :meth:`elect`.
+    """One instance's part in the election. The owner's thread calls every method except :meth:`still_leads`. The
+    election has no thread and never waits. When there is work, it calls ``wake`` on a thread of the store. The owner
+    then calls :meth:`step` and, if it wants to lead, :meth:`elect`.
     """
 
     def __init__(
@@ -122,11 +120,11 @@ class ZkElection:
     # --- watching ----------------------------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """Watches ``/consumers/coordinator`` and reads the leader, if anything may have changed."""
+        """If anything may have changed, watches ``/consumers/coordinator`` and reads the leader."""
         now = self._store.clock.monotonic()
         if not self._fired and now < self._looked_at + LOOK_AGAIN_S:
             return
-        self._fired = False  # before the read: the next read sees whatever fires from here on
+        self._fired = False  # cleared before the read, so the next read follows any event from here on
         try:
             self._seen = self._read_and_watch()
         except BaseException:
@@ -162,7 +160,8 @@ class ZkElection:
         self._wake()
 
     def leader(self) -> CoordinatorInfo | None:
-        """The coordinator as last read; ``None`` if there is none, or its znode cannot be read (which is logged)."""
+        """Returns the coordinator as last read, or ``None`` if there is none. If its znode is unreadable, logs why and
+        returns ``None``."""
         self.watch()
         if self._seen is None:
             return None
@@ -177,7 +176,7 @@ class ZkElection:
         return found
 
     def successor(self) -> int | None:
-        """The named successor, while there is no coordinator and the successor still has time to be elected."""
+        """Returns the named successor while there is no coordinator and the successor still has time to be elected."""
         named, epoch = self._named, self._epoch_seen
         if named is None or epoch is None or self._vacant_since is None or decode_epoch(epoch.data) != named.epoch:
             return None
@@ -185,7 +184,7 @@ class ZkElection:
         return named.broker_id if has_time else None
 
     def step(self) -> None:
-        """Notices changes of this instance's leadership. Raises :class:`StoreUnavailable`; call it again."""
+        """Notices changes of this instance's leadership. After :class:`StoreUnavailable`, call it again."""
         self.watch()
         leadership = self._leadership
         if leadership is None:
@@ -207,7 +206,7 @@ class ZkElection:
             self._leadership = None
 
     def why_lost(self) -> str:
-        """Why the last election that this instance won is no longer valid."""
+        """Returns why the last election that this instance won is no longer valid."""
         return self._why_lost(self._leadership) if self._leadership is not None else self._lost
 
     def _why_lost(self, leadership: Leadership) -> str:
@@ -221,12 +220,12 @@ class ZkElection:
 
     @property
     def leadership(self) -> Leadership | None:
-        """This instance's leadership, as far as it has noticed changes. Safe on any thread."""
+        """This instance's leadership, as of the last change that it noticed. Safe on any thread."""
         return self._leadership
 
     def still_leads(self) -> bool:
-        """Whether this instance may decide at this moment: it is elected, connected, in the session that won the
-        election, and within that session's lease. Costs nothing; safe on any thread."""
+        """Whether this instance may decide at this moment, because it is elected, connected, in the session that won
+        the election, and within that session's lease. Sends no request. Safe on any thread."""
         leadership, session = self._leadership, self._store.session
         return (
             leadership is not None
@@ -236,7 +235,7 @@ class ZkElection:
         )
 
     def is_mine(self) -> bool:
-        """Whether the election that this instance won still stands, even if the instance cannot act right now."""
+        """Whether the election that this instance won is still valid, even if the instance cannot act right now."""
         leadership = self._leadership
         if leadership is None or leadership.session_id != self._store.session.session_id:
             return False
@@ -247,10 +246,9 @@ class ZkElection:
 
     def elect(self) -> Leadership | None:
         """Watches, then tries to become the coordinator. Returns ``None`` if another instance leads or is the named
-        successor, or if nobody can be elected (the log says why).
-
-        Raises :class:`StoreUnavailable` if the outcome is unknown; the next call resolves it. If this session has
-        already won an election, in any attempt, returns the same leadership again.
+        successor, or if nobody can be elected (the log says why). Raises :class:`StoreUnavailable` if the outcome is
+        unknown. The next call resolves it. If this session has already won an election, returns the same leadership
+        again.
         """
         if self._unresolved:
             self._store.sync(layout.COORDINATOR)  # another server may not have our own write yet
@@ -265,7 +263,7 @@ class ZkElection:
             else:
                 self._complain(
                     "znode",
-                    f"cannot elect anybody: {layout.COORDINATOR} is not ephemeral, so it never disappears: delete it",
+                    f"cannot elect anybody: {layout.COORDINATOR} is not ephemeral, so it never disappears; delete it",
                 )
                 return None
             self._complaints.pop("znode", None)
@@ -282,7 +280,7 @@ class ZkElection:
     def _try(self, epoch: int, version: int, session_id: int) -> Leadership | None:
         if epoch < self._highest_epoch_seen:
             log.warning(
-                "continuing above the highest epoch seen=%d: %s holds %d, so somebody set it back",
+                "continuing above the highest epoch seen=%d, because somebody set %s back to %d",
                 self._highest_epoch_seen,
                 layout.COORDINATOR_EPOCH,
                 epoch,
@@ -304,12 +302,12 @@ class ZkElection:
             self.watch()
             return None
         if not isinstance(stat, Stat):
-            raise StoreUnavailable("the election's multi was answered without a stat: reading back", layout.COORDINATOR)
+            raise StoreUnavailable("the election's multi was answered without a stat; reading back", layout.COORDINATOR)
         return self._won(epoch + 1, stat.version, session_id)
 
     def _own_election(self, node: Node, session_id: int) -> Leadership | None:
-        """Handles a ``/consumers/coordinator`` that this session created, either known already or after a lost
-        reply."""
+        """Handles a ``/consumers/coordinator`` that this session created. If a reply was lost, it may be new to this
+        instance."""
         if self._leadership is not None and self._leadership.session_id == session_id:
             return self._leadership
         stored = self._stored_epoch()
@@ -325,7 +323,7 @@ class ZkElection:
         log.warning(
             "resigned from an election of this session, because somebody has changed the epoch since epoch=%d", epoch
         )
-        self._delete_if_own()  # the znode may be a successor's by now
+        self._delete_if_own()  # by now, the znode may belong to a successor
         return None
 
     def _won(self, epoch: int, version: int, session_id: int) -> Leadership:
@@ -335,7 +333,8 @@ class ZkElection:
         return self._leadership
 
     def _stored_epoch(self) -> tuple[int, int] | None:
-        """Returns (epoch, znode version); ``None`` if the znode holds no epoch. Creates the znode if it is missing."""
+        """Returns (epoch, znode version), or ``None`` if the znode holds no epoch. Creates the znode if it is
+        missing."""
         seen, self._epoch_is_new = self._epoch_seen if self._epoch_is_new else None, False
         try:
             node = seen or self._store.get(layout.COORDINATOR_EPOCH)
@@ -352,7 +351,8 @@ class ZkElection:
         return epoch, node.stat.version
 
     def _epoch_in(self, node: Node) -> int | None:
-        """Returns the epoch. If there is none, nobody can be elected or write: logs this, and returns ``None``."""
+        """Returns the epoch. If there is none, nobody can be elected or write, so this logs the problem and returns
+        ``None``."""
         epoch = decode_epoch(node.data)
         if epoch is not None:
             self._complaints.pop("epoch", None)
@@ -373,14 +373,15 @@ class ZkElection:
         return max(self._highest_epoch_seen, highest_epoch_written(self._store))
 
     def obstacle(self) -> str:
-        """Returns the reason why no instance can be elected, and the remedy; empty if no reason is known. Safe on any
+        """Returns the reason why no instance can be elected, with the remedy, or an empty string. Safe on any
         thread."""
         return next(
             (found.text for about, found in list(self._complaints.items()) if about not in _HINDERS_NO_ELECTION), ""
         )
 
     def _complain(self, about: str, text: str, value: str = "") -> None:
-        """Logs a new problem, and a lasting one every :data:`COMPLAIN_AGAIN_S`. ``value`` is the faulty value."""
+        """Logs a new problem, and repeats it every :data:`COMPLAIN_AGAIN_S` while it lasts. ``value`` is the faulty
+        value."""
         if self._is_due(about, value or text):
             self._complaints[about] = _Complaint(text, value or text, self._store.clock.monotonic())
             log.error("%s", text, extra={"event": "election_obstructed"})
@@ -394,10 +395,9 @@ class ZkElection:
     # --- stepping down -----------------------------------------------------------------------------------------------
 
     def resign(self, leadership: Leadership | None = None) -> None:
-        """Deletes this session's ``/consumers/coordinator``, if there is one, so that others elect immediately. Passing
-        the ``leadership`` held until now saves a read that would delay the next election.
-
-        Raises :class:`StoreUnavailable` if the outcome is unknown; the znode disappears with the session at the latest.
+        """Deletes this session's ``/consumers/coordinator``, so that other instances hold an election immediately.
+        Passing the ``leadership`` held until now saves a read that would delay the next election. Raises
+        :class:`StoreUnavailable` if the outcome is unknown. The znode then disappears with the session at the latest.
         """
         self._leadership = None
         self._fired = True
@@ -410,7 +410,8 @@ class ZkElection:
             self._delete_if_own()
 
     def _deleted_at_once(self, leadership: Leadership) -> bool:
-        """Whether the znode was deleted without reading it: the fence proves that it is still ours."""
+        """Deletes the znode without reading it, because the fence proves that it is still ours. Returns whether it was
+        deleted."""
         if leadership.session_id != self._store.session.session_id:
             return False
         try:
@@ -426,7 +427,8 @@ class ZkElection:
             self._delete_own(node, epoch.stat.version if isinstance(epoch, Node) else None)
 
     def _delete_own(self, node: Node, epoch_version: int | None) -> None:
-        """Deletes our own znode, unless another instance was elected since: its znode would have the same version."""
+        """Deletes our own znode, with a check that no other instance was elected since, because its znode would have
+        the same version."""
         self._fired = True
         ops: list[Op] = [Delete(layout.COORDINATOR, node.stat.version)]
         if epoch_version is not None:
@@ -453,15 +455,15 @@ def _nobody() -> None:
 
 
 def decode_epoch(data: bytes) -> int | None:
-    """The epoch in ``/consumers/coordinator_epoch``; ``None`` if it holds anything else."""
+    """Returns the epoch in ``/consumers/coordinator_epoch``, or ``None`` if the znode holds anything else."""
     written = data.decode("ascii", "replace").strip()
     is_epoch = written.isascii() and written.isdigit() and len(written) < 11 and int(written) < MAX_EPOCH
     return int(written) if is_epoch else None
 
 
 def highest_epoch_written(store: Store) -> int:
-    """The highest epoch stored outside ``/consumers/coordinator_epoch``: in the elected instance's znode, and in each
-    group's assignment, which names the epoch it was decided in."""
+    """Returns the highest epoch stored outside ``/consumers/coordinator_epoch``, that is, in the elected instance's
+    znode and in each group's assignment, which names the epoch of the decision."""
     try:
         groups = store.children(layout.GROUPS)
     except NoNode:

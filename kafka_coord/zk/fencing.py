@@ -1,4 +1,4 @@
-"""Fenced writes: they take effect only while the epoch (or term) under which they were decided is unchanged."""
+"""Fenced writes take effect only while the epoch (or term) under which they were decided is unchanged."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ MAX_BYTES = 900_000
 """The largest multi. A server accepts 1,048,575 bytes, but the chroot lengthens paths, and the limit may be configured
 lower."""
 MAX_OPS = 1_000
-"""The most operations in a multi. Longer multis are no faster, and delay all other writes."""
+"""The maximum number of operations in a multi. Longer multis are no faster, and delay all other writes."""
 
 
 def multi_fenced(store: Store, fence: Check, ops: Sequence[Op]) -> tuple[OpResult, ...]:
     """Writes ``ops`` in one multi that begins with ``fence`` and returns their results.
 
-    Raises :class:`Fenced` if the fence failed (another instance took over, or somebody wrote its znode),
+    Raises :class:`Fenced` if the fence failed, because another instance took over or somebody wrote its znode. Raises
     :class:`MultiFailed` if an operation failed (``index`` counts within ``ops``), and :class:`StoreUnavailable` if the
     outcome is unknown.
     """
@@ -47,9 +47,8 @@ def unit_at_fault(units: Iterable[Sequence[Op]], index: int) -> int:
 
 
 def write_fenced(store: Store, fence: Check, units: Iterable[Sequence[Op]]) -> list[tuple[OpResult, ...]]:
-    """Writes units in order, as many per multi as fit; each multi begins with ``fence``. Returns each unit's results.
-
-    A unit is never split: all of it takes effect, or nothing. Units already written remain if a later one fails.
+    """Writes units in order, as many per multi as fit. Each multi begins with ``fence``. Returns each unit's results. A
+    unit is never split, so it takes effect completely or not at all. If a unit fails, the units already written remain.
 
     Raises like :func:`multi_fenced`, and :class:`RequestTooLarge` for a unit that is too large for any multi.
     """

@@ -1,4 +1,5 @@
-"""Registers running instances: each has an ephemeral znode ``/consumers/coordinators/<brokerId>``, elected or not."""
+"""Registers running instances. Each one, elected or not, has an ephemeral znode
+``/consumers/coordinators/<brokerId>``."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ log = logging.getLogger(__name__)
 
 _TIMEOUT_FIELD, _TIMESTAMP = "session_timeout_ms", "timestamp"
 _GRACE_SHARE = 0.25
-"""An allowance, as a share of the session timeout: servers end a session up to a tick late, and learn of heartbeats up
-to half a tick late."""
+"""An allowance, as a share of the session timeout, because servers end a session up to a tick late, and learn of
+heartbeats up to half a tick late."""
 _SAY_AGAIN_S = 5
 
 
@@ -51,11 +52,9 @@ class InstanceRegistration:
         return self._registered_in != 0 and self._registered_in == self._store.session.session_id
 
     def register(self) -> None:
-        """Creates the znode, or finds that it already exists; safe to repeat.
-
-        Raises :class:`NodeExists` while the session that holds it may be this instance's own earlier one (try again),
-        and :class:`SettingsError` once that is impossible, because the broker id is taken. After
-        :class:`StoreUnavailable`, the next call finds out the outcome.
+        """Creates the znode, or finds that it already exists. Safe to repeat. While this instance's own earlier session
+        may hold the znode, raises :class:`NodeExists`. Then try again. Once that is impossible, the broker id is taken,
+        so this raises :class:`SettingsError`. After :class:`StoreUnavailable`, the next call finds out the outcome.
         """
         session_id = self._store.session.session_id
         try:
@@ -93,7 +92,7 @@ class InstanceRegistration:
         try:
             node = self._store.get(self._path, self._on_event)
         except NoNode:
-            raise NodeExists(f"{self._path} has just vanished: registering again", self._path) from None
+            raise NodeExists(f"{self._path} has just vanished; registering again", self._path) from None
         if node.stat.ephemeral_owner == session_id:
             if not self._is_mine(node):
                 log.warning("rewrote its own znode, which somebody had changed path=%s", self._path)
@@ -101,7 +100,7 @@ class InstanceRegistration:
             return
         if node.stat.ephemeral_owner == 0:
             raise SettingsError(
-                f"{self._path} is not ephemeral, so no running instance owns it: delete it, then start again"
+                f"{self._path} is not ephemeral, so no running instance owns it; delete it, then start again"
             )
         now = self._store.clock.monotonic()
         since = self._namesake_since
@@ -112,13 +111,13 @@ class InstanceRegistration:
         taken = f"broker id {self._broker_id} is taken by {_described(node)}"
         if left_s <= 0:
             raise SettingsError(
-                f"{taken}, which still runs after {patience_s:.0f} s: stop it, or use another broker id here"
+                f"{taken}, which still runs after {patience_s:.0f} s; stop it, or use another broker id here"
             )
         shown_s = min(math.ceil(left_s / _SAY_AGAIN_S) * _SAY_AGAIN_S, patience_s)  # the sentence changes that often
         raise NodeExists(f"{taken}; waiting up to {shown_s:.0f} s for its session to end", self._path)
 
     def _is_mine(self, node: Node) -> bool:
-        """Whether the znode holds this instance's own description, whenever it was written."""
+        """Whether the znode holds this instance's own description, from this session or an earlier one."""
         try:
             found, own = json.loads(node.data), json.loads(self._written)
             return bool({**found, _TIMESTAMP: ""} == {**own, _TIMESTAMP: ""})
@@ -143,7 +142,7 @@ class InstanceRegistration:
         return dump(value)
 
     def _timeout_s(self, node: Node) -> float:
-        """The session timeout in the holder's znode, or else our own."""
+        """Returns the session timeout in the holder's znode, or else our own."""
         try:
             told = json.loads(node.data).get(_TIMEOUT_FIELD)
         except (ValueError, AttributeError, RecursionError):

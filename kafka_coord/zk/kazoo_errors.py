@@ -20,7 +20,7 @@ _FACTS: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
     (kazoo.NoNodeError, NoNode, "there is no such znode (for a create: no parent)"),
     (kazoo.NodeExistsError, NodeExists, "the znode already exists"),
     (kazoo.NotEmptyError, NotEmpty, "the znode has children"),
-    (kazoo.BadVersionError, BadVersion, "the znode has another version: somebody wrote in between"),
+    (kazoo.BadVersionError, BadVersion, "the znode has another version, because somebody wrote in between"),
     (kazoo.NoAuthError, NoAuth, "the znode's ACL does not allow it for these credentials"),
     (kazoo.InvalidACLError, NoAuth, "the ACL to set is not valid: is this session authenticated?"),
     (kazoo.AuthFailedError, NoAuth, "ZooKeeper refused the credentials"),

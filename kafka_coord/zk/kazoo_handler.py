@@ -1,17 +1,18 @@
-"""A thread handler for kazoo that handles three things differently: signals, silent servers and waiting.
+"""A thread handler for kazoo with three differences: signals, silent servers and waiting.
 
 **Signals.** To send a request, kazoo wakes its connection thread through a socket, inside a bare ``except`` that turns
 every exception into "Connection has been closed" (``KazooClient._call``, kazoo 2.10 and 2.11). Waking the other thread
-releases the interpreter lock, so a signal handler often raises right there. A program that was told to stop then sees
-a closed ZooKeeper session and goes on. kazoo stores that error in the request's result; the result class here notices
-it and raises the signal's exception instead. The connection thread may have missed its wake-up by then. It sends one
-request per wake-up, so every later request would be one late. The handler therefore wakes it once more.
+releases the interpreter lock, so a signal handler often raises right there. The program should stop, but sees a closed
+ZooKeeper session and continues. kazoo stores that error in the request's result. The result class here notices the
+error and raises the signal's exception instead. By then, the connection thread may have missed its wake-up. It sends
+one request per wake-up, so every later request would be sent one wake-up late. The handler therefore wakes the thread
+once more.
 
-**Silent servers.** A server may not answer at all: its machine is off, or a firewall drops the packets. kazoo waits the
-whole session timeout for it. This handler waits as long as the Java client does, the session timeout divided by the
+**Silent servers.** A server may not answer at all, because its machine is off or a firewall drops the packets. kazoo
+waits for the whole session timeout. Like the Java client, this handler waits for the session timeout divided by the
 number of servers, so that another server can still be reached in time.
 
-**Waiting.** kazoo waits five times per request, each time with a new epoll object, which is up to half the cost of a
+**Waiting.** kazoo waits five times per request, each time with a new epoll object. That is up to half the cost of a
 request (docs/performance.md). This handler uses ``poll``.
 """
 
@@ -42,7 +43,7 @@ class KazooHandler(SequentialThreadingHandler):
         self._waker: socket.socket | None = None
 
     def create_connection(self, *args: Any, timeout: float | None = None, **kwargs: Any) -> Any:
-        """Connects as kazoo does; ``timeout`` is the session timeout in seconds."""
+        """Connects as kazoo does. ``timeout`` is the session timeout in seconds."""
         each = None if timeout is None else timeout / self._servers
         return super().create_connection(*args, timeout=each, **kwargs)  # type: ignore[no-untyped-call]
 
@@ -57,7 +58,7 @@ class KazooHandler(SequentialThreadingHandler):
     def select(
         self, readers: Sequence[Any], writers: Sequence[Any], _: Sequence[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Like :func:`select.select`, for any number of open files. Raises ``ValueError`` for a closed one."""
+        """Like :func:`select.select`, but for any number of open files. Raises ``ValueError`` for a closed file."""
         wanted: dict[int, int] = {}
         for ones, event in ((readers, select.POLLIN), (writers, select.POLLOUT)):
             for one in ones:
@@ -90,7 +91,7 @@ class KazooHandler(SequentialThreadingHandler):
             raise first
 
     def _wake(self) -> None:
-        """Makes the connection thread look for one more request to send, which does no harm if there is none."""
+        """Makes the connection thread look for one more request to send. This does no harm if there is none."""
         if self._waker is not None:
             with suppress(OSError):  # already closed
                 self._waker.send(b"\0")
@@ -112,6 +113,6 @@ class _Result(AsyncResult):
 
 
 def _caught_by(frame: FrameType, error: BaseException) -> bool:
-    """Whether ``frame`` handles the error, and not a caller: a program may also send requests while it handles an
+    """Whether ``frame``, not one of its callers, handles the error. A program may send requests while it handles an
     error."""
     return error.__traceback__ is not None and error.__traceback__.tb_frame is frame

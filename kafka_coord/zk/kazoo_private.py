@@ -1,6 +1,6 @@
 """Every use of a private attribute of kazoo, each with a check that it exists and a fallback if it does not.
 
-Written against kazoo 2.10 and 2.11. If a later kazoo moves one of them, the store still works; each function names the
+Written against kazoo 2.10 and 2.11. If a later kazoo moves an attribute, the store still works. Each function names the
 feature that is then lost.
 """
 
@@ -35,8 +35,8 @@ class WireRequest(Protocol):
 def on_connected(client: KazooClient, monotonic: Callable[[], float], tell: Callable[[float, int, int], None]) -> bool:
     """Calls ``tell(sent_at, session_id, negotiated_timeout_ms)`` at each accepted connect, before kazoo reports it.
 
-    kazoo keeps the negotiated timeout in local variables only. Returns False if it cannot be read; the caller then
-    assumes the shortest timeout a server grants, which is as safe but less patient.
+    kazoo keeps the negotiated timeout in local variables only. Returns False if the timeout cannot be read. The caller
+    then assumes the shortest timeout that a server grants, which is as safe but less patient.
     """
     connection = getattr(client, "_connection", None)
     invoke = getattr(connection, "_invoke", None)
@@ -64,8 +64,8 @@ def on_watch_events(client: KazooClient, tell: Callable[[int, str], None]) -> bo
     """Calls ``tell(type, path)`` for every watch event from the server, on kazoo's connection thread, after kazoo has
     called its own watchers.
 
-    kazoo calls a watcher once, and only for its own path: it has no persistent or recursive watchers. Returns False
-    if this kazoo hides its events; one-shot watches must then serve.
+    kazoo calls a watcher once, and only for its own path, because it has no persistent or recursive watchers. Returns
+    False if this kazoo hides its events. Then use one-shot watches.
     """
     connection = getattr(client, "_connection", None)
     read = getattr(connection, "_read_watch_event", None)
@@ -87,8 +87,8 @@ def on_watch_events(client: KazooClient, tell: Callable[[int, str], None]) -> bo
 
 
 def call(client: KazooClient, request: WireRequest) -> Any:
-    """Sends a request that kazoo does not support and returns kazoo's async result. Returns ``None`` if this kazoo
-    cannot send it; reads and watches are then sent one by one, and multis cannot be sent."""
+    """Sends a request that kazoo does not support, and returns kazoo's async result. Returns ``None`` if this kazoo
+    cannot send it. Then reads and watches are sent one by one, and multis cannot be sent."""
     send = getattr(client, "_call", None)
     if send is None:
         return None
@@ -100,8 +100,8 @@ def call(client: KazooClient, request: WireRequest) -> Any:
 def remember_watches(
     client: KazooClient, data: Iterable[tuple[str, Watch]], children: Iterable[tuple[str, Watch]]
 ) -> None:
-    """Makes kazoo call these watches when the server reports a change to a path's data or children. Call it on kazoo's
-    connection thread only: no other thread changes kazoo's tables."""
+    """Makes kazoo call these watches when the server reports a change to a path's data or children. Call it only on
+    kazoo's connection thread, because no other thread changes kazoo's tables."""
     for found, watches in ((client._data_watchers, data), (client._child_watchers, children)):
         for path, watch in watches:
             found[path].add(watch)
@@ -114,10 +114,9 @@ def can_remember_watches(client: KazooClient) -> bool:
 
 
 def break_connection(client: KazooClient) -> None:
-    """Makes kazoo drop its connection and look for another server (the session lives on).
-
-    kazoo detects a dead connection from an unanswered ping, but pings only after it has sent nothing else for a while.
-    So a client that keeps sending never notices. Without the private socket, this does nothing and kazoo must notice.
+    """Makes kazoo drop its connection and look for another server, without ending the session. kazoo detects a dead
+    connection from an unanswered ping, but pings only after it has sent nothing else for a while. So a client that
+    keeps sending never notices. If the private socket is missing, this does nothing.
     """
     connected = getattr(getattr(client, "_connection", None), "_socket", None)
     if connected is None:
@@ -131,8 +130,8 @@ def break_connection(client: KazooClient) -> None:
 def gave_up(client: KazooClient) -> bool:
     """Whether kazoo's connection thread has ended on its own (refused credentials, an unexpected error).
 
-    A client that was just started is also in state ``CLOSED`` until its thread has resolved the names of the servers:
-    only the thread tells the two apart. If this kazoo hides its thread, a slow client counts as one that ended.
+    A client that was just started is also in state ``CLOSED`` until its thread has resolved the names of the servers.
+    Only the thread distinguishes the two cases. If this kazoo hides its thread, a slow client counts as ended.
     """
     if client.client_state not in {KeeperState.CLOSED, KeeperState.AUTH_FAILED}:
         return False

@@ -1,7 +1,7 @@
 """A kazoo client's session: its state, id, negotiated timeout, and the deadline of its lease.
 
-The state follows kazoo's own reports, which are late: with a frozen server, ``LOST`` came 15 s after a 4 s session
-could have ended. Act on :meth:`KazooSession.lease_deadline`; use the state only for waiting and display.
+The state follows kazoo's reports, which are late. With a frozen server, ``LOST`` came 15 s after a 4 s session could
+have ended. Base decisions on :meth:`KazooSession.lease_deadline`, and use the state only for waiting and display.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class KazooSession:
 
     @property
     def timeout_ms(self) -> int:
-        """The negotiated timeout; before the first connect, the requested one."""
+        """The negotiated timeout, or the requested one before the first connect."""
         return round(self._lease.timeout_s * 1000) or self._requested_ms
 
     @property
@@ -68,7 +68,7 @@ class KazooSession:
             return self._lease.lease_deadline()
 
     def wait_connected(self, within_s: float) -> bool:
-        """Waits for a connection; returns False if there is none in time, or the session was closed."""
+        """Waits for a connection. Returns False if there is none in time, or if the session was closed."""
         deadline = self._clock.monotonic() + within_s
         with self._changed:
             while self._state is not SessionState.CONNECTED:
@@ -79,8 +79,8 @@ class KazooSession:
             return True
 
     def record_answer(self, sent_at: float, *, through_leader: bool) -> None:
-        """Notes that the server answered a request sent at ``sent_at``. ``through_leader`` says that the ZooKeeper
-        leader took part."""
+        """Records that the server answered a request sent at ``sent_at``. ``through_leader`` means that the request
+        passed the leader."""
         with self._lock:
             self._lease.record_answer(sent_at, through_leader=through_leader)
 
@@ -97,17 +97,17 @@ class KazooSession:
         return forget
 
     def _accepted(self, sent_at: float, session_id: int, timeout_ms: int) -> None:
-        """Runs on the connection thread: a connect was accepted, and kazoo announces CONNECTED next."""
+        """Runs on the connection thread after a connect was accepted, before kazoo reports CONNECTED."""
         with self._lock:
             self._lease.connected(sent_at, session_id, timeout_ms / 1000)
 
     def _kazoo_says(self, state: str) -> None:
-        """Runs on the connection thread: notes the state, wakes waiters, tells listeners. Never blocks."""
+        """Runs on the connection thread. Records the state, wakes waiters, and calls listeners. Never blocks."""
         if state == KazooState.CONNECTED and not kazoo_private.is_read_only(self._client):
             self._become(SessionState.CONNECTED)
         elif state == KazooState.LOST:
             self._become(SessionState.LOST)
-        else:  # SUSPENDED, or a read-only server: it may be cut off and cannot write
+        else:  # SUSPENDED, or a read-only server, which may be cut off and cannot write
             self._become(SessionState.SUSPENDED)
 
     def _become(self, state: SessionState) -> None:
@@ -133,7 +133,8 @@ class KazooSession:
                 log.exception("ignored a session listener that failed state=%s", state.value)
 
     def _assume_connected(self) -> None:
-        """Assumes the shortest timeout if the connect cannot be seen. The lease then begins with the next heartbeat."""
+        """If the connect cannot be seen, assumes the shortest timeout. The lease then begins with the next
+        heartbeat."""
         session_id = (self._client.client_id or (0,))[0] or 0
         self._lease.connected(
             self._clock.monotonic() - SHORTEST_GRANTED_MS / 1000,
@@ -194,7 +195,7 @@ class KazooSession:
             self._closing.wait(0.05)  # kazoo is about to call the state listener
 
     def _restart(self) -> None:
-        """Starts the client again after kazoo's connection thread ended (refused credentials, an unexpected error)."""
+        """Starts the client again after kazoo's connection thread ended, for example because of refused credentials."""
         log.warning("starting the ZooKeeper client again reason='it gave up in state %s'", self._client.client_state)
         try:
             self._client.start_async()

@@ -21,7 +21,7 @@ GROUPS = "/consumers/groups"
 LOG_PARTITIONS = "/consumers/kafka"
 
 PERSISTENT_ROOTS = (CONSUMERS, COORDINATORS, REQUESTS, GROUPS)
-"""The znodes that every instance creates, if missing, before it stands for election."""
+"""The znodes that every instance creates if they are missing, before it stands for election."""
 
 
 def broker(broker_id: str | int) -> str:
@@ -33,17 +33,17 @@ def broker_topic(topic: str) -> str:
 
 
 def partition_state(topic: str, partition: int) -> str:
-    """Kafka's own znode that names the leader of a partition."""
+    """Returns the path of Kafka's znode that names the leader of a partition."""
     return f"{BROKER_TOPICS}/{topic}/partitions/{partition}/state"
 
 
 def instance(broker_id: int) -> str:
-    """The znode of a running instance, elected or not."""
+    """Returns the path of a running instance's znode, elected or not."""
     return f"{COORDINATORS}/{broker_id}"
 
 
 def log_partition(partition: int) -> str:
-    """The znode of a partition of the groups log. Its version is the current term."""
+    """Returns the path of the znode for a partition of the groups log. The znode's version is the current term."""
     return f"{LOG_PARTITIONS}/{partition}"
 
 
@@ -111,17 +111,17 @@ def topic_details(group_name: str, topic: str) -> str:
 
 
 def offset_details(group_name: str, topic: str, partition: int) -> str:
-    """A Kafka client's leader epoch and metadata for an offset."""
+    """Returns the path of a Kafka client's leader epoch and metadata for an offset."""
     return f"{GROUPS}/{group_name}/details/{topic}/{partition}"
 
 
 def history(group_name: str) -> str:
-    """The last decisions about a group, limited in number."""
+    """Returns the path of the last decisions about a group."""
     return f"{GROUPS}/{group_name}/history"
 
 
 def settled(group_name: str) -> str:
-    """The record that a group is at rest, and in which state."""
+    """Returns the path of the record that a group is at rest, and in which state."""
     return f"{GROUPS}/{group_name}/settled"
 
 

@@ -1,21 +1,19 @@
-"""The lease of a session: how long it is certain to last. Pure arithmetic.
+"""Computes the lease of a session, which is how long the session is certain to last. Pure arithmetic.
 
-A client may say "this session is mine" only as long as no server can have ended it. The rule, for a negotiated
-timeout T:
+A client may rely on its session only as long as no server can have ended it. The rule, for a negotiated timeout T:
 
-*   The ZooKeeper leader decides on every **connect** (or reconnect) request. If it accepts one that was sent at *s*, it
-    restarts the session's timeout: the session lasts until s + T at least.
-*   Any later request touches the session only at the server it reaches. Only the leader ends sessions. A follower
-    reports touches to the leader when the leader pings it (every half tick). A follower that is cut off from the leader
-    goes on answering reads and pings for seconds, while the leader lets the session expire. So an answered *read*
-    proves nothing.
-*   A write or a ``sync`` must pass the leader. If it was sent at *s2* and answered, the follower still spoke with the
-    leader at s2, and had reported everything it knew half a tick earlier. So if this client sent a request at
-    *s1* <= s2 - lag and got an answer, the leader has counted it, and the session lasts until s1 + T at least.
+* The ZooKeeper leader decides on every **connect** (or reconnect) request. If it accepts one that was sent at *s*, it
+  restarts the session's timeout, so the session lasts at least until s + T.
+* Any later request touches the session only at the server it reaches. Only the leader ends sessions. A follower reports
+  touches to the leader when the leader pings it (every half tick). A follower that is cut off from the leader continues
+  to answer reads and pings for seconds, while the leader lets the session expire. So an answered *read* proves nothing.
+* A write or a ``sync`` must pass the leader. If it was sent at *s2* and answered, the follower was still connected to
+  the leader at s2, and had reported all touches up to half a tick earlier. So if this client sent a request at *s1* <=
+  s2 - lag and got an answer, the leader has counted it, and the session lasts at least until s1 + T.
 
-``lag`` is T/4: a session timeout is at least two ticks (``minSessionTimeout``), so half a tick is at most T/4. The
-lease also subtracts a margin for clocks that run at different speeds. With a heartbeat every T/4, the lease reaches at
-least 45 % of T ahead while the server answers.
+``lag`` is T/4, because a session timeout is at least two ticks (``minSessionTimeout``), so half a tick is at most T/4.
+The lease also subtracts a margin for clocks that run at different speeds. With a heartbeat every T/4, the lease reaches
+at least 45 % of T ahead while the server answers.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ MARGIN_SHARE = 0.05
 MARGIN_S = 0.05
 LAG_SHARE = 0.25
 _GRAIN_SHARE = 1 / 64
-"""If two send times are closer together than this share of T, only the earlier is kept. This limits the memory."""
+"""If two send times are closer together than this share of T, only the earlier one is kept, to limit the memory."""
 
 
 class SessionLease:
@@ -43,15 +41,15 @@ class SessionLease:
         self._sent: deque[float] = deque()
 
     def connected(self, sent_at: float, session_id: int, timeout_s: float) -> None:
-        """Notes that a connect request sent at ``sent_at`` was accepted, for this session and with this timeout."""
+        """Records that a connect request sent at ``sent_at`` was accepted, for this session and with this timeout."""
         self.session_id, self.timeout_s = session_id, timeout_s
         self._connected_at = self.leader_heard_at = self._proven_at = sent_at
         self._sent = deque([sent_at])
 
     def record_answer(self, sent_at: float, *, through_leader: bool) -> None:
-        """Notes that the server answered a request that was sent no earlier than ``sent_at``."""
+        """Records that the server answered a request that was sent no earlier than ``sent_at``."""
         if self._proven_at is None or sent_at < self._connected_at:
-            return  # it belongs to an earlier connection
+            return  # the answer belongs to an earlier connection
         if through_leader:
             self.leader_heard_at = max(self.leader_heard_at, sent_at)
             counted = sent_at - LAG_SHARE * self.timeout_s
@@ -61,13 +59,13 @@ class SessionLease:
             self._sent.append(sent_at)
 
     def ended(self) -> None:
-        """Notes that the session, and with it the lease, has ended."""
+        """Records that the session, and with it the lease, has ended."""
         self.session_id = 0
         self._proven_at = None
         self._sent.clear()
 
     def lease_deadline(self) -> float:
-        """Returns the time until which the session cannot have ended; 0.0 without a session."""
+        """Returns the time until which the session cannot have ended, or 0.0 without a session."""
         if self._proven_at is None:
             return 0.0
         return self._proven_at + self.timeout_s - max(MARGIN_S, MARGIN_SHARE * self.timeout_s)

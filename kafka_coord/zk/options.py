@@ -15,7 +15,7 @@ from kafka_coord.zk.acl import RULES, AclOf, AclPlan
 from kafka_coord.zk.acl_identities import digest_identity
 
 DEFAULT_MAX_REQUEST_BYTES = 0xFFFFF
-"""A server's default ``jute.maxbuffer``: it drops the connection on a longer request."""
+"""A server's default ``jute.maxbuffer``. A server drops the connection on a longer request."""
 
 
 class Acl(StrEnum):
@@ -24,7 +24,8 @@ class Acl(StrEnum):
     OPEN = "open"
     """Everyone may do everything, as in Kafka without ``zookeeper.set.acl``."""
     CREATOR_WORLD_READ = "creator-world-read"
-    """The authenticated creator may do everything, everyone else may read, as in Kafka with ``zookeeper.set.acl``."""
+    """The authenticated creator may do everything, and everyone else may read, as in Kafka with
+    ``zookeeper.set.acl``."""
     CREATOR_ONLY = "creator-only"
     """The authenticated creator may do everything, everyone else nothing."""
 
@@ -74,18 +75,18 @@ class ZkOptions:
     sasl: Sasl | None = None
     acl: Acl = Acl.OPEN
     plan: AclPlan | None = None
-    """For separate identities: each znode below ``/consumers`` gets its ACL from this plan instead of ``acl``."""
+    """With separate identities, each znode below ``/consumers`` gets its ACL from this plan instead of ``acl``."""
     max_request_bytes: int = DEFAULT_MAX_REQUEST_BYTES
     """The servers' ``jute.maxbuffer``. Set this if the servers do not use the default."""
     multi_read: bool = True
-    """Whether to use ZooKeeper 3.6's multi-read. The client finds out by itself whether the server supports it."""
+    """Whether to use ZooKeeper 3.6's multi-read. The client detects whether the server supports it."""
 
     def acls_of(self, path: str) -> Sequence[Any]:
-        """The kazoo ACLs of the znode ``path`` (below the chroot) when it is created."""
+        """Returns the kazoo ACLs of the znode ``path`` (below the chroot) when it is created."""
         return self.acls() if self.plan is None else to_kazoo(self.plan.of(path))
 
     def longest_acls(self) -> Sequence[Any]:
-        """The longest ACL that a znode may get, for size estimates."""
+        """Returns the longest ACL that a znode may get, for size estimates."""
         if self.plan is None:
             return self.acls()
         groups = (*self.plan.consumers, "*")
@@ -94,7 +95,7 @@ class ZkOptions:
 
     def _check_plan(self, plan: AclPlan) -> None:
         if self.acl is not Acl.OPEN:
-            raise SettingsError(f"ZooKeeper ACL {self.acl.value!r} and identities are both given: leave one out")
+            raise SettingsError(f"ZooKeeper ACL {self.acl.value!r} and identities are both given; leave one out")
         if not (self.digest or self.sasl or (self.tls and self.tls.cert)):
             raise SettingsError(
                 "identities are given, but this client has no credentials for any: "
@@ -121,7 +122,7 @@ class ZkOptions:
         return [*CREATOR_ALL_ACL, *READ_ACL_UNSAFE]
 
     def client_arguments(self) -> Mapping[str, Any]:
-        """The arguments for ``KazooClient``. Raises :class:`SettingsError` for options that cannot work."""
+        """Returns the arguments for ``KazooClient``. Raises :class:`SettingsError` for options that cannot work."""
         if self.plan is not None:
             self._check_plan(self.plan)
         if self.acl is not Acl.OPEN and not (self.digest or self.sasl or (self.tls and self.tls.cert)):

@@ -1,7 +1,7 @@
 """Persistent watches on one connection, which report znodes created and deleted directly below a path.
 
-Entries change on kazoo's connection thread, except by :meth:`PersistentWatches.forget`. Watchers are called on
-kazoo's callback thread, except for the last event, which reports that the connection broke.
+Only kazoo's connection thread changes entries, apart from :meth:`PersistentWatches.forget`. Kazoo's callback thread
+calls the watchers, but the last event, which reports that the connection broke, may come on another thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kafka_coord.zk import kazoo_private
 from kafka_coord.zk.store import SessionState, Watcher, WatchEvent, WatchType
 
 _UNANSWERED = 3
-"""After this many unanswered requests in a row, no further request is sent in that session, and only one in each later
+"""After this many unanswered requests in a row, sends no further request in that session, and only one in each later
 session."""
 
 _TOLD = {CREATED_EVENT: WatchType.CREATED, DELETED_EVENT: WatchType.DELETED}
@@ -40,15 +40,15 @@ class PersistentWatches:
         return self._possible and self._refused_in != session_id
 
     def accepted(self) -> None:
-        """Notes that the server accepted the request."""
+        """Records that the server accepted the request."""
         self._unanswered = 0
 
     def refused(self, session_id: int) -> None:
-        """Notes that the server refused the request."""
+        """Records that the server refused the request."""
         self._refused_in = session_id
 
     def unanswered(self, session_id: int) -> None:
-        """Notes that no reply came; a server may drop the connection on a request it does not support."""
+        """Records that there was no reply. A server may drop the connection on a request that it does not support."""
         self._unanswered += 1
         if self._unanswered >= _UNANSWERED:
             self._refused_in = session_id

@@ -1,4 +1,5 @@
-"""The store on a real ZooKeeper: kazoo, with a deadline for every call, and errors that tell known outcomes apart."""
+"""The store on a real ZooKeeper, over kazoo, with a deadline for every call, and errors that distinguish known
+outcomes."""
 
 from __future__ import annotations
 
@@ -103,7 +104,7 @@ def connect(
 ) -> KazooStore:
     """Opens a session on ``host:port,host:port/chroot``.
 
-    ``call_timeout_s`` bounds every call (default: two thirds of the session timeout, 2 s at least). With
+    ``call_timeout_s`` limits every call (default: two thirds of the session timeout, but at least 2 s). With
     ``create_chroot``, creates a chroot that does not exist.
 
     Raises :class:`SettingsError` for hosts or options that cannot be used, :class:`StoreUnavailable` if no server
@@ -135,7 +136,7 @@ class KazooStore(Store):
         self._where = where
         self._clock = clock
         self._options = options
-        # this class applies the chroot, not kazoo, because multi-reads and creating the chroot itself need it too
+        # this class, not kazoo, applies the chroot, because multi-reads and the creation of the chroot need it too
         handler = KazooHandler(len(where.servers))
         self._client = KazooClient(
             ",".join(where.servers),
@@ -195,11 +196,11 @@ class KazooStore(Store):
 
     def check_chroot(self, *, create: bool) -> None:
         """Makes sure that the chroot exists. Raises :class:`NoNode` if it is missing and ``create`` is false."""
-        # a multi-read, because an old server may drop the connection on one: better now than later
+        # a multi-read, because an old server may drop the connection on it, and that is better now than later
         try:
             (found,) = self.read_many([GetData("/")])
         except NoAuth as error:
-            if self._session.state is not SessionState.CONNECTED:  # kazoo connects first and sends credentials then
+            if self._session.state is not SessionState.CONNECTED:  # kazoo connects first and then sends credentials
                 raise self._refused() from error
             return  # the ACL forbids reading it, so it exists
         if found is not None:
@@ -227,7 +228,7 @@ class KazooStore(Store):
         self._session.close()
         if os.getpid() != self._pid:
             return  # forked: the connection belongs to the parent
-        # kazoo's stop() waits for the answer to its close request: forever if the server is frozen
+        # kazoo's stop() waits for the answer to its close request, which never comes if the server is frozen
         stopping = threading.Thread(target=self._stop, name="kafka-coord-zk-close", daemon=True)
         stopping.start()
         stopping.join(2.0)
@@ -359,7 +360,7 @@ class KazooStore(Store):
         self._persistent.forget(self._at(path), watcher)
 
     def _set_watches(self, since: int, wanted: Sequence[tuple[WatchOf, str]], watcher: Watcher) -> None:
-        """Sets the watches; the paths in ``wanted`` are absolute."""
+        """Sets the watches. The paths in ``wanted`` are absolute."""
         of_data: list[tuple[str, _Watch]] = []
         of_children: list[tuple[str, _Watch]] = []
         for of, path in wanted:
@@ -409,7 +410,7 @@ class KazooStore(Store):
             except Unsupported:
                 log.info("reading one by one reason='this ZooKeeper server does not support multi-read (3.6)'")
                 self._multi_read_refused_in = session_id
-                with suppress(StoreUnavailable):  # the server drops the connection after refusing: retried below
+                with suppress(StoreUnavailable):  # the server drops the connection after refusing, so retry below
                     return self._read_pipelined(reads)
             else:
                 return bulk.results(reads, answer), answer.size
@@ -426,7 +427,8 @@ class KazooStore(Store):
         return tuple(f"{acl.id.scheme}:{acl.id.id}:{'|'.join(acl.acl_list)}" for acl in acls)
 
     def read_acls(self, paths: Sequence[str]) -> tuple[FoundAcl | NoAuth | None, ...]:
-        """Reads the ACLs of many znodes, pipelined: ``None`` for a missing znode, the refusal for a forbidden one."""
+        """Reads the ACLs of many znodes, pipelined. Returns ``None`` for a missing znode, and the refusal for a
+        forbidden one."""
         found = self._calls.pipelined(
             "get the ACL of", paths, lambda path: self._client.get_acls_async(self._at(path)), refusals=(NoAuth,)
         )
@@ -511,14 +513,16 @@ class KazooStore(Store):
         if not failed and len(answers) == len(ops):
             return
         if not failed:
-            raise StoreUnavailable(f"{doing}: {len(answers)} results for {len(ops)} operations; read back the outcome")
+            raise StoreUnavailable(
+                f"{doing}: ZooKeeper returned {len(answers)} results for {len(ops)} operations; the outcome is unknown"
+            )
         innocent = RolledBackError | RuntimeInconsistency
         index, error = next(((i, e) for i, e in failed if not isinstance(e, innocent)), failed[0])
         op = ops[min(index, len(ops) - 1)]
         cause = translated(error, type(op).__name__.lower(), op.path)
         if isinstance(cause, StoreUnavailable):
             raise cause
-        raise MultiFailed(f"{doing} failed, nothing was changed: operation {index}: {cause}", op.path, index, cause)
+        raise MultiFailed(f"{doing} failed and changed nothing: operation {index}: {cause}", op.path, index, cause)
 
     def sync(self, path: str = "/") -> None:
         self._calls.ask("sync", path, lambda: self._client.sync_async(self._at(path)), through_leader=True)
@@ -557,7 +561,8 @@ class _Asking(NamedTuple):
 
 
 class _Watch:
-    """A watcher in the form kazoo expects. Two with the same path and watcher are equal, so kazoo keeps only one."""
+    """A watcher in the form that kazoo expects. Two with the same path and watcher are equal, so kazoo keeps only one
+    of them."""
 
     __slots__ = ("_path", "_watcher")
 

@@ -1,4 +1,4 @@
-"""The size of an operation in a request: ZooKeeper drops the connection of a client that sends too many bytes."""
+"""Computes the size of operations, because ZooKeeper drops the connection of a client that sends too many bytes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _INT = 4
 
 
 def acl_size(acls: Iterable[Any]) -> int:
-    """The size in bytes of the ACL list that every create carries."""
+    """Returns the size in bytes of the ACL list that every create carries."""
     return _INT + sum(3 * _INT + len(acl.id.scheme.encode()) + len(acl.id.id.encode()) for acl in acls)
 
 
 def op_size(op: Op, path_prefix: int = 0, acl: int = 64) -> int:
-    """The size of one operation of a multi in bytes. ``path_prefix`` is the length of the chroot, and ``acl`` the size
-    of the ACL list."""
+    """Returns the size of one operation of a multi in bytes. ``path_prefix`` is the length of the chroot, and ``acl``
+    the size of the ACL list."""
     size = _MULTI_HEADER + _INT + path_prefix + len(op.path.encode()) + _INT
     if isinstance(op, Create):
         return size + _INT + len(op.data) + acl

@@ -21,13 +21,13 @@ ANY_VERSION = -1
 
 
 class Clock(Protocol):
-    """An injectable clock, for the shells around the pure code. Pure decisions take the time as an argument."""
+    """An injectable clock for the code around the pure decisions, which take the time as an argument."""
 
     def monotonic(self) -> float:
-        """Seconds from an arbitrary start; never goes back."""
+        """Returns the seconds since an arbitrary moment. Never goes back."""
 
     def time(self) -> float:
-        """Seconds since 1970 (wall clock), for timestamps that people read."""
+        """Returns the seconds since 1970 (wall clock), for timestamps that people read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A znode's sorted children and its stat: ``cversion`` distinguishes a recreated child from one that stayed."""
+    """A znode's sorted children and its stat, whose ``cversion`` distinguishes a recreated child from one that
+    stayed."""
 
     names: tuple[str, ...]
     stat: Stat
@@ -67,7 +68,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Fails the multi unless the znode exists with this data version (``ANY_VERSION``: with any version)."""
+    """Makes the multi fail unless the znode exists with this data version. ``ANY_VERSION`` matches any version."""
 
     path: str
     version: int = ANY_VERSION
@@ -120,7 +121,7 @@ class GetChildren:
 
 Read = GetData | GetChildren
 ReadResult = Node | tuple[str, ...] | None
-"""``GetData`` returns a :class:`Node`, ``GetChildren`` sorted names; ``None`` for a missing znode."""
+"""``GetData`` returns a :class:`Node`, and ``GetChildren`` sorted names. Both return ``None`` for a missing znode."""
 
 
 class Armed(NamedTuple):
@@ -140,7 +141,7 @@ class WatchType(Enum):
     CHANGED = "changed"
     CHILD = "child"
     CONNECTION = "connection"
-    """The connection or session changed and the watch is gone: read again and set a new watch."""
+    """The connection or session changed, so the watch is gone. Read again and set a new watch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ class WatchEvent:
 
 
 Watcher = Callable[[WatchEvent], None]
-"""Called once, on the store's own thread. It may only note the event and wake its owner."""
+"""Called once, on the store's own thread. It may only record the event and wake its owner."""
 
 
 class SessionState(Enum):
@@ -160,7 +161,7 @@ class SessionState(Enum):
     """Not yet connected since the start, or since the last session was lost."""
     CONNECTED = "connected"
     SUSPENDED = "suspended"
-    """The connection is gone; the session may live on, or may already have ended on the server."""
+    """The connection is gone. The session may still exist, or it may already have ended on the server."""
     LOST = "lost"
     """The session has ended. A new one begins automatically (:attr:`CONNECTED` with another id)."""
     CLOSED = "closed"
@@ -174,7 +175,7 @@ class Session(Protocol):
 
     @property
     def session_id(self) -> int:
-        """The server's session id; 0 without a session."""
+        """The server's session id, or 0 without a session."""
 
     @property
     def timeout_ms(self) -> int:
@@ -182,20 +183,20 @@ class Session(Protocol):
 
     @property
     def suspended_since(self) -> float | None:
-        """The ``clock.monotonic()`` at which the connection broke; ``None`` while connected."""
+        """The ``clock.monotonic()`` at which the connection broke, or ``None`` while connected."""
 
     def lease_deadline(self) -> float:
-        """The ``clock.monotonic()`` until which this session is certain to last (0.0: there is no lease).
+        """Returns the ``clock.monotonic()`` until which this session is certain to last, or 0.0 if there is no lease.
 
         The ZooKeeper leader has counted a request that this session *sent* at some moment s, so the session cannot end
         before s + timeout. The deadline is that moment minus a safety margin (see :mod:`kafka_coord.zk.lease`). It
         holds even without further replies, so a client that acts only before it never acts in an ended session. The
-        state also shows the end of a session, but later, sometimes much later.
+        state also shows the end of a session, but sometimes much later.
         """
 
 
 SessionListener = Callable[[SessionState], None]
-"""Called at every change of state, on the store's own thread. It may only note the state and wake its owner."""
+"""Called at every change of state, on the store's own thread. It may only record the state and wake its owner."""
 
 
 class Store(Protocol):
@@ -220,10 +221,11 @@ class Store(Protocol):
         """Returns the stat, or ``None`` for a missing znode. Sets the watch in both cases."""
 
     def exists_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Stat | None, ...]:
-        """Like :meth:`exists`, for many paths, pipelined: one round trip for all of them."""
+        """Like :meth:`exists`, but for many paths, pipelined in one round trip."""
 
     def children_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Listing | None, ...]:
-        """Like :meth:`children`, for many paths, pipelined, with stats; ``None`` (and no watch) for a missing znode."""
+        """Like :meth:`children`, but for many paths, pipelined, with stats. Returns ``None`` and sets no watch for a
+        missing znode."""
 
     def arm(self, children: Sequence[str], data: Sequence[str], watcher: Watcher, reads: Sequence[Read] = ()) -> Armed:
         """Combines :meth:`children_many` of ``children``, :meth:`exists_many` of ``data`` and :meth:`read_many` of
@@ -240,20 +242,19 @@ class Store(Protocol):
 
     def follow(self, path: str, watcher: Watcher) -> bool:
         """Notifies ``watcher`` whenever ``path``, or a znode directly below it, is created (``CREATED``) or deleted
-        (``DELETED``), until the connection breaks (``CONNECTION``). Takes a single request.
-
-        Returns false if the server does not support it (before ZooKeeper 3.6). Then ``watcher`` receives no event,
-        except perhaps that the connection broke.
+        (``DELETED``), until the connection breaks (``CONNECTION``). Sends a single request. Returns false if the server
+        does not support it (before ZooKeeper 3.6). Then the only event that ``watcher`` may receive is ``CONNECTION``.
         """
         del path, watcher
         return False
 
     def unfollow(self, path: str, watcher: Watcher) -> None:
-        """Ends :meth:`follow`: ``watcher`` receives no more events of ``path``."""
+        """Ends :meth:`follow`. ``watcher`` receives no more events of ``path``."""
         del path, watcher
 
     def read_many(self, reads: Sequence[Read]) -> tuple[ReadResult, ...]:
-        """Reads many znodes at once: one multi-read per chunk on servers ≥ 3.6, pipelined reads on older ones."""
+        """Reads many znodes at once, with one multi-read per chunk on servers ≥ 3.6, and with pipelined reads on older
+        servers."""
 
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:
         """Creates one znode and returns its path. Raises ``NodeExists``, or ``NoNode`` if the parent is missing."""
@@ -273,7 +274,7 @@ class Store(Protocol):
 
     @property
     def acl_bytes(self) -> int:
-        """The size of a create's longest ACL in bytes, for estimates."""
+        """The size in bytes of the longest ACL of a create, for estimates."""
         return 64
 
     def ensure_prepared(self) -> None:

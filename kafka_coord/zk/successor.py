@@ -11,8 +11,9 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, Node, Op, ReadResult, SetData, Store
 
 HOLD_BACK_S = 3.0
-"""How many seconds the other instances leave a vacancy to the named successor, each by its own clock. A healthy
-successor is elected within milliseconds. A session timeout, which the cluster bears at each failover, is longer."""
+"""The seconds for which all other instances leave a vacancy to the named successor, each by its own clock. A healthy
+successor is elected within milliseconds. A failover after a crash takes longer, because it waits for a session
+timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,8 @@ class Successor:
 
     @classmethod
     def read(cls, found: ReadResult) -> Successor | None:
-        """Returns ``None`` if nobody is named, or the znode cannot be read; then all instances stand for election."""
+        """Returns ``None`` if no successor is named or the znode cannot be read. Then all instances stand for
+        election."""
         if not isinstance(found, Node):
             return None
         where = layout.SUCCESSOR

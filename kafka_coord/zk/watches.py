@@ -1,12 +1,11 @@
-"""Level-triggered watches over ZooKeeper's one-shot ones, for an owner with one thread.
+"""Level-triggered watches based on ZooKeeper's one-shot watches, for an owner with one thread.
 
 ZooKeeper reports one change, on a thread of its client, and drops the watch. Here the event only marks the path and
 wakes the owner, which calls :meth:`Watches.step`. The step sets each marked watch again, reads its znode, and calls its
-listener with the current value. Any number of changes in between lead to one call, with the last value.
-
-``exists`` sets the data watches, because it also reports creation. So they survive delete-and-recreate (where kazoo's
-own ``ChildrenWatch`` dies silently). A children watch falls back to ``exists`` while its znode is missing. After the
-connection changed, the step sets and compares all of them again.
+listener with the current value. Several changes between two steps lead to one call, with the last value. ``exists``
+sets the data watches, because it also reports creation. So they survive the deletion and recreation of a znode, after
+which kazoo's own ``ChildrenWatch`` is silent. A children watch falls back to ``exists`` while its znode is missing.
+After the connection changed, the step sets all watches again and compares their values.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ ChildrenListener = Callable[[tuple[str, ...] | None], None]
 GoneListener = Callable[[str], None]
 
 REFUSED_AGAIN_S = 30.0
-"""Seconds until a znode whose ACL forbids reading it is tried again (a changed ACL fires no watch)."""
+"""Seconds until the next attempt to watch a znode whose ACL forbids reading. A changed ACL fires no watch."""
 
 
 class _Kind(Enum):
@@ -46,20 +45,20 @@ class _Watched:
     path: str
     listener: Callable[..., None]
     seen: tuple[int, int] | None = _NEVER
-    """The state last reported to the listener: (czxid, mzxid or cversion), or None for a missing znode."""
+    """The state last reported to the listener, as (czxid, mzxid or cversion), or None for a missing znode."""
     dropped: bool = False
     complaint: str = ""
-    """The failure logged last, so that a lasting one is logged only once."""
+    """The failure logged last, so that a lasting failure is logged only once."""
 
 
 class Watches:
-    """All watches of one owner. The owner's thread calls all methods; only the watcher itself runs on another thread.
+    """All watches of one owner. The owner's thread calls all methods. Only the watcher itself runs on another thread.
 
     ``wake`` is called, on any thread, when :meth:`step` has something to do. Listeners may add and drop watches.
 
-    A listener that raises does not affect the others. Its failure is logged with the path (once while it stays the
-    same), and its watch stays set. The next step calls it again with the current value. So a listener whose own read
-    failed gets another chance, and no event is lost.
+    A listener that raises does not affect other listeners. Its failure is logged with the path, once while it stays the
+    same, and its watch stays set. The next step calls the listener again with the current value. So a listener whose
+    own read failed gets another chance, and no event is lost.
     """
 
     def __init__(self, store: Store, wake: Callable[[], None]) -> None:
@@ -76,15 +75,16 @@ class Watches:
         self._unsubscribe = store.on_session(self._on_session)
 
     def data(self, path: str, listener: DataListener) -> None:
-        """Calls ``listener`` with the znode (None if it is missing) at the next step and after every change. Also calls
-        it with None if the znode came and went in between, or may have done so while the connection was down."""
+        """Calls ``listener`` with the znode (None if it is missing) at the next step and after every change. If the
+        znode was created and deleted in between, or may have been while the connection was down, also calls it with
+        None."""
         self._add(_Watched(_Kind.DATA, path, listener))
 
     def children(self, path: str, listener: ChildrenListener) -> None:
         """Calls ``listener`` with the sorted child names (None if the znode is missing) at the next step and after
         every change.
 
-        A child that was deleted and recreated between two steps is a change, although the names are the same.
+        A child that was deleted and recreated between two steps counts as a change, although the names are the same.
         """
         self._add(_Watched(_Kind.CHILDREN, path, listener))
 
@@ -99,7 +99,7 @@ class Watches:
             self._forget(self._watched.get((kind, path)))
 
     def close(self) -> None:
-        """Forgets everything; no listener is called again."""
+        """Forgets everything, and calls no listener again."""
         self._closed = True
         self._unsubscribe()
         for watched in self._watched.values():
@@ -122,7 +122,7 @@ class Watches:
         self._refused.pop(watched, None)
 
     def told_all(self) -> bool:
-        """Whether every listener has received the current state. Leaves out znodes whose ACL forbids reading."""
+        """Whether every listener has received the current state. Ignores znodes whose ACL forbids reading."""
         return all(watched.seen != _NEVER or watched in self._refused for watched in self._watched.values())
 
     def is_refused(self, path: str) -> bool:
@@ -141,7 +141,7 @@ class Watches:
         self._wake()
 
     def _on_session(self, _state: SessionState) -> None:
-        """Runs on a thread of the store, after a reconnect: every watch must be set again."""
+        """Runs on a thread of the store after a reconnect, after which every watch must be set again."""
         self._wake()
 
     def _take_fired(self) -> None:
@@ -164,9 +164,9 @@ class Watches:
     def step(self) -> bool:
         """Sets the watches that fired again and calls the listeners of changed znodes, including newly added ones.
 
-        Returns True if every watch is set and every listener is up to date. Returns False without a connection or
-        after a listener failed: call again soon, or when woken. A step serves each watch at most once, so a znode that
-        changes all the time cannot hold up the owner.
+        Returns True if every watch is set and every listener is up to date. Returns False without a connection or after
+        a listener failed. Then call it again soon, or after ``wake``. A step serves each watch at most once, so a znode
+        that changes all the time cannot delay the owner.
         """
         served: set[_Watched] = set()
         while not self._closed:
@@ -201,7 +201,7 @@ class Watches:
             self._serve_data(data, stats[len(gone) :], nodes)
         except StoreUnavailable:
             raise
-        except StoreError:  # the server refuses one of them: find out which
+        except StoreError:  # the server refuses one of them, so find out which
             if len(due) == 1:
                 raise
             for watched in due:
@@ -221,7 +221,7 @@ class Watches:
     def _serve_data(self, due: Sequence[_Watched], stats: Sequence[Stat | None], nodes: Sequence[ReadResult]) -> None:
         for watched, stat, node in zip(due, stats, nodes, strict=True):
             if stat is None:
-                # reported again although it was missing before: it may have existed in between
+                # reported again although the znode was missing before, because it may have existed in between
                 self._tell(watched, None, None)
             elif _data_key(stat) == watched.seen:
                 self._settled(watched)
@@ -242,7 +242,7 @@ class Watches:
                 self._tell(watched, key, listing.names)
         stats = self._store.exists_many([watched.path for watched in missing], self._on_event) if missing else ()
         for watched, stat in zip(missing, stats, strict=True):
-            if stat is not None:  # created in between: ask for its children immediately
+            if stat is not None:  # the znode was created in between, so ask for its children immediately
                 with self._lock:
                     self._fired[watched.path] = None
                 self._wake()
@@ -269,7 +269,7 @@ class Watches:
         try:
             watched.listener(value)
         except Exception as error:  # noqa: BLE001 - whatever it is, the other watches must not suffer
-            self._complain(watched, f"its listener failed and is called again: {error!r}", trace=error)
+            self._complain(watched, f"its listener failed and will be called again: {error!r}", trace=error)
             return
         watched.seen = seen
         if watched.kind is _Kind.GONE:

@@ -32,7 +32,7 @@ def test_the_policy_is_said_in_sparks_words_or_in_ours(options: dict[str, str], 
     [
         ({"failOnDataLoss": "true", "onDataLoss": "earliest"}, "contradict each other"),
         ({"failOnDataLoss": "false", "onDataLoss": "fail"}, "contradict each other"),
-        ({"onDataLoss": "never mind"}, "'onDataLoss' is 'never mind': use fail or earliest or latest"),
+        ({"onDataLoss": "never mind"}, "'onDataLoss' must be fail or earliest or latest, not 'never mind'"),
     ],
 )
 def test_what_contradicts_itself_is_refused(options: dict[str, str], says: str):

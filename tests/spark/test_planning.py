@@ -121,7 +121,7 @@ class TestOptions:
         [
             ({"maxOffsetsPerTriger": "7"}, "unknown option 'maxoffsetspertriger'"),
             ({"maxOffsetsPerTrigger": "many"}, "'maxOffsetsPerTrigger' is 'many'"),
-            ({"failOnDataLoss": "perhaps"}, "use true or false"),
+            ({"failOnDataLoss": "perhaps"}, "must be true or false"),
             ({"startingOffsets": '{"flights":{"0":1}}'}, "reset-offsets"),
             ({"subscribePattern": "f.*"}, "give one of"),
             ({"group": ""}, "'group' of format kafka_coord is missing"),

@@ -164,7 +164,7 @@ def test_a_checkpoint_of_another_group_is_refused(planner, make_topic):
     topic = make_topic()
     first = planner("spark-first", topic)
     other = planner("spark-other", topic, checkpoint=first.checkpoint)
-    with pytest.raises(MalformedValue, match="belongs to group 'spark-first', but this query belongs to 'spark-other'"):
+    with pytest.raises(MalformedValue, match="belongs to group 'spark-first', but this query has group 'spark-other'"):
         other.plan()
 
 
@@ -267,7 +267,7 @@ def test_the_groups_offset_counts_more_than_an_old_checkpoint_and_an_operators_m
 def test_a_stopped_query_plans_nothing_and_registers_nothing(store, planner, make_topic):
     query = planner("spark-stopped", make_topic())
     query.reader.stop()
-    with pytest.raises(ConsumerClosed, match="it was stopped"):
+    with pytest.raises(ConsumerClosed, match="because it was stopped"):
         query.plan()
     assert store.children(layout.ids("spark-stopped")) == ()
 

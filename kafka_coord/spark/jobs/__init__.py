@@ -1,1 +1,2 @@
-"""The job ``history``: a batch over what coordinators decided. The sample job is in :mod:`kafka_coord.dev.jobs`."""
+"""The batch job ``history``, which analyses coordinators' decisions. The sample job is in
+:mod:`kafka_coord.dev.jobs`."""

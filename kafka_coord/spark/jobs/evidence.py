@@ -1,7 +1,7 @@
 """Reads the evidence for the job ``history``: the coordinators' decisions and their effects, as rows.
 
-ZooKeeper's transaction log holds every decision, command and commit; this module replays it as ``kafka-coord audit``
-does. ``kafka-coord groups history GROUP -o json`` prints only a group's last decisions.
+ZooKeeper's transaction log holds every decision, command and commit. This module replays the log as ``kafka-coord
+audit`` does. ``kafka-coord groups history GROUP -o json`` prints only a group's last decisions.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Decided(NamedTuple):
 
 
 class Held(NamedTuple):
-    """The time for which a consumer held a partition: from its acknowledged start-fetcher to its acknowledged
+    """The time for which a consumer held a partition, from its acknowledged start-fetcher to its acknowledged
     stop-fetcher or the end of its registration (``ending``). ``members_left`` is the number of the group's members
     afterwards.
     """
@@ -60,7 +60,7 @@ class Held(NamedTuple):
 
 
 class Position(NamedTuple):
-    """The offset a group had committed for a partition at a certain time."""
+    """The offset that a group had committed for a partition at a certain time."""
 
     source: str
     group: str
@@ -103,9 +103,8 @@ class Evidence:
 def read_evidence(paths: Sequence[Path], *, chroot: str = "", source: str = "") -> Evidence:
     """Reads evidence. A path is the data directory of a ZooKeeper server, or a file with the output of 'kafka-coord
     groups history GROUP -o json', named after its group. Several directories belong to one ensemble. ``source`` names
-    it (default: the first directory's name); its znodes are below ``chroot``.
-
-    Raises :class:`NotFound` for a path that does not exist, :class:`MalformedValue` for a file of another kind.
+    the ensemble (default: the first directory's name). Its znodes are below ``chroot``. Raises :class:`NotFound` for a
+    path that does not exist, and :class:`MalformedValue` for a file of another kind.
     """
     found = Evidence()
     logs = []
@@ -122,19 +121,19 @@ def read_evidence(paths: Sequence[Path], *, chroot: str = "", source: str = "") 
 
 
 def _decisions(path: Path) -> Iterator[Decision]:
-    """The decisions in a document of ``groups history`` or of the znode itself."""
+    """Yields the decisions in a document of ``groups history`` or of the znode itself."""
     content = path.read_bytes()
     try:
         value = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise MalformedValue(
-            str(path), f"not JSON ({error}): use the output of 'groups history GROUP -o json'"
+            str(path), f"not JSON ({error}); use the output of 'groups history GROUP -o json'"
         ) from None
     if isinstance(value, Mapping):
         yield from history_from_json(fields.load(content, str(path)), str(path))
         return
     if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
-        raise MalformedValue(str(path), "not a list of decisions: use the output of 'groups history GROUP -o json'")
+        raise MalformedValue(str(path), "not a list of decisions; use the output of 'groups history GROUP -o json'")
     for one in value:
         yield Decision.from_json({**one, "decided_at_ms": _since_1970(one.get("decided_at"), path)}, str(path))
 

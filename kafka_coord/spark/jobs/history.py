@@ -1,4 +1,4 @@
-"""The batch job ``history``: why coordinators made their decisions, and what they cost."""
+"""The batch job ``history``, which analyses the causes and the costs of coordinators' decisions."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _SCHEMAS: Mapping[type[Any], str] = {
 class HistoryReport:
     """The amount of evidence, and in ``directory`` a parquet data set for each of :data:`PARTS`.
 
-    ``rebalances``: decisions by group and ``cause``; a decision with several causes counts for each of them.
-    ``without_owner``: how long partitions had no owner, by group and by how the last hold ended. The rest is the
-    evidence itself.
+    ``rebalances`` has the decisions by group and ``cause``. A decision with several causes counts for each of them.
+    ``without_owner`` has the times for which partitions had no owner, by group and by how the last hold ended. The
+    other data sets are the evidence itself.
     """
 
     directory: Path
@@ -110,8 +110,8 @@ def _rebalances(decisions: DataFrame) -> DataFrame:
 
 
 def _without_owner(holds: DataFrame) -> DataFrame:
-    """The gaps between the end of a hold and the beginning of the next; 0 if the next had already begun. The last hold
-    of a partition has no successor: it counts as not taken up.
+    """Returns the gaps between the end of a hold and the beginning of the next, or 0 if the next had already begun. The
+    last hold of a partition has no successor, so it counts as not taken up.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f

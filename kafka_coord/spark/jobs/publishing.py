@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _SUMMARY = "summary.json"
 _KEPT = 5
-"""How many results are kept, so that readers of an earlier one can finish."""
+"""The number of results to keep, so that readers of an earlier result can finish."""
 
 
 class Results:
@@ -52,7 +52,7 @@ def publishing(root: Path, order: str = "") -> Iterator[Results]:
 
 
 def last_published(root: Path, advice: str) -> tuple[Path, Mapping[str, Any]]:
-    """The last results, and their summary. Raises :class:`NotFound` with ``advice`` if there are none, and
+    """Returns the last results and their summary. Raises :class:`NotFound` with ``advice`` if there are none, and
     :class:`MalformedValue` for a damaged summary.
     """
     there = _published(root)

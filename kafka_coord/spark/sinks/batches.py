@@ -1,4 +1,4 @@
-"""A micro-batch as offsets: the ranges it covers, its rows that are not stored yet, and its key."""
+"""A micro-batch as offsets: the ranges that it covers, its rows that are not stored yet, and its key."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Batch:
 
 
 def exactly_once(group: str, write: Callable[[Batch], None], done: Callable[[], OffsetRanges]) -> ForeachBatch:
-    """A function for ``foreachBatch`` that calls ``write`` with the rows that are not ``done`` yet. If all are done, it
-    does not call ``write``.
+    """Returns a function for ``foreachBatch`` that calls ``write`` with the rows that are not ``done`` yet. If all rows
+    are done, it does not call ``write``.
 
     ``done`` reads the offsets stored in the place that ``write`` writes to. The effect is exactly once if ``write``
     stores ``batch.ranges`` in the same transaction as its effect. If several applications share the group, that
@@ -68,16 +68,15 @@ def require_key_columns(rows: DataFrame) -> None:
     ]
     if wrong:
         raise SettingsError(
-            f"rows cannot be written exactly once without {', '.join(wrong)}: select topic, partition and offset of "
+            f"rows cannot be written exactly once without {', '.join(wrong)}; select topic, partition and offset of "
             "the source along with your own columns"
         )
 
 
 def offsets_of(rows: DataFrame) -> OffsetRanges:
-    """The offsets that a batch covers: for each partition, from its lowest to its highest. Runs a Spark job.
-
-    Gaps that transactions, compaction or a filter left count as covered: a batch holds one contiguous range of each
-    partition, which both this source and Spark's own guarantee.
+    """Returns the offsets that a batch covers, for each partition from its lowest to its highest. Runs a Spark job.
+    Gaps that transactions, compaction or a filter left count as covered. This source and Spark's own source guarantee
+    that a batch holds one contiguous range of each partition.
     """
     from pyspark.sql import functions as f
 
@@ -89,7 +88,7 @@ def offsets_of(rows: DataFrame) -> OffsetRanges:
 
 
 def outside(rows: DataFrame, ranges: OffsetRanges) -> DataFrame:
-    """The rows whose offsets are not within ``ranges``."""
+    """Returns the rows whose offsets are not within ``ranges``."""
     from pyspark.sql import functions as f
 
     listed = list(ranges.rows())
@@ -97,7 +96,7 @@ def outside(rows: DataFrame, ranges: OffsetRanges) -> DataFrame:
         return rows
     if len(listed) <= _MOST_IN_A_CONDITION:
         return rows.where(~reduce(lambda a, b: a | b, (_within(*one) for one in listed)))
-    # The optimizer takes longer over a condition of thousands of terms than Spark takes over the rows.
+    # For a condition of thousands of terms, the optimizer takes longer than Spark takes for the rows.
     values = ", ".join(f"('{topic}', {partition}, {start}L, {end}L)" for topic, partition, start, end in listed)
     table = rows.sparkSession.sql(f"SELECT * FROM VALUES {values} AS done(t, p, low, high)")  # noqa: S608 - legal names
     same = (rows["topic"] == table["t"]) & (rows["partition"] == table["p"])

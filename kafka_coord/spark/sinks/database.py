@@ -1,4 +1,4 @@
-"""A database table that holds every record once: one transaction stores the rows and their offsets.
+"""A database table that holds every record once, because one transaction stores the rows and their offsets.
 
 It uses a DB-API 2 connection to SQLite or PostgreSQL, which a function of the caller opens. The offsets are in the
 table ``kafka_coord_offsets``, one row for each contiguous range of a partition.
@@ -42,22 +42,22 @@ class DatabaseTable:
     """Appends batches to an existing ``table`` (or ``schema.table``) that has the batch's column names.
 
     Rows come through Spark's driver, one partition of the batch at a time. Several applications may write concurrently,
-    even one that was declared dead too early: a lock on the offsets serialises their transactions, and each skips what
-    the table already has. Raises :class:`SettingsError` for an illegal table name.
+    even one that was declared dead too early. A lock on the offsets serialises their transactions, and each application
+    skips rows that the table already has. Raises :class:`SettingsError` for an illegal table name.
     """
 
     def __init__(self, connect: Connect, table: str, *, group: str) -> None:
         parts = table.split(".")
         if len(parts) > 2 or not all(map(_IDENTIFIER.fullmatch, parts)):
-            raise SettingsError(f"{table!r} is not a table's name: use letters, digits and _, or schema.table")
+            raise SettingsError(f"{table!r} is not a table's name; use letters, digits and _, or schema.table")
         self._connect = connect
         self._table = table
         self._quoted = ".".join(f'"{part}"' for part in parts)
         self._group = legal("group", group)
 
     def foreach_batch(self, transform: Callable[[DataFrame], DataFrame] | None = None) -> ForeachBatch:
-        """A function for ``writeStream.foreachBatch``. ``transform`` is applied to each batch; it keeps the columns
-        topic, partition and offset."""
+        """Returns a function for ``writeStream.foreachBatch``. It applies ``transform``, which must keep the columns
+        topic, partition and offset, to each batch."""
         each = exactly_once(self._group, self._write, self.covered)
 
         def append(rows: DataFrame, batch_id: int) -> None:
@@ -66,14 +66,14 @@ class DatabaseTable:
         return append
 
     def covered(self) -> OffsetRanges:
-        """The offsets that the table has dealt with: each record is stored or does not exist."""
+        """Returns the offsets that the table has processed. Each of their records is stored or does not exist."""
         with self._transaction() as statements:
             return self._covered(statements)
 
     def _write(self, batch: Batch) -> None:
         names = batch.rows.columns
         if wrong := [name for name in names if not _IDENTIFIER.fullmatch(name)]:
-            raise SettingsError(f"column {wrong[0]!r} of the batch is not a legal column name: give it an alias")
+            raise SettingsError(f"column {wrong[0]!r} of the batch is not a legal column name; give it an alias")
         columns = ", ".join(f'"{name}"' for name in names)
         marks = ", ".join("?" * len(names))
         at = [names.index(name) for name in ("topic", "partition", "offset")]
@@ -90,7 +90,7 @@ class DatabaseTable:
         return OffsetRanges.of((str(t), int(p), int(first), int(end)) for t, p, first, end in rows)
 
     def _note(self, statements: _Statements, ranges: OffsetRanges) -> None:
-        """Extends a stored range if a new one begins at its end; otherwise inserts the new range."""
+        """Extends a stored range if a new range begins at its end. Otherwise, inserts the new range."""
         for topic, partition, start, end in ranges.rows():
             key = (self._table, self._group, topic, partition)
             if statements.one(_GROW, (end, *key, start)).rowcount == 0:
@@ -98,7 +98,7 @@ class DatabaseTable:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[_Statements]:
-        """One transaction that excludes all other writers."""
+        """Opens a transaction that excludes all other writers."""
         connection = self._connect()
         try:
             dialect = _dialect(connection)
@@ -155,7 +155,7 @@ def _dialect(connection: Any) -> _Dialect:
         return _SQLITE
     if module in {"psycopg", "psycopg2", "pg8000"}:
         return _POSTGRESQL
-    raise SettingsError(f"{module} connections are not supported: use sqlite3, psycopg, psycopg2 or pg8000")
+    raise SettingsError(f"{module} connections are not supported; use sqlite3, psycopg, psycopg2 or pg8000")
 
 
 def _plain(value: Any) -> Any:

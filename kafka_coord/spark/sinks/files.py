@@ -17,7 +17,8 @@ from kafka_coord.errors import SettingsError
 
 
 def local_directory(path: str | os.PathLike[str]) -> Path:
-    """The directory that a path or ``file:`` URI names. Raises :class:`SettingsError` for another file system."""
+    """Returns the directory that a path or ``file:`` URI names. Raises :class:`SettingsError` for another file
+    system."""
     text = os.fspath(path)
     parts = urlsplit(text)
     if len(parts.scheme) < 2:
@@ -66,7 +67,7 @@ def make_durable(files: Iterable[Path]) -> None:
 
 
 def sync(path: Path) -> None:
-    """fsync(2) of a file or directory."""
+    """Calls fsync(2) on a file or directory."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -75,11 +76,11 @@ def sync(path: Path) -> None:
 
 
 def newest_s(folder: Path) -> float:
-    """The newest modification time in the folder, in seconds since 1970; 0 for an empty one."""
+    """Returns the newest modification time in the folder, in seconds since 1970, or 0 for an empty folder."""
     newest = 0.0
     for where, _, names in os.walk(folder):
         for name in (".", *names):
-            with contextlib.suppress(FileNotFoundError):  # a writer may rename its files in the meantime
+            with contextlib.suppress(FileNotFoundError):  # a writer may rename its files while this runs
                 newest = max(newest, os.stat(os.path.join(where, name)).st_mtime)
     return newest
 
@@ -92,7 +93,7 @@ def _draft(target: Path, content: bytes) -> Path:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-    except OSError:  # a full disk: leave no partial file
+    except OSError:  # for example, the disk is full; leave no partial file
         draft.unlink(missing_ok=True)
         raise
     return draft

@@ -1,4 +1,4 @@
-"""The log of a table's commits: read it and append to it."""
+"""Reads the log of a table's commits, and appends to it."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class CommitConflict(Exception):
 
 
 class TableLog:
-    """Reads and writes a table's ``_commits``, on one thread. Caches what it read: commits never change."""
+    """Reads and writes a table's ``_commits``, on one thread. Caches commits, because they never change."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._known = TableState()
 
     def load(self) -> TableState:
-        """The table's current state. Raises :class:`MalformedValue` for a log that cannot be read."""
+        """Returns the table's current state. Raises :class:`MalformedValue` for a log that cannot be read."""
         first = self._known.number < 0
         state = self._refreshed(self._kept() if first else self._known)
         if first and (newest := self._newest()) > state.number:
-            state = self._refreshed(state)  # another writer may have committed it in the meantime
+            state = self._refreshed(state)  # another writer may have committed it just now
             if newest > state.number:
                 raise MalformedValue(
                     str(self._folder / commit_name(state.number + 1)),
@@ -53,9 +53,8 @@ class TableLog:
         return max((int(path.stem) for path in self._folder.glob("*.json") if path.stem.isdigit()), default=-1)
 
     def commit(self, state: TableState, commit: Commit) -> TableState:
-        """Appends ``commit`` as the successor of ``state``; returns the new state.
-
-        Raises :class:`CommitConflict` if ``state`` is no longer the newest. Then nothing was committed.
+        """Appends ``commit`` as the successor of ``state``. Returns the new state. If ``state`` is no longer the
+        newest, commits nothing and raises :class:`CommitConflict`.
         """
         number = state.number + 1
         if not files.create(self._folder / commit_name(number), commit.encode()):
@@ -72,13 +71,13 @@ class TableLog:
         try:
             return TableState.decode(content, str(self._folder / _STATE))
         except MalformedValue as error:
-            log.warning("reading all commits of the table instead: %s", error)
+            log.warning("reading all commits of the table, because its state file is unreadable: %s", error)
             return TableState()
 
     def _keep(self, state: TableState) -> None:
         try:
             files.replace(self._folder / _STATE, state.encode())
-        except OSError as error:  # the commit exists; the state file only saves readers time
+        except OSError as error:  # the commit exists, and the state file only saves readers time
             log.warning("cannot write the table's state file, so readers will be slower: %s", error)
 
 

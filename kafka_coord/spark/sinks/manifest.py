@@ -6,8 +6,8 @@
     TABLE/_commits/state.json                  a TableState, so that readers need not read all commits
     TABLE/data/<piece>/part-….parquet          the rows of one append; valid only once a commit names them
 
-A writer creates a commit as the successor of the last one it read. If the number is taken, it reads the commit that has
-it and decides again. So every commit was made with full knowledge of those before it.
+A writer creates a commit as the successor of the last commit that it read. If the number is taken, the writer reads the
+commit with that number and decides again. So every commit takes all earlier commits into account.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One step of a table, at ``at_ms`` since 1970. From now on the table covers the offsets ``ranges``, whose rows are
-    in ``piece``, and no longer covers ``forget``. A table's first commit names its ``group`` and ``schema`` (Spark's
-    JSON)."""
+    """One step of a table, at ``at_ms`` since 1970. It adds the offsets ``ranges``, whose rows are in ``piece``, to the
+    covered offsets, and removes ``forget`` from them. A table's first commit names its ``group`` and ``schema``
+    (Spark's JSON)."""
 
     at_ms: int
     ranges: OffsetRanges = NO_RANGES
@@ -84,7 +84,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """A table after commit ``number`` (-1: before the first)."""
+    """A table after commit ``number``, or before the first commit if it is -1."""
 
     number: int = -1
     group: str = ""
@@ -104,7 +104,7 @@ class TableState:
 
     @property
     def rows(self) -> int:
-        """How many rows the table has."""
+        """The number of rows in the table."""
         return sum(piece.rows for piece in self.pieces)
 
     def encode(self) -> bytes:

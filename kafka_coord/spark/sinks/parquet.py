@@ -41,7 +41,7 @@ _DATA = "data"
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The outcome of a batch: the offsets it added, their ``rows``, and the ``repeated`` offsets that the table already
+    """The outcome of a batch: the added offsets, their ``rows``, and the ``repeated`` offsets that the table already
     had."""
 
     ranges: OffsetRanges
@@ -50,12 +50,11 @@ class Appended:
 
 
 class TableWriter:
-    """Appends Arrow tables to a parquet table in a directory. Needs no Spark. It may be one of several concurrent
-    writers, Spark among them, all members of one ``group``. Use it on one thread.
+    """Appends Arrow tables to a parquet table in a directory. Needs no Spark. Other members of the ``group``, including
+    Spark queries, may write concurrently. Use it on one thread.
 
-    ``path`` must be mounted at the same place on all machines of a cluster. Raises :class:`SettingsError` for an
-    object store or other file system, and on the first append :class:`RequestRefused` if the table belongs to
-    another group.
+    ``path`` must be mounted at the same place on all machines of a cluster. Raises :class:`SettingsError` for an object
+    store or other file system, and on the first append :class:`RequestRefused` if the table belongs to another group.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, group: str) -> None:
@@ -64,7 +63,7 @@ class TableWriter:
         self._log = TableLog(self.path / _COMMITS)
 
     def append_arrow(self, rows: pyarrow.Table) -> Appended:
-        """Like :meth:`ParquetTable.append`. A consumer commits its offsets to the group after this."""
+        """Like :meth:`ParquetTable.append`. Afterwards, the consumer should commit its offsets to the group."""
         import pyarrow.parquet as pq
         from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -75,15 +74,15 @@ class TableWriter:
         return self._append(from_arrow_schema(rows.schema), write)
 
     def state(self) -> TableState:
-        """The table's current state: its pieces, rows and covered offsets."""
+        """Returns the table's current state: its pieces, rows and covered offsets."""
         return self._log.load()
 
     def covered(self) -> OffsetRanges:
-        """The offsets that the table has dealt with: each record is stored or does not exist."""
+        """Returns the offsets that the table has processed. Each of their records is stored or does not exist."""
         return self.state().covered
 
     def read_arrow(self) -> pyarrow.Table:
-        """The committed rows. Raises :class:`NotFound` if there is no table."""
+        """Returns the committed rows. Raises :class:`NotFound` if there is no table."""
         import pyarrow.parquet as pq
         from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -91,7 +90,8 @@ class TableWriter:
         schema = to_arrow_schema(_struct(state.schema), timezone="UTC")
         if not state.pieces:
             return schema.empty_table()
-        # The schema is stated, not inferred: Spark writes a time as INT96 by default, which suggests no time zone.
+        # The schema is given, because inferring it would lose the time zone of Spark's default format for times
+        # (INT96).
         return pq.read_table([str(file) for piece in state.pieces for file in self._files(piece)], schema=schema)
 
     def forget(self, topic: str) -> None:
@@ -112,8 +112,8 @@ class TableWriter:
                 return
 
     def sweep(self, *, older_than_s: float = DAY_S) -> int:
-        """Deletes the pieces of writers that crashed before they committed, if last written more than ``older_than_s``
-        ago. Choose a time longer than any batch takes. Returns how many pieces it deleted."""
+        """Deletes the pieces of writers that crashed before they committed, if they were last written more than
+        ``older_than_s`` ago. Choose a time longer than any batch takes. Returns the number of deleted pieces."""
         state = self._log.load()
         named = {piece.name for piece in state.pieces}
         before = time.time() - older_than_s
@@ -132,7 +132,7 @@ class TableWriter:
         if state.number < 0:
             if foreign := sorted(path.name for path in self.path.glob("*") if path.name not in {_COMMITS, _DATA}):
                 raise RequestRefused(
-                    f"{self.path} is not a table and not empty (it holds {foreign[0]!r}): choose another directory"
+                    f"{self.path} is not a table and not empty (it holds {foreign[0]!r}); choose another directory"
                 )
             try:
                 state = self._log.commit(state, Commit(_now_ms(), group=self._group, schema=wanted))
@@ -169,11 +169,11 @@ class TableWriter:
             log.debug("appended rows=%d ranges=%s", piece.rows, there)
             return Appended(there, repeated, piece.rows)
         if repeated:
-            log.info("skipping what the table already has ranges=%s", repeated)
+            log.info("skipping rows that the table already has ranges=%s", repeated)
         return Appended(NO_RANGES, repeated, 0)
 
     def _stage(self, write: Callable[[Path], None]) -> tuple[Piece | None, OffsetRanges]:
-        """Writes rows as a piece that no commit names yet; returns it with the offsets of its rows."""
+        """Writes rows as a piece that no commit names yet. Returns the piece with the offsets of its rows."""
         name = uuid.uuid4().hex
         folder = self.path / _DATA / name
         try:
@@ -189,7 +189,8 @@ class TableWriter:
         return Piece(name, written, count), there
 
     def _restage(self, piece: Piece, without: OffsetRanges) -> Piece | None:
-        """The piece's rows without these offsets, as another piece."""
+        """Replaces the piece with another one without these offsets. Returns the new piece, or ``None`` if no row is
+        left."""
         import pyarrow.parquet as pq
 
         def write(folder: Path) -> None:
@@ -214,8 +215,8 @@ class ParquetTable(TableWriter):
         self._spark = spark
 
     def foreach_batch(self, transform: Callable[[DataFrame], DataFrame] | None = None) -> ForeachBatch:
-        """A function for ``writeStream.foreachBatch``. ``transform`` is applied to each batch; it keeps the columns
-        topic, partition and offset, and may leave rows out or turn one into several."""
+        """Returns a function for ``writeStream.foreachBatch``. It applies ``transform`` to each batch, which must keep
+        the columns topic, partition and offset, and may leave out rows or turn one row into several."""
 
         def append(rows: DataFrame, _batch_id: int) -> None:
             self.append(transform(rows) if transform is not None else rows)
@@ -233,12 +234,12 @@ class ParquetTable(TableWriter):
         return self._append(rows.schema, lambda folder: rows.write.parquet(folder.as_uri()))
 
     def read(self) -> DataFrame:
-        """The current rows; later commits do not change what this DataFrame reads."""
+        """Returns the current rows. Later commits do not change the contents of this DataFrame."""
         return read_table(self._spark, self.path)
 
 
 def read_table(spark: SparkSession, path: str | os.PathLike[str]) -> DataFrame:
-    """The committed rows of a table, as of now. Raises :class:`NotFound`."""
+    """Returns the rows of a table that are committed now. Raises :class:`NotFound`."""
     folder = files.local_directory(path)
     state = _there(TableLog(folder / _COMMITS), folder)
     there = [(folder / _DATA / piece.name / file).as_uri() for piece in state.pieces for file in piece.files]
@@ -254,7 +255,7 @@ def _there(log_: TableLog, folder: Path) -> TableState:
 
 
 def _mask(rows: pyarrow.Table, ranges: OffsetRanges) -> Any:
-    """An array of booleans: which rows have offsets within the ranges."""
+    """Returns an array of booleans, true for rows with offsets within the ranges."""
     import numpy as np
 
     topics = rows["topic"].to_numpy()
@@ -266,7 +267,7 @@ def _mask(rows: pyarrow.Table, ranges: OffsetRanges) -> Any:
 
 
 def _contents(paths: Iterable[Path]) -> tuple[int, OffsetRanges]:
-    """How many rows these files hold, and their offsets."""
+    """Returns the number of rows in these files, and their offsets."""
     import pyarrow.parquet as pq
 
     count = 0
@@ -287,7 +288,7 @@ def _struct(schema: str) -> StructType:
 
 
 def _plain(schema: StructType) -> str:
-    """The schema as JSON, without nullability, which is not part of a table's schema."""
+    """Returns the schema as JSON, without nullability, which is not part of a table's schema."""
     return json.dumps(_nullable(schema.jsonValue()))
 
 
