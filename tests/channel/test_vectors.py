@@ -87,9 +87,9 @@ def test_the_limits_on_the_page_are_those_of_the_code() -> None:
     "line",
     [
         f"| for a connection to a host | {search.CONNECT_S:.0f} s |",
-        f"| {search.CONNECT_S:.0f} s, and `wait_ms` ({WAIT_MS:,}) where it asked with that |",
-        f"| {search.LONGEST_PAUSE_S:.0f} s; {search.HURRIED_PAUSE_S * 1000:.0f} ms while a lease is left |",
-        f"it pauses: {search.FIRST_PAUSE_S * 1000:.0f} ms, then twice as long",
+        f"| {search.CONNECT_S:.0f} s, plus `wait_ms` ({WAIT_MS:,}) if the request has it |",
+        f"| {search.LONGEST_PAUSE_S:.0f} s, or {search.HURRIED_PAUSE_S * 1000:.0f} ms while a lease remains |",
+        f"pause for {search.FIRST_PAUSE_S * 1000:.0f} ms",
     ],
 )
 def test_the_waits_on_the_page_are_those_of_the_code(line: str) -> None:
