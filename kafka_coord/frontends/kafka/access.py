@@ -1,7 +1,7 @@
 """Asks the broker what a client may do, on the client's own connection to the broker.
 
-The broker's ACLs thus remain the only source of rights. Each question is a request that changes nothing and that any
-broker authorizes before anything else:
+The broker's ACLs thus remain the only source of rights. Each question is a request that changes nothing. Any broker
+authorizes this request before it does anything else:
 
 ======================  ==============================================================
 right                   request
@@ -29,7 +29,7 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.wire.messages import message
 
 KNOWN_S = 30.0
-"""How long an answer is cached, in seconds."""
+"""Seconds for which an answer is cached."""
 MOST_KNOWN = 100_000
 _DESCRIBE_ACLS, _HEARTBEAT, _DESCRIBE_GROUPS, _OFFSET_DELETE, _METADATA = 0, 0, 0, 0, 8
 _SECURITY_DISABLED = 54
@@ -48,7 +48,7 @@ class Operation(IntEnum):
     DESCRIBE = 8
 
     def within(self, bits: int) -> bool:
-        """Whether ``bits``, the authorized operations, include this one; a broker that omits them grants nothing."""
+        """Whether ``bits``, the authorized operations, include this operation. Without ``bits``, nothing is allowed."""
         return bits >= 0 and bool(bits >> self & 1)
 
 
@@ -57,7 +57,7 @@ class BrokerAccess:
 
     def __init__(self) -> None:
         self.has_authorizer = False
-        """Cached once known. A broker without an authorizer answers every question with yes."""
+        """Cached once known. A broker without an authorizer allows everything."""
 
 
 class Access:
@@ -104,7 +104,7 @@ class Access:
         return frozenset(name for name in wanted if not self._allowed.get((operation, of_group, name)))
 
     async def _everything(self) -> bool:
-        """Whether the broker has no authorizer, so that everything is allowed."""
+        """Whether everything is allowed, because the broker has no authorizer."""
         now = time.monotonic()
         if now < self._until:
             return self._is_open

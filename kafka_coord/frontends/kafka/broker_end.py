@@ -14,7 +14,7 @@ from kafka_coord.wire.frames import RequestHeader, answer_start, frame_length, r
 from kafka_coord.wire.messages import Message, message
 
 HIGH_WATER = 256 << 10
-"""The maximum number of bytes buffered between client and broker. Beyond that, reading pauses."""
+"""The maximum number of buffered bytes between client and broker. Above it, reading pauses."""
 CLOSING_S = 5.0
 """Seconds that a closing connection has to deliver its last bytes."""
 CLIENT_ID = "kafka-coord"
@@ -43,14 +43,15 @@ class _Question:
 
 
 class BrokerEnd(asyncio.Protocol):
-    """One connection to the broker. Passes answers on as they arrive, unless it must change them."""
+    """One connection to the broker. Passes on the bytes of an answer as they arrive, or the whole answer if it must be
+    changed."""
 
     def __init__(self, client: Passing, patches: Mapping[int, Patch]) -> None:
         self._client, self._patches = client, patches
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
         self._left = 0
-        """How many bytes of the answer being passed on are still to come."""
+        """The number of missing bytes of the answer that is being passed on."""
         self._paused = False
         self._questions: deque[_Question] = deque()
         self.is_full = False
@@ -95,7 +96,7 @@ class BrokerEnd(asyncio.Protocol):
         return waiting + len(self._buffer)
 
     def pass_answer(self, api_key: int, version: int) -> bool:
-        """Passes on what has arrived of the next answer. Returns whether the answer is complete."""
+        """Passes on the received bytes of the next answer. Returns whether the answer is complete."""
         patch = self._patches.get(api_key)
         if patch is not None:
             return self._pass_patched(patch, version)
@@ -128,8 +129,8 @@ class BrokerEnd(asyncio.Protocol):
         return frame
 
     async def ask(self, name: str, version: int, value: Any) -> Any:
-        """Sends ``<name>Request`` as the client, holding back the client's own requests, and returns the answer. Raises
-        :class:`ConnectionError`, or :class:`BadMessage` if the answer cannot be decoded."""
+        """Sends ``<name>Request`` as the client and returns the answer. Raises :class:`ConnectionError`, and
+        :class:`BadMessage` if the answer cannot be decoded."""
         request, answer = message(f"{name}Request"), message(f"{name}Response")
         header = RequestHeader(request.api_key or 0, version, 0, CLIENT_ID, version in request.flexible)
         question = _Question(answer, version, asyncio.get_running_loop().create_future())
@@ -161,7 +162,7 @@ class BrokerEnd(asyncio.Protocol):
         (self._transport.pause_reading if pause else self._transport.resume_reading)()
 
     def close(self) -> None:
-        """Closes the connection, after delivering the bytes already sent if the broker accepts them soon."""
+        """Closes the connection. First waits a few seconds for the broker to accept the remaining bytes."""
         if self._transport is not None:
             self._transport.close()
             asyncio.get_running_loop().call_later(CLOSING_S, self._transport.abort)

@@ -1,4 +1,4 @@
-"""A request about groups, and the client that sent it, as handlers see them."""
+"""A request about groups and its client, in the form that handlers get."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Caller(typing.Protocol):
 
     @property
     def software(self) -> str:
-        """The client's software, by its name and version in ApiVersions; empty if unknown."""
+        """The client's software, by its name and version in ApiVersions, or "" if unknown."""
 
     @property
     def access(self) -> Access:
         """The client's rights."""
 
     def holding(self, release: Callable[[], None] | None) -> None:
-        """Reports that the client's request is held; ``release`` is called as soon as the client sends something else,
+        """Reports that the client's request is held. ``release`` is called as soon as the client sends another request,
         perhaps immediately. ``None`` reports that the request is no longer held."""
 
     async def ask_broker(self, name: str, version: int, value: Any) -> Any:
@@ -40,7 +40,7 @@ class Caller(typing.Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request: its header, its message, and the client that sent it."""
+    """One request, with its header and the client that sent it."""
 
     header: RequestHeader
     request: Any

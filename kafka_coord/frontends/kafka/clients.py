@@ -1,4 +1,4 @@
-"""Limits the connections of a listener and the memory they use together, and logs which ones it refuses or closes."""
+"""Limits the connections of a listener and their memory. Logs which connections it refuses or closes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from kafka_coord.frontends.kafka.statistics import Statistics
 log = logging.getLogger(__name__)
 
 MOST_LINES = 50
-"""The maximum number of log lines in :data:`LINES_S` about closed and refused connections. Others are only counted."""
+"""The maximum number of log lines in :data:`LINES_S` about closed and refused connections. More are only counted."""
 LINES_S = 10.0
 
 
 class Clients:
-    """The clients of a listener. Use it on the event loop only."""
+    """The clients of a listener. Use this class only on the event loop."""
 
     def __init__(self, limits: ClientLimits) -> None:
         self.limits = limits
@@ -37,7 +37,7 @@ class Clients:
         return self._kept.total
 
     def admit(self, client: ClientConnection) -> bool:
-        """Whether the limits allow one more connection."""
+        """Counts the connection if the limits allow it. Returns whether they do."""
         most, most_of_one = self.limits.connections(), self.limits.connections_per_ip()
         if len(self._open) >= most:
             self.statistics.refused += 1
@@ -67,7 +67,7 @@ class Clients:
     def keeps(self, client: ClientConnection, before: int, now: int) -> None:
         victim = self._kept.changed(client, before, now, self.limits.max_kept_bytes)
         if victim is not None:
-            victim.end(f"all connections together keep more than {self.limits.max_kept_bytes} bytes", at_once=True)
+            victim.end(f"all connections together buffer more than {self.limits.max_kept_bytes} bytes", at_once=True)
 
     def end_overdue(self, now: float) -> None:
         for client in list(self._open):
@@ -80,7 +80,7 @@ class Clients:
 
 
 class Lines:
-    """Logs at most :data:`MOST_LINES` lines per :data:`LINES_S` seconds, then how many were left out."""
+    """Logs at most :data:`MOST_LINES` lines per :data:`LINES_S` seconds, and then the number of omitted lines."""
 
     def __init__(self, write: Callable[..., None], clock: Callable[[], float] = time.monotonic) -> None:
         self._write, self._clock = write, clock
@@ -95,7 +95,7 @@ class Lines:
             self._more += 1
 
     def flush(self) -> None:
-        """Starts a new period if the old one is over."""
+        """Starts a new period if the old period is over."""
         now = self._clock()
         if now < self._until:
             return

@@ -20,7 +20,7 @@ _WITH_STATES = 4
 
 
 class GroupViews:
-    """Has a handler for each of these three requests. Use it on the event loop only."""
+    """Has a handler for each of these three requests. Use this class only on the event loop."""
 
     def __init__(self, manager: GroupMetadataManager, kinds: GroupKinds) -> None:
         self._manager, self._kinds = manager, kinds
@@ -45,14 +45,14 @@ class GroupViews:
         return message("ConsumerGroupDescribeResponse")(groups=groups)
 
     async def _errors(self, call: Call, group_ids: Iterable[str]) -> dict[str, Error]:
-        """Returns, by group, why the client may not see the group or why this instance does not serve it."""
+        """Returns an error for each group that the client may not see or this instance does not serve, else NONE."""
         denied = await call.client.access.denied_groups(Operation.DESCRIBE, group_ids)
         await self._manager.prove_all(group_ids)
         failed = Error.GROUP_AUTHORIZATION_FAILED
         return {one: failed if one in denied else self._kinds.availability(one) for one in group_ids}
 
     async def _managed(self, errors: dict[str, Error]) -> dict[str, views.GroupView]:
-        """The managed groups among those without an error."""
+        """Returns the managed groups among the groups without an error."""
         owners = {one: self._kinds.managed(one) for one, error in errors.items() if error is Error.NONE}
         names = [group_id for group_id, owner in owners.items() if owner is not None]
         owner = owners[names[0]] if names else None
@@ -71,7 +71,7 @@ class GroupViews:
         return answers.listed(rows, call.request, loading)
 
     async def _listed_managed(self, call: Call, names: list[str]) -> list[answers.Listed]:
-        """Returns the managed groups; reads their states only if the answer includes states."""
+        """Returns the managed groups. Reads their states only if the answer includes states."""
         types = {kind.lower() for kind in call.request.types_filter}
         owners = (self._kinds.managed(name) for name in names if not types or CONSUMER in types)
         owner = next((one for one in owners if one is not None), None)

@@ -23,7 +23,7 @@ _METADATA, _CREATE_TOPICS = 4, 2
 """Versions that every broker from 0.11 to 3.9 supports."""
 _KNOWN_FOR_S = 30.0
 _MISSING_FOR_S = 0.2
-"""Seconds between two requests about a partition that does not exist yet; its topic may be growing or being created."""
+"""Seconds between two requests about a missing partition, whose topic may be growing or just being created."""
 _TOPIC_EXISTS, _INVALID_REPLICATION = 36, 38
 _MOST_REPLICAS = 3
 _LOG_SETTINGS = {
@@ -35,9 +35,9 @@ _LOG_SETTINGS = {
 
 
 class Instances:
-    """Asks one broker about the cluster. Use it on the event loop only. ``connect`` connects to the broker's listener
-    for instances. ``addresses`` returns the instances' addresses if the broker does not advertise them
-    (``--kafka-rewrite``)."""
+    """Asks one broker about the cluster. Use this class only on the event loop. ``connect`` connects to the broker's
+    listener for instances. If the broker does not advertise the instances' addresses (``--kafka-rewrite``),
+    ``addresses`` returns them."""
 
     def __init__(
         self, connect: Callable[[], BrokerConnection], broker_id: int, addresses: Addresses | None = None
@@ -83,7 +83,7 @@ class Instances:
             await self._make_topic(answer.controller_id)
 
     async def _make_topic(self, controller: int) -> None:
-        """Creates the topic, if this instance's broker is the controller."""
+        """If this instance's broker is the controller, creates the topic."""
         if controller != self.broker_id:
             return
         replicas = min(_MOST_REPLICAS, len(self.nodes))
@@ -102,14 +102,14 @@ class Instances:
             raise BrokerError(f"cannot create topic {TOPIC}: {named(error)}")
 
     async def coordinator_of(self, partition: int) -> Node | None:
-        """The instance beside the broker that leads this partition of the log."""
+        """Returns the instance beside the broker that leads this partition of the log."""
         if partition not in self.leaders:
             await self.find_leaders()
         return self.nodes.get(self.leaders.get(partition, -1))
 
     async def learn(self, highest: Mapping[str, int]) -> None:
-        """Asks for the partitions of topics, unless it did so recently. ``highest`` maps each topic to the highest
-        partition in a request; if no such partition is known, the topic may have grown, so it is asked about again
+        """Asks for the partitions of topics whose answers are too old. ``highest`` maps each topic to the highest
+        partition in a request. If this partition is unknown, the topic may have grown, so the answer is too old
         sooner."""
         now = time.monotonic()
         unknown = []
@@ -121,7 +121,7 @@ class Instances:
             await self._metadata(unknown)
 
     def partitions_of(self, topic: str) -> int:
-        """The number of the topic's partitions; 0 if it is unknown."""
+        """Returns the number of the topic's partitions, or 0 if it is unknown."""
         return self._partitions.get(topic, (0.0, 0))[1]
 
     def close(self) -> None:

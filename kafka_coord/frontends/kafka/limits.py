@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 SMALL_BYTES = 16 << 10
-"""A connection that uses no more than this is never closed to free memory for others."""
+"""A connection that keeps at most this many bytes is never closed to free memory for other connections."""
 OTHER_DESCRIPTORS = 200
 """File descriptors for everything except clients and their broker connections."""
 
@@ -22,12 +22,12 @@ class ClientLimits:
     max_connections_per_ip: int | None = None
     """``None``: three quarters of :attr:`max_connections`, so that one address never has all of them."""
     max_request_bytes: int = 100 << 20
-    """``socket.request.max.bytes``. Larger requests are refused; requests for the broker are passed on as they
-    arrive."""
+    """``socket.request.max.bytes``. Larger requests are refused, although requests for the broker are never buffered
+    whole."""
     max_group_request_bytes: int = 8 << 20
     """The limit for JoinGroup and SyncGroup, which are kept whole and contain the members' metadata."""
     max_other_request_bytes: int = 1 << 20
-    """The limit for every other request that is answered here."""
+    """The limit for every other request that this instance answers."""
     max_in_flight: int = 1_000
     """The maximum number of unanswered requests of one connection. Beyond that, reading from it pauses."""
     max_answer_bytes: int = 1 << 20
@@ -38,7 +38,7 @@ class ClientLimits:
     first_request_s: float = 30.0
     """Seconds in which a new connection must send its first request, including the TLS handshake."""
     request_s: float = 60.0
-    """Seconds in which a request must arrive, plus one for each :attr:`slowest_bytes_a_second` of its length."""
+    """Seconds in which a request must arrive, plus one second for each :attr:`slowest_bytes_a_second` bytes."""
     slowest_bytes_a_second: int = 16 << 10
     idle_s: float = 600.0
     """Seconds that a client may send no request, or read no answers (``connections.max.idle.ms``)."""
@@ -53,11 +53,11 @@ class ClientLimits:
         return max(1, self.max_connections * 3 // 4)
 
     def overdue_check_s(self) -> float:
-        """Seconds between two checks for connections on which something takes too long."""
+        """Returns the seconds between two checks for overdue connections."""
         return min(2.0, self.first_request_s / 4, self.request_s / 4, self.idle_s / 4)
 
     def allow_descriptors(self) -> None:
-        """Raises this process's limit on open files to the number that all connections need, if possible."""
+        """Raises this process's limit on open files, as far as possible, to the number that all connections need."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = 2 * self.max_connections + OTHER_DESCRIPTORS
         if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -77,16 +77,16 @@ Who = TypeVar("Who", bound=Hashable)
 
 
 class KeptBytes(Generic[Who]):
-    """Counts the bytes that connections keep in memory, and knows which connection has kept many for the longest
-    time."""
+    """Counts the bytes that connections keep in memory. Knows which connection has kept more than
+    :data:`SMALL_BYTES` for the longest time."""
 
     def __init__(self) -> None:
         self.total = 0
         self._holders: dict[Who, None] = {}
 
     def changed(self, who: Who, before: int, now: int, limit: int) -> Who | None:
-        """Notes that the bytes of ``who`` went from ``before`` to ``now``. Returns the connection to close if all
-        together exceed ``limit``."""
+        """Notes that the bytes of ``who`` changed from ``before`` to ``now``. If all connections together exceed
+        ``limit``, returns the connection to close."""
         self.total += now - before
         if now <= SMALL_BYTES:
             self._holders.pop(who, None)

@@ -1,8 +1,8 @@
 """Changes some of the broker's answers on their way to a client. Pure.
 
 ApiVersions always gets the versions that this instance answers. With ``--kafka-rewrite``, Metadata and DescribeCluster
-get the instances' addresses instead of the brokers'. Versions of other requests that return addresses, and unsupported
-versions, are then not advertised.
+get the instances' addresses instead of the brokers' addresses. Then ApiVersions omits versions of other requests that
+return addresses, and unsupported versions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST_WITH_REWRITE = {
 
 
 def patches(addresses: Addresses | None = None) -> dict[int, Patch]:
-    """The patches by api key. ``addresses`` is set if addresses are rewritten."""
+    """Returns the patches by api key. ``addresses`` is set if addresses are rewritten."""
     if addresses is None:
         return {API_VERSIONS: patch_api_versions}
     known = addresses
@@ -46,8 +46,8 @@ def patches(addresses: Addresses | None = None) -> dict[int, Patch]:
 
 
 def patch_api_versions(frame: bytes, version: int, most: Mapping[int, int] | None = None) -> bytes:
-    """Replaces the version ranges in an ApiVersions answer with this instance's and cuts the others at ``most``. Leaves
-    an error unchanged, because that always has version 0."""
+    """Replaces version ranges in an ApiVersions answer with the ranges of this instance. Limits all other ranges to
+    ``most``. Does not change an error, because errors always have version 0."""
     form = message("ApiVersionsResponse")
     start = answer_start(form, version)
     if int.from_bytes(frame[start : start + 2], "big") or version not in form.versions:
@@ -71,11 +71,11 @@ def patch_api_versions(frame: bytes, version: int, most: Mapping[int, int] | Non
 def _with_instances(
     name: str, id_field: str, frame: bytes, version: int, addresses: Mapping[int, tuple[str, int]]
 ) -> bytes:
-    """Replaces brokers' addresses. Leaves out brokers without an instance, because clients would bypass the instances
-    by connecting to them."""
+    """Replaces brokers' addresses. Omits brokers without an instance, because clients that connect to them would bypass
+    the instances."""
     form = message(name)
     if version not in form.versions:
-        raise BadMessage(f"{name} version {version} is not supported: its answer would name the brokers' own addresses")
+        raise BadMessage(f"{name} version {version} is not supported; its answer has the brokers' own addresses")
     start = answer_start(form, version)
     answer = form.decode(frame, version, start)
     brokers = [one for one in answer.brokers if getattr(one, id_field) in addresses]

@@ -1,4 +1,4 @@
-"""Decides which requests and versions are answered here, and which the broker answers."""
+"""Decides which requests and versions this instance answers. The broker answers all others."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ nevertheless, because librdkafka assumes that a broker without it supports no ha
 
 
 def expects_answer(frame: bytes | bytearray | memoryview, length: int) -> bool | None:
-    """Whether the broker answers this frame, which it does unless the frame is a Produce with acks = 0. ``None`` if
+    """Whether the broker answers this frame. It answers all frames except a Produce with acks = 0. Returns ``None`` if
     more bytes are needed to decide. Raises :class:`BadMessage`."""
     api_key, version, _ = peek(frame)
     if api_key == SASL_HANDSHAKE and version < SASL_HANDSHAKE_VERSION:
-        raise BadMessage("SaslHandshake version 0 is not served: the bytes after it have no header")
+        raise BadMessage("SaslHandshake version 0 is not supported, because the bytes after it have no header")
     if api_key != PRODUCE:
         return True
     if len(frame) < min(length, _ENOUGH_BYTES):

@@ -1,4 +1,4 @@
-"""The counters of a listener for Kafka clients since its start. One thread writes them; any thread may read them."""
+"""The counters of a listener for Kafka clients since its start. One thread writes them, any thread may read them."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ _PARTS = ("topics", "partitions", "groups", "coordinators", "results", "members"
 
 @dataclass(slots=True)
 class Statistics:
-    """``answered`` are the seconds from a complete request to its complete answer, waits included, like the broker's
-    TotalTimeMs, by request name. ``errors`` counts local answers with an error, by request name and error name."""
+    """``answered`` has the seconds from a complete request to its complete answer, by request name. Like the broker's
+    TotalTimeMs, they include waits. ``errors`` counts local answers with an error, by request name and error name."""
 
     answered: dict[str, Durations] = field(default_factory=dict)
     errors: Counter[tuple[str, str]] = field(default_factory=Counter)
     accepted: int = 0
     refused: int = 0
     closed: int = 0
-    """How many connections ended for a reason, which the log states."""
+    """The number of connections that ended for a logged reason."""
     received_bytes: int = 0
     sent_bytes: int = 0
 
@@ -55,14 +55,14 @@ class Statistics:
         times.add(took_s)
 
     def told(self, name: str, answer: Any) -> None:
-        """Counts the error, if any, in this instance's own answer."""
+        """If this instance's own answer has an error, counts it."""
         code = first_error(answer)
         if code:
             self.errors[name, CODES.get(code, OTHER)] += 1
 
 
 def first_error(answer: Any) -> int:
-    """Returns the first error code other than NONE in an answer, at any depth; otherwise 0."""
+    """Returns the first error code other than NONE in an answer, at any depth, or 0."""
     has_code, parts = _errors_in(answer.__class__)
     if has_code and answer.error_code:
         return int(answer.error_code)

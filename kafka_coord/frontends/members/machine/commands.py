@@ -28,7 +28,7 @@ class Commands:
         self.go_on(member)
 
     def go_on(self, member: MemberState) -> None:
-        """Reads the member's next command, if the member can take one."""
+        """If the member can take a command, reads its next command."""
         is_free = member.delivered is None and member.reading is None
         if is_free and member.queue and member.connection is not None and self._machine.is_current(member):
             member.reading = member.queue.popleft()
@@ -40,8 +40,8 @@ class Commands:
             return
         member.reading = None
         if read.fault:
-            # the member can carry out neither this command nor a later one; the next probe reads it again, in case
-            # somebody has repaired it
+            # the member can carry out neither this command nor a later command; the next probe reads it again, because
+            # an operator may have repaired it
             member.queue.appendleft(read.command_id)
             if member.stuck != read.fault:
                 member.stuck = read.fault
@@ -49,7 +49,7 @@ class Commands:
             return
         member.stuck = ""
         command = read.command
-        if command is None:  # withdrawn, or acknowledged by somebody else
+        if command is None:  # withdrawn, or acknowledged by another client
             self.go_on(member)
         elif command.incarnation < member.id.incarnation:
             machine.emit(instructions.DropCommand(member.id, read.command_id))

@@ -36,8 +36,8 @@ class RefuseRegistration:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """Tells the client that its membership continues on this connection. ``outstanding`` are the commands it has not
-    acknowledged. ``generation``, if known, is the latest that the client can have been told."""
+    """Tells the client that its membership continues on this connection. ``outstanding`` are the commands that it has
+    not acknowledged. ``generation`` is the latest generation that the client can know, or ``None`` if unknown."""
 
     connection: int
     request: Request
@@ -48,7 +48,7 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class RefuseResume:
-    """Tells the client that it is not, or no longer, the member it wants to resume as."""
+    """Tells the client that the member as which it wants to resume does not exist."""
 
     connection: int
     request: Request
@@ -57,8 +57,8 @@ class RefuseResume:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Asks whether the member is alive, and confirms that the answers to all probes up to ``heard`` and the
-    acknowledgement of command ``done`` are stored."""
+    """Asks whether the member is alive. Confirms that the answers to all probes up to ``heard`` and the acknowledgement
+    of command ``done`` are stored."""
 
     connection: int
     number: int
@@ -85,8 +85,8 @@ class Refused(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AnswerCommit:
-    """Answers a commit or a new subscription. ``topics`` no longer exist. If ``refused`` is set, nothing was written;
-    ``message`` says why."""
+    """Answers a commit or a new subscription. ``topics`` no longer exist. If ``refused`` is set, nothing was written,
+    and ``message`` is the reason."""
 
     connection: int
     request: Request
@@ -131,7 +131,7 @@ class WatchRegistration:
 
 @dataclass(frozen=True, slots=True)
 class WatchCommands:
-    """Lists the member's commands, now and whenever they change."""
+    """Lists the member's commands now and after every change."""
 
     member: MemberId
 
@@ -164,10 +164,10 @@ class DropCommand:
 
 @dataclass(frozen=True, slots=True)
 class WriteMember:
-    """Writes offsets and, in the same multi, the acknowledgement of a command or the end of the registration; or writes
-    a new subscription into the registration. At most one write of a member is outstanding.
-    :class:`~.stimuli.MemberWritten` with this number reports its outcome. ``details`` belong to these offsets or, if
-    the member gives up partitions, to stored ones."""
+    """Writes offsets and, in the same multi, the acknowledgement of a command or the end of the registration. With
+    ``subscription``, writes a new subscription into the registration instead. At most one write of a member is
+    outstanding. :class:`~.stimuli.MemberWritten` with this number reports its outcome. ``details`` belong to these
+    offsets or, if the member gives up partitions, to stored offsets."""
 
     member: MemberId
     number: int
@@ -205,7 +205,7 @@ class MemberEvent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReportEvent:
-    """Reports an event to the log and the counters; ``detail`` is the reason, if there is one."""
+    """Reports an event to the log and the counters. ``detail`` is the reason, or empty."""
 
     event: MemberEvent
     member: MemberId

@@ -31,9 +31,9 @@ def _broken(member: MemberState) -> list[str]:
     delivered = member.delivered
     on_its_way = [write for write in (member.writing, *member.writes) if isinstance(write, AcknowledgeWrite)]
     rules = {
-        "a write is waiting although none is under way": member.writing is not None or not member.writes,
-        "it is to report offsets of a partition that it does not hold": member.reported.keys() <= member.held,
-        "one command is being sent to it while another is read": delivered is None or member.reading is None,
+        "a write is waiting although no write is under way": member.writing is not None or not member.writes,
+        "it reported offsets of a partition that it does not hold": member.reported.keys() <= member.held,
+        "a command is being sent to it while another command is read": delivered is None or member.reading is None,
         "a delivered command is also queued": delivered is None or delivered.command_id not in member.queue,
         "commands are out of order": list(member.queue) == sorted(member.queue),
         "a later command is under way while an earlier one is queued": all(

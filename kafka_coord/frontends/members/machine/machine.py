@@ -16,9 +16,9 @@ from kafka_coord.frontends.members.machine.timers import AttentiveClock, Timers
 from kafka_coord.frontends.members.machine.writes import Writes
 
 MAX_UNANSWERED_PROBES = 3
-"""The maximum number of unanswered probes. A silent member gets no more; its session timeout is running."""
+"""The maximum number of unanswered probes. A silent member gets no more probes, but its session timeout runs."""
 READ_AGAIN_S = 0.5
-"""Seconds until a member with an unreadable ledger is read again, because somebody may repair it."""
+"""Seconds until a member with an unreadable ledger is read again, because an operator may repair it."""
 MAX_STORY = 5_000
 
 Key = tuple[str, str]
@@ -33,12 +33,12 @@ class MembershipMachine:
     - *Safety of time.* A member expires only if it sends nothing for its whole session timeout, counted in seconds in
       which the gateway serves its members (:class:`AttentiveClock`). The machine confirms a probe's answer only after
       everything reported up to that answer is stored.
-    - *Safety of offsets.* At most one write of a member is outstanding; the next starts once its outcome is known.
-      So a repeated write can undo neither a later one nor a commit by the partition's next owner. A member whose held
-      partitions are unknown must wait to resume: otherwise its offsets would be dropped.
+    - *Safety of offsets.* At most one write of a member is outstanding. The next starts once the outcome is known.
+      So a repeated write can undo neither a later write nor a commit by the partition's next owner. A member whose held
+      partitions are unknown must wait to resume, because otherwise its offsets would be dropped.
     - *Order.* A member carries out one command at a time, in the order of its channel.
 
-    With ``validate``, the machine checks every invariant after every stimulus; :meth:`story` shows the events that led
+    With ``validate``, the machine checks every invariant after every stimulus. :meth:`story` shows the events that led
     to a violation.
     """
 
@@ -94,18 +94,18 @@ class MembershipMachine:
         return out
 
     def due(self) -> float:
-        """The monotonic time at which :class:`~.stimuli.TimersDue` next has an effect."""
+        """Returns the monotonic time at which :class:`~.stimuli.TimersDue` next has an effect."""
         timers = (self._deadlines, self._probe_timers, self._reread_timers)
         at = min(self._writes.offers_due, *(timer.next_at() for timer in timers))
         return self.clock.monotonic(at)
 
     def heard_ms_ago(self, member: MemberState, now: float) -> int:
-        """Milliseconds since the member last sent something, or since this term began, whichever was later."""
+        """Returns the milliseconds since the member last sent a message or this term began, whichever was later."""
         heard_at = member.deadline - member.options.session_timeout_s
         return max(0, round((self.clock.at(now) - heard_at) * 1000))
 
     def story(self, group: str, consumer: str) -> list[str]:
-        """The recent stimuli and instructions of a consumer, oldest first. All members share one bounded buffer."""
+        """Returns recent stimuli and instructions of a consumer, oldest first. All members share a bounded buffer."""
         return [f"{at:.3f} {what}" for at, key, what in self._story if key == (group, consumer)]
 
     # --- used by the machine's parts ---------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ class MembershipMachine:
         self._story.append((self.now, self._key_of(instruction), instruction))
 
     def current(self, member: MemberId) -> MemberState | None:
-        """The state of exactly this incarnation, if it is a member."""
+        """Returns the state of this very incarnation, or ``None`` if it is not a member."""
         found = self.members.get((member.group, member.consumer))
         return found if found is not None and found.id == member else None
 
@@ -147,7 +147,7 @@ class MembershipMachine:
 
     def probe(self, member: MemberState, *, confirms: bool = False) -> None:
         """Asks whether the member is alive. With ``confirms``, the probe only confirms the answer to the previous
-        one."""
+        probe."""
         if member.connection is None or (confirms and len(member.probes) >= MAX_UNANSWERED_PROBES):
             return
         member.last_probe += 1
@@ -157,7 +157,7 @@ class MembershipMachine:
         self.emit(instructions.Probe(member.connection, member.last_probe, member.heard, member.done))
 
     def go_on(self, member: MemberState) -> None:
-        """Sends the member its next command, if the member can take one."""
+        """If the member can take a command, sends its next command."""
         self._commands.go_on(member)
 
     def written(self, member: MemberState) -> None:
@@ -185,7 +185,7 @@ class MembershipMachine:
         return state
 
     def _attach(self, member: MemberState, connection: int) -> None:
-        """Attaches the member to this connection, over which the machine now sends to it."""
+        """Attaches the member to this connection. From now on, the machine sends its messages over this connection."""
         member.connection = connection
         self.connections[connection] = member
         member.heard = member.last_probe = member.newest_answer = 0
@@ -205,7 +205,7 @@ class MembershipMachine:
         self.emit(instructions.WriteRegistration(wanted))
 
     def _registration_written(self, written: stimuli.RegistrationWritten) -> None:
-        """Admits the new member. If its connection has already ended, its session timeout is running."""
+        """Admits the new member. If its connection has already ended, only starts its session timeout."""
         wanted = written.wanted
         is_there = self.registering.pop(wanted.connection, None) is not None
         before = self.members.get((wanted.group, wanted.consumer))
@@ -241,8 +241,8 @@ class MembershipMachine:
             self.written(member)
 
     def _member_read(self, read: stimuli.MemberRead) -> None:
-        """Resumes the member once its pending writes are done; otherwise it would be asked to repeat what they
-        acknowledge."""
+        """Resumes the member once its pending writes are done. Otherwise, it would get the commands again that these
+        writes acknowledge."""
         member = self.current(read.member)
         if member is None or member.has_unwritten:
             return

@@ -32,8 +32,7 @@ class Delivered:
 
 @dataclass(slots=True, eq=False)
 class OffersWrite:
-    """The offsets that the member has reported by the time of this write, which confirms ``probe`` on
-    ``connection``."""
+    """Offsets that the member has reported before this write. The write confirms ``probe`` on ``connection``."""
 
     connection: int | None = None
     probe: int = 0
@@ -42,7 +41,7 @@ class OffersWrite:
 
 @dataclass(slots=True, eq=False)
 class CommitWrite:
-    """A commit, whose answer the client awaits."""
+    """A commit. The client is waiting for the answer."""
 
     connection: int
     request: Request
@@ -60,14 +59,15 @@ class AcknowledgeWrite:
 
     @property
     def gives_up(self) -> frozenset[TopicPartition]:
-        """The partitions that may belong to another member once this is written."""
+        """The partitions that may belong to another member once this acknowledgement is written."""
         command = self.delivered.command
         return frozenset(command.partitions) if isinstance(command, StopFetcher) else frozenset()
 
 
 @dataclass(slots=True, eq=False)
 class LeaveWrite:
-    """The end of the registration: the client asked for it or, if ``connection`` is ``None``, fell silent."""
+    """The end of the registration. If ``connection`` is ``None``, the client fell silent. Otherwise, it asked to
+    leave."""
 
     connection: int | None
     request: Request
@@ -77,7 +77,7 @@ class LeaveWrite:
 
 @dataclass(slots=True, eq=False)
 class SubscriptionWrite:
-    """A new subscription, whose answer the client awaits."""
+    """A new subscription. The client is waiting for the answer."""
 
     connection: int
     request: Request
@@ -92,12 +92,12 @@ PendingWrite = OffersWrite | CommitWrite | AcknowledgeWrite | LeaveWrite | Subsc
 class MemberState:
     """The state of one member. All times are seconds of the machine's own clock.
 
-    The member expires at ``deadline`` unless it sends something first. ``stuck`` is the reason why it gets no command,
-    or cannot resume. ``held`` are the partitions it has acknowledged starting; it may commit only these. ``held_known``
-    is false for a member of an earlier coordinator until it resumes. ``reported`` are offsets that are in no write yet.
-    ``leader_epochs`` are committed offsets whose details are written when the member gives up the partition.
-    ``newest_answer`` is the newest probe it answered. ``probes`` are unanswered; the ones in ``confirming`` only
-    confirm the previous answer. ``writes`` wait for ``writing``, whose outcome is unknown.
+    If the member sends nothing, it expires at ``deadline``. ``stuck`` is the reason why it gets no command or cannot
+    resume. ``held`` has the partitions that it has acknowledged starting. It may commit only these. ``held_known`` is
+    false for a member of an earlier coordinator until it resumes. ``reported`` has offsets that are in no write yet.
+    ``leader_epochs`` has committed offsets whose details are written when the member gives up the partition.
+    ``newest_answer`` is the newest answered probe. ``probes`` has the unanswered probes, of which those in
+    ``confirming`` only confirm the previous answer. ``writes`` wait for ``writing``, whose outcome is unknown.
     """
 
     id: MemberId
@@ -136,7 +136,7 @@ class MemberState:
 
     @property
     def answered_up_to(self) -> int:
-        """The newest probe up to which all probes are answered."""
+        """The newest probe such that all probes up to it are answered."""
         return min([self.newest_answer, *(probe - 1 for probe in self.probes if probe < self.newest_answer)])
 
     @property

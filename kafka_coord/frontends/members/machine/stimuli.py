@@ -1,7 +1,7 @@
 """The machine's stimuli: clients' requests and heartbeats, results and events from ZooKeeper, and the passing of time.
 
-A ``connection`` is the front end's number for a connection, and a ``request`` is the value that tells the front end
-which request an answer is for. A stimulus about a connection or a member that no longer exists has no effect.
+A ``connection`` is the front end's number for a connection. A ``request`` is the front end's identifier of a request,
+for the answer. A stimulus about a connection or a member that no longer exists has no effect.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Request = Hashable
 
 
 class MemberId(NamedTuple):
-    """One incarnation of a consumer: ``incarnation`` is the czxid of its registration."""
+    """One incarnation of a consumer. ``incarnation`` is the czxid of its registration."""
 
     group: str
     consumer: str
@@ -65,7 +65,7 @@ class ResumeWanted:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A client sent something: its session timeout starts again."""
+    """A client sent a message, so its session timeout starts again."""
 
     connection: int
 
@@ -101,7 +101,7 @@ class CommitWanted:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionWanted:
-    """A client changes its subscription and stays the same incarnation. It is answered like a commit."""
+    """A client changes its subscription and stays the same incarnation. The answer is the same as for a commit."""
 
     connection: int
     request: Request
@@ -120,7 +120,7 @@ class LeaveWanted:
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """A connection ended; the member on it stays until its session timeout."""
+    """A connection ended. The member on it stays until its session timeout."""
 
     connection: int
 
@@ -159,10 +159,10 @@ class RegistrationDeleted:
 
 @dataclass(frozen=True, slots=True)
 class MemberRead:
-    """The state in ZooKeeper of a member that wants to resume. ``held`` is ``None`` if it is already known, and
-    ``outstanding`` is ``None`` if the channel is gone. ``fault`` describes the unreadable part: the ledger or, without
-    ``outstanding``, everything. ``generation`` is the generation of its newest command, 0 if it has had none, or
-    ``None`` if the ledger cannot be read."""
+    """The state in ZooKeeper of a member that wants to resume. ``held`` is ``None`` if it is already known.
+    ``outstanding`` is ``None`` if the channel is gone. ``fault`` describes the unreadable part, which is the ledger or,
+    without ``outstanding``, everything. ``generation`` is the generation of its newest command. It is 0 if there was no
+    command, and ``None`` if the ledger cannot be read."""
 
     member: MemberId
     held: frozenset[TopicPartition] | None
@@ -173,7 +173,7 @@ class MemberRead:
 
 @dataclass(frozen=True, slots=True)
 class CommandsListed:
-    """The commands in a member's channel, in the order to carry them out."""
+    """The commands in a member's channel, in order of execution."""
 
     member: MemberId
     commands: tuple[CommandId, ...]
@@ -181,7 +181,7 @@ class CommandsListed:
 
 @dataclass(frozen=True, slots=True)
 class CommandRead:
-    """A command was read. ``command`` is ``None`` if it was withdrawn; ``fault`` says why it is unreadable."""
+    """A command was read. ``command`` is ``None`` if it was withdrawn. ``fault`` is the reason if it is unreadable."""
 
     member: MemberId
     command_id: CommandId
@@ -198,8 +198,8 @@ class Trouble(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MemberWritten:
-    """The outcome of the write with this number. ``refused`` are topics that no longer exist. If ``trouble`` is set,
-    nothing was written, and ``reason`` says why."""
+    """The outcome of the write with this number. ``refused`` has the topics that no longer exist. If ``trouble`` is
+    set, nothing was written, because of ``reason``."""
 
     member: MemberId
     number: int
@@ -220,7 +220,7 @@ class StepBegan:
 
 @dataclass(frozen=True, slots=True)
 class TimersDue:
-    """All earlier input has been handled, so a member not heard from by now is late."""
+    """All earlier input has been handled, so a member that has sent nothing by now is late."""
 
 
 Stimulus = (

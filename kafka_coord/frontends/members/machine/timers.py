@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from kafka_coord.frontends.members.machine.state import MemberState
 
 LONGEST_STEP_S = 0.5
-"""The longest normal time between the starts of two steps. Beyond it, the gateway counts as stopped."""
+"""The longest normal time in seconds between the starts of two steps. After that, the gateway counts as stopped."""
 
 
 class AttentiveClock:
     """Counts the seconds in which the gateway serves its members. It stops while the gateway is stopped for any reason
     (a frozen process, a slow ZooKeeper in the middle of a step) and while the gateway may be deposed.
 
-    Members' input from that time may still be unread, so the time must not count against them.
+    Members' input from that time may still be unread, so their session timeouts must not run in that time.
     """
 
     def __init__(self, now: float) -> None:
@@ -34,7 +34,7 @@ class AttentiveClock:
         return now - self._stood_still_s
 
     def monotonic(self, at: float) -> float:
-        """The monotonic time at which this clock will show ``at`` if the gateway does not stop before then."""
+        """Returns the monotonic time at which this clock will show ``at`` if the gateway does not stop before then."""
         return at + self._stood_still_s
 
 

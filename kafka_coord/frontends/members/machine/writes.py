@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Writes:
-    """The queue of each member's writes to ZooKeeper: in order, one outstanding at a time."""
+    """Queues each member's writes to ZooKeeper, in order, with one outstanding write at a time."""
 
     def __init__(self, machine: MembershipMachine, offers_every_s: float) -> None:
         self._machine = machine
@@ -82,7 +82,7 @@ class Writes:
             return
         not_held = next((tp for tp in wanted.offsets if tp not in member.held), None)
         if not_held is not None:
-            message = f"{not_held} is not this consumer's: commit only partitions it was told to start"
+            message = f"this consumer does not hold {not_held}; commit only partitions that it was told to start"
             machine.emit(
                 instructions.AnswerCommit(wanted.connection, wanted.request, refused=Refused.NOT_HELD, message=message)
             )
@@ -106,7 +106,7 @@ class Writes:
     # --- results -----------------------------------------------------------------------------------------------------
 
     def _next(self, member: MemberState) -> None:
-        """Starts the member's next write, unless one is outstanding."""
+        """If no write of the member is outstanding, starts its next write."""
         while member.writing is None and member.writes and self._machine.is_current(member):
             write = member.writing = member.writes.popleft()
             if isinstance(write, OffersWrite):
@@ -177,8 +177,9 @@ class Writes:
             self._machine.probe(member, confirms=True)
 
     def _take_back(self, member: MemberState, tp: TopicPartition, offset: int) -> None:
-        """Takes back a reported offset that could not be written. A pending write that settles the partition includes
-        the offset unless it already has one; if there is no such write, the next report includes it."""
+        """Takes back a reported offset that could not be written. Adds the offset to a pending write that gives up the
+        partition. Does nothing if a pending write has a newer offset. Otherwise, the next report includes the
+        offset."""
         for later in member.writes:
             if isinstance(later, OffersWrite):
                 continue
@@ -229,8 +230,8 @@ def _held(member: MemberState, offsets: stimuli.Offsets) -> dict[TopicPartition,
 
 
 def _details(member: MemberState, write: PendingWrite | None) -> OffsetDetails:
-    """The details to store with this write. Nearly every commit has a leader epoch, and storing each would double the
-    writes. So a leader epoch alone is stored only when the member gives up the partition, before others need it."""
+    """Returns the details to store with this write. Nearly every commit has a leader epoch. To store each of them would
+    double the writes, so a leader epoch alone is stored only when the member gives up the partition."""
     if isinstance(write, CommitWrite):
         return {tp: one for tp, one in write.details.items() if one.metadata}
     if isinstance(write, LeaveWrite):
