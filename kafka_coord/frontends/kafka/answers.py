@@ -33,7 +33,7 @@ _NO_ERRORS: Mapping[tuple[str, int], Error] = {}
 
 
 def coordinators(found: Iterable[tuple[str, int, Node]], version: int) -> Any:
-    """Answers FindCoordinator, which names several keys in version 4 and later (KIP-699), and one key before."""
+    """Answers FindCoordinator. It has several keys since version 4 (KIP-699), and one key before."""
     form = message("FindCoordinatorResponse")
     if version >= 4:
         one = form.struct("Coordinator")
@@ -77,7 +77,7 @@ def synced(found: Synced) -> Any:
 
 
 def left(found: Left, version: int) -> Any:
-    """Answers LeaveGroup. Before version 3 there is one member, whose error is the response's."""
+    """Answers LeaveGroup. Before version 3, it has only one member, whose error becomes the error of the response."""
     form = message("LeaveGroupResponse")
     if version < 3:
         return form(error_code=found.error or next((error for _, _, error in found.members), Error.NONE))
@@ -87,8 +87,8 @@ def left(found: Left, version: int) -> Any:
 
 
 def per_partition(name: str, topics: Any, error: Error, errors: Mapping[tuple[str, int], Error] = _NO_ERRORS) -> Any:
-    """Answers OffsetCommit, OffsetDelete or TxnOffsetCommit: an error for each requested partition, by default
-    ``error``."""
+    """Answers OffsetCommit, OffsetDelete or TxnOffsetCommit with an error for each requested partition. ``error`` is
+    the default."""
     form = message(f"{name}Response")
     of_topic, of_part = form.struct(f"{name}ResponseTopic"), form.struct(f"{name}ResponsePartition")
     return form(
@@ -203,7 +203,7 @@ def _offsets(
 
 
 def described(group_id: str, error: Error, group: Group | None) -> Any:
-    """A client-assigned group in DescribeGroups. A group that does not exist is Dead."""
+    """Describes a client-assigned group for DescribeGroups. A group that does not exist is Dead."""
     form = message("DescribeGroupsResponse")
     one = form.struct("DescribedGroup")
     if error is not Error.NONE or group is None:

@@ -1,9 +1,9 @@
 """One client's connection.
 
-Requests are answered in the order in which they arrive. Requests for the broker, and their answers, are passed on as
-their bytes arrive (:mod:`~kafka_coord.frontends.kafka.broker_end`) and are never buffered whole. While this instance
-answers a request, it takes no other, like a broker; further input pauses reading and releases a held heartbeat. Reading
-also pauses while the other side does not accept data.
+Requests are answered in the order in which they arrive. The bytes of requests for the broker, and of its answers, are
+passed on as they arrive (:mod:`~kafka_coord.frontends.kafka.broker_end`) and are never buffered whole. While this
+instance answers a request, it takes no other request, like a broker. Further input pauses reading and releases a held
+heartbeat. Reading also pauses while the other side does not accept data.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class Listener(Protocol):
 
     @property
     def handshakes(self) -> Handshakes | None:
-        """The listener's handshakes; ``None`` if clients do not use TLS."""
+        """The listener's handshakes, or ``None`` if clients do not use TLS."""
 
     @property
     def broker_access(self) -> BrokerAccess: ...
 
     def answer(self, frame: bytes, client: ClientConnection) -> Awaitable[bytes]:
-        """Returns the answer's frame for a request's frame. On :class:`BadMessage`, :class:`BrokerError` or
+        """Returns the answer's frame for a request's frame. If it raises :class:`BadMessage`, :class:`BrokerError` or
         :class:`OSError`, the connection is closed."""
 
     def connect_broker(self, protocol: asyncio.Protocol) -> Awaitable[None]:
@@ -70,7 +70,7 @@ class Listener(Protocol):
         """Whether a newly accepted connection may stay open."""
 
     def keeps(self, client: ClientConnection, before: int, now: int) -> None:
-        """Reports that the client's buffered bytes went from ``before`` to ``now``, which may close a connection."""
+        """Reports that the client's buffered bytes changed from ``before`` to ``now``. This may close a connection."""
 
     def departed(self, client: ClientConnection, reason: str) -> None:
         """Reports that the connection ended. ``reason`` is empty if the client closed it."""
@@ -88,26 +88,26 @@ class _Slot:
 
 
 class ClientConnection(asyncio.Protocol):
-    """One client's connection. Use it on the event loop only."""
+    """One client's connection. Use this class only on the event loop."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener, self._limits, self._statistics = listener, listener.limits, listener.statistics
         self._transport: asyncio.Transport | None = None
         self._raw: asyncio.Transport | None = None
-        """The transport; during a TLS handshake, the underlying one."""
+        """The transport, or the underlying transport during a TLS handshake."""
         self.address = "?"
         self._buffer = bytearray()
         self._passing = 0
-        """How many bytes of the request being passed on are still to come."""
+        """The number of missing bytes of the request that is being passed on."""
         self._slots: deque[_Slot] = deque()
         self._task: asyncio.Task[None] | None = None
         self._handling = 0
-        """The size of the request being answered here."""
+        """The size of the request that this instance is answering."""
         self._release: Callable[[], None] | None = None
-        """Releases the request being answered here, if it is held."""
+        """If this instance holds a request, releases it."""
         self.software = ""
         self._answers_waiting = 0
-        """The size of local answers that wait behind one of the broker's answers."""
+        """The size of local answers that wait for an earlier answer of the broker."""
         self._broker: BrokerEnd | None = None
         self._ended = False
         self._has_sasl = False
@@ -146,11 +146,11 @@ class ClientConnection(asyncio.Protocol):
         transport.set_write_buffer_limits(HIGH_WATER)
 
     async def _secure(self, raw: asyncio.Transport, handshakes: Handshakes) -> None:
-        """Performs the TLS handshake once there is room for one. Reads nothing before that."""
+        """Performs the TLS handshake once the limit of handshakes allows it. Reads nothing before that."""
         try:
             transport = await handshakes.secure(raw, self)
         except OSError as error:
-            self.end(f"no TLS handshake: {error}", at_once=True)
+            self.end(f"the TLS handshake failed: {error}", at_once=True)
             return
         self._task = None
         if transport is None:
@@ -199,7 +199,7 @@ class ClientConnection(asyncio.Protocol):
         self.forward_answers()
 
     def end(self, reason: str = "", *, at_once: bool = False) -> None:
-        """Closes both ends, once, and logs the reason, if any. ``at_once`` drops unsent data."""
+        """Closes both ends, once. If there is a ``reason``, logs it. ``at_once`` drops unsent data."""
         if self._ended:
             return
         self._ended = True
@@ -221,7 +221,7 @@ class ClientConnection(asyncio.Protocol):
     # --- limits ------------------------------------------------------------------------------------------------------
 
     def _count_kept(self) -> None:
-        """Counts the bytes that this connection keeps, without buffers below the high-water mark, because checking them
+        """Counts the bytes that this connection keeps. Ignores buffers below the high-water mark, because to check them
         would slow down the data path."""
         now = 0
         if not self._ended:
@@ -235,8 +235,7 @@ class ClientConnection(asyncio.Protocol):
             self._listener.keeps(self, before, now)
 
     def end_if_overdue(self, now: float) -> None:
-        """Ends the connection if something on it takes too long. Called every :meth:`ClientLimits.overdue_check_s`
-        seconds."""
+        """Ends the connection if it exceeds a time limit. Called every :meth:`ClientLimits.overdue_check_s` seconds."""
         reason = self._overdue(now)
         if reason:
             self.end(reason, at_once=True)
@@ -266,7 +265,7 @@ class ClientConnection(asyncio.Protocol):
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def _take(self) -> None:
-        """Takes requests until one must be answered here, or the broker must be connected first."""
+        """Takes requests until this instance must answer one of them, or must first connect to the broker."""
         try:
             while self._buffer and not self._ended and self._task is None and self._take_one():
                 pass
@@ -433,8 +432,8 @@ class ClientConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def broker_lost(self, reason: str) -> None:
-        """Ends the client's connection if a request is in flight, or if the client had authenticated: a new connection
-        to the broker would not be authenticated. Otherwise the broker closed an idle connection, which does no harm."""
+        """Ends the client's connection if a request is in flight, or if the client had authenticated, because a new
+        connection to the broker would not be authenticated. Otherwise, the broker only closed an idle connection."""
         self._broker = None
         if any(slot.from_broker for slot in self._slots) or self._passing or self._has_sasl:
             self.end(f"the broker closed the connection: {reason}" if reason else "the broker closed the connection")

@@ -1,4 +1,4 @@
-"""Tells whether this instance coordinates a group and whether it is client-assigned or managed; converts groups."""
+"""Tells whether this instance coordinates a group, and whether the group is managed. Converts groups."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _LOOKS, _LOOK_AGAIN_S = 50, 0.1
 
 
 class Converted(NamedTuple):
-    """The answer to an operator: ``done`` or ``refused``, and a message."""
+    """The answer to an operator. It is ``done`` or ``refused``, with a message."""
 
     result: str
     message: str
 
 
 class GroupKinds:
-    """Knows the kind of each group, and converts groups. Use it on the event loop only. ``manager`` has the
-    client-assigned groups, and ``managed`` the managed ones, if any are served. ``is_managed_by_name`` is the setting
-    ``managed_groups``."""
+    """Knows the kind of each group, and converts groups. Use this class only on the event loop. ``manager`` has the
+    client-assigned groups. ``managed`` has the managed groups, or is ``None`` if they are not served.
+    ``is_managed_by_name`` is the setting ``managed_groups``."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class GroupKinds:
         self._manager, self._managed = manager, managed
         self._matches: Callable[[str], bool] = lambda group_id: is_legal(group_id) and is_managed_by_name(group_id)
         self._changing: set[str] = set()
-        """Groups that are being converted; requests about them are refused, and clients retry."""
+        """Groups that are being converted. Requests about them are refused, and clients retry."""
 
     def availability(self, group_id: str | None) -> Error:
         """Returns NONE if this instance coordinates the group. As in Kafka, an empty group id is allowed for the
@@ -59,8 +59,8 @@ class GroupKinds:
         return Error.COORDINATOR_LOAD_IN_PROGRESS if waits else error
 
     def managed(self, group_id: str) -> ManagedGroups | None:
-        """Returns the managed groups if ``group_id`` is one of them. A client-assigned group stays client-assigned
-        while it has members (see :meth:`in_both`)."""
+        """Returns the managed groups if they include ``group_id``. A client-assigned group stays client-assigned while
+        it has members (see :meth:`in_both`)."""
         managed = self._managed
         if managed is None or not managed.has(group_id) or self.has_classic_members(group_id):
             return None
@@ -71,7 +71,7 @@ class GroupKinds:
         return group is not None and group.metadata.state not in {GroupState.EMPTY, GroupState.DEAD}
 
     def managed_here(self) -> list[str]:
-        """The managed groups that this instance coordinates."""
+        """Returns the managed groups that this instance coordinates."""
         names = self._managed.names() if self._managed is not None else []
         return [name for name in names if self.availability(name) is Error.NONE and self.managed(name) is not None]
 
@@ -88,12 +88,12 @@ class GroupKinds:
             return Error.NONE, None
         error = await self.take_over(managed, group_id, why) if self._manager.has(group_id) else Error.NONE
         if error is Error.NONE:
-            managed.expect(group_id)  # a classic client may join before this one is registered
+            managed.expect(group_id)  # a classic client may join before this client is registered
         return error, managed
 
     async def in_both(self) -> list[str]:
         """Returns the client-assigned groups that also have members in ZooKeeper, so that every record is read twice.
-        Leaves out groups whose clients have their own assignors, because a managed group would refuse them. Raises
+        Omits groups whose clients have their own assignors, because a managed group would refuse these clients. Raises
         :class:`StoreError`."""
         managed = self._managed
         if managed is None:
@@ -108,7 +108,7 @@ class GroupKinds:
 
     async def take_over_by_name(self) -> None:
         """Takes over empty groups whose names match the setting, so that consumers over ZooKeeper find the offsets.
-        Leaves groups of other protocol types alone, such as Kafka Connect's."""
+        Ignores groups of other protocol types, such as Kafka Connect's groups."""
         managed = self._managed
         for group_id, group in list(self._manager.groups_cache.items()) if managed is not None else ():
             metadata = group.metadata
@@ -122,8 +122,8 @@ class GroupKinds:
                 return
 
     async def take_over(self, managed: ManagedGroups, group_id: str, why: str) -> Error:
-        """Converts an empty client-assigned group to a managed one. If this fails half-way, the next join or request
-        finishes it, because the group leaves the log only once its offsets are in ZooKeeper. If members already hold
+        """Converts an empty client-assigned group to a managed group. If this fails half-way, the next join or request
+        completes it, because the group leaves the log only once its offsets are in ZooKeeper. If members already hold
         the partitions, the offsets stay in the log until they expire."""
         if not is_legal(group_id):
             return Error.INVALID_GROUP_ID
@@ -139,7 +139,7 @@ class GroupKinds:
             reason = f"taken over with the offsets of the client-assigned group: {why}"
             error = await managed.administration.adopt(group_id, offsets, reason, term.term)
             log.info(
-                "converting a client-assigned group to a managed one group=%s offsets=%d result=%s reason=%s",
+                "converting a client-assigned group to managed group=%s offsets=%d result=%s reason=%s",
                 *(group_id, len(offsets), error.name, why),
                 extra={"event": "group_converted", "to": GroupKind.MANAGED},
             )
@@ -158,8 +158,8 @@ class GroupKinds:
     # --- operators' conversions --------------------------------------------------------------------------------------
 
     async def convert(self, asked: Request) -> Converted | None:
-        """Converts the group to the kind ``asked.to``. Returns ``None`` if another instance now coordinates the group;
-        that instance carries out the request."""
+        """Converts the group to the kind ``asked.to``. Returns ``None`` if another instance now coordinates the group.
+        That instance then carries out the request."""
         group_id, managed = asked.group, self._managed
         if managed is None or self._manager.availability(group_id) is not Error.NONE:
             return None
@@ -169,7 +169,7 @@ class GroupKinds:
         if self.has_classic_members(group_id):
             return _refused(_in_the_way(group_id, self._manager.groups_cache[group_id].metadata.members))
         if group_id in self._changing or self._manager.is_writing(group_id):
-            return _refused(f"group {group_id} is being changed: try again")
+            return _refused(f"group {group_id} is being changed; try again")
         if asked.to is GroupKind.CLIENT_ASSIGNED:
             if not is_managed:
                 return _done(f"group {group_id} is client-assigned already")
@@ -185,12 +185,12 @@ class GroupKinds:
         return None if error is Error.NOT_COORDINATOR else _unfinished(group_id, error.name)
 
     async def _give_back(self, managed: ManagedGroups, asked: Request) -> Converted | None:
-        """Converts a managed group to a client-assigned one. Evicts its members, which join again; refuses if some are
-        not classic clients.
+        """Converts a managed group to a client-assigned group. Evicts its members, which join again. Refuses if some
+        members are not classic clients.
 
-        The offsets are in the log before the group leaves ZooKeeper, and the elected coordinator removes the group only
-        if it has no members and no offset has changed since the request, or since the eviction. Until then it is a
-        managed group. If this fails half-way, the next run finishes it.
+        The offsets are in the log before the group leaves ZooKeeper. The elected coordinator removes the group only if
+        it has no members and no offset has changed since the request or the eviction. Until then, it is a managed
+        group. If this fails half-way, the next run completes it.
         """
         group_id, administration = asked.group, managed.administration
         with self._change(group_id):
@@ -204,7 +204,7 @@ class GroupKinds:
                     return _unfinished(group_id, "no coordinator is elected")
                 why_not = await administration.evict(group_id, found.protocols, asked) if found.protocols else ""
                 if why_not or not await self._is_left(managed, group_id):
-                    return _unfinished(group_id, why_not or "its members do not leave")
+                    return _unfinished(group_id, why_not or "its members did not leave")
                 found = await administration.registered(group_id)
                 error, offsets = await managed.stored(group_id)
                 exist = await administration.topics_that_exist(group_id, {topic for topic, _ in offsets})
@@ -214,21 +214,21 @@ class GroupKinds:
                 error = await self._copy(group_id, offsets)
                 if error is not Error.NONE:
                     return _unfinished(group_id, error.name)
-                # if the removal is refused, the copies do no harm; if it is partial, they are the only copies
+                # if the removal is refused, the copies do no harm; if it is partial, no other copies exist
                 why_not = await administration.remove(group_id, asked, max(asked.unchanged_since, found.zxid))
             except StoreError as failure:
                 return _unfinished(group_id, str(failure))
             if why_not:
                 return _unfinished(group_id, why_not)
             log.info(
-                "converted a managed group to a client-assigned one group=%s offsets=%d reason=%s",
+                "converted a managed group to client-assigned group=%s offsets=%d reason=%s",
                 *(group_id, len(offsets), _asked_by(asked)),
                 extra={"event": "group_converted", "to": GroupKind.CLIENT_ASSIGNED},
             )
             return _done(f"group {group_id} is client-assigned now, with {counted(len(offsets), 'offset')}")
 
     async def _is_left(self, managed: ManagedGroups, group_id: str) -> bool:
-        """Waits a little until no stock client is a member or has a join under way; returns whether that happened."""
+        """Waits until no stock client is a member or is joining. Returns false if this takes too long."""
         for _ in range(_LOOKS):
             if await managed.members(group_id) == []:
                 return True
@@ -236,8 +236,8 @@ class GroupKinds:
         return False
 
     async def _copy(self, group_id: str, offsets: Offsets) -> Error:
-        """Writes the offsets to the log. Keeps the group's other offsets there, because an earlier run may have removed
-        a part of the group from ZooKeeper."""
+        """Writes the offsets to the log. Keeps the group's other offsets in the log, because an earlier run may have
+        removed a part of the group from ZooKeeper."""
         manager, now_ms = self._manager, self._manager.now_ms()
         manager.add_group(group_id)
         rest, error = iter(offsets.items()), Error.NONE

@@ -1,4 +1,4 @@
-"""The group coordinator for stock Kafka clients: one handler for each request about groups."""
+"""The group coordinator for stock Kafka clients, with one handler for each request about groups."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ _FIND_COORDINATOR = 1
 
 
 class GroupCoordinator:
-    """Answers requests about groups. Use it on the event loop only.
+    """Answers requests about groups. Use this class only on the event loop.
 
-    ``manager`` has the groups that this instance coordinates; ``instances`` finds the coordinators of the others.
+    ``manager`` has the groups that this instance coordinates. ``instances`` finds the coordinators of all other groups.
     ``holds`` tells whether to hold heartbeats of clients that can wait
     (:mod:`~kafka_coord.classic_groups.held_heartbeats`).
     """
@@ -109,7 +109,7 @@ class GroupCoordinator:
         name, versions = LOCAL[int.from_bytes(frame[:2], "big")]
         version = int.from_bytes(frame[2:4], "big")
         if version not in versions:
-            raise BadMessage(f"{name} version {version} is not served")
+            raise BadMessage(f"{name} version {version} is not supported")
         form = message(f"{name}Request")
         header, at = read_header(frame, flexible=version in form.flexible)
         found = await self._handlers[name](Call(header, form.decode(frame, version, at), client))
@@ -154,7 +154,7 @@ class GroupCoordinator:
         try:
             node = await self._instances.coordinator_of(partition_of(group_id))
         except BrokerError as error:
-            log.info("could not find a group's coordinator; its client must retry: %s", error)
+            log.info("could not find a group's coordinator: %s; its client must retry", error)
             node = None
         return (Error.COORDINATOR_NOT_AVAILABLE, answers.NOWHERE) if node is None else (Error.NONE, node)
 
@@ -211,7 +211,7 @@ class GroupCoordinator:
         return message("HeartbeatResponse")(error_code=error)
 
     def _software(self, call: Call) -> str:
-        """The client's software if its heartbeats may be held, otherwise an empty string."""
+        """Returns the client's software if its heartbeats may be held, otherwise an empty string."""
         return call.client.software if self.holds else ""
 
     async def handle_leave_group(self, call: Call) -> Any:
@@ -247,7 +247,7 @@ class GroupCoordinator:
         if self._managed is None:
             return refused(Error.UNSUPPORTED_VERSION)
         if self._kinds.has_classic_members(request.group_id):
-            words = "the group has members of the classic protocol: stop them first, or use another name"
+            words = "the group has members of the classic protocol; stop them first, or use another group"
             return refused(Error.GROUP_ID_NOT_FOUND, words)
         if request.member_epoch == JOIN:
             error, _ = await self._kinds.of_newcomer(request.group_id, "a KIP-848 client joins")
@@ -259,7 +259,7 @@ class GroupCoordinator:
     # --- offsets -----------------------------------------------------------------------------------------------------
 
     async def handle_commit_offsets(self, call: Call) -> Any:
-        """Rejects partitions that do not exist, and passes only the others to the group, as in Kafka."""
+        """Rejects partitions that do not exist, and passes only existing partitions to the group, as in Kafka."""
         request = call.request
         error = await self._denied(call, Operation.READ, request.group_id)
         if error is Error.NONE and not await self._learn(request.topics):
@@ -281,13 +281,13 @@ class GroupCoordinator:
         return answers.per_partition("OffsetCommit", request.topics, error, errors)
 
     async def _learn(self, topics: Any) -> bool:
-        """Asks the broker about topics whose partitions are unknown; returns whether all are known now."""
+        """Asks the broker about topics whose partitions are unknown. Returns whether all are known now."""
         try:
             await self._instances.learn(
                 {topic.name: max([part.partition_index for part in topic.partitions], default=-1) for topic in topics}
             )
         except BrokerError as error:
-            log.info("could not find out which partitions exist; the client must retry: %s", error)
+            log.info("could not find out which partitions exist: %s; the client must retry", error)
             return False
         return True
 
@@ -440,7 +440,7 @@ class GroupCoordinator:
             group = self._manager.group(group_id)
             members = tuple((name, None) for name in group.metadata.members) if group is not None else ()
             log.warning(
-                "group=%s has members in ZooKeeper and %d client-assigned ones: moving these to the managed group",
+                "group=%s has members in ZooKeeper and %d client-assigned members; moving these to the managed group",
                 group_id,
                 len(members),
             )
@@ -477,8 +477,8 @@ class GroupCoordinator:
         make: bool = False,
         client: Caller | None = None,
     ) -> Instruction | None:
-        """Returns the answer to an event; ``None`` if the group does not exist and must not be created. ``client`` is
-        the sender, if its request may be held."""
+        """Returns the answer to an event, or ``None`` if the group does not exist and must not be created. If the
+        request may be held, ``client`` is its sender."""
         group = self._manager.add_group(group_id) if make else self._manager.group(group_id)
         if group is None:
             return None
@@ -529,7 +529,7 @@ class GroupCoordinator:
         self._carry_out(group_id, group, group.handle(Stored(store, error), _now()))
 
     def _set_timer(self, group_id: str, group: Group) -> None:
-        """Moves the timer only if it would fire late. A timer that fires early costs little: it is set again."""
+        """Moves the timer only if it would fire late. If it fires early, it is only set again, which costs little."""
         before, due = self._timers.get(group_id), group.due
         if (before is not None and before.when() <= due) or self._manager.group(group_id) is not group:
             return

@@ -1,4 +1,4 @@
-"""The listener for Kafka clients: a thread with an event loop, and the terms of the partitions its broker leads."""
+"""The listener for Kafka clients. It has a thread with an event loop, and terms of the partitions its broker leads."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ TAKE_OVER_CHECK_S = 5.0
 IN_BOTH_CHECK_S = 1.0
 """Seconds between two searches for groups that have members of both kinds."""
 EXPIRY_CHECK_S = 600.0
-"""Seconds between two removals of expired offsets: a broker's default for ``offsets.retention.check.interval.ms``."""
+"""Seconds between two removals of expired offsets, as in a broker's ``offsets.retention.check.interval.ms``."""
 OFFSETS_RETENTION_MS = 7 * 24 * 3600 * 1000
 """A broker's default for ``offsets.retention.minutes``."""
 
@@ -59,9 +59,9 @@ OFFSETS_RETENTION_MS = 7 * 24 * 3600 * 1000
 class KafkaListener:
     """Serves Kafka clients at ``address`` until :meth:`close`.
 
-    ``broker_listener`` is the broker's listener for its instance, and ``security`` says how to connect to it; ``tls``
-    is for clients. ``rewrite`` replaces the addresses in the broker's answers, because the broker does not advertise
-    the instances' addresses. ``holds`` tells whether to hold heartbeats. Groups of classic clients that match
+    ``broker_listener`` is the broker's listener for its instance, and ``security`` is for the connections to it.
+    ``tls`` is for clients. If the broker does not advertise the instances' addresses, ``rewrite`` replaces the
+    addresses in its answers. ``holds`` tells whether to hold heartbeats. Groups of classic clients that match
     ``managed_groups`` are managed. Raises :class:`SettingsError` if it cannot listen, and :class:`InvalidPattern`.
     """
 
@@ -136,8 +136,8 @@ class KafkaListener:
         except BaseException as error:
             if self._started.done():
                 log.critical(
-                    "the listener for Kafka clients has ended (a bug): restart this instance; until then its groups of"
-                    " Kafka clients have no coordinator",
+                    "the listener for Kafka clients has ended (a bug); restart this instance, because its groups of"
+                    " Kafka clients have no coordinator now",
                     exc_info=True,
                 )
             else:
@@ -204,7 +204,7 @@ class KafkaListener:
     # --- terms -------------------------------------------------------------------------------------------------------
 
     async def _maintain(self) -> None:
-        """Claims the partitions that the broker leads, gives up all others, and removes expired offsets."""
+        """Claims the partitions that the broker leads, gives up all other partitions, and removes expired offsets."""
         loop = asyncio.get_running_loop()
         expiry_due = loop.time() + EXPIRY_CHECK_S
         while True:
@@ -215,8 +215,8 @@ class KafkaListener:
             await asyncio.sleep(LEADER_CHECK_S)
 
     async def _refresh_leaders(self) -> None:
-        """Asks the broker which partitions it leads, and claims them. Logs only the first of several failures in a
-        row."""
+        """Asks the broker which partitions it leads, and claims them. Logs only the first of several consecutive
+        failures."""
         try:
             if self._addresses is not None:
                 self._addresses = await asyncio.to_thread(addresses_of_instances, self._store)
@@ -224,10 +224,10 @@ class KafkaListener:
             self._broker_failed = False
         except (BrokerError, StoreUnavailable) as error:
             if not self._broker_failed:
-                log.warning("cannot find out which partitions of the groups log the broker leads; retrying: %s", error)
+                log.warning("cannot find out which groups-log partitions the broker leads: %s; retrying", error)
             self._broker_failed = True
         except Exception:
-            log.exception("cannot find out which partitions of the groups log the broker leads (a bug)")
+            log.exception("cannot find out which groups-log partitions the broker leads (a bug)")
         else:
             self._follow_leaders()
 
@@ -302,7 +302,8 @@ class KafkaListener:
 
 
 def addresses_of_instances(store: Store) -> dict[int, tuple[str, int]]:
-    """The addresses at which running instances serve Kafka clients, by broker id. Raises :class:`StoreUnavailable`."""
+    """Returns the addresses at which running instances serve Kafka clients, by broker id. Raises
+    :class:`StoreUnavailable`."""
     found = {}
     with contextlib.suppress(NoNode):
         for name in store.children(layout.COORDINATORS):
@@ -315,7 +316,7 @@ def addresses_of_instances(store: Store) -> dict[int, tuple[str, int]]:
 
 
 def claim_term(store: Store, partition: int, broker_id: int, managed_groups: str | None = None) -> int:
-    """Claims a term by compare-and-set on the partition's znode, whose new version is the term. The znode's value names
+    """Claims a term by compare-and-set on the partition's znode. The znode's new version is the term, and its value has
     the instance and its ``managed_groups``. Raises :class:`BadVersion` if another instance was faster, and
     :class:`StoreUnavailable`."""
     path = layout.log_partition(partition)

@@ -1,4 +1,4 @@
-"""Serves administrative requests about managed groups: shows and deletes groups, and changes their offsets.
+"""Serves administrative requests about managed groups. Shows and deletes groups, and changes their offsets.
 
 It reads from ZooKeeper and sends changes as requests to the elected coordinator, like this project's own commands.
 """
@@ -39,7 +39,7 @@ _ATTEMPTS, _AGAIN_S = 30, 1.0
 
 
 class Administration:
-    """Answers administrative requests. Use it on the event loop only; other threads talk to ZooKeeper."""
+    """Answers administrative requests. Use this class only on the event loop. Other threads talk to ZooKeeper."""
 
     def __init__(self, store: Store, terms: ManagedTerms) -> None:
         self._store, self._terms = store, terms
@@ -111,7 +111,7 @@ class Administration:
         return await asyncio.to_thread(read_registered, self._store, group)
 
     async def evict(self, group: str, consumers: Iterable[str], asked: Request) -> str:
-        """Evicts these members for an operator. Returns the reason if that fails, otherwise ``""``. Raises
+        """Evicts these members for an operator. Returns the reason if this fails, or ``""``. Raises
         :class:`StoreError`."""
         requests = (Request(RequestType.EVICT, group, one, asked.reason, asked.by) for one in consumers)
         answers = await asyncio.gather(*map(self._answer, requests))
@@ -129,8 +129,8 @@ class Administration:
         return error
 
     async def remove(self, group: str, asked: Request, since: int) -> str:
-        """Deletes the group for an operator, if it has no members and no offset has changed since the zxid ``since``.
-        Returns the reason if that fails, otherwise ``""``. Raises :class:`StoreError`."""
+        """Deletes the group for an operator if it has no members and no offset has changed since the zxid ``since``.
+        Returns the reason if this fails, or ``""``. Raises :class:`StoreError`."""
         request = Request(RequestType.DELETE_GROUP, group, reason=asked.reason, by=asked.by, unchanged_since=since)
         answered = await self._answer(request)
         if answered is None:
@@ -141,7 +141,7 @@ class Administration:
         return ""
 
     async def answer_conversion(self, asked: Request, term: int, result: str, message: str) -> None:
-        """Answers an operator's request, unless ZooKeeper stays unreachable for half a minute."""
+        """Answers an operator's request. Gives up if ZooKeeper stays unreachable for half a minute."""
         for _ in range(_ATTEMPTS):
             try:
                 await asyncio.to_thread(self._terms.conversions.answer, asked, term, result, message)
@@ -183,8 +183,8 @@ class Administration:
         return Error.NONE if answered.result == _DONE else refused
 
     async def _answer(self, request: Request) -> Request | None:
-        """Returns the answered request. Withdraws it and returns ``None`` if there is no answer in time. Raises
-        :class:`StoreError`."""
+        """Returns the answered request. If there is no answer in time, withdraws the request and returns ``None``.
+        Raises :class:`StoreError`."""
         store, loop = self._store, asyncio.get_running_loop()
         data = fields.dump(replace(request, timestamp_ms=time.time_ns() // 1_000_000).to_json())
         path = await asyncio.to_thread(store.create, layout.REQUEST_PREFIX, data, sequence=True)
@@ -197,7 +197,7 @@ class Administration:
                     if answered.answered:
                         return answered
                 await asyncio.sleep(_LOOK_AGAIN_S)
-        except NoNode:  # somebody withdrew the request
+        except NoNode:  # the request was withdrawn
             return None
         finally:
             with suppress(StoreError):

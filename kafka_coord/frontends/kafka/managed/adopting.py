@@ -41,8 +41,8 @@ def begin_adoption(
 
 
 class Registered(NamedTuple):
-    """The members of a group. ``protocols`` has the protocol of each, ``None`` if it is not a stock client or
-    unreadable. No member has registered or left since ``zxid``. ``is_decided`` tells whether a coordinator is
+    """The members of a group. ``protocols`` has each member's protocol, or ``None`` if the member is not a stock client
+    or is unreadable. No member has registered or left since ``zxid``. ``is_decided`` tells whether a coordinator is
     elected."""
 
     protocols: Mapping[str, str | None]
@@ -63,8 +63,8 @@ def read_registered(store: Store, group: str) -> Registered:
 
 
 def topics_that_exist(store: Store, group: str, topics: Iterable[str]) -> frozenset[str]:
-    """Returns which of these topics exist and own the group's stored offsets; a topic may have been deleted and created
-    again. Raises :class:`StoreError`."""
+    """Returns which of these topics exist and own the group's stored offsets. They do not own them if they have been
+    deleted and created again. Raises :class:`StoreError`."""
     names = sorted(set(topics))
     found = store.read_many(
         [GetData(layout.topic_offsets(group, name)) for name in names]

@@ -7,11 +7,11 @@
                   it gets partitions)       │                                      │ its share changes:
                                             └──────────────JoinGroup───────────────┘ REBALANCE_IN_PROGRESS
 
-No member is the leader: the coordinator decides, and SyncGroup returns the member's share. Only members whose shares
-change are told to join again; the others keep their generation. A SyncGroup acknowledges the start of the partitions in
+No member is the leader. The coordinator decides, and SyncGroup returns the member's share. Only members whose shares
+change must join again. All other members keep their generation. A SyncGroup acknowledges the start of the partitions in
 its answer, and is answered once that acknowledgement is stored. A JoinGroup acknowledges the stop of all partitions
-that it does not list as owned: a cooperative client keeps the listed ones, and an eager client owns nothing when it
-joins.
+that it does not list as owned. A cooperative client keeps the listed partitions, and an eager client owns nothing when
+it joins.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class Join(_ClassicRequest):
 
     @property
     def limit_s(self) -> float:
-        """Seconds that this request may be held. The client sends nothing else in that time, so its session must last
-        longer."""
+        """Returns the seconds that this request may be held. The client sends no other request in that time, so its
+        session must last longer."""
         return min(self.rebalance_timeout_s, self.session_timeout_s * 2 / 3)
 
     def answered(self, error: Error, _message: str | None = None) -> Joined:
@@ -93,8 +93,8 @@ class Join(_ClassicRequest):
         return Joined(self.token, error, self.member_id)
 
     def join(self, members: KafkaMembers, found: KafkaMember | None) -> None:
-        """A static client without a member id replaces its predecessor. A client with an unknown member id is refused
-        if it owns partitions, because others may have them now."""
+        """Handles a join. A static client without a member id replaces its predecessor. A client with an unknown member
+        id is refused if it owns partitions, because other members may have them now."""
         before = found.member_id if found is not None else members.earlier_id(self.key)
         if before is not None and before != self.member_id:
             if self.is_new:

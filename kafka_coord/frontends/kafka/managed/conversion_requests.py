@@ -1,4 +1,4 @@
-"""Finds operators' requests to convert groups, and passes on the ones for groups that this instance coordinates."""
+"""Finds operators' requests to convert groups, and passes on those for groups that this instance coordinates."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ class ConversionRequests:
                 self._carry_out(request)
 
     def answer(self, request: Request, term: int, result: str, message: str) -> None:
-        """Answers the request unless the term is over, or it was withdrawn or answered. Raises :class:`StoreError`."""
+        """Answers the request. Does nothing if the term is over, or the request was withdrawn or answered. Raises
+        :class:`StoreError`."""
         fence = Check(layout.log_partition(partition_of(request.group)), term)
         stored = replace(request, unchanged_since=0)
         with suppress(MultiFailed):

@@ -97,8 +97,8 @@ class Heartbeat(Request):
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """Answers a heartbeat. ``assignment`` is ``None`` if the client knows it; ``ids`` is the assignment by topic id,
-    without topics that have no id. The next heartbeat is due ``interval_s`` seconds after this one was sent."""
+    """Answers a heartbeat. ``assignment`` is ``None`` if the client knows it. ``ids`` is the assignment by topic id,
+    without topics that have no id. The next heartbeat is due ``interval_s`` seconds after this heartbeat was sent."""
 
     token: Hashable
     error: Error
@@ -111,8 +111,8 @@ class HeartbeatAnswer:
 
 
 class ConsumerGroupMember(KafkaMember):
-    """One member. ``sent`` is the assignment it was last told, and ``owned`` the partitions it last reported as
-    owned."""
+    """One member. ``sent`` is the last assignment in an answer. ``owned`` has the partitions that the client last
+    reported as owned."""
 
     protocol = PROTOCOL
     wrong_epoch = not_held = Error.STALE_MEMBER_EPOCH

@@ -67,7 +67,7 @@ class Request(ABC):
         """Returns a new member for this client. ``number`` is the member's connection in the machine."""
 
     def join(self, members: KafkaMembers, found: KafkaMember | None) -> None:
-        """Handles a join. ``found`` is the member with the same key, if any."""
+        """Handles a join. ``found`` is the member with the same key, or ``None``."""
         raise NotImplementedError(f"{type(self).__name__} is not a join")
 
 
@@ -142,7 +142,7 @@ class KafkaMember(ABC):
 
     @abstractmethod
     def wait(self, request: Request) -> None:
-        """Holds a request until the machine has admitted the member; holds a join until there is news for it."""
+        """Holds a request until the machine has admitted the member. Holds a join until there is news for it."""
 
     @abstractmethod
     def go_on(self, request: Request) -> None:
@@ -158,7 +158,7 @@ class KafkaMember(ABC):
 
     @abstractmethod
     def interrupted(self) -> None:
-        """Answers the held request, because the client has sent another one, whose answer must come after it."""
+        """Answers the held request, because the client has sent another request, whose answer must come later."""
 
     @abstractmethod
     def resumed(self, topic_ids: Mapping[str, bytes], newest: int, *, is_settled: bool) -> None:

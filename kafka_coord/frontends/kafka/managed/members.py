@@ -1,7 +1,7 @@
 """The stock Kafka clients that are members of managed groups, as connections of the members' machine. Pure.
 
-A member is not bound to a TCP connection: the machine sees a separate number as its connection. A request may be held
-until there is news for the client.
+A member is not bound to a TCP connection, so the machine gets a separate number as its connection. A request may be
+held until there is news for the client.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class KafkaMembers:
             member.arrived(request)
 
     def interrupted(self, group: str, member_id: str, token: Hashable, now: float) -> None:
-        """Answers a held request early, because its client has sent another one, whose answer must come later."""
+        """Answers a held request early, because its client has sent another request, whose answer must come later."""
         self.now = now
         member = self._waits_for(group, member_id, token)
         if member is not None and member.id is not None:
@@ -371,12 +371,12 @@ class KafkaMembers:
             self.arrived(successor, self.now)
 
     def end(self) -> None:
-        """Ends the term: tells all clients to find the coordinator again."""
+        """Ends the term, and tells all clients to find the coordinator again."""
         for member in list(self.members.values()):
             self._end(member, Error.NOT_COORDINATOR)
 
     def due(self) -> float:
-        """The time at which :meth:`tick` next has an effect."""
+        """Returns the time at which :meth:`tick` next has an effect."""
         while self._waits and not self._holds(*self._waits[0]):
             heapq.heappop(self._waits)
         return self._waits[0][0] if self._waits else float("inf")

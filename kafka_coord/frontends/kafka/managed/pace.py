@@ -1,9 +1,9 @@
-"""The pace of a member's heartbeats: how long each is held, and the interval to the next one. Pure.
+"""Decides how long each heartbeat of a member is held, and the interval to the next heartbeat. Pure.
 
-librdkafka gives up a heartbeat after the last interval it was told. It sends each heartbeat one interval after the one
-before, however early the answer came. So a hold ends a little earlier, and the next interval is close to the time held:
-in the rest of the interval, the member would learn nothing. A commit ends a hold early, because it comes on the same
-connection. Most clients commit at regular times, so a hold ends when the next commit is due.
+librdkafka gives up a heartbeat after the last interval that it got. It sends each heartbeat one interval after the last
+heartbeat, however early the answer came. So a hold ends a little before that. The next interval is close to the time
+held, because the member would learn nothing in the rest of the interval. A commit ends a hold early, because it comes
+on the same connection. Most clients commit at regular times, so a hold ends when the next commit is due.
 
 franz-go waits for a heartbeat as long as for any request. It gets a short interval and long holds.
 
@@ -91,11 +91,11 @@ class Pace:
         """Notes that the current heartbeat acknowledges a command."""
 
     def limit_s(self) -> float:
-        """How long the current heartbeat may be held; unless this is positive, it is answered immediately."""
+        """Returns how many seconds the current heartbeat may be held. If not positive, it is answered immediately."""
         return self.longest_s if self.polls_long else min(self.longest_s, self.told_s - _MARGIN_S)
 
     def join_limit_s(self) -> float:
-        """How long a heartbeat that joins may be held."""
+        """Returns how many seconds a heartbeat that joins may be held."""
         if self.polls_long:
             return self.longest_s
         return max(0.0, self.told_s - _MARGIN_S) if self.told_s else JOIN_S
@@ -127,7 +127,7 @@ class Pace:
         return self._tell(self._in_step(now, now) if often else max(SHORTEST_INTERVAL_S, held_s))
 
     def after_limit(self, now: float) -> float:
-        """The interval after a hold that was not interrupted, or without a hold."""
+        """Returns the interval after a hold that was not interrupted, or without a hold."""
         if not self.longest_s:
             return self._tell(NOT_HELD_S)
         if self.polls_long:

@@ -33,7 +33,7 @@ _WITH_EPOCHS = 9
 
 
 class ManagedGroups:
-    """Handles requests about managed groups. ``broker_id`` is the instance's; ``limits`` are for classic clients."""
+    """Handles requests about managed groups. ``broker_id`` is the instance's id. ``limits`` are for classic clients."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class ManagedGroups:
         return _heartbeat_answer(answer, member_id, assigned)
 
     async def commit(self, request: Any, version: int, offsets: Offsets) -> tuple[Error, dict[tuple[str, int], Error]]:
-        """Commits for a member or a tool. Returns an error for all partitions, and the errors of single ones."""
+        """Commits for a member or a tool. Returns an error for all partitions, and errors of single partitions."""
         wanted = {TopicPartition(*where): one for where, one in offsets.items()}
         group, epoch = request.group_id, request.generation_id_or_member_epoch
         if epoch < 0 and not request.member_id:
@@ -131,7 +131,7 @@ class ManagedGroups:
         return error, {where: one for where, one in found.items() if one is not None}
 
     async def fetch(self, asked: Any) -> tuple[Error, Mapping[tuple[str, int], CommittedOffset]]:
-        """Returns the offsets that an OffsetFetch asks for; all offsets if it names no topics."""
+        """Returns the offsets that an OffsetFetch asks for. Without topics, it asks for all offsets."""
         wanted = None
         if asked.topics is not None:
             wanted = [TopicPartition(one.name, number) for one in asked.topics for number in one.partition_indexes]
@@ -142,7 +142,7 @@ class ManagedGroups:
 
 
 def invalid(request: Any, version: int) -> tuple[Error, str] | None:
-    """Returns why a ConsumerGroupHeartbeat is refused regardless of its group, by Kafka's rules; ``None`` if valid."""
+    """Returns why Kafka's rules refuse a ConsumerGroupHeartbeat in any group, or ``None`` if it is valid."""
     epoch, regex = request.member_epoch, getattr(request, "subscribed_topic_regex", None)
     if not request.member_id and (version >= _WITH_IDS_OF_CLIENTS or epoch != JOIN):
         return Error.INVALID_REQUEST, "a heartbeat needs a member id"

@@ -20,14 +20,14 @@ Target = Mapping[str, PartitionSet]
 
 
 class Targets:
-    """Follows the targets of groups, on one thread. ``tell`` receives a group's target whenever it has changed."""
+    """Follows the targets of groups, on one thread. ``tell`` is called with a group's target after each change."""
 
     def __init__(self, store: Store, wake: Callable[[], None], tell: Callable[[str, Target], None]) -> None:
         self._watches, self._tell = Watches(store, wake), tell
         self._followed: set[str] = set()
 
     def step(self, wanted: set[str]) -> None:
-        """Follows these groups, and no others. Raises :class:`StoreUnavailable`."""
+        """Follows exactly these groups. Raises :class:`StoreUnavailable`."""
         for group in self._followed - wanted:
             self._watches.drop(layout.assignment(group))
         for group in wanted - self._followed:

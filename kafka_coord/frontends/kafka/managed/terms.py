@@ -1,4 +1,4 @@
-"""The thread that runs the terms of managed groups: one term for each partition of the groups log served here.
+"""The thread that runs the terms of managed groups, one for each groups-log partition that this instance serves.
 
 The listener's event loop passes requests in and gets the answers as futures, while this thread waits for ZooKeeper.
 """
@@ -122,7 +122,7 @@ class Served:
         self.term.close()
 
     def _topic_ids_in(self, instruction: instructions.ToClient) -> dict[str, bytes]:
-        """Returns the ids of the topics that this message to a client names. Raises :class:`StoreError`."""
+        """Returns the ids of the topics in this message to a client. Raises :class:`StoreError`."""
         if isinstance(instruction, instructions.Deliver) and isinstance(instruction.command, StartFetcher):
             topics = {tp.topic for tp in instruction.command.partitions}
         elif isinstance(instruction, instructions.Resumed):
@@ -148,9 +148,9 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """The state of one member. ``heard_ms_ago`` is the time since it last sent something, or since this instance began
-    to serve it, whichever was later. ``epoch`` is ``None`` if it has sent nothing yet, ``held_ms`` if none of its
-    heartbeats is held."""
+    """The state of one member. ``heard_ms_ago`` is the time since it last sent a request or this instance began to
+    serve it, whichever was later. If it has sent nothing yet, ``epoch`` is ``None``. If none of its heartbeats is held,
+    ``held_ms`` is ``None``."""
 
     group: str
     consumer: str
@@ -161,8 +161,8 @@ class Presence:
 
 
 class GroupNames:
-    """The names of the managed groups, which are the children of ``/consumers/groups``. One thread writes; any thread
-    may read."""
+    """The names of the managed groups, which are the children of ``/consumers/groups``. One thread writes them, any
+    thread may read them."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
@@ -226,7 +226,7 @@ class ManagedTerms:
         self._pass(partial(self._end, partition))
 
     def has(self, group: str) -> bool:
-        """Whether the group exists in ZooKeeper; meaningful only if :meth:`knows` is true."""
+        """Whether the group exists in ZooKeeper. The result is meaningful only if :meth:`knows` is true."""
         return group in self._groups
 
     def knows(self, group: str) -> bool:
@@ -235,12 +235,12 @@ class ManagedTerms:
         return served is not None and served.knows_groups
 
     def heard_of(self, group: str) -> list[KafkaMember]:
-        """The members that this instance serves and has heard from."""
+        """Returns the members that this instance serves and that have sent a request."""
         served = self._served.get(partition_of(group))
         return served.members.heard_of(group) if served is not None else []
 
     def presences(self) -> list[Presence]:
-        """The members that this instance serves."""
+        """Returns the members that this instance serves."""
         found, now = [], self._store.clock.monotonic()
         for served in list(self._served.values()):
             machine = served.term.machine
@@ -262,7 +262,7 @@ class ManagedTerms:
         self._groups.discard(group)
 
     async def members(self, group: str) -> list[str] | None:
-        """Returns the consumers that this instance serves or is registering; ``None`` if it does not serve the
+        """Returns the consumers that this instance serves or is registering, or ``None`` if it does not serve the
         group."""
 
         def pass_on(served: Served, token: asyncio.Future[Any]) -> None:
@@ -272,7 +272,7 @@ class ManagedTerms:
         return found
 
     def names(self) -> list[str]:
-        """The names of all managed groups."""
+        """Returns the names of all managed groups."""
         return self._groups.all()
 
     async def heartbeat(
@@ -437,7 +437,7 @@ class ManagedTerms:
         return bool(arrived)
 
     def _term_of(self, partition: int) -> int | None:
-        """Returns the term of a partition whose groups are known here."""
+        """Returns the term of a partition whose groups this instance knows."""
         served = self._served.get(partition)
         return served.term.scope.number if served is not None and served.knows_groups else None
 

@@ -1,4 +1,4 @@
-"""Reads the ids of topics from ZooKeeper; Kafka 2.8 and later assign them."""
+"""Reads the ids of topics from ZooKeeper. Kafka 2.8 and later assign them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Assigned = tuple[tuple[bytes, tuple[int, ...]], ...]
 
 
 class TopicIds:
-    """Caches topic ids. Use it on one thread."""
+    """Caches topic ids. Use this class on one thread only."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -41,8 +41,8 @@ class TopicIds:
                 self._ids[topic] = _decoded(fields.text(fields.load_object(node.data, path), "topic_id", path))
 
     def of_ledger(self, group: str, consumer: str, topics: set[str]) -> dict[str, bytes]:
-        """Returns the ids that these topics had when the consumer was told to start them, and learns their current ids.
-        Raises :class:`StoreError`."""
+        """Returns the ids that these topics had when the consumer got the command to start them. Also learns their
+        current ids. Raises :class:`StoreError`."""
         self.learn(topics)
         path = layout.ledger(group, consumer)
         (node,) = self._store.read_many([GetData(path)])

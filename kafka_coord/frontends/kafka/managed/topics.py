@@ -1,4 +1,4 @@
-"""The topics that a KIP-848 client subscribes to: names, a regular expression, or both. Pure."""
+"""The subscription of a KIP-848 client, by topic names, a regular expression, or both. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kafka_coord.model import Subscription
 
 
 class Topics(NamedTuple):
-    """A subscription. A part is ``None`` if the client left it out as unchanged."""
+    """A subscription. A part is ``None`` if the client omitted it, because it is unchanged."""
 
     names: frozenset[str] | None = None
     regex: str | None = None

@@ -1,4 +1,4 @@
-"""Describes managed groups to Kafka's own tools: reads them from ZooKeeper, and builds the responses."""
+"""Reads managed groups from ZooKeeper, and builds responses that describe them to Kafka's own tools."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kafka_coord.wire.messages import message
 from kafka_coord.zk.store import Store
 
 ASSIGNORS = {"uniform": "sticky", "range": "range"}
-"""Maps Kafka's assignors to the closest ones of kafka-coord."""
+"""Maps Kafka's assignors to the closest assignors of kafka-coord."""
 _KAFKAS_NAMES = {engines: kafkas for kafkas, engines in ASSIGNORS.items()}
 _TYPES, _OTHER = {PROTOCOL: 1, CLASSIC: 0}, -1
 """The member types in ConsumerGroupDescribe, by protocol."""
@@ -82,14 +82,14 @@ def state_of(seen: Observation) -> State:
 
 
 def topics_of(seen: Observation) -> set[str]:
-    """The topics whose partitions members own or should own."""
+    """Returns the topics whose partitions members own or should own."""
     sets = [ledger.owned for ledger in seen.ledgers.values()]
     sets += seen.assignment.members.values() if seen.assignment is not None else ()
     return {topic for partitions in sets for topic in partitions.topics}
 
 
 def described(view: GroupView) -> Any:
-    """One group in ConsumerGroupDescribe."""
+    """Describes one group for ConsumerGroupDescribe."""
     form = message("ConsumerGroupDescribeResponse")
     one, seen = form.struct("DescribedGroup"), view.seen
     if view.error is not Error.NONE or seen is None or view.ids is None:
@@ -150,7 +150,7 @@ def _assignment(form: Any, ids: TopicIds, partitions: PartitionSet) -> Any:
 
 
 def described_as_classic(view: GroupView) -> Any:
-    """One group in DescribeGroups, as a classic group, for tools that do not know KIP-848."""
+    """Describes one group for DescribeGroups, as a classic group, for tools that do not know KIP-848."""
     form = message("DescribeGroupsResponse")
     one, seen = form.struct("DescribedGroup"), view.seen
     if view.error is not Error.NONE or seen is None:
