@@ -14,7 +14,7 @@ _BELOW_A_GROUP = {
     " delete-offsets {group} --topic {name}:{partition} --yes",
     "paused": "until it is removed the group counts as paused: kafka-coord groups resume {group}",
     "history": "the next decision replaces it: kafka-coord groups rebalance {group}",
-    "settled": "it is ignored until it is deleted: zkCli.sh delete /consumers/groups/{group}/settled",
+    "settled": "the coordinator must read the whole group: zkCli.sh delete /consumers/groups/{group}/settled",
     "channel": "its consumer carries out no more commands; evict it: kafka-coord groups evict {group} {name}",
 }
 _LISTED = ("ids", "owners", "channel")

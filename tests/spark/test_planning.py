@@ -120,7 +120,7 @@ class TestOptions:
         ("more", "message"),
         [
             ({"maxOffsetsPerTriger": "7"}, "unknown option 'maxoffsetspertriger'"),
-            ({"maxOffsetsPerTrigger": "many"}, "'maxOffsetsPerTrigger' is 'many'"),
+            ({"maxOffsetsPerTrigger": "many"}, "'maxOffsetsPerTrigger' must be an integer"),
             ({"failOnDataLoss": "perhaps"}, "must be true or false"),
             ({"startingOffsets": '{"flights":{"0":1}}'}, "reset-offsets"),
             ({"subscribePattern": "f.*"}, "give one of"),
