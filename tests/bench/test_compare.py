@@ -128,7 +128,7 @@ def test_a_newer_client_that_cannot_be_kept_is_told_with_what_to_do(monkeypatch:
     in_the_way = tmp_path / "a-file"
     in_the_way.write_text("")
     monkeypatch.setenv("KAFKA_COORD_CACHE", str(in_the_way))
-    with pytest.raises(DevClusterError, match=r"cannot be kept.*set KAFKA_COORD_CACHE"):
+    with pytest.raises(DevClusterError, match=r"cannot be stored.*set KAFKA_COORD_CACHE"):
         newer_client(lambda _: None)
 
 

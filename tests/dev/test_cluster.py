@@ -219,7 +219,7 @@ def test_what_is_left_of_a_cluster_half_of_which_was_killed_is_ended_before_it_c
     with dev_cluster(on_progress=said.append) as cluster:
         assert cluster.status().up
         assert not zookeeper.alive()
-    assert said[0] == "stopping zookeeper-1, left over from an earlier run"
+    assert said[0] == "stopping zookeeper-1 of an earlier run"
 
 
 def test_a_process_that_was_given_the_number_of_an_earlier_server_is_left_alone(

@@ -85,7 +85,7 @@ def test_a_cache_that_cannot_be_written_is_reported(
 ) -> None:
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
     monkeypatch.setenv("KAFKA_COORD_CACHE", str(tmp_path / "file"))
-    with pytest.raises(DevClusterError, match=r"cannot be kept in .*KAFKA_COORD_CACHE"):
+    with pytest.raises(DevClusterError, match=r"cannot be stored in .*KAFKA_COORD_CACHE"):
         kafka_class_path()
 
 

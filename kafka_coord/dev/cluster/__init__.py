@@ -1,7 +1,7 @@
-"""Real ZooKeeper and Kafka on loopback, for laptops, the demo and tests.
+"""Runs real ZooKeeper and Kafka on loopback, for laptops, the demo and tests.
 
-:mod:`~kafka_coord.dev.cluster.cluster` is a whole cluster in one directory;
-:mod:`~kafka_coord.dev.cluster.zookeeper` and :mod:`~kafka_coord.dev.cluster.kafka` are its servers one by one;
-:mod:`~kafka_coord.dev.cluster.topics` makes topics. Nothing is imported here, so that ``--help`` need not load Kafka's
+:mod:`~kafka_coord.dev.cluster.cluster` is a whole cluster in one directory.
+:mod:`~kafka_coord.dev.cluster.zookeeper` and :mod:`~kafka_coord.dev.cluster.kafka` are its single servers.
+:mod:`~kafka_coord.dev.cluster.topics` creates topics. This package imports nothing, so ``--help`` does not load Kafka's
 client.
 """

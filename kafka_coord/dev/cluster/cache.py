@@ -1,4 +1,4 @@
-"""The cache of downloaded and generated files, kept for later starts."""
+"""Manages the cache of downloaded and generated files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from kafka_coord.errors import DevClusterError
 
 
 def cache_directory() -> Path:
-    """``$KAFKA_COORD_CACHE``, else ``kafka_coord`` in the user's cache directory (XDG). It may not exist yet."""
+    """Returns ``$KAFKA_COORD_CACHE``, or else ``kafka_coord`` in the user's cache directory (XDG). The directory may
+    not exist yet."""
     if own := os.environ.get("KAFKA_COORD_CACHE"):
         return Path(own).expanduser().absolute()
     if xdg := os.environ.get("XDG_CACHE_HOME"):
@@ -23,19 +24,19 @@ def cache_directory() -> Path:
 
 @contextmanager
 def becoming(home: Path, what: str) -> Iterator[Path]:
-    """A directory that is renamed to ``home`` at the end of the block, unless ``home`` exists by then. For any
-    ``OSError`` until then, raises :class:`DevClusterError` that ``what`` cannot be kept there.
+    """Creates a directory, and renames it to ``home`` at the end of the block. If ``home`` exists by then, discards the
+    directory. Turns an ``OSError`` into a :class:`DevClusterError` that ``what`` cannot be stored there.
     """
     try:
         home.parent.mkdir(parents=True, exist_ok=True)
-        # Beside its destination, so that the rename at the end is one step on one file system.
+        # The directory is beside its destination, because a rename is atomic only within a file system.
         with tempfile.TemporaryDirectory(prefix=f"{home.name}.", dir=home.parent, ignore_cleanup_errors=True) as temp:
             made = Path(temp, "made")
             made.mkdir()
             yield made
-            with contextlib.suppress(OSError):  # another process was faster: the caller looks at what is there
+            with contextlib.suppress(OSError):  # another process was faster, so the caller checks its result
                 made.rename(home)
     except OSError as error:
         raise DevClusterError(
-            f"{what} cannot be kept in {home}: {error}; free some space there, or set KAFKA_COORD_CACHE"
+            f"{what} cannot be stored in {home}: {error}; free some space there, or set KAFKA_COORD_CACHE"
         ) from error

@@ -1,9 +1,9 @@
-"""Kills child processes when this process ends, however it ends.
+"""Kills child processes when this process ends, even after ``kill -9`` or a crash.
 
-``prctl(PR_SET_PDEATHSIG)`` would be shorter, but its signal is sent when the *thread* that started the child ends, and
-setting it needs code between fork and exec of a threaded process. Instead, a small Python process, the reaper, holds
-the read end of a pipe and a list of processes. When the pipe closes (at exit, ``kill -9`` or a crash), the reaper kills
-the processes that still run. It checks their start times, because process ids are reused.
+``prctl(PR_SET_PDEATHSIG)`` would be shorter. But it sends its signal when the *thread* that started the child ends, and
+it needs code between fork and exec of a threaded process. Instead, a small Python process, the reaper, holds the read
+end of a pipe and a list of processes. When the pipe closes, the reaper kills the processes that still run. It checks
+their start times, because process ids are reused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import threading
 
 from kafka_coord.dev.cluster.identity import ProcessIdentity
 
-# Standard library only and isolated (-I -S): it must start fast and must not depend on the checkout staying in place.
+# The program is isolated and uses only the standard library (-I -S), because it must start fast and must not depend on
+# the checkout.
 _PROGRAM = """
 import os, signal, sys
 children = set()
@@ -54,7 +55,7 @@ class _Reaper:
         os.write(self._writer, f"{verb} {child.pid} {child.started}\n".encode("ascii"))
 
     def close(self) -> None:
-        if os.getpid() == self.owner_pid:  # not in a fork of it
+        if os.getpid() == self.owner_pid:  # not in a forked process
             os.close(self._writer)
             self.process.wait()
 
@@ -65,12 +66,13 @@ def watch(child: ProcessIdentity) -> None:
 
 
 def release(child: ProcessIdentity) -> None:
-    """Stops watching ``child``: it has ended, or may outlive this process."""
+    """Stops watching ``child``, because it has ended or may outlive this process."""
     _tell("release", child)
 
 
 def reaper_pid() -> int | None:
-    """The reaper's own process id, if it is running. It lives as long as this process and is not a leak."""
+    """Returns the reaper's process id, or ``None`` if it is not running. The reaper lives as long as this process, so
+    it is not a leak."""
     return _reaper.process.pid if _reaper is not None else None
 
 

@@ -1,9 +1,9 @@
-"""Makes servers start faster with Java's class data archives, which hold classes that are already loaded and verified.
+"""Makes servers start faster with Java's class data sharing (CDS) archives of loaded and verified classes.
 
 Kafka starts in 1.2 s with an archive and in 2.2 s without. The first server of its kind that ends cleanly writes the
-archive into its own directory (``-XX:ArchiveClassesAtExit``, about 3 s); from there it is moved into the cache. Another
-Java ignores the archive (``-Xshare:auto``). But Java 17 aborts if the archive is truncated behind its header, so a
-server that crashes with an archive is started again without it.
+archive into its own directory (``-XX:ArchiveClassesAtExit``, about 3 s), and this module moves it into the cache. A
+different Java ignores the archive (``-Xshare:auto``). But Java 17 aborts if the archive is truncated behind its header,
+so a server that crashes with an archive is restarted without it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _being_written: dict[Path, Path] = {}
 
 
 def archive_flags(name: str, java: Java, class_path: Sequence[Path], directory: Path) -> tuple[str, ...]:
-    """The flags that make a server of this kind use its archive, or write it to ``directory`` when it ends. One server
-    of a kind writes at a time; other servers that start in the meantime use none.
+    """Returns the Java flags for a server of this kind. With them, the server uses its archive, or writes it to
+    ``directory`` at its end. Only one server of a kind writes at a time, and the others use no archive.
     """
     if not archives_classes(java):
         return ()
@@ -50,7 +50,7 @@ def keep_archives(directory: Path) -> None:
     for written in directory.glob(f"*.jsa{_NEW}"):
         archive = home / written.name.removesuffix(_NEW)
         beside = archive.with_name(f"{archive.name}.{os.getpid()}")
-        # If the cache cannot be written, the next start takes a second longer.
+        # If this fails, the next start takes a second longer.
         with contextlib.suppress(OSError):
             home.mkdir(parents=True, exist_ok=True)
             try:
@@ -71,7 +71,7 @@ def discard_archives(directory: Path) -> None:
 
 
 def drop_archive(command: Sequence[str]) -> bool:
-    """Removes the archive that ``command`` uses; False if it uses none."""
+    """Removes the archive that ``command`` uses. Returns False if it uses none."""
     for argument in command:
         if argument.startswith(_USE):
             Path(argument.removeprefix(_USE)).unlink(missing_ok=True)
@@ -80,8 +80,8 @@ def drop_archive(command: Sequence[str]) -> bool:
 
 
 def _digest(java: Java, class_path: Sequence[Path]) -> str:
-    """A digest of everything for which Java would reject the archive: Java's own build, and each jar's path, time and
-    size.
+    """Returns a digest of the values that Java checks before it uses an archive: its own build, and the path, time and
+    size of each jar.
     """
     parts = [str(java.executable.resolve()), java.version, str(java.executable.stat().st_mtime_ns)]
     for jar in class_path:

@@ -1,4 +1,4 @@
-"""A whole local cluster in one directory: ZooKeeper, Kafka, and a coordinator beside each broker if wanted."""
+"""Runs a whole local cluster in one directory: ZooKeeper, Kafka, and optionally a coordinator beside each broker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kafka_coord.dev.cluster.status import ClusterStatus, read_status
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperEnsemble, ZooKeeperSettings
 from kafka_coord.errors import DevClusterError, KafkaCoordError
 
-# With less than this, Kafka would soon shut down for lack of space, with a longer error.
+# With less space, Kafka would soon shut down with a longer error.
 _MINIMUM_FREE_BYTES = 256 * 1024 * 1024
 
 
@@ -34,9 +34,9 @@ class DevCluster:
     """ZooKeeper servers and brokers on loopback and, with ``coordinators``, a ``serve`` process beside each broker.
 
     A ``with`` block starts and stops them. ``cluster.json`` in ``directory`` records the servers and their ports. So a
-    later process can look at the cluster (:meth:`status`), end it (:meth:`down`), or start it on the same data and, if
-    free, the same ports. One process at a time may own the directory. All servers that it started end with it, even
-    after a ``kill -9``, unless it called :meth:`detach`.
+    later process can inspect the cluster (:meth:`status`), stop it (:meth:`down`), or start it with the same data and,
+    if free, the same ports. One process at a time may own the directory. Without :meth:`detach`, all its servers end
+    with that process, even after a ``kill -9``.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class DevCluster:
     ) -> None:
         if brokers < 1 or zookeepers < 1:
             raise DevClusterError(
-                f"{brokers} brokers and {zookeepers} ZooKeeper servers: at least one of each is needed"
+                f"cannot start {brokers} brokers and {zookeepers} ZooKeeper servers; at least one of each is needed"
             )
         self.directory = directory.absolute()
         self._broker_count = brokers
@@ -85,7 +85,7 @@ class DevCluster:
 
     @property
     def zookeeper(self) -> str:
-        """The connect string of its ZooKeeper."""
+        """The connect string of the cluster's ZooKeeper."""
         return self.ensemble.connect_string
 
     @property
@@ -95,19 +95,19 @@ class DevCluster:
 
     @property
     def instance_servers(self) -> str:
-        """The instances' addresses, as bootstrap.servers; empty if they do not serve Kafka clients."""
+        """The instances' addresses, as bootstrap.servers. Empty if they do not serve Kafka clients."""
         return self.kafka.instance_servers
 
     def coordinator(self, broker_id: int) -> Coordinator:
-        """The coordinator beside a broker. Raises :class:`DevClusterError` if it was brought up without."""
+        """Returns the coordinator beside a broker. Raises :class:`DevClusterError` if there is none."""
         if broker_id not in self._coordinators:
             raise DevClusterError(f"no coordinator beside broker {broker_id} was started here")
         return self._coordinators[broker_id]
 
     def up(self, timeout_s: float = 120.0) -> ClusterStatus:
-        """Starts everything, on existing data if there is any, and returns once a record was written through every
-        broker and read back. First stops servers that an earlier run left running. If it fails, it leaves nothing
-        running, and raises :class:`DevClusterError`.
+        """Starts all servers, with existing data if there is any. First stops servers that an earlier run left running.
+        Returns after a record was written through every broker and read back. On failure, leaves nothing running, and
+        raises :class:`DevClusterError`.
         """
         with self._verbs, self._errors_explained():
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -130,7 +130,7 @@ class DevCluster:
         """Stops all servers of this directory, including those of other processes: coordinators, then brokers, then
         ZooKeeper.
 
-        The data stays. Raises :class:`DevClusterError` if another live process owns it.
+        The data stays. Raises :class:`DevClusterError` if another live process owns the cluster.
         """
         with self._verbs, self._errors_explained():
             if not self.directory.is_dir():
@@ -146,7 +146,7 @@ class DevCluster:
                 self._lock.release()
 
     def detach(self) -> None:
-        """Keeps the servers running when this process ends; another process may then call :meth:`down`."""
+        """Keeps the servers running when this process ends. Another process may then call :meth:`down`."""
         with self._verbs:
             self._save()
             for child in self._own_processes():
@@ -154,7 +154,7 @@ class DevCluster:
             self._lock.release()
 
     def status(self) -> ClusterStatus:
-        """The servers that run in the directory now, including those of other processes."""
+        """Returns the current servers of the directory, including those of other processes."""
         with self._verbs:
             if self._lock.held and self._ensemble is not None:
                 self._save()  # a server may have been killed and started again by its own methods
@@ -191,12 +191,12 @@ class DevCluster:
 
     def _end_leftovers(self, before: ClusterRecord) -> None:
         if running := before.running():
-            self._progress(f"stopping {', '.join(server.name for server in running)}, left over from an earlier run")
+            self._progress(f"stopping {', '.join(server.name for server in running)} of an earlier run")
             end_servers(running)
 
     def _start_all(self, before: ClusterRecord | None, timeout_s: float) -> None:
         settings = self._kafka_settings or KafkaSettings(replication=min(self._broker_count, 3))
-        kafka_class_path(settings.jars_directory, self._progress)  # before anything runs: fetching may fail
+        kafka_class_path(settings.jars_directory, self._progress)  # before any server runs, because the fetch may fail
         self._make_servers(before, settings)
         self._progress(f"starting ZooKeeper, servers: {self._zookeeper_count}")
         for server in self.ensemble.servers:
@@ -216,7 +216,7 @@ class DevCluster:
 
     def _make_servers(self, before: ClusterRecord | None, settings: KafkaSettings) -> None:
         def port(name: str) -> int | None:
-            """The port of the last run, if it is still free."""
+            """Returns the port of the last run if it is still free."""
             known = before.port_of(name) if before is not None else None
             return known if known is not None and port_is_free(known) else None
 

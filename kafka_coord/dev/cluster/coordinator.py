@@ -1,4 +1,4 @@
-"""The coordinator process that runs beside each broker of a local cluster."""
+"""Runs the coordinator process beside a broker of a local cluster."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from kafka_coord.zk import layout
 
 CoordinatorCommand = Callable[[KafkaBroker], Sequence[str]]
 
-# How long a killed instance may stay registered: longer than any sensible session timeout on one machine.
+# A killed instance may stay registered for this time, which exceeds any sensible session timeout on one machine.
 _REGISTRATION_TIMEOUT_S = 40.0
 
 
 def serve_command(broker: KafkaBroker) -> Sequence[str]:
-    """The command ``kafka-coord serve`` beside ``broker``, with this Python. It also serves Kafka clients if the broker
-    has a listener for instances.
+    """Returns the ``kafka-coord serve`` command for ``broker``, with this Python. The instance also serves Kafka
+    clients if the broker has a listener for instances.
     """
     serve = serve_beside(broker.broker_id, broker.zookeeper)
     if broker.instance_port:
@@ -30,13 +30,13 @@ def serve_command(broker: KafkaBroker) -> Sequence[str]:
 
 
 def serve_beside(broker_id: int, zookeeper: str) -> list[str]:
-    """The ``serve`` command for this broker id. The broker need not be running."""
+    """Returns the ``serve`` command for this broker id. The broker need not be running."""
     serve = [sys.executable, "-m", "kafka_coord.cli.main", "serve"]
     return [*serve, "--broker-id", str(broker_id), "--zookeeper", zookeeper]
 
 
 class Coordinator:
-    """One coordinator process, started for ``broker``; ready when it is registered in ZooKeeper, elected or not."""
+    """One coordinator process for ``broker``. It is ready when it is registered in ZooKeeper, elected or not."""
 
     def __init__(self, directory: Path, broker: KafkaBroker, command: CoordinatorCommand = serve_command) -> None:
         self.name = f"coordinator-{broker.broker_id}"
@@ -49,31 +49,33 @@ class Coordinator:
         return self.process.running
 
     def registered(self) -> bool:
-        """Whether ``/consumers/coordinators/<brokerId>`` exists: this process's own, or an earlier one's that has not
-        expired yet."""
+        """Whether ``/consumers/coordinators/<brokerId>`` exists. It may belong to an earlier process whose session has
+        not expired yet."""
         return ephemeral_exists(self.broker.zookeeper, layout.instance(self.broker.broker_id)) is True
 
     def start(self, timeout_s: float = 60.0) -> None:
-        """Starts the coordinator and waits until it is registered. Raises :class:`DevClusterError` if it never is."""
+        """Starts the coordinator and waits until it is registered. Raises :class:`DevClusterError` after
+        ``timeout_s``."""
         self.launch()
         self.wait_ready(timeout_s)
 
     def launch(self) -> None:
-        """Starts the process once the registration of a killed predecessor is gone. Does nothing if it is running."""
+        """Waits until the registration of a killed predecessor has expired, and starts the process. Does nothing if the
+        process is running."""
         if self.running:
             return
         registration = layout.instance(self.broker.broker_id)
         if not await_no_ephemeral(self.broker.zookeeper, registration, _REGISTRATION_TIMEOUT_S):
-            raise DevClusterError(f"{self.name}: {registration} is held by another process; stop that one first")
+            raise DevClusterError(f"{self.name}: another process holds {registration}; stop that process first")
         self.process.command = tuple(self._command(self.broker))
         self.process.start()
 
     def wait_ready(self, timeout_s: float = 60.0) -> None:
-        """Waits until it is registered. Raises :class:`DevClusterError` with the end of its log if it is not."""
+        """Waits until it is registered. Raises :class:`DevClusterError` with the end of the log after ``timeout_s``."""
         self.process.wait_until(self.registered, timeout_s)
 
     def stop(self, timeout_s: float = 15.0) -> None:
-        """Stops it cleanly: if elected, it resigns."""
+        """Stops it cleanly. An elected instance resigns."""
         self.process.stop(timeout_s)
 
     def kill(self) -> None:

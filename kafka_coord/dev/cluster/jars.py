@@ -1,7 +1,7 @@
-"""The jars of ZooKeeper and Kafka.
+"""Finds or fetches the jars of ZooKeeper and Kafka.
 
-Most come with PySpark. Kafka's own are fetched once (:mod:`kafka_coord.dev.cluster.ivy`) into the cache, or taken from
-a directory that ``--jars-dir`` or ``KAFKA_COORD_JARS_DIR`` names, such as ``libs`` of a Kafka distribution.
+PySpark has most of them. Kafka's own jars are fetched once (:mod:`kafka_coord.dev.cluster.ivy`) into the cache. With
+``--jars-dir`` or ``KAFKA_COORD_JARS_DIR``, they come from a directory such as ``libs`` of a Kafka distribution.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kafka_coord.errors import DevClusterError
 KAFKA_VERSION = "3.9.2"
 JARS_DIR_VARIABLE = "KAFKA_COORD_JARS_DIR"
 
-# ZooKeeper 3.9 with the libraries that it loads at run time; PySpark contains all of them.
+# ZooKeeper 3.9 with the libraries that it loads at run time. PySpark contains all of them.
 _ZOOKEEPER_JARS = (
     "zookeeper",
     "zookeeper-jute",
@@ -43,7 +43,7 @@ _ZOOKEEPER_JARS = (
     "commons-io",
     "commons-cli",
 )
-# Kafka's further libraries that PySpark contains too.
+# Kafka's other libraries that PySpark also contains.
 _KAFKA_JARS_OF_PYSPARK = (
     "scala-library",
     "scala-reflect",
@@ -83,7 +83,7 @@ _OF_KAFKA_3 = (
 
 @dataclass(frozen=True, slots=True)
 class KafkaRelease:
-    """One release of Kafka: the jars to fetch for it (``megabytes`` in all), besides those of PySpark."""
+    """One release of Kafka. ``artifacts`` are the jars that PySpark lacks, ``megabytes`` in total."""
 
     version: str
     artifacts: Sequence[Artifact]
@@ -93,29 +93,29 @@ class KafkaRelease:
 KAFKA = KafkaRelease(KAFKA_VERSION, _OF_KAFKA_3, 18)
 """The last line of releases that keeps its metadata in ZooKeeper."""
 
-# Written last: a cache that lacks this file, or differs from it, is incomplete.
+# This file is written last. A cache that lacks the file, or differs from it, is incomplete.
 _MANIFEST = "manifest.json"
 
 
 def zookeeper_class_path() -> tuple[Path, ...]:
-    """The jars to run ZooKeeper with. Needs PySpark, but no network."""
+    """Returns the jars for ZooKeeper. Needs PySpark, but no network."""
     return _named(pyspark_jars_directory(), _ZOOKEEPER_JARS)
 
 
 def kafka_class_path(
     jars_directory: Path | None = None, on_progress: Callable[[str], None] | None = None
 ) -> tuple[Path, ...]:
-    """The jars to run Kafka with. Fetches them if necessary (18 MB, about 10 s, once).
+    """Returns the jars for Kafka. Fetches them if necessary (18 MB, about 10 s, once).
 
-    ``jars_directory`` (else ``$KAFKA_COORD_JARS_DIR``) is used instead of the cache and the network if given. Raises
-    :class:`DevClusterError` if a jar is missing there, or cannot be fetched.
+    Uses ``jars_directory`` or ``$KAFKA_COORD_JARS_DIR``, if set, instead of the cache and the network. Raises
+    :class:`DevClusterError` if that directory lacks a jar, or if a jar cannot be fetched.
     """
     directory = jars_directory or _directory_of_environment()
     return _given(directory) + _of_pyspark() if directory is not None else fetched_class_path(KAFKA, on_progress)
 
 
 def fetched_class_path(release: KafkaRelease, on_progress: Callable[[str], None] | None = None) -> tuple[Path, ...]:
-    """The jars to run this release with, from the cache. Fetches them into the cache if necessary. Raises
+    """Returns the jars for this release from the cache. Fetches them into the cache if necessary. Raises
     :class:`DevClusterError`."""
     return _cached(release, on_progress or (lambda _: None)) + _of_pyspark()
 
@@ -125,11 +125,12 @@ def _of_pyspark() -> tuple[Path, ...]:
 
 
 def pyspark_jars_directory() -> Path:
-    """Where PySpark keeps its jars, found without importing it. Raises :class:`DevClusterError` if it is not there."""
+    """Returns PySpark's directory of jars without importing PySpark. Raises :class:`DevClusterError` if it does not
+    exist."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise DevClusterError(
-            "PySpark is not installed, which has ZooKeeper's jars; in a clone, run `pip install ./kafka_coord/dev`"
+            "PySpark, which has ZooKeeper's jars, is not installed; in a clone, run `pip install ./kafka_coord/dev`"
         )
     jars = Path(spec.origin).parent / "jars"
     if not jars.is_dir():
@@ -145,7 +146,7 @@ def _directory_of_environment() -> Path | None:
 
 
 def _named(directory: Path, artifacts: Sequence[str]) -> tuple[Path, ...]:
-    """The jars of ``artifacts`` (names without version) in ``directory``."""
+    """Returns the jars of ``artifacts`` (names without version) in ``directory``."""
     jars = {_artifact_of(jar): jar for jar in sorted(directory.glob("*.jar"))}
     missing = [artifact for artifact in artifacts if artifact not in jars]
     if missing:
@@ -154,7 +155,7 @@ def _named(directory: Path, artifacts: Sequence[str]) -> tuple[Path, ...]:
 
 
 def _given(directory: Path) -> tuple[Path, ...]:
-    """Kafka's jars in the user's directory: the versions that would be fetched, else others of the same major version.
+    """Returns Kafka's jars in the user's directory: the versions that would be fetched, or else the same major version.
     (A distribution has a metrics-core 2 and a metrics-core 4, which are different libraries.)
     """
     found: list[Path] = []
@@ -176,10 +177,10 @@ def _given(directory: Path) -> tuple[Path, ...]:
 
 
 def _artifact_of(jar: Path) -> str:
-    """``zookeeper-jute`` for ``zookeeper-jute-3.9.5.jar``: the parts before the first number."""
+    """Returns the parts before the first number: ``zookeeper-jute`` for ``zookeeper-jute-3.9.5.jar``."""
     name: list[str] = []
     for part in jar.stem.split("-"):
-        # log4j-1.2-api carries a version of something else inside its name.
+        # The name log4j-1.2-api contains a number.
         if part[:1].isdigit() and name != ["log4j"]:
             break
         name.append(part)
@@ -212,7 +213,7 @@ def _fetch_into(home: Path, release: KafkaRelease, on_progress: Callable[[str], 
         if home.exists() and not _complete(home, release):
             shutil.rmtree(home)
     if not _complete(home, release):
-        raise DevClusterError(f"Kafka's jars could not be put into {home}; remove that directory and try again")
+        raise DevClusterError(f"Kafka's jars could not be stored in {home}; remove that directory and try again")
 
 
 def _ivy_jar() -> Path:

@@ -1,4 +1,4 @@
-"""Real Kafka brokers on loopback, their metadata in ZooKeeper."""
+"""Runs real Kafka brokers on loopback, with their metadata in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _MAIN_CLASS = "kafka.Kafka"
 
 @dataclass(frozen=True, slots=True)
 class KafkaSettings:
-    """The options in which brokers for daily use and brokers for tests differ.
+    """The options that differ between brokers for daily use and brokers for tests.
 
-    ``zookeeper_session_ms`` is how long a killed broker is still listed, and cannot come back. ``properties`` are
-    further lines of ``server.properties``. ``jars_directory``: see
-    :func:`kafka_coord.dev.cluster.jars.kafka_class_path`. ``for_instances``: each broker has a second listener, which
-    advertises the address of the instance beside it (:attr:`KafkaBroker.instance_port`). ``jvm_flags`` come last.
+    A killed broker stays listed for ``zookeeper_session_ms``, and cannot restart before that. ``properties`` are
+    additional lines of ``server.properties``. ``jars_directory`` is for
+    :func:`kafka_coord.dev.cluster.jars.kafka_class_path`. With ``for_instances``, each broker has a second listener,
+    which advertises its instance's address (:attr:`KafkaBroker.instance_port`). ``jvm_flags`` come last.
     """
 
     zookeeper_session_ms: int = 6_000
@@ -40,7 +40,7 @@ class KafkaSettings:
 class KafkaBroker(JvmServer):
     """One broker in ``directory``, registered in ``zookeeper`` (a connect string, with or without chroot).
 
-    ``with`` starts and stops it; its log directories stay. Brokers do not create topics automatically.
+    ``with`` starts and stops it. Its log directories stay. Brokers do not create topics automatically.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class KafkaBroker(JvmServer):
         self.zookeeper = zookeeper
         self.settings = settings or KafkaSettings()
         self.instance_port = (instance_port or free_port()) if self.settings.for_instances else 0
-        """The port at which the instance beside it serves Kafka clients."""
+        """The port at which the broker's instance serves Kafka clients."""
         self.listener_port = free_port() if self.settings.for_instances else 0
-        """The port at which the broker listens for the instance beside it."""
+        """The port at which the broker listens for its instance."""
 
     @property
     def address(self) -> str:
@@ -69,31 +69,31 @@ class KafkaBroker(JvmServer):
 
     @property
     def instance_address(self) -> str:
-        """The address at which the instance beside it serves Kafka clients."""
+        """The address at which the broker's instance serves Kafka clients."""
         return f"{LOOPBACK}:{self.instance_port}"
 
     @property
     def listener_address(self) -> str:
-        """The broker's address for the instance beside it, as ``host:port``."""
+        """The broker's address for its instance, as ``host:port``."""
         return f"{LOOPBACK}:{self.listener_port}"
 
     def launch(self) -> None:
-        """Starts the process once an earlier one's registration is gone; does not wait until it serves. Kafka exits
-        with NodeExists while ``/brokers/ids/<id>`` exists: after a kill, for a session timeout.
+        """Waits until an earlier registration has expired, and starts the process. Does not wait until it serves. Kafka
+        exits with NodeExists while ``/brokers/ids/<id>`` exists, which takes a session timeout after a kill.
         """
         if not self.running:
             self._await_deregistration()
         super().launch()
 
     def view(self) -> ClusterView | None:
-        """The cluster as this broker sees it; None while it does not answer."""
+        """Returns the cluster as this broker sees it, or None if the broker does not answer."""
         return view_of(self.address)
 
     def serving(self) -> bool:
         return self.sees({self.broker_id})
 
     def sees(self, broker_ids: set[int]) -> bool:
-        """Whether its metadata lists at least these brokers and a controller."""
+        """Tells whether the broker's metadata lists at least these brokers and a controller."""
         view = self.view()
         return view is not None and broker_ids <= view.brokers.keys() and view.controller in view.brokers
 
@@ -102,8 +102,8 @@ class KafkaBroker(JvmServer):
         timeout_s = self.settings.zookeeper_session_ms / 1000 * 2 + 3
         if not await_no_ephemeral(self.zookeeper, registration, timeout_s):
             raise DevClusterError(
-                f"{self.name}: {registration} is still held after {timeout_s:.0f} s; another broker with this id "
-                f"is registered in {self.zookeeper}: stop it, or use another id"
+                f"{self.name}: {registration} still exists after {timeout_s:.0f} s, so another broker with this id "
+                f"is registered in {self.zookeeper}; stop it, or use another id"
             )
 
     def _prepare(self) -> JvmProgram:
@@ -129,7 +129,7 @@ class KafkaBroker(JvmServer):
             "transaction.state.log.min.isr": "1",
             "transaction.state.log.num.partitions": "3",
             "group.initial.rebalance.delay.ms": "0",
-            # Small buffers and few threads, for a broker that shares a laptop with two others.
+            # Small buffers and few threads, because three brokers share a laptop.
             "log.cleaner.dedupe.buffer.size": "2097152",
             "log.index.size.max.bytes": "1048576",
             "num.network.threads": "2",
@@ -149,8 +149,8 @@ class KafkaBroker(JvmServer):
 
 
 class KafkaCluster(Startable):
-    """Brokers with ids 1 to ``brokers``, each in its own directory below ``directory``, all registered in
-    ``zookeeper``."""
+    """Brokers with ids 1 to ``brokers``, registered in ``zookeeper``. Each has its own directory below
+    ``directory``."""
 
     def __init__(
         self,
@@ -185,11 +185,11 @@ class KafkaCluster(Startable):
 
     @property
     def instance_servers(self) -> str:
-        """The instances' addresses, as bootstrap.servers; empty if the brokers have no listener for instances."""
+        """The instances' addresses, as bootstrap.servers. Empty if the brokers have no listener for instances."""
         return ",".join(broker.instance_address for broker in self.brokers if broker.instance_port)
 
     def broker(self, broker_id: int) -> KafkaBroker:
-        """The broker with this id. Raises :class:`DevClusterError` if there is none."""
+        """Returns the broker with this id. Raises :class:`DevClusterError` if there is none."""
         for broker in self.brokers:
             if broker.broker_id == broker_id:
                 return broker
@@ -197,7 +197,7 @@ class KafkaCluster(Startable):
         raise DevClusterError(f"no broker {broker_id} in this cluster; it has {ids}")
 
     def start(self, timeout_s: float = 90.0, on_progress: Callable[[str], None] | None = None) -> None:
-        """Starts the brokers that are not running and waits until each lists all others and a controller."""
+        """Starts the brokers that are not running, and waits until each lists all brokers and a controller."""
         kafka_class_path(self.brokers[0].settings.jars_directory, on_progress)
         for broker in self.brokers:
             broker.launch()
@@ -220,5 +220,5 @@ class KafkaCluster(Startable):
 
 def _one_each(ports: Sequence[int | None], brokers: int) -> Sequence[int | None]:
     if ports and len(ports) != brokers:
-        raise DevClusterError(f"{len(ports)} ports given for {brokers} brokers; give one each or none")
+        raise DevClusterError(f"{len(ports)} ports given for {brokers} brokers; give one port per broker, or none")
     return ports or [None] * brokers

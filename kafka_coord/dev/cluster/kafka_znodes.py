@@ -1,4 +1,4 @@
-"""Kafka's own znodes as Kafka writes them, for tests and benches that need no broker."""
+"""Builds Kafka's own znodes, for tests and benchmarks without brokers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 
 def topic_value(partitions: int, *, topic_id: str | None = None) -> bytes:
-    """The value of ``/brokers/topics/<topic>``: partitions numbered from 0, each with one replica, on broker 1."""
+    """Returns the value of ``/brokers/topics/<topic>`` with ``partitions`` partitions, whose only replica is on broker
+    1."""
     value: dict[str, Any] = {"version": 3, "partitions": {str(number): [1] for number in range(partitions)}}
     if topic_id:
         value["topic_id"] = topic_id

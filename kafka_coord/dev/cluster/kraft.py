@@ -1,4 +1,4 @@
-"""A real Kafka 4 broker on loopback, in KRaft mode, to measure Kafka's own group protocols."""
+"""Runs a real Kafka 4 broker in KRaft mode on loopback, to measure Kafka's own group protocols."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ KAFKA_4 = KafkaRelease(
 
 
 class KraftBroker(JvmServer):
-    """Broker and controller in one process, in ``directory``; ``properties`` are further lines of its configuration.
+    """A broker and controller in one process. ``properties`` are additional lines of its configuration.
 
     ``with`` starts and stops it. The broker does not create topics automatically.
     """
@@ -100,7 +100,7 @@ class KraftBroker(JvmServer):
         cluster_id = "-"
         while cluster_id.startswith(
             "-"
-        ):  # a leading hyphen would look like an option; Kafka's own generator avoids it too
+        ):  # a leading hyphen would look like an option, so Kafka's own generator also avoids it
             cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         arguments = [
             *("-cp", ":".join(map(str, class_path))),

@@ -1,4 +1,4 @@
-"""Moves the leadership of a partition to another of its replicas, as an operator of a ZooKeeper-mode cluster does."""
+"""Moves the leadership of a partition to another replica, the way an operator of a ZooKeeper-mode cluster would."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _POLL_S = 0.05
 
 
 def leader_of(bootstrap_servers: str, topic: str, partition: int, timeout_s: float = 10.0) -> tuple[int, list[int]]:
-    """The broker that leads a partition (-1: nobody), and its replicas. Raises :class:`RequestRefused`."""
+    """Returns the leader of a partition (or -1) and its replicas. Raises :class:`RequestRefused`."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     try:
         found = admin.list_topics(topic, timeout=timeout_s).topics[topic].partitions[partition]
     except (KafkaException, KeyError) as error:
-        raise RequestRefused(f"cannot see who leads {topic}-{partition}: {error}") from error
+        raise RequestRefused(f"cannot find the leader of {topic}-{partition}: {error}") from error
     return found.leader, list(found.replicas)
 
 
@@ -35,7 +35,7 @@ def move_leadership(
     leader, replicas = leader_of(bootstrap_servers, topic, partition)
     others = [one for one in replicas if one != leader]
     if not others:
-        raise RequestRefused(f"{topic}-{partition} has one replica, on broker {leader}: nobody else can lead it")
+        raise RequestRefused(f"cannot move {topic}-{partition}, because its only replica is on broker {leader}")
     order = [*others, leader]
     wanted = [{"topic": topic, "partition": partition, "replicas": order}]
     data = json.dumps({"version": 1, "partitions": wanted}).encode()

@@ -1,4 +1,4 @@
-"""Stops servers that an earlier process left running, found in the cluster's record."""
+"""Finds servers in the cluster's record that an earlier process left running, and stops them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ _STOP_TIMEOUT_S = 20.0
 
 
 def end_servers(servers: Iterable[ServerRecord]) -> None:
-    """Lets these servers end cleanly, kind by kind (coordinators, brokers, ZooKeeper), and kills those that take longer
-    than 20 s.
-    """
+    """Stops these servers cleanly in order of kind (coordinators, brokers, ZooKeeper). Kills a server after 20 s."""
     running = [(server, server.process) for server in servers if server.process is not None]
     for kind in KINDS:
         ending = [(server, process) for server, process in running if server.kind == kind]
         for _, process in ending:
             process.signal(signal.SIGTERM)
-            process.signal(signal.SIGCONT)  # a paused process would not see the other signal
+            process.signal(signal.SIGCONT)  # a paused process would not handle the first signal
         for server, process in ending:
             if process.wait(_STOP_TIMEOUT_S):
                 keep_archives(server.log.parent)

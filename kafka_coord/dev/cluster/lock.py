@@ -1,4 +1,4 @@
-"""Locks a cluster's directory for one process; the kernel releases the lock when that process ends."""
+"""Locks a cluster's directory for one process. The kernel releases the lock when the process ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class DirectoryLock:
         return self._descriptor is not None
 
     def acquire(self) -> None:
-        """Raises :class:`DevClusterError` naming the process that holds it; OSError if the file cannot be written."""
+        """Takes the lock. Raises :class:`DevClusterError` with the process that holds it, and OSError if the file is
+        not writable."""
         descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -32,7 +33,7 @@ class DirectoryLock:
             owner = f"process {pid}" if pid else "another process"
             os.close(descriptor)
             raise DevClusterError(
-                f"the cluster in {self._file.parent} is in use by {owner}: stop it, or use another directory"
+                f"the cluster in {self._file.parent} is in use by {owner}; stop that process, or use another directory"
             ) from None
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()}\n".encode("ascii"))

@@ -1,4 +1,4 @@
-"""A cluster as one of its brokers sees it."""
+"""Reads a cluster's metadata from one of its brokers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from kafka_coord.settings import host_and_port
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """One broker's metadata: the live brokers, the controller, and for each topic its partitions with their leaders.
+    """One broker's metadata: the live brokers, the controller, and the leader of each partition.
 
-    ``controller`` and a leader are broker ids, -1 while there is none.
+    ``controller`` and leaders are broker ids, or -1 if there is none.
     """
 
     brokers: Mapping[int, str]
@@ -24,16 +24,16 @@ class ClusterView:
     topics: Mapping[str, Mapping[int, int]]
 
     def led_partitions(self, topic: str) -> int:
-        """How many partitions of ``topic`` have a live leader; 0 for an unknown topic."""
+        """Returns how many partitions of ``topic`` have a live leader. An unknown topic has 0."""
         return sum(leader in self.brokers for leader in self.topics.get(topic, {}).values())
 
 
 def view_of(address: str, timeout_s: float = 5.0) -> ClusterView | None:
-    """The metadata of the broker at ``address`` (``host:port``); None while it does not answer."""
+    """Returns the metadata of the broker at ``address`` (``host:port``), or None if the broker does not answer."""
     try:
-        # librdkafka retries and logs a refused connection; asking the socket first is quiet and quick.
+        # librdkafka retries and logs a refused connection, so a quick and quiet connection comes first.
         socket.create_connection(host_and_port(address), timeout=1).close()
-        # A fresh client: one that has learnt of other brokers would ask any of them.
+        # The client is new, because a client that knows other brokers would ask any of them.
         answer = AdminClient({"bootstrap.servers": address, "log_level": 0}).list_topics(timeout=timeout_s)
     except (OSError, KafkaException):
         return None

@@ -1,4 +1,4 @@
-"""TCP ports on loopback for servers that must restart on the same port."""
+"""Chooses TCP ports on loopback for servers that must restart on the same port."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _lock = threading.Lock()
 
 
 def free_port() -> int:
-    """Returns a free port below the kernel's range for outgoing connections, never the same twice in this process.
+    """Returns a free port below the kernel's range for outgoing connections, and never the same port twice.
 
-    A port of that range (what binding to port 0 gives) can be taken by any outgoing connection while a killed server
-    is down; worse, a client that retries it on loopback may connect to itself. Ports come in blocks, each locked by one
-    process, so that no other process of this user takes the port of a server that is down.
+    Binding to port 0 would choose a port of that range. While a killed server is down, any outgoing connection can take
+    such a port. A client that retries the port on loopback may even connect to itself. Each process locks a block of
+    ports, so no other process of this user takes the port of a server that is down.
     """
     end = _first_ephemeral_port()
     with _lock:
@@ -46,7 +46,7 @@ def free_port() -> int:
 
 
 def _owns(first: int) -> bool:
-    """Whether the block that begins with this port belongs to this process; takes it if nobody has it."""
+    """Tells whether the block that begins with this port belongs to this process. Takes a block without an owner."""
     if first in _own_blocks:
         return True
     directory = Path(tempfile.gettempdir(), f"kafka-coord-ports-{os.getuid()}")
@@ -62,7 +62,7 @@ def _owns(first: int) -> bool:
 
 
 def port_is_free(port: int) -> bool:
-    """Whether a server could bind ``port`` on loopback now (connections in TIME_WAIT do not count)."""
+    """Tells whether a server could bind ``port`` on loopback now. Ignores connections in TIME_WAIT."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -85,7 +85,7 @@ def _first_ephemeral_port() -> int:
         first = int(_EPHEMERAL_RANGE.read_text(encoding="ascii").split()[0])
     except (OSError, ValueError, IndexError):
         return 32_768
-    # A machine that gives all ports to outgoing connections leaves no better choice than the usual range.
+    # If the machine uses all ports for outgoing connections, the usual range is the best choice.
     return first if first >= _LOWEST + 1_000 else 32_768
 
 

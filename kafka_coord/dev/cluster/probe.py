@@ -15,12 +15,12 @@ TOPIC = "kafka-coord-dev-probe"
 
 
 def write_and_read_back(bootstrap_servers: str, brokers: int, timeout_s: float = 60.0) -> None:
-    """Writes a record through each of ``brokers`` brokers and reads it back, using a topic that it then deletes.
+    """Writes a record through each of ``brokers`` brokers to a temporary topic, and reads it back.
 
-    Raises :class:`DevClusterError` if a record is refused or does not come back within ``timeout_s`` seconds.
+    Raises :class:`DevClusterError` if a record is refused, or cannot be read back within ``timeout_s`` seconds.
     """
     topics = TopicAdmin(bootstrap_servers, timeout_s=timeout_s)
-    with contextlib.suppress(RequestRefused):  # left by a probe that was killed
+    with contextlib.suppress(RequestRefused):  # the topic exists if an earlier probe was killed
         topics.delete(TOPIC)
     topics.create(TOPIC, partitions=brokers)  # Kafka gives each broker one
     try:
@@ -49,8 +49,8 @@ def _write(bootstrap_servers: str, token: bytes, partitions: int, timeout_s: flo
 
 
 def _read(bootstrap_servers: str, token: bytes, partitions: int, timeout_s: float) -> None:
-    # librdkafka looks for the coordinator of its group even if it only assigns, and Kafka then creates
-    # __consumer_offsets. Without a group (an empty one), librdkafka crashes in close().
+    # librdkafka looks for its group's coordinator even without a subscription, and Kafka then creates
+    # __consumer_offsets. With an empty group name, librdkafka crashes in close().
     consumer = Consumer(
         {"bootstrap.servers": bootstrap_servers, "group.id": TOPIC, "enable.auto.commit": False, "log_level": 0}
     )

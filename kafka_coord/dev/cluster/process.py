@@ -1,4 +1,4 @@
-"""One child process: starts it with a log file, waits until it is ready, stops it by process id."""
+"""Starts a child process with a log file, waits until it is ready, and stops it by process id."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _LOG_TAIL_LINES = 8
 
 
 class ChildProcess:
-    """A program in its own session; ``log`` receives all its output.
+    """A program in its own session. ``log`` receives all its output.
 
-    It may be started, ended and started again, from any thread. If this Python process ends without having stopped it,
-    even by ``kill -9``, it is killed, unless :meth:`let_outlive_parent` was called.
+    Any thread may start, stop and restart it. Without :meth:`let_outlive_parent`, the program is killed when this
+    Python process ends, even after ``kill -9``.
     """
 
     def __init__(
@@ -49,32 +49,32 @@ class ChildProcess:
 
     @property
     def identity(self) -> ProcessIdentity | None:
-        """The running process; None if it is not running."""
+        """The running process, or None."""
         with self._lock:
             return self._identity if self.running else None
 
     @property
     def pid(self) -> int | None:
-        """The id of the running process; None if it is not running."""
+        """The id of the running process, or None."""
         identity = self.identity
         return identity.pid if identity else None
 
     @property
     def running(self) -> bool:
-        """Whether the process runs; a paused process counts."""
+        """Whether the process exists, running or paused."""
         with self._lock:
             return self._process is not None and self._process.poll() is None
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code (negative: the signal that ended it); None while it runs and before its first start."""
+        """The exit code (negative for a signal). None while the process runs, and before its first start."""
         with self._lock:
             return None if self._process is None else self._process.poll()
 
     def start(self) -> None:
-        """Starts the process unless it is running. Raises :class:`DevClusterError` if the log or program cannot be
+        """Starts the process if it is not running. Raises :class:`DevClusterError` if the log or program cannot be
         opened."""
-        # Nobody could stop a child that was created but is not recorded yet.
+        # An interrupt here would leave a child that is not recorded, so nobody could stop it.
         with self._lock, interrupts_held_back():
             if self.running:
                 return
@@ -100,8 +100,8 @@ class ChildProcess:
                 child_reaper.watch(self._identity)
 
     def wait_until(self, ready: Callable[[], bool], timeout_s: float) -> None:
-        """Polls ``ready`` until it returns true. Raises :class:`DevClusterError`, with the end of the log, if it does
-        not within ``timeout_s`` seconds, or if the process ends first.
+        """Polls ``ready`` until it returns true. After ``timeout_s`` seconds, or if the process ends first, raises
+        :class:`DevClusterError` with the end of the log.
         """
         deadline = time.monotonic() + timeout_s
         while not ready():
@@ -120,17 +120,17 @@ class ChildProcess:
             child_reaper.release(identity)
 
     def terminate(self) -> None:
-        """Asks the process to end (SIGTERM), without waiting; :meth:`stop` waits.
+        """Sends SIGTERM without waiting for the end. :meth:`stop` waits.
 
-        The signal is sent once only: while Python ends it restores the default handlers, and a second signal would kill
-        a process that is leaving cleanly.
+        Sends the signal only once. A second signal could kill a process during its clean shutdown, because Python
+        restores the default handlers when it exits.
         """
         with self._lock:
             if self._process is not None and self._process.poll() is None:
                 if not self._asked_to_end:
                     self._asked_to_end = True
                     self._process.send_signal(signal.SIGTERM)
-                self._process.send_signal(signal.SIGCONT)  # a paused process would not see the other signal
+                self._process.send_signal(signal.SIGCONT)  # a paused process would not handle the first signal
 
     def stop(self, timeout_s: float = 15.0) -> bool:
         """Stops the process (SIGTERM) and waits. After ``timeout_s`` seconds, kills it and returns False."""
@@ -149,8 +149,8 @@ class ChildProcess:
             return in_time
 
     def kill(self, *, with_children: bool = False) -> None:
-        """Kills the process (SIGKILL), paused or not, and reaps it. ``with_children`` also kills the processes it
-        started, which otherwise may end cleanly."""
+        """Kills the process (SIGKILL), running or paused, and reaps it. ``with_children`` also kills its child
+        processes, which otherwise may end cleanly."""
         with self._lock:
             if self._process is not None:
                 if with_children:
@@ -165,7 +165,7 @@ class ChildProcess:
         self._require_running("signal").signal(number)
 
     def pause(self) -> None:
-        """Freezes the process (SIGSTOP) and waits until it is frozen: its connections stay open, but it is silent."""
+        """Freezes the process (SIGSTOP) and waits until it is frozen. Its connections stay open, but it is silent."""
         identity = self._require_running("pause")
         identity.signal(signal.SIGSTOP)
         while identity.alive() and not identity.paused():

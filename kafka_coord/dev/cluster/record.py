@@ -1,4 +1,4 @@
-"""``cluster.json``: the servers of a local cluster and their processes, for later commands."""
+"""Reads and writes ``cluster.json``, which records the servers and processes of a local cluster for later commands."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from kafka_coord.model import json_fields
 
 FILE_NAME = "cluster.json"
 KINDS = ("coordinator", "kafka", "zookeeper")
-"""Kinds of server, in the order in which they are to be stopped."""
+"""The kinds of server, in the order of their shutdown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerRecord:
-    """One server. ``kind`` is one of :data:`KINDS`. ``port`` is for Kafka or ZooKeeper clients; None if it serves none.
-    ``process`` is None if the server was stopped.
+    """One server. ``kind`` is one of :data:`KINDS`. ``port`` is the port for Kafka or ZooKeeper clients, or None.
+    ``process`` is None after the server was stopped.
     """
 
     name: str
@@ -72,11 +72,11 @@ class ClusterRecord:
         return tuple(server for server in self.servers if server.kind == kind)
 
     def port_of(self, name: str) -> int | None:
-        """The port a server of this name had."""
+        """Returns the last port of the server with this name."""
         return next((server.port for server in self.servers if server.name == name), None)
 
     def running(self) -> tuple[ServerRecord, ...]:
-        """The servers whose recorded processes still run. Another process that reuses a number does not count."""
+        """Returns the servers whose recorded processes still run. A process with a reused pid does not count."""
         if self.boot_id != boot_id():
             return ()
         return tuple(server for server in self.servers if server.process is not None and server.process.alive())
@@ -100,7 +100,8 @@ class ClusterRecord:
 
 
 def load(directory: Path) -> ClusterRecord | None:
-    """The record in ``directory``, None if there is none. Raises :class:`DevClusterError` if it is malformed."""
+    """Reads the record in ``directory``. Returns None if there is none. Raises :class:`DevClusterError` if it is
+    malformed."""
     file = directory / FILE_NAME
     try:
         return ClusterRecord.from_json(file.read_bytes(), str(file))
@@ -128,7 +129,7 @@ def save(directory: Path, record: ClusterRecord) -> None:
 
 
 def processes_mentioning(directory: Path) -> list[tuple[int, str]]:
-    """Processes whose command lines contain a path below ``directory``: maps the process id to the start of the command
+    """Returns the processes whose command lines contain a path below ``directory``, with the start of the command
     line."""
     found = []
     for entry in Path("/proc").iterdir():

@@ -1,4 +1,4 @@
-"""The common base of the ZooKeeper and Kafka servers: a JVM in its own directory, on a fixed port."""
+"""The common base of the ZooKeeper and Kafka servers, which are JVMs with their own directory and a fixed port."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.errors import DevClusterError
 from kafka_coord.spark.java import find_java
 
-# Start-up dominates for servers of this size, so they use one compiler tier and the simplest collector.
+# Small servers need a short start most, so they use one compiler tier and the simplest collector.
 _JVM_FLAGS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Djava.awt.headless=true")
 
-# The exit code (in Popen's form) of a JVM that finds its own data damaged.
+# The exit codes (in Popen's form) of a JVM that crashes.
 _CRASHES = {-signal.SIGABRT, -signal.SIGBUS, -signal.SIGSEGV}
 
 _LOG4J = """\
@@ -50,11 +50,11 @@ class JvmProgram:
 
 
 class Startable(ABC):
-    """A server that ``with`` starts, waits for and stops. A failed start leaves nothing running."""
+    """A server that a ``with`` block starts and stops. A failed start leaves nothing running."""
 
     @abstractmethod
     def start(self) -> None:
-        """Starts the server and waits until it serves. Raises :class:`DevClusterError` if it does not."""
+        """Starts the server and waits until it serves. Raises :class:`DevClusterError` on failure."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -79,9 +79,10 @@ class Startable(ABC):
 
 
 class JvmServer(Startable):
-    """A server that can be started, ended in any way, and started again on the same data and port.
+    """A server that can be stopped or killed, and then restarted with the same data and port.
 
-    ``port`` None means any free one, chosen once. All methods may be called from any thread.
+    If ``port`` is None, a free port is chosen at construction, and again at the first start if it is taken by then. Any
+    thread may call the methods.
     """
 
     def __init__(self, name: str, directory: Path, *, port: int | None, log_level: str) -> None:
@@ -99,7 +100,7 @@ class JvmServer(Startable):
 
     @property
     def running(self) -> bool:
-        """Whether its process runs; a paused process counts."""
+        """Whether the process exists, running or paused."""
         return self._process.running
 
     @property
@@ -117,7 +118,7 @@ class JvmServer(Startable):
         self.wait_ready(timeout_s)
 
     def launch(self) -> None:
-        """Starts the process without waiting for it, so several can start at once. Does nothing if it is running."""
+        """Starts the process without waiting, so several servers can start at once. Does nothing if it is running."""
         if self.running:
             return
         if self._port_may_change and not port_is_free(self.port):
@@ -132,7 +133,7 @@ class JvmServer(Startable):
         self._process.start()
 
     def wait_ready(self, timeout_s: float = 60.0) -> None:
-        """Waits until it serves. Raises :class:`DevClusterError` with the end of its log if it does not."""
+        """Waits until it serves. After ``timeout_s``, raises :class:`DevClusterError` with the end of the log."""
         self.wait_until(self.serving, timeout_s)
 
     def wait_until(self, ready: Callable[[], bool], timeout_s: float) -> None:
@@ -158,7 +159,7 @@ class JvmServer(Startable):
         discard_archives(self.directory)
 
     def pause(self) -> None:
-        """Freezes the server: its connections stay open, but it answers nothing."""
+        """Freezes the server. Its connections stay open, but it does not answer."""
         self._process.pause()
 
     def resume(self) -> None:
@@ -167,11 +168,11 @@ class JvmServer(Startable):
 
     @abstractmethod
     def serving(self) -> bool:
-        """Whether the server answers and works. Raises nothing if it does not."""
+        """Whether the server is up and answering. Never raises."""
 
     @abstractmethod
     def _prepare(self) -> JvmProgram:
-        """Writes its configuration and returns the command to run. May raise OSError."""
+        """Writes the configuration and returns the program. May raise OSError."""
 
     def _command(self) -> tuple[str, ...]:
         program = self._prepare()

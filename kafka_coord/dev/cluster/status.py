@@ -15,7 +15,7 @@ from kafka_coord.zk import layout
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """One server: ``pid`` None if it is not running, ``state`` a word or two (``leader``, ``broker``, ``stopped``, …).
+    """One server. ``pid`` is None if it is not running. ``state`` is ``leader``, ``broker``, ``stopped`` and so on.
 
     ``address`` is None for a coordinator that does not serve Kafka clients.
     """
@@ -31,7 +31,7 @@ class ServerStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """The addresses of a cluster, and its servers. Without servers, there is no cluster in ``directory``.
+    """The addresses and servers of a cluster. If there are no servers, ``directory`` has no cluster.
     ``instance_servers``: see :attr:`~kafka_coord.dev.cluster.cluster.DevCluster.instance_servers`.
     """
 
@@ -44,7 +44,7 @@ class ClusterStatus:
 
     @property
     def up(self) -> bool:
-        """Whether there is a cluster and each of its servers serves."""
+        """Whether there is a cluster and all its servers serve."""
         return bool(self.servers) and all(server.serving for server in self.servers)
 
     @property

@@ -1,4 +1,4 @@
-"""Stop signals for the processes of the demo and of chaos runs."""
+"""Handles stop signals in the processes of the demo and of chaos runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Creates, grows and deletes topics; each call returns once every live broker knows about it."""
+"""Creates, grows and deletes topics. Each call returns when all live brokers know about the change."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from kafka_coord.errors import BrokerError, NotFound, RequestRefused, Timeout
 _POLL_S = 0.05
 _AGAIN_S = 0.5
 _NO_CONTROLLER = frozenset({KafkaError.NOT_CONTROLLER, KafkaError.UNKNOWN})
-"""The errors of a broker that has just become the controller, or no longer is."""
+"""The errors of a broker that has just become, or has just stopped being, the controller."""
 
 
 class TopicAdmin:
     """Creates, grows and deletes topics of the cluster at ``bootstrap_servers`` (``host:port,…``), for ``dev`` and
     tests.
 
-    Every method raises :class:`~kafka_coord.errors.Timeout` if not every live broker shows the outcome within
+    Every method raises :class:`~kafka_coord.errors.Timeout` if some live broker does not show the result within
     ``timeout_s`` seconds, and :class:`~kafka_coord.errors.BrokerError` if no broker answers.
     """
 
@@ -36,9 +36,9 @@ class TopicAdmin:
     def create(
         self, name: str, partitions: int = 1, *, replication: int = 1, config: Mapping[str, str] | None = None
     ) -> None:
-        """Creates a topic; returns when each of its partitions has a leader in the metadata of every live broker.
+        """Creates a topic. Returns when all its partitions have a leader in the metadata of every live broker.
 
-        Raises :class:`~kafka_coord.errors.RequestRefused` if it exists or Kafka refuses it.
+        Raises :class:`~kafka_coord.errors.RequestRefused` if the topic exists or Kafka refuses to create it.
         """
         self._ask(lambda: self._create(name, partitions, replication, config or {}), f"create topic {name}")
         self._await(
@@ -46,9 +46,9 @@ class TopicAdmin:
         )
 
     def add_partitions(self, name: str, total: int) -> None:
-        """Grows a topic to ``total`` partitions; returns when every live broker knows a leader of each.
+        """Grows a topic to ``total`` partitions. Returns when every live broker knows the leaders of all of them.
 
-        Raises :class:`~kafka_coord.errors.RequestRefused` if it has that many already or does not exist.
+        Raises :class:`~kafka_coord.errors.RequestRefused` if it has as many already, or does not exist.
         """
         self._ask(
             lambda: self._admin.create_partitions([NewPartitions(name, total)], operation_timeout=self._timeout_s),
@@ -57,19 +57,19 @@ class TopicAdmin:
         self._await(lambda view: view.led_partitions(name) == total, f"{total} partitions of {name} with leaders")
 
     def delete(self, name: str) -> None:
-        """Deletes a topic; returns when no live broker lists it and the name may be used again.
+        """Deletes a topic. Returns when no live broker lists it and the name can be used again.
 
         Raises :class:`~kafka_coord.errors.RequestRefused` if it does not exist.
         """
         self._ask(lambda: self._admin.delete_topics([name], operation_timeout=self._timeout_s), f"delete topic {name}")
         self._await(lambda view: name not in view.topics, f"{name} gone from the metadata")
-        # A topic can be gone from the metadata but not yet from ZooKeeper. Kafka says when the name is free again.
+        # A topic can be absent from the metadata but still in ZooKeeper, so this asks Kafka whether the name is free.
         deadline = time.monotonic() + self._timeout_s
         while not self._name_is_free(name):
             self._sleep_until(deadline, f"topic {name} deleted in ZooKeeper")
 
     def partition_count(self, name: str) -> int:
-        """How many partitions a topic has. Raises :class:`~kafka_coord.errors.NotFound` if it does not exist."""
+        """Returns the number of partitions. Raises :class:`~kafka_coord.errors.NotFound` if there is no such topic."""
         partitions = self._any_view().topics.get(name)
         if not partitions:
             raise NotFound(f"no topic {name} at {self.bootstrap_servers}")
@@ -94,8 +94,9 @@ class TopicAdmin:
         return True
 
     def _ask(self, ask: Callable[[], Mapping[str, Future[Any]]], what: str) -> None:
-        """Repeats the request until the cluster's controller has answered. If the controller has just gone, the request
-        had no effect. librdkafka learns of the new controller only from metadata, which it fetches every five minutes.
+        """Repeats the request until the cluster's controller answers. If the controller has just changed, the request
+        had no effect. librdkafka learns about the new controller only from metadata, which it fetches every five
+        minutes.
         """
         deadline = time.monotonic() + self._timeout_s
         while True:
@@ -122,7 +123,7 @@ class TopicAdmin:
     def _answer(self, future: Future[Any]) -> None:
         try:
             future.result(self._timeout_s)
-        except TimeoutError:  # librdkafka has not reported a timeout itself yet
+        except TimeoutError:  # librdkafka has not reported its own timeout yet
             raise Timeout(f"no broker at {self.bootstrap_servers} answered within {self._timeout_s:.0f} s") from None
 
     def _await(self, condition: Callable[[ClusterView], bool], what: str) -> None:

@@ -1,4 +1,4 @@
-"""A real ZooKeeper on loopback: one server, or an ensemble of several."""
+"""Runs a real ZooKeeper on loopback: one server, or an ensemble."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperSettings:
-    """The options in which a ZooKeeper for daily use and one for tests differ.
+    """The options that differ between a ZooKeeper for daily use and a ZooKeeper for tests.
 
-    The session timeout a client is granted lies between ``min_session_ms`` (default: two ticks) and
-    ``max_session_ms``. ``properties`` are further lines of ``zoo.cfg``, ``jvm_properties`` further ``-D`` flags.
+    The granted session timeout is between ``min_session_ms`` (default: two ticks) and ``max_session_ms``.
+    ``properties`` are additional lines of ``zoo.cfg``, and ``jvm_properties`` are additional ``-D`` flags.
     """
 
     tick_ms: int = 500
@@ -37,7 +37,7 @@ class ZooKeeperSettings:
 
 @dataclass(frozen=True, slots=True)
 class EnsemblePeer:
-    """One server of an ensemble as the others know it."""
+    """The ports of one server in the configuration of an ensemble."""
 
     server_id: int
     quorum_port: int
@@ -45,9 +45,9 @@ class EnsemblePeer:
 
 
 class ZooKeeperServer(JvmServer):
-    """One ZooKeeper server in ``directory``. ``with`` starts and stops it; its data stays in the directory.
+    """One ZooKeeper server in ``directory``. ``with`` starts and stops it. Its data stays in the directory.
 
-    Writes are not forced to disk: they survive ``kill -9`` of the server, not a crash of the machine.
+    The server does not sync writes to disk, so they survive ``kill -9`` of the server, but not a crash of the machine.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ZooKeeperServer(JvmServer):
         return f"{LOOPBACK}:{self.port}"
 
     def mode(self) -> str | None:
-        """``standalone``, ``leader`` or ``follower``; None while it does not serve."""
+        """``standalone``, ``leader`` or ``follower``, or None while it does not serve."""
         return server_mode(self.port)
 
     def serving(self) -> bool:
@@ -128,7 +128,9 @@ class ZooKeeperEnsemble(Startable):
         peers = [EnsemblePeer(number, free_port(), free_port()) for number in range(1, servers + 1)]
         wanted = list(ports) or [None] * servers
         if len(wanted) != servers:
-            raise DevClusterError(f"{len(wanted)} ports given for {servers} ZooKeeper servers; give one each or none")
+            raise DevClusterError(
+                f"{len(wanted)} ports given for {servers} ZooKeeper servers; give one port per server, or none"
+            )
         self.servers = tuple(
             ZooKeeperServer(
                 directory / f"zookeeper-{peer.server_id}",
@@ -146,7 +148,7 @@ class ZooKeeperEnsemble(Startable):
         return ",".join(server.connect_string for server in self.servers)
 
     def leader(self) -> ZooKeeperServer | None:
-        """The server that leads now (a standalone one does), or None while none does."""
+        """Returns the current leader (or the standalone server), or None if there is none."""
         return next((server for server in self.servers if server.mode() in {"leader", "standalone"}), None)
 
     def start(self, timeout_s: float = 60.0) -> None:
@@ -157,7 +159,7 @@ class ZooKeeperEnsemble(Startable):
             server.wait_ready(timeout_s)
 
     def stop(self) -> None:
-        """Stops all servers, the leader last, so that the others need not elect again."""
+        """Stops all servers. Stops the leader last, which avoids an election."""
         leader = self.leader() if any(server.running for server in self.servers) else None
         for server in self.servers:
             if server is not leader:
@@ -172,7 +174,7 @@ class ZooKeeperEnsemble(Startable):
 
 
 def server_mode(port: int) -> str | None:
-    """``standalone``, ``leader`` or ``follower``; None if no ZooKeeper serves on loopback ``port``."""
+    """Returns ``standalone``, ``leader`` or ``follower``, or None if no ZooKeeper serves on loopback ``port``."""
     for line in four_letter_word(port, "srvr").splitlines():
         if line.startswith("Mode:"):
             mode = line.partition(":")[2].strip()
@@ -181,14 +183,14 @@ def server_mode(port: int) -> str | None:
 
 
 def ephemeral_exists(connect_string: str, path: str) -> bool | None:
-    """Whether an ephemeral znode ``path`` (below the chroot of ``connect_string``) exists; its session may be live, or
-    dead but not expired yet. None if no server on loopback answers.
+    """Tells whether an ephemeral znode ``path`` (below the chroot of ``connect_string``) exists. Its owner may be dead
+    if the session has not expired yet. Returns None if no server on loopback answers.
     """
     hosts, slash, chroot = connect_string.partition("/")
     wanted = f"{slash}{chroot}".rstrip("/") + path
     found = None
     for host in hosts.split(","):
-        # Asks without a session, which would outlive its use. Only the standalone or leading server knows.
+        # This does not open a session, which would outlive its use. Only the standalone server or the leader knows.
         _, told, answer = four_letter_word(int(host.rpartition(":")[2]), "dump").partition("Sessions with Ephemerals")
         if any(line.strip() == wanted for line in answer.splitlines()):
             return True
@@ -198,8 +200,8 @@ def ephemeral_exists(connect_string: str, path: str) -> bool | None:
 
 
 def await_no_ephemeral(connect_string: str, path: str, timeout_s: float) -> bool:
-    """Waits until the ephemeral znode ``path`` of a killed process has expired. Returns False if it has not in time. It
-    asks again if ZooKeeper does not answer. If ZooKeeper never answers, the new process reports that.
+    """Waits until the ephemeral znode ``path`` of a killed process has expired. Returns False at the timeout. If
+    ZooKeeper does not answer, asks again. If it never answers, returns True, because the new process will report this.
     """
     deadline = time.monotonic() + timeout_s
     while (found := ephemeral_exists(connect_string, path)) is not False:
@@ -210,7 +212,7 @@ def await_no_ephemeral(connect_string: str, path: str, timeout_s: float) -> bool
 
 
 def four_letter_word(port: int, word: str, timeout_s: float = 5.0) -> str:
-    """The answer of the ZooKeeper on loopback ``port`` to ``word`` (``srvr``, ``ruok``, …); empty if there is none."""
+    """Returns the answer of the ZooKeeper on loopback ``port`` to ``word`` (``srvr``, ``ruok``, …), or ""."""
     chunks = bytearray()
     with _quiet_connection(port, timeout_s) as connection:
         if connection is None:

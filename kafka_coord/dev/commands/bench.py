@@ -1,4 +1,4 @@
-"""``kafka-coord bench``: measurements on this machine, compared with the alternatives."""
+"""``kafka-coord bench``: runs benchmarks on this machine, and compares with alternatives."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ directory_option = click.option(
     "directory",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Where data and logs are kept. [default: a temporary directory, removed at the end]",
+    help="The directory for data and logs. [default: a temporary directory, removed at the end]",
 )
 
 
@@ -60,13 +60,13 @@ smoke_option = click.option(
 
 
 def _bench_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of every bench that starts servers."""
+    """Adds the options of every benchmark that starts servers."""
     return smoke_option(directory_option(html_option(output_option(command))))
 
 
 @click.group()
 def bench() -> None:
-    """Measure parts of the system. A bench that needs servers starts real ones, and stops them at its end.
+    """Measure parts of the system. A benchmark starts the real servers that it needs, and stops them at its end.
 
     \b
     kafka-coord bench rebalance
@@ -88,7 +88,7 @@ def bench() -> None:
     type=click.FloatRange(0, 10_000),
     default=0.0,
     metavar="N",
-    help="Afterwards, keep reading for this long, and report the Python workers' memory every minute.",
+    help="Read for this much longer at the end, and report the Python workers' memory every minute.",
 )
 @click.option(
     "--only",
@@ -106,12 +106,12 @@ def spark(
     directory: Path | None,
     output: Format,
 ) -> None:
-    """Compare the Spark source with Spark's own: both read the same topics of flights, in turn.
+    """Compare the Spark source with Spark's own. Both read the same topics of flights alternately.
 
     Measures the rows per second and the CPU time for whole topics of 1 and of 12 partitions (trigger available-now),
-    the time of small and of empty micro-batches (a trigger every second), and how long the query takes to acknowledge
-    a stop-fetcher while it reads. One Kafka broker and Spark run on this machine, which should be otherwise idle.
-    Takes about twelve minutes. Spark's own connector is fetched once; without it, only this source is measured.
+    the time of small and of empty micro-batches (a trigger every second), and how fast a reading query acknowledges a
+    stop-fetcher. One Kafka broker and Spark run on this machine, which should be otherwise idle. Takes about ten
+    minutes. Downloads Spark's own connector once. If that fails, measures only this source.
 
     \b
     kafka-coord bench spark
@@ -141,7 +141,7 @@ def spark(
     "--rarely",
     type=click.IntRange(0, 1000),
     metavar="N",
-    help="Repetitions of cold starts, kills and added partitions, which take long or cannot be undone. [default: 3]",
+    help="Repetitions of cold starts, kills and added partitions, which are slow or irreversible. [default: 3]",
 )
 @click.option(
     "--session-timeout-ms",
@@ -152,14 +152,14 @@ def spark(
 @click.option(
     "--channel",
     type=click.Choice(["zk", "socket"]),
-    help="How members connect: by a ZooKeeper session each, or by a socket to the coordinator. [default: zk]",
+    help="How members connect: with their own ZooKeeper sessions, or by sockets to the coordinator. [default: zk]",
 )
 @click.option("--fetch", is_flag=True, help="Use consumers that fetch records from a real broker.")
 @click.option(
     "--compare",
     metavar="PROTOCOL,…",
-    help="The same with Kafka's own group protocols, in turn and with records: classic, cooperative, kip848; and "
-    "their clients in groups that an instance manages: managed-classic, managed-cooperative, managed. Each with its "
+    help="Compare with Kafka's own group protocols, while all groups fetch records: classic, cooperative, kip848. Or "
+    "with the same clients in managed groups: managed-classic, managed-cooperative, managed. Each runs with its "
     "default settings and its fastest. With Kafka's own client, which needs a JDK: kip848-java, managed-java, "
     "managed-java-classic, managed-java-cooperative. By default 5 times, but a cold start and a killed member once.",
 )
@@ -177,12 +177,12 @@ def rebalance(
     directory: Path | None,
     output: Format,
 ) -> None:
-    """Measure rebalances: a member joins, leaves or is killed, topics grow, an operator asks, all start at once.
+    """Measure rebalances: a member joins, leaves or is killed, topics grow, an operator rebalances, or all start.
 
-    The coordinator, ZooKeeper and the members are real, except that members fetch nothing. All run on this machine, the
-    members in at most ten processes; it should be otherwise idle. For each event the bench reports how long it takes
-    until everything is owned and acknowledged again (settle), how long partitions had no owner (gap), and which
-    partitions were interrupted although they did not move.
+    The coordinator, ZooKeeper and the members are real, but the members fetch nothing. All run on this machine, which
+    should be otherwise idle. The members run in at most ten processes. For each event, the benchmark reports the time
+    until all partitions are owned and all commands acknowledged (settle), the time without an owner (gap), and the
+    partitions that were interrupted although they did not move.
 
     \b
     kafka-coord bench rebalance --members 10 --partitions 900 --repeat 30 -o json
@@ -195,11 +195,12 @@ def rebalance(
     if fetch or compare is not None:
         if session_timeout_ms is not None:
             raise SettingsError(
-                "--session-timeout-ms cannot be used with --fetch or --compare: every group has its own"
+                "--session-timeout-ms cannot be used with --fetch or --compare, because they set the session timeout "
+                "of each group"
             )
         if channel == "socket":
             raise SettingsError(
-                "--channel socket cannot be used with --fetch or --compare: they measure the ZooKeeper channel"
+                "--channel socket cannot be used with --fetch or --compare, because they measure the ZooKeeper channel"
             )
         _compare(members, partitions, repeat, rarely, compare or "", directory, output, smoke=smoke)
         return
@@ -261,10 +262,10 @@ def planner(
 ) -> None:
     """Measure how long a decision takes, from small groups to 5,000 members with 250,000 partitions.
 
-    The bench measures each assignor alone ('assign') and, with the default assignor, the coordinator's whole
-    decision ('decide'): when nobody owns anything, when a member joins or leaves, and when topics grow by a tenth; with
-    one topic, with a hundred, and with five of a hundred for each member. It reports the CPU time of one thread, needs
-    no server, and takes some minutes.
+    The benchmark measures each assignor alone ('assign'), and the coordinator's whole decision with the default
+    assignor ('decide'). The cases are: nobody owns anything, a member joins or leaves, and topics grow by a tenth.
+    Members subscribe to one topic, to a hundred, or each to five of a hundred. It reports the CPU time of one thread,
+    needs no server, and takes some minutes.
 
     \b
     kafka-coord bench planner
@@ -296,7 +297,7 @@ def planner(
 def offsets(sizes: tuple[int, ...], seconds: float | None, smoke: bool, directory: Path | None, output: Format) -> None:
     """Measure how many offsets one member commits per second, with 1 to 10,000 partitions in a commit.
 
-    The member uses the channel of a real consumer, and each commit is fenced by its registration. The bench starts a
+    The member uses the channel of a real consumer, and its registration fences each commit. The benchmark starts a
     ZooKeeper that does not wait for its disk.
 
     \b
@@ -334,10 +335,10 @@ def failover(
 ) -> None:
     """Measure failovers with many groups: the elected coordinator is stopped or killed, and another takes over.
 
-    The bench starts a ZooKeeper and two instances with a session timeout of 6 s. The groups' consumers are registered
-    and carry out commands, but have no processes of their own. It measures how long it takes until another instance is
-    elected, until it has read every group, and until one member receives the partitions that another one left at that
-    moment. It checks that nothing is written for unchanged groups, and measures what settled groups cost an idle
+    The benchmark starts a ZooKeeper and two instances with a session timeout of 6 s. The groups' consumers are
+    registered and execute commands, but are not processes. It measures the time until another instance is elected,
+    until that instance has read every group, and until the partitions of a member that left at that moment have a new
+    owner. It checks that nothing is written for unchanged groups, and measures the cost of settled groups for an idle
     coordinator. Takes some minutes.
 
     \b
@@ -361,11 +362,11 @@ def failover(
 @click.option("--pages", type=click.IntRange(1, 50), metavar="N", help="Open pages of groups. [default: 10]")
 @_bench_options
 def dashboard(groups: int | None, pages: int | None, smoke: bool, directory: Path | None, output: Format) -> None:
-    """Measure what open pages of the dashboard cost the elected instance, and whether they delay its decisions.
+    """Measure the cost of open dashboard pages for the elected instance, and whether they delay its decisions.
 
-    The groups are those of `bench failover`, at rest, without brokers. The bench opens no page, then an overview, then
-    pages of groups as well. Each time it measures the CPU time at rest, and how long a joining member waits. Takes
-    some minutes.
+    The groups are those of `bench failover`, idle and without brokers. The benchmark measures without pages, with an
+    overview, and with an overview and pages of groups. Each time it measures the idle CPU time, and how long a joining
+    member waits. Takes some minutes.
 
     \b
     kafka-coord bench dashboard
@@ -396,13 +397,13 @@ def sockets(
     directory: Path | None,
     output: Format,
 ) -> None:
-    """Measure what thousands of consumers without ZooKeeper cost a coordinator, and how they survive its crash.
+    """Measure the cost of thousands of consumers without ZooKeeper for a coordinator, and how they survive its crash.
 
-    The bench starts a ZooKeeper and two instances. Each consumer has its own connection, the real client's link
-    and connector, and fetchers that only keep time. It measures how long it takes until all consumers are registered
-    and read, what pings and commits cost, and how long an answer takes (the p99 is rounded up to a bound of the
-    instance's histogram). Then it kills the elected instance: all consumers must come back to the other one with the
-    partitions they had. Takes some minutes.
+    The benchmark starts a ZooKeeper and two instances. Each consumer has its own connection, the real client's link and
+    connector, and fetchers that only record times. It measures the time until all consumers are registered and read,
+    the cost of pings and commits, and the time of an answer (the p99 is rounded up to a bound of the instance's
+    histogram). Then it kills the elected instance. All consumers must move to the other instance with their
+    partitions. Takes some minutes.
 
     \b
     kafka-coord bench sockets
@@ -428,10 +429,10 @@ def consume(
     directory: Path | None,
     output: Format,
 ) -> None:
-    """Measure the records per second of the consumer and of a plain librdkafka client, in turn.
+    """Measure the records per second of the consumer and of a plain librdkafka client, alternately.
 
-    Both read the same partitions of one broker with the same settings of librdkafka, by batches and by iteration, each
-    time in its own process. The bench also measures how long a record takes from the producer to the application.
+    Both read the same partitions of one broker with the same settings of librdkafka, in batches and by iteration, each
+    time in its own process. The benchmark also measures the latency of a record from the producer to the application.
 
     \b
     kafka-coord bench consume
@@ -459,7 +460,7 @@ def consume(
 @click.option(
     "--compare",
     type=click.Choice(["kafka"]),
-    help="Also measure the broker's own group coordinator, in turn.",
+    help="Also measure the broker's own group coordinator, alternately.",
 )
 @click.option(
     "--seconds", type=click.FloatRange(0.1, 3600), metavar="S", help="Seconds of each measurement. [default: 4]"
@@ -487,18 +488,18 @@ def groups(
 ) -> None:
     """Measure the listener for stock Kafka clients, compared with the broker's own coordinator.
 
-    The bench starts ZooKeeper, one broker and an instance beside it (two for "moving", three for "managed"), and sends
-    requests prepared beforehand. CPU is that of the process that answers, as the kernel counts it.
+    The benchmark starts ZooKeeper, one broker (two for "moving", three for "managed") and an instance beside each
+    broker, and sends prepared requests. CPU is the CPU time of the answering process, from the kernel.
 
     \b
     requests  commits, fetches of offsets and heartbeats: CPU for each, and the p99 at 1,000 a second
-    passing   fetches of records through the instance: MB for each second of CPU, and the latency that is added
+    passing   fetches of records through the instance: MB per second of CPU, and the added latency
     join      a member joins a group of ten with 900 partitions (librdkafka's defaults)
     loading   an instance starts with a million records in one partition of the groups log
     moving    a broker with its instance is killed; 10,000 groups move to another
-    idle      5,000 members that send heartbeats and nothing else
-    listing   operators' commands about 10,000 groups
-    managed   5,000 KIP-848 members in 50 groups on three instances; one more joins a group and leaves it
+    idle      5,000 members that only send heartbeats
+    listing   operators' commands on 10,000 groups
+    managed   5,000 KIP-848 members in 50 groups on three instances; another member joins a group and leaves it
 
     \b
     kafka-coord bench groups --compare kafka
@@ -520,14 +521,14 @@ def _size(written: str) -> tuple[int, int]:
 
 
 def _with(options: Options, **given: object) -> Options:
-    """The options, changed by those that the user gave. None, and an empty list, mean that the option was not given."""
+    """Returns the options with the user's changes. None and an empty list mean that the option was not given."""
     return dataclasses.replace(options, **{name: value for name, value in given.items() if value not in (None, ())})
 
 
 def _measure(
     run: Callable[[Options, Path, OnProgress], BenchReport], options: Options, directory: Path | None, output: Format
 ) -> None:
-    """Runs a bench in ``directory`` and shows its results."""
+    """Runs a benchmark in ``directory`` and shows its results."""
     with _working_in(directory) as where:
         report = run(options, where, note)
     _show(output, report)
@@ -535,7 +536,8 @@ def _measure(
 
 @contextmanager
 def _working_in(given: Path | None) -> Iterator[Path]:
-    """The directory to work in. A temporary one is removed at the end, unless the bench failed: its logs are needed."""
+    """Yields the working directory. Removes a temporary directory at the end. If the benchmark failed, keeps it for its
+    logs."""
     terminate_as_interrupt()
     where = Path(tempfile.mkdtemp(prefix="kafka-coord-bench-")) if given is None else given.absolute()
     kept = given is not None

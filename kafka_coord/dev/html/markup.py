@@ -1,4 +1,4 @@
-"""HTML and SVG with automatic escaping: all text is escaped, except :class:`Markup`."""
+"""Builds HTML and SVG. Escapes all text that is not :class:`Markup`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Markup(str):
 
 
 def tag(name: str, /, *children: str | None, **attributes: str | float | None) -> Markup:
-    """An element. ``class_`` becomes ``class``, ``stroke_width`` becomes ``stroke-width``. Omits attributes and
-    children that are None. Escapes children that are not :class:`Markup`."""
+    """Returns an element. ``class_`` becomes ``class``, and ``stroke_width`` becomes ``stroke-width``. Omits attributes
+    and children that are None. Escapes children that are not :class:`Markup`."""
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_escaped(_text(value))}"'
         for key, value in attributes.items()
@@ -32,7 +32,8 @@ def join(*parts: str) -> Markup:
 
 
 def table(heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> Markup:
-    """A table that scrolls if it is too wide. ``heads`` maps each heading to its column's class, or ``""``."""
+    """Returns a table that scrolls if it is too wide. ``heads`` has each heading with the class of its column (or
+    ``""``)."""
     header = tag("tr", *(tag("th", head, class_=kind or None) for head, kind in heads))
     body = [
         tag("tr", *(tag("td", cell, class_=kind or None) for cell, (_, kind) in zip(row, heads, strict=True)))
@@ -42,8 +43,7 @@ def table(heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> Ma
 
 
 def _escaped(text: str) -> str:
-    """Escapes the text. Replaces control characters with U+FFFD: they have no meaning in a page, and some are not
-    allowed."""
+    """Escapes the text. Replaces control characters with U+FFFD, because they are meaningless or illegal in a page."""
     return html.escape("".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text))
 
 

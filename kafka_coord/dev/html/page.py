@@ -1,4 +1,4 @@
-"""The HTML page around a report's content."""
+"""Builds the HTML page around a report's content."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kafka_coord.dev.html.style import STYLE
 
 
 def page(title: str, *sections: str) -> str:
-    """The whole HTML file, which includes the style sheet and loads nothing else."""
+    """Returns the whole HTML file. It includes the style sheet and loads no other files."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),

@@ -1,5 +1,5 @@
-"""The sample job on the demo's flights; ``kafka-coord pipeline run flights`` runs it.
+"""The sample job on the demo's flights, which ``kafka-coord pipeline run flights`` runs.
 
-``flights`` turns records into rows, ``streaming`` runs the query that writes them into a table, and ``delays`` adds up
+``flights`` turns records into rows, ``streaming`` runs the query that writes them to a table, and ``delays`` summarises
 the table.
 """

@@ -1,15 +1,15 @@
 """Reports delays by airline, airport and hour, and the busiest routes, from the table of the job ``flights``.
 
-The sums are computed from the finished table, not by a streaming aggregation. Partitions move between the applications
-of a group, but Spark keeps the state of an aggregation in one application's checkpoint. So the two halves of a window
-would end up in two states; an application whose other partitions are further ahead would drop the records as late; and
-one that restarts from its checkpoint would count what the next owner counts too. All applications share the table,
-which holds each record once (:mod:`kafka_coord.spark.sinks`). So anybody may compute the report at any time, and the
+This module computes the sums from the table, not with a streaming aggregation. Partitions move between the applications
+of a group, but Spark keeps the state of an aggregation in one application's checkpoint. So a window would be divided
+between two states. An application whose other partitions are further ahead would drop records as late. An application
+that restarts from its checkpoint would count records that the next owner also counts. But all applications share the
+table, which has each record once (:mod:`kafka_coord.spark.sinks`). So the report may be computed at any time, and the
 same table gives the same report.
 
-Windows are of event time. Kafka orders records within a partition, so each partition has its own watermark: its
-latest event time, minus the allowed delay. The report's watermark is the lowest of these. A window that ends before it
-is ``final``. A record that came later than allowed is counted too, and counted as ``late``.
+Windows are of event time. Kafka orders records within a partition, so each partition has its own watermark, which is
+its latest event time minus the allowed delay. The report's watermark is the lowest of these. A window that ends before
+it is ``final``. A record that is later than allowed is counted, and also counted as ``late``.
 """
 
 from __future__ import annotations
