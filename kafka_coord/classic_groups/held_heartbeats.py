@@ -89,9 +89,9 @@ class Beats:
     again_until: float = -math.inf
     _ticked: float = -math.inf
     _restarts: bool = False
-    _was_asked: bool = False
-    """Whether the last answer asked a client that restarts its clock to repeat a heartbeat. The client waits longer
-    before each repetition."""
+    _was_asked: bool = True
+    """Whether to answer the next interruption without an error: the last answer asked a client that restarts its clock
+    to repeat a heartbeat (it waits longer before each repetition), or an earlier term may have asked."""
     _allowance: Allowance = field(default_factory=Allowance)
     """Each heartbeat uses it up."""
 

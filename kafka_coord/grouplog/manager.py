@@ -83,7 +83,8 @@ class GroupMetadataManager:
         self.offsets_cache: dict[str, Offsets] = {}
         self.groups_of: dict[int, dict[str, None]] = defaultdict(dict)
         self.terms: dict[int, LogTerm] = {}
-        self.loading: set[int] = set()
+        self._loading: dict[int, asyncio.Future[None]] = {}
+        """The partitions that are being loaded; the future is done when that ends."""
         self._under_way: dict[str, list[Offsets]] = {}
         """Commits that are being written, by group id."""
 
@@ -94,7 +95,13 @@ class GroupMetadataManager:
         partition = partition_of(group_id)
         if partition in self.terms:
             return Error.NONE
-        return Error.COORDINATOR_LOAD_IN_PROGRESS if partition in self.loading else Error.NOT_COORDINATOR
+        return Error.COORDINATOR_LOAD_IN_PROGRESS if partition in self._loading else Error.NOT_COORDINATOR
+
+    async def wait_until_loaded(self, group_id: str | None, within_s: float) -> None:
+        """Returns when the group's partition is not being loaded, at the latest after ``within_s`` seconds."""
+        loading = None if group_id is None else self._loading.get(partition_of(group_id))
+        if loading is not None:
+            await asyncio.wait([loading], timeout=within_s)
 
     async def prove(self, group_id: str) -> None:
         """Proves that no other instance changed the group before this call. The proof holds only if the group is still
@@ -113,9 +120,16 @@ class GroupMetadataManager:
     async def load_groups_for_partition(self, partition: int) -> None:
         """Claims the partition, reads it and serves its groups. Raises :class:`BrokerError`, :class:`TermEnded` and the
         errors of ``claiming``. After an error, the partition's groups are not served."""
-        if partition in self.terms or partition in self.loading:
+        if partition in self.terms or partition in self._loading:
             return
-        self.loading.add(partition)
+        loading = self._loading[partition] = asyncio.get_running_loop().create_future()
+        try:
+            await self._load_partition(partition)
+        finally:
+            del self._loading[partition]
+            loading.set_result(None)
+
+    async def _load_partition(self, partition: int) -> None:
         broker = self._connect()
         clock = asyncio.get_running_loop().time
         began = clock()
@@ -128,8 +142,6 @@ class GroupMetadataManager:
         except BaseException:
             broker.close()
             raise
-        finally:
-            self.loading.discard(partition)
         self._install(loaded)
         term.figures.loaded_records, term.figures.load_s = loaded.records, clock() - began
         term.serve()

@@ -35,6 +35,12 @@ AGAIN = Error.COORDINATOR_LOAD_IN_PROGRESS
 SESSION_S = 45.0
 
 
+def joined() -> Beats:
+    beats = Beats(99.0)
+    beats.joined()
+    return beats
+
+
 def test_a_hold_ends_just_before_librdkafka_sends_the_next_heartbeat() -> None:
     assert Beats(99.0).arrived(100.0, "librdkafka", SESSION_S) == pytest.approx(8.75)
     assert Beats(99.0).arrived(100.0, "apache-kafka-java", SESSION_S) == pytest.approx(6.0), "its interval begins anew"
@@ -43,12 +49,22 @@ def test_a_hold_ends_just_before_librdkafka_sends_the_next_heartbeat() -> None:
 
 
 def test_a_commit_makes_librdkafka_send_its_heartbeat_again() -> None:
-    beats, at = Beats(99.0), 100.0
+    beats, at = joined(), 100.0
     beats.arrived(at, "librdkafka", SESSION_S)
     assert beats.interrupted(at + 4.0) is AGAIN
     assert beats.arrived(at + 4.1, "librdkafka", SESSION_S) == pytest.approx(4.65), "its ticks stay where they are"
     assert beats.interrupted(at + 8.7) is Error.NONE, "the next tick is near"
     assert beats.arrived(at + 9.0, "librdkafka", SESSION_S) == pytest.approx(8.75)
+
+
+def test_a_client_is_answered_without_an_error_in_each_term() -> None:
+    """The terms before may have answered with errors only, and it leaves the group after a session of them."""
+    for software in ("librdkafka", "apache-kafka-java"):
+        beats = Beats(99.0)
+        beats.arrived(100.0, software, SESSION_S)
+        assert beats.interrupted(101.0) is Error.NONE
+        beats.arrived(103.0, software, SESSION_S)
+        assert beats.interrupted(104.0) is AGAIN
 
 
 def test_other_clients_do_not_send_heartbeats_again() -> None:
@@ -65,7 +81,7 @@ class Librdkafka:
     silent: list[int] = field(default_factory=list)
 
     def commits_every(self, period: int) -> Librdkafka:
-        beats, ends, again_at, retries = Beats(99.0), 0, -1, 0
+        beats, ends, again_at, retries = joined(), 0, -1, 0
         for now in range(1020, 1620):
             is_held, is_tick = now < ends, now % 30 == 0
             if is_held and (now + 3) % period == 0:
@@ -103,7 +119,7 @@ class Java:
     """When an answer had no error."""
 
     def commits_every(self, period: int) -> Java:
-        beats, is_held, due, failed = Beats(99.0), False, 1020, 0
+        beats, is_held, due, failed = joined(), False, 1020, 0
         for now in range(1020, 7020):
             if is_held and (now == due or now % period == 0):
                 is_held = False

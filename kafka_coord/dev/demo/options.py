@@ -93,8 +93,11 @@ class DemoOptions:
     @property
     def consumers_session_ms(self) -> int:
         """The consumers' session timeout in ms. A consumer on a socket must stay a member while one coordinator dies
-        and the next one starts.
+        and the next one starts. A stock client must stay one while its coordinator's instance starts again, which takes
+        up to ten seconds on a busy machine.
         """
+        if self.clients is Clients.KAFKA:
+            return self.session_timeout_ms * 4
         with_zookeeper = self.clients is Clients.OWN and self.channel is ChannelChoice.ZOOKEEPER
         return self.session_timeout_ms if with_zookeeper else self.session_timeout_ms * 9 // 4
 

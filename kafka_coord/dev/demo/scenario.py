@@ -94,6 +94,7 @@ class Scenario:
 
     def _kill(self, kind: Kind | None = None) -> None:
         """Kills a random consumer, of this kind if one is given."""
+        self._wait_until_settled(lambda _found: True, "the group stable")  # its members have told what they own
         working = self._workforce.working
         victim = self._random.choice([name for name in working if kind in {None, self._workforce.kind(name)}])
         self._workforce.kill(victim)

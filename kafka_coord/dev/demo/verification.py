@@ -236,11 +236,14 @@ def _one_owner(spans: Sequence[Span]) -> Check:
 
 
 def _not_interrupted(spans: Sequence[Span]) -> Check:
-    """Checks that no partition was stopped and then started by the same owner. A lost membership does not count."""
+    """Checks that no partition was stopped and then started by the same owner, unless the owner lost its membership in
+    between."""
+    losses = {(span.consumer, span.to_ms) for span in spans if span.ending is Ending.LOST}
     differences = [
         f"{after.partition}: {after.consumer} was stopped and, {after.from_ms - before.to_ms} ms later, started again"
         for before, after in pairwise(spans)
         if (before.partition, before.consumer, before.ending) == (after.partition, after.consumer, Ending.STOPPED)
+        and not any(who == after.consumer and before.to_ms <= at_ms <= after.from_ms for who, at_ms in losses)
     ]
     held = sum(span.ending is not Ending.KILLED for span in spans)
     return Check(

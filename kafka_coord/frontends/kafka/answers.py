@@ -122,16 +122,12 @@ class FetchedGroup(NamedTuple):
     denied: frozenset[str]
     is_repeated: bool = False
 
-    @property
-    def code(self) -> Error:
-        return Error.NONE if self.is_repeated and self.error is not Error.STALE_MEMBER_EPOCH else self.error
-
     def offsets(self, of_topic: Any, of_part: Any) -> Sequence[Any]:
-        """The answer's topics. librdkafka never repeats a request that fails as a whole, and so never reads its
-        partitions. It repeats the request if each partition has UNSTABLE_OFFSET_COMMIT and its own ``OFFSET_STORED``
-        (ADR 36)."""
+        """The answer's topics. librdkafka repeats a request that fails only if each partition has an error, too: one that
+        makes it repeat, and its own ``OFFSET_STORED`` (ADR 36)."""
         if self.is_repeated:
-            error = self.code or Error.UNSTABLE_OFFSET_COMMIT
+            stale = Error.STALE_MEMBER_EPOCH
+            error = stale if self.error is stale else Error.UNSTABLE_OFFSET_COMMIT
             return _offsets(self.topics, {}, of_topic, of_part, error, self.denied, CommittedOffset(_OFFSET_STORED))
         return _offsets(self.topics, self.known, of_topic, of_part, self.error, self.denied)
 
@@ -151,7 +147,7 @@ def fetched(asked: Sequence[FetchedGroup], version: int) -> Any:
             groups=tuple(
                 of_group(
                     group_id=one.group_id,
-                    error_code=one.code,
+                    error_code=one.error,
                     topics=() if one.error and not one.is_repeated else one.offsets(of_topic, of_part),
                 )
                 for one in asked
@@ -161,7 +157,7 @@ def fetched(asked: Sequence[FetchedGroup], version: int) -> Any:
     topics = one.offsets(form.struct("OffsetFetchResponseTopic"), form.struct("OffsetFetchResponsePartition"))
     if version < 2:
         return form(topics=topics)
-    return form(topics=() if one.error and not one.is_repeated else topics, error_code=one.code)
+    return form(topics=() if one.error and not one.is_repeated else topics, error_code=one.error)
 
 
 def _offsets(

@@ -55,6 +55,9 @@ log = logging.getLogger(__name__)
 MAX_OFFSET_METADATA_CHARS = 4096
 _GROUP, _TRANSACTION = 0, 1
 """The kinds of keys in FindCoordinator."""
+_LOADED_WITHIN_S = 5.0
+"""The longest time that commits and fetches of offsets wait while their group is being loaded. After an error,
+librdkafka repeats its commits in any order, so that an older offset could replace a newer one (ADR 36)."""
 _FIND_COORDINATOR = 1
 """A version that 0.11 and all later brokers support."""
 
@@ -261,6 +264,7 @@ class GroupCoordinator:
     async def handle_commit_offsets(self, call: Call) -> Any:
         """Rejects partitions that do not exist, and passes only existing partitions to the group, as in Kafka."""
         request = call.request
+        await self._manager.wait_until_loaded(request.group_id, _LOADED_WITHIN_S)
         error = await self._denied(call, Operation.READ, request.group_id)
         if error is Error.NONE and not await self._learn(request.topics):
             error = Error.COORDINATOR_NOT_AVAILABLE
@@ -321,6 +325,8 @@ class GroupCoordinator:
     async def handle_fetch_offsets(self, call: Call) -> Any:
         asked = call.request.groups if call.version >= 8 else (call.request,)
         access, known = call.client.access, self._manager.offsets_cache
+        for one in asked:
+            await self._manager.wait_until_loaded(one.group_id, _LOADED_WITHIN_S)
         no_groups = await access.denied_groups(Operation.DESCRIBE, [one.group_id for one in asked])
         visible = []
         for one in asked:

@@ -42,6 +42,11 @@ class CommittedReader(Generic[T]):
         :class:`StoreError` or :class:`MalformedValue` that ``wanted`` or the read raised."""
         self._questions.append(_Question(group, wanted, then))
 
+    def close(self, why: StoreError) -> None:
+        """Answers all requests with this error."""
+        while self._questions:
+            self._questions.popleft().then(why)
+
     def step(self) -> bool:
         """Reads up to :data:`MAX_READS` offsets. Returns whether more are left. Never raises."""
         room = MAX_READS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import OFFSET_STORED, Consumer, Message, TopicPartition
 
 from kafka_coord.cli.produce import produce
 from kafka_coord.dev.cluster.topics import TopicAdmin
@@ -47,3 +47,25 @@ def test_every_partition_is_read_from_its_committed_offset(front: Front, protoco
     assert sorted((one.partition(), one.offset()) for one in read) == [
         (number, offset) for number in range(3) for offset in range(COMMITTED, 100)
     ]
+
+
+def test_a_consumer_that_assigns_its_partitions_itself_finds_the_new_coordinator(front: Front) -> None:
+    topic = group = "moving-assigned"
+    TopicAdmin(front.brokers).create(topic, 2)
+    for number in range(2):
+        produce(front.brokers, topic, [(None, b"")], partitions=[number])
+    settings = {"bootstrap.servers": front.bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
+    consumer = Consumer(settings | {"enable.auto.commit": False})  # a commit would find the coordinator first
+
+    def reads(number: int) -> bool:
+        found = consumer.poll(0.2)
+        return found is not None and found.error() is None and found.partition() == number
+
+    try:
+        consumer.assign([TopicPartition(topic, 0, OFFSET_STORED)])
+        eventually(lambda: reads(0))
+        front.move(group)
+        consumer.assign([TopicPartition(topic, 1, OFFSET_STORED)])
+        eventually(lambda: reads(1))
+    finally:
+        consumer.close()

@@ -1,7 +1,7 @@
 """One stock client of the demo, as a process: ``python -m kafka_coord.dev.demo.stock.worker …``.
 
-confluent-kafka's own ``Consumer``, with ``bootstrap.servers`` naming the instances. The worker stores an offset only
-after it has written the record into the journal, and commits only stored offsets. So every committed record is in a
+confluent-kafka's own ``Consumer``, with ``bootstrap.servers`` naming the instances. The worker stores an offset for
+librdkafka's automatic commit only after it has written the record into the journal. So every committed record is in a
 journal.
 """
 
@@ -25,6 +25,7 @@ from kafka_coord.errors import ConsumerError
 from kafka_coord.model import PartitionSet, TopicPartition
 
 COMMIT_MS = 500
+REPEAT_S = 3.0
 
 
 def _protocol(given: argparse.Namespace) -> dict[str, Any]:
@@ -46,7 +47,7 @@ class StockConsumer:
         self._journal = journal
         self._work = Work()
         self._pending: list[Message] = []
-        self._is_committing, self._next_commit_s = False, 0.0
+        self._idle_since_s = time.monotonic()
         self._consumer = Consumer(
             {
                 "bootstrap.servers": given.bootstrap,
@@ -55,7 +56,7 @@ class StockConsumer:
                 **_protocol(given),
                 "auto.offset.reset": "earliest",
                 "enable.auto.offset.store": False,
-                "enable.auto.commit": False,
+                "auto.commit.interval.ms": COMMIT_MS,
                 "topic.metadata.refresh.interval.ms": 1_000,  # it must hear soon that the topic has grown
                 "on_commit": self._committed,
                 **FETCHING,
@@ -75,26 +76,23 @@ class StockConsumer:
                 self._pending.append(message)
             elif message.error().fatal():
                 raise ConsumerError(f"the client cannot go on: {message.error().str()}")
-        taken = self._finish_pending()
-        self._commit()
-        return taken
+        if self._pending:
+            self._idle_since_s = time.monotonic()
+        elif time.monotonic() - self._idle_since_s > REPEAT_S:
+            self._commit_again()
+        return self._finish_pending()
+
+    def _commit_again(self) -> None:
+        """Commits the offsets of all processed records. While its coordinator is away, librdkafka may repeat an older
+        automatic commit after a newer one, and it would not commit again before the next record."""
+        self._idle_since_s = time.monotonic()
+        owned = self._consumer.position(self._consumer.assignment())
+        if known := [one for one in owned if one.offset >= 0]:
+            self._consumer.commit(offsets=known, asynchronous=True)
 
     def leave(self) -> None:
         self._finish_pending()
-        self._commit_now()
         self._consumer.close()
-
-    def _commit(self) -> None:
-        """Starts to commit the stored offsets. Waits for the previous commit, because librdkafka repeats failed commits
-        in any order, so that an older one could replace a newer one."""
-        now_s = time.monotonic()
-        if not self._is_committing and now_s >= self._next_commit_s:
-            self._is_committing, self._next_commit_s = True, now_s + COMMIT_MS / 1000
-            self._consumer.commit(asynchronous=True)
-
-    def _commit_now(self) -> None:
-        with contextlib.suppress(KafkaException):  # also raised if there is nothing to commit
-            self._committed(None, self._consumer.commit(asynchronous=False))
 
     def _finish_pending(self) -> int:
         taken, self._pending = self._pending, []
@@ -114,8 +112,7 @@ class StockConsumer:
         return note
 
     def _revoked(self, consumer: Consumer, partitions: list[Position]) -> None:
-        self._finish_pending()
-        self._commit_now()
+        self._finish_pending()  # librdkafka commits the stored offsets before it gives the partitions up
         self._noting(Change.STOPPED)(consumer, partitions)
 
     def _lost(self, consumer: Consumer, partitions: list[Position]) -> None:
@@ -124,7 +121,6 @@ class StockConsumer:
         self._noting(Change.LOST)(consumer, partitions)
 
     def _committed(self, error: KafkaError | None, partitions: Sequence[Position]) -> None:
-        self._is_committing = False
         kept = {
             TopicPartition(one.topic, one.partition): one.offset
             for one in partitions

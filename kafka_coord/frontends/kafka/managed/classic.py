@@ -195,6 +195,8 @@ class ClassicMember(KafkaMember):
         self.joined: Join | None = None
         self.sent: frozenset[TopicPartition] | None = None
         self._beats = Beats(members.now)
+        if isinstance(request, Join):
+            self._beats.joined()
         self.syncs = False
         self._is_changing = False
         """Whether the member's subscription has changed since the group's target was decided."""

@@ -118,6 +118,7 @@ class Served:
         return min(due, self.members.due())
 
     def close(self) -> None:
+        self.committed.close(StoreUnavailable("the term has ended"))
         self._targets.close()
         self.term.close()
 
@@ -475,7 +476,7 @@ class ManagedTerms:
     ) -> None:
         if isinstance(found, (StoreError, MalformedValue)):
             log.warning("cannot read stored offsets: %s", found)
-            _resolve(token, (Error.COORDINATOR_NOT_AVAILABLE, {}))
+            _resolve(token, (Error.COORDINATOR_LOAD_IN_PROGRESS, {}))  # librdkafka does not retry other errors
         else:
             _resolve(token, (Error.NONE, {tp: _best(one, known.get(tp)) for tp, one in found.items()}))
 

@@ -371,6 +371,9 @@ def test_a_member_of_an_earlier_term_goes_on_with_what_it_holds() -> None:
     play.of_an_earlier_term(resume_key="m1", protocol="classic")
     assert play.commit(5, 70).error is Error.COORDINATOR_LOAD_IN_PROGRESS
     assert play.beat(5) is None, "it is held"
+    play.members.interrupted("delays", "m1", play.last_token, play.house.now)
+    play.pump()
+    assert play.told().error is Error.NONE, "the term before may have answered with errors only"
     assert play.commit(5, 70).error is Error.NONE
     play.send(6, stop=(1,))
     assert play.beat(5) is Error.REBALANCE_IN_PROGRESS

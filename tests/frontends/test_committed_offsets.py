@@ -1,0 +1,20 @@
+"""Reading stored offsets for consumers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafka_coord.errors import StoreUnavailable
+from kafka_coord.frontends.members.committed_offsets import CommittedReader
+from kafka_coord.model import TopicPartition
+
+
+def test_whoever_still_waits_at_the_end_is_answered() -> None:
+    """A Kafka client sends nothing else on its connection until then."""
+    reader: CommittedReader[int] = CommittedReader(lambda _group, wanted: dict.fromkeys(wanted, 7))
+    answers: list[Any] = []
+    reader.ask("delays", lambda: [TopicPartition("flights", 0)], answers.append)
+    reader.close(StoreUnavailable("the term has ended"))
+    assert [type(one) for one in answers] == [StoreUnavailable]
+    assert not reader.step()
+    assert len(answers) == 1
