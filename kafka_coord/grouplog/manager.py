@@ -83,7 +83,7 @@ class GroupMetadataManager:
         self.offsets_cache: dict[str, Offsets] = {}
         self.groups_of: dict[int, dict[str, None]] = defaultdict(dict)
         self.terms: dict[int, LogTerm] = {}
-        self._loading: dict[int, asyncio.Future[None]] = {}
+        self.loading: dict[int, asyncio.Future[None]] = {}
         """The partitions that are being loaded; the future is done when that ends."""
         self._under_way: dict[str, list[Offsets]] = {}
         """Commits that are being written, by group id."""
@@ -95,11 +95,11 @@ class GroupMetadataManager:
         partition = partition_of(group_id)
         if partition in self.terms:
             return Error.NONE
-        return Error.COORDINATOR_LOAD_IN_PROGRESS if partition in self._loading else Error.NOT_COORDINATOR
+        return Error.COORDINATOR_LOAD_IN_PROGRESS if partition in self.loading else Error.NOT_COORDINATOR
 
     async def wait_until_loaded(self, group_id: str | None, within_s: float) -> None:
         """Returns when the group's partition is not being loaded, at the latest after ``within_s`` seconds."""
-        loading = None if group_id is None else self._loading.get(partition_of(group_id))
+        loading = None if group_id is None else self.loading.get(partition_of(group_id))
         if loading is not None:
             await asyncio.wait([loading], timeout=within_s)
 
@@ -120,13 +120,13 @@ class GroupMetadataManager:
     async def load_groups_for_partition(self, partition: int) -> None:
         """Claims the partition, reads it and serves its groups. Raises :class:`BrokerError`, :class:`TermEnded` and the
         errors of ``claiming``. After an error, the partition's groups are not served."""
-        if partition in self.terms or partition in self._loading:
+        if partition in self.terms or partition in self.loading:
             return
-        loading = self._loading[partition] = asyncio.get_running_loop().create_future()
+        loading = self.loading[partition] = asyncio.get_running_loop().create_future()
         try:
             await self._load_partition(partition)
         finally:
-            del self._loading[partition]
+            del self.loading[partition]
             loading.set_result(None)
 
     async def _load_partition(self, partition: int) -> None:

@@ -123,8 +123,8 @@ class FetchedGroup(NamedTuple):
     is_repeated: bool = False
 
     def offsets(self, of_topic: Any, of_part: Any) -> Sequence[Any]:
-        """The answer's topics. librdkafka repeats a request that fails only if each partition has an error, too: one that
-        makes it repeat, and its own ``OFFSET_STORED`` (ADR 36)."""
+        """The answer's topics. librdkafka repeats a failed request only if each partition has an error after which it
+        repeats, and its own ``OFFSET_STORED`` (ADR 36)."""
         if self.is_repeated:
             stale = Error.STALE_MEMBER_EPOCH
             error = stale if self.error is stale else Error.UNSTABLE_OFFSET_COMMIT
