@@ -1,5 +1,5 @@
-"""``kafka-coord bench dashboard``: what open pages cost a coordinator of many groups, and whether they slow
-decisions."""
+"""``kafka-coord bench dashboard``: measures the cost of open pages for a coordinator of many groups, and whether they
+delay decisions."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _BAR_PERCENT, _BAR_MS = 1.0, 50.0
 
 @dataclass(frozen=True, slots=True)
 class DashboardOptions:
-    """``groups`` of ``consumers`` each, and ``pages`` of groups open besides the overview. Each state is measured for
-    ``watch_s``, after ``rest_s`` without a write; then a member joins ``repeat`` times."""
+    """There are ``groups`` of ``consumers`` each, and ``pages`` pages of groups besides the overview. Each measurement
+    starts after ``rest_s`` without a write, and takes ``watch_s``. Then a member joins ``repeat`` times."""
 
     groups: int = 10_000
     consumers: int = 10
@@ -57,12 +57,12 @@ class Watched:
 
 
 class _Page:
-    """An open page, which discards what it receives."""
+    """An open page. Discards all received data."""
 
     def __init__(self, address: str, *paths: str) -> None:
         self._connection = http.client.HTTPConnection(address, timeout=_FILL_S)
         self._connection.request("GET", "/api/v1/events?" + "&".join(f"path={path}" for path in paths))
-        self._socket = self._connection.sock  # the response takes it over
+        self._socket = self._connection.sock  # the response takes over the socket
         self._answer = self._connection.getresponse()
         self.received = 0
         self._thread = threading.Thread(target=self._read, name="bench-page", daemon=True)
@@ -81,7 +81,7 @@ class _Page:
 
 
 def run_dashboard_bench(options: DashboardOptions, directory: Path, on_progress: OnProgress) -> BenchReport:
-    """Runs the bench in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
+    """Runs the benchmark in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
     setup = Setup.here(java=find_java().version)
     of_groups = FailoverOptions(sizes=(options.groups,), consumers=options.consumers, rest_s=options.rest_s)
     with failover_testbed(directory, options.groups, of_groups, on_progress) as testbed, ExitStack() as pages:
@@ -104,7 +104,7 @@ def run_dashboard_bench(options: DashboardOptions, directory: Path, on_progress:
 
 
 def _watch(testbed: FailoverTestbed, pages: Sequence[_Page], options: DashboardOptions) -> Watched:
-    """Measures the instance at rest, then while a member leaves and joins."""
+    """Measures the idle instance, and then the joins of a member."""
     if options.judged:
         testbed.at_rest()
     received = pages[0].received if pages else 0
@@ -117,7 +117,7 @@ def _watch(testbed: FailoverTestbed, pages: Sequence[_Page], options: DashboardO
 
 
 def _fill(testbed: FailoverTestbed, address: str) -> dict[str, float]:
-    """How long the first page takes to show every group."""
+    """Measures how long the first page takes to show every group."""
 
     def known() -> bool:
         connection = http.client.HTTPConnection(address, timeout=_FILL_S)
@@ -134,7 +134,8 @@ def _fill(testbed: FailoverTestbed, address: str) -> dict[str, float]:
 
 
 def bars(found: Sequence[Watched]) -> list[Bar]:
-    """The bars: an open page costs at most one percent of a core, and decisions are not measurably later."""
+    """Returns the targets: an open page costs at most one percent of a core, and does not measurably delay
+    decisions."""
     nobody, *watched = found
     per_page = max((one.cpu_percent - nobody.cpu_percent) / one.pages for one in watched)
     later_ms = max(one.join_p50_ms - nobody.join_p50_ms for one in watched)

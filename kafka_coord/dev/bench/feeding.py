@@ -1,4 +1,4 @@
-"""Writes records continuously while a bench measures."""
+"""Writes records continuously during a measurement."""
 
 from __future__ import annotations
 

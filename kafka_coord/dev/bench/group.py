@@ -1,4 +1,4 @@
-"""Topic znodes and registrations for benches that run without a broker."""
+"""Creates topic znodes and registrations for benchmarks without a broker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kafka_coord.zk.store import Store
 
 
 def write_topic(store: Store, topic: str, partitions: int) -> None:
-    """Creates the topic or changes its number of partitions as Kafka does, in the data of its znode."""
+    """Creates the topic's znode, or changes the number of partitions in its data, as Kafka does."""
     path = layout.broker_topic(topic)
     value = topic_value(partitions)
     if store.exists(path):
@@ -19,12 +19,12 @@ def write_topic(store: Store, topic: str, partitions: int) -> None:
 
 
 def zxid_now(store: Store) -> int:
-    """The zxid of a write made now, to count transactions."""
+    """Writes a znode and returns the zxid of the write, to count transactions."""
     path = "/bench"
     store.ensure_path(path)
     return store.set(path, b"").mzxid
 
 
 def plain_member(group: str, topic: str, consumer: str) -> Membership:
-    """A member that subscribes to a topic, with defaults for everything else."""
+    """Returns a member that subscribes to a topic, with defaults for all other fields."""
     return membership(group=group, topics=[topic], consumer_id=consumer)

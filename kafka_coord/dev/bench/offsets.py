@@ -1,4 +1,4 @@
-"""Measures how many offsets a member commits per second through the channel of every consumer."""
+"""Measures how many offsets a member commits per second through the consumers' channel."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _WANTED_PER_S = 30_000
 
 @dataclass(frozen=True, slots=True)
 class OffsetsOptions:
-    """For each of ``sizes``, the bench commits that many partitions at a time for ``seconds``. ``judged``: whether the
-    report compares the figures with the bar.
+    """For each of ``sizes``, the benchmark commits that many partitions at a time for ``seconds``. With ``judged``, the
+    report compares the figures with the target.
     """
 
     sizes: tuple[int, ...] = (1, 10, 100, 1_000, 10_000)
@@ -45,7 +45,8 @@ SMOKE = OffsetsOptions(sizes=(1, 20), seconds=0.3, judged=False)
 
 @dataclass(frozen=True, slots=True)
 class Committing:
-    """Measured commits of ``partitions`` each: the time of each, and the CPU time of this process and of ZooKeeper."""
+    """Commits of ``partitions`` partitions each: the time of each commit, and the CPU time of this process and of
+    ZooKeeper."""
 
     partitions: int
     ms: Sequence[float]
@@ -59,7 +60,8 @@ class Committing:
 
 
 def run_offsets_bench(options: OffsetsOptions, directory: Path, on_progress: OnProgress) -> BenchReport:
-    """Runs the bench in ``directory``, on its own ZooKeeper. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
+    """Runs the benchmark in ``directory``, on its own ZooKeeper. Raises
+    :class:`~kafka_coord.errors.KafkaCoordError`."""
     setup = Setup.here(java=find_java().version)
     on_progress("starting ZooKeeper")
     settings = ZooKeeperSettings(tick_ms=2_000, heap_mb=256)
@@ -80,14 +82,15 @@ def run_offsets_bench(options: OffsetsOptions, directory: Path, on_progress: OnP
 
 
 def _member(store: Store, partitions: int) -> tuple[ConsumerChannel, Registration]:
-    """A registered consumer with the znodes that a coordinator creates for it, and an offset for each partition."""
+    """Registers a consumer, creates the znodes that a coordinator would create, and commits offset 0 for every
+    partition."""
     store.ensure_path(layout.BROKER_TOPICS)
     write_topic(store, _TOPIC, partitions)
     store.ensure_path(layout.topic_offsets(_GROUP, _TOPIC))
     channel = ConsumerChannel(store, _GROUP, _CONSUMER)
     found = channel.register(plain_member(_GROUP, _TOPIC, _CONSUMER).registration_value(store))
     if not isinstance(found, Registration):
-        raise KafkaCoordError(f"the name {_CONSUMER!r} is taken on a ZooKeeper made for this bench")
+        raise KafkaCoordError(f"the name {_CONSUMER!r} is taken in this benchmark's own ZooKeeper")
     channel.commit(found, {TopicPartition(_TOPIC, number): 0 for number in range(partitions)})
     return channel, found
 
@@ -131,7 +134,7 @@ def table(found: Sequence[Committing]) -> Table:
 
 
 def bar(found: Sequence[Committing]) -> Bar:
-    """Judges the best of all sizes. The only member sends one commit after the other."""
+    """Compares the best size with the target."""
     most = max(one.offsets_per_s for one in found)
     wanted = f"at least {_WANTED_PER_S:,} offsets/s"
     return Bar("offsets committed by one member", wanted, f"{most:,.0f} offsets/s", most >= _WANTED_PER_S)

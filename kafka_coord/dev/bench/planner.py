@@ -1,4 +1,4 @@
-"""Measures decisions for groups of growing size: each assignor alone, and a whole decision. Needs no server."""
+"""Measures each assignor alone and whole decisions, for groups of growing size. Needs no server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STICKY = "sticky"
 _TOPICS = 100
 _MIXED = 5
 _GROUP = "bench"
-_JOINER = "c99999"  # the last by name, so that an assignor that works in order of names has handled all others before
+_JOINER = "c99999"  # the last by name, so an assignor that works in order of names handles all others first
 _BAR_MEMBERS, _BAR_MOST_MEMBERS, _BAR_EACH = 1_000, 5_000, 50
 _BAR_MS, _BAR_MOST_MS, _BAR_GROWTH = 100.0, 1_000.0, 2.3
 
@@ -53,8 +53,8 @@ class What(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlannerOptions:
-    """``sizes`` are (members, partitions for each); the bench times each case ``repeat`` times, after one run that does
-    not count. ``judged``: whether the report compares the figures with the bars.
+    """``sizes`` are (members, partitions per member). The benchmark times each case ``repeat`` times, after one run
+    that does not count. With ``judged``, the report compares the figures with the targets.
     """
 
     sizes: tuple[tuple[int, int], ...] = ((100, 50), (1_000, 10), (1_000, 50), (2_500, 50), (5_000, 50))
@@ -81,7 +81,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """``ms`` is the CPU time of each repetition; ``moved`` counts the partitions that get a new owner."""
+    """``ms`` is the CPU time of each repetition. ``moved`` counts the partitions that get a new owner."""
 
     case: Case
     ms: Sequence[float]
@@ -89,8 +89,8 @@ class Timed:
 
 
 def run_planner_bench(options: PlannerOptions, on_progress: OnProgress) -> BenchReport:
-    """Runs the bench. Times are CPU milliseconds of one thread, so that another process on the machine does not count.
-    Python's collector works as it does in a coordinator."""
+    """Runs the benchmark. Times are CPU milliseconds of one thread, so other processes on the machine do not count.
+    Python's garbage collector has the same settings as in a coordinator."""
     setup = Setup.here()
     found: list[Timed] = []
     with collecting_rarely():
@@ -104,7 +104,7 @@ def run_planner_bench(options: PlannerOptions, on_progress: OnProgress) -> Bench
 
 
 def timed(options: PlannerOptions) -> Iterator[Timed]:
-    """Every case, small groups first."""
+    """Yields every case, small groups first."""
     known = built_in_assignors()
     for members, each in options.sizes:
         for subscribed in Subscribed:
@@ -136,7 +136,7 @@ def _times(call: Callable[[], object], repeat: int) -> list[float]:
 def group_at(
     event: Event, assignor: Assignor, members: int, partitions: int, subscribed: Subscribed
 ) -> tuple[AssignmentInputs, Mapping[str, PartitionSet]]:
-    """A group just after the event, with this assignor's assignment from before it."""
+    """Returns a group just after the event. Its assignment is this assignor's from before the event."""
     before = {f"c{number:05}" for number in range(members)}
     counts = _topics(partitions, subscribed)
     after, grown = set(before), counts
@@ -184,7 +184,7 @@ def _inputs(
 
 
 def observed(inputs: AssignmentInputs, before: Mapping[str, PartitionSet]) -> Observation:
-    """The coordinator's observation of the group, in which each member holds its partitions of ``before``."""
+    """Returns the coordinator's observation of the group, in which each member holds its partitions of ``before``."""
     ledgers = {
         consumer: Ledger(
             consumer,
@@ -233,7 +233,7 @@ def tables(found: Sequence[Timed]) -> list[Table]:
 
 
 def _growth(found: Sequence[Timed]) -> list[dict[str, Any]]:
-    """The ratio of the times of each pair of sizes, if one size is twice the other."""
+    """Returns the ratio of the times of each pair of sizes in which one size is twice the other."""
     by_case = {one.case: Spread.some(one.ms).median for one in found}
     rows = []
     for case, ms in by_case.items():
@@ -253,7 +253,7 @@ def _growth(found: Sequence[Timed]) -> list[dict[str, Any]]:
 
 
 def bars(found: Sequence[Timed]) -> list[Bar]:
-    """The bars are about a join under ``sticky``, whatever the subscriptions."""
+    """Returns the targets, which apply to joins under ``sticky`` with all kinds of subscriptions."""
     joins = [one for one in found if one.case.assignor == STICKY and one.case.event is Event.JOINS]
 
     def worst(members: int) -> float | None:

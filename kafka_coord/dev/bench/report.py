@@ -1,6 +1,4 @@
-"""The result of every bench: the machine, the measurements, and the goals they meet. Does no I/O, except in
-``Setup.here``.
-"""
+"""The result of a benchmark: the machine, the measurements, and the targets. Does I/O only in ``Setup.here``."""
 
 from __future__ import annotations
 
@@ -30,8 +28,8 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread | None:
-        """Returns None if there are no values. The p99 is a measured value (nearest rank): for fewer than 100 values,
-        the largest."""
+        """Returns None if there are no values. The p99 is a measured value (nearest rank), which is the largest of
+        fewer than 100 values."""
         if not values:
             return None
         ranked = sorted(values)
@@ -59,9 +57,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The machine that the figures were measured on. ``load`` is the machine's load average over the minute before the
-    bench began.
-    """
+    """The machine of the measurements. ``load`` is its load average over the minute before the benchmark."""
 
     began: str
     cpus: int
@@ -74,7 +70,7 @@ class Setup:
 
     @classmethod
     def here(cls, **versions: str) -> Setup:
-        """Describes this machine now. ``versions`` are the versions of programs that are not Python packages."""
+        """Describes this machine. ``versions`` are the versions of programs that are not Python packages."""
         return cls(
             began=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             cpus=len(os.sched_getaffinity(0)),
@@ -95,7 +91,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A required figure and the measured one; ``met`` is None if it could not be measured."""
+    """A target and the measured figure. ``met`` is None if the figure could not be measured."""
 
     name: str
     wanted: str
@@ -108,8 +104,8 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A picture of a table: for each row a bar as long as its ``value``, and a mark at its ``most`` if that is a column
-    too. ``labels`` are the columns that identify the row.
+    """A chart of a table. Each row has a bar of length ``value``, and a mark at ``most`` if that is a column.
+    ``labels`` are the columns that identify the row.
     """
 
     labels: Sequence[str]
@@ -119,8 +115,8 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of one kind. In JSON they are under the table's name, with an underscore for each character that is no
-    letter. The keys of the first row are the columns; numbers are in the unit that the key ends in.
+    """Rows of one kind. Their key in JSON is the table's name, with underscores instead of characters that are not
+    letters. The keys of the first row are the columns. The end of a key is the unit of the numbers.
     """
 
     name: str
@@ -130,8 +126,8 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class BenchReport:
-    """The whole report. ``settings`` are the options of the bench; ``notes`` are sentences about missing or odd
-    results; ``further`` are more fields of the JSON object, by name: the cost of each kind of event, for example.
+    """The whole report. ``settings`` are the options of the benchmark. ``notes`` are sentences about missing or odd
+    results. ``further`` has additional fields of the JSON object, for example the cost of each kind of event.
     """
 
     bench: str

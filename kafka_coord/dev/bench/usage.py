@@ -1,4 +1,4 @@
-"""CPU seconds and memory of a process and its descendants, as the kernel counts them."""
+"""Reads the CPU seconds and memory of a process and its descendants from the kernel."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _EVERY_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A sample of one process. ``started`` (clock ticks after boot) distinguishes it from a later process with its
-    number; ``cpu_s`` is its own time, without its children's.
+    """A sample of one process. ``started`` (clock ticks after boot) distinguishes it from a later process with the same
+    pid. ``cpu_s`` is its own time, without its children's.
     """
 
     pid: int
@@ -30,7 +30,7 @@ class Process:
 
 
 def tree(root: int) -> tuple[Process, ...]:
-    """The process ``root`` and its descendants; nothing if it has ended."""
+    """Returns the process ``root`` and its descendants, or nothing if it has ended."""
     every = {found.pid: found for entry in os.listdir("/proc") if entry.isdigit() and (found := _read(int(entry)))}
     members = {root} & every.keys()
     grown = True
@@ -42,10 +42,10 @@ def tree(root: int) -> tuple[Process, ...]:
 
 
 class Meter:
-    """What the processes below ``root`` use while the block runs, sampled four times a second.
+    """Measures the processes below ``root`` while the block runs, with four samples a second.
 
-    What a process uses between its last sample and its end is missing: a quarter of a second at most. The kernel's sums
-    in the parent are not used, because they include only children that the parent has waited for.
+    The usage between a process's last sample and its end (a quarter of a second at most) is missing. The kernel's sums
+    in the parent cannot be used, because they include only children for which the parent has waited.
     """
 
     def __init__(self, root: int) -> None:

@@ -1,4 +1,4 @@
-"""Waits for conditions that other processes bring about."""
+"""Waits for conditions that depend on other processes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ POLL_S = 0.02
 
 
 def awaited(probe: Callable[[], T], within_s: float, what: str, *, every_s: float = POLL_S) -> T:
-    """The first true result of ``probe``, called every ``every_s`` seconds. Raises :class:`Timeout` after ``within_s``
-    seconds, naming ``what`` did not happen.
+    """Calls ``probe`` every ``every_s`` seconds, and returns the first true result. After ``within_s`` seconds, raises
+    :class:`Timeout` with ``what``, the event that did not happen.
     """
     deadline = time.monotonic() + within_s
     while not (found := probe()):

@@ -1,7 +1,6 @@
-"""One reader of the bench, in its own process: this project's consumer, or a bare confluent-kafka consumer.
+"""Runs one reader in its own process: this project's consumer, or a bare confluent-kafka consumer.
 
-Prints one line of JSON at the end. It counts from the first records on, so that connecting and joining a group do not
-count.
+Prints one line of JSON at the end. Measures from the first records on, to exclude the connection and the join.
 """
 
 from __future__ import annotations
@@ -38,7 +37,8 @@ class ReadMode(StrEnum):
     """The ways to read records."""
 
     BARE = "bare"
-    """``confluent_kafka.Consumer.consume``, all partitions assigned by hand, with librdkafka's own settings."""
+    """``confluent_kafka.Consumer.consume``, with all partitions assigned manually, and librdkafka's default
+    settings."""
     BARE_SET = "bare, our settings"
     """Like ``BARE``, with the librdkafka settings of this project's consumer."""
     BATCH = "batch"
@@ -59,7 +59,7 @@ _ASYNC = frozenset({ReadMode.ASYNC_BATCH, ReadMode.ASYNC_ITERATION})
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """``records`` is how many to read from the beginning. With ``latency``, the reader reads new records instead. Their
+    """The reader reads ``records`` records from the beginning. With ``latency``, it reads new records instead. Their
     values begin with the time (ns, monotonic, 20 digits) at which the producer received them.
     """
 
@@ -78,8 +78,8 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """``records`` is the number read after the first batch, in ``seconds``, with the process's CPU time;
-    ``latency_ms`` is each record's latency, if requested."""
+    """``records`` were read after the first batch, in ``seconds``. ``cpu_s`` is the process's CPU time for them. With
+    ``Task.latency``, ``latency_ms`` has the latency of each record."""
 
     way: ReadMode
     records: int
@@ -107,11 +107,13 @@ class _Count:
         self._patience = time.monotonic() + _GIVES_UP_S
 
     def add(self, values: Sequence[bytes]) -> bool:
-        """Returns whether more are expected. Raises :class:`BrokerError` if none come."""
+        """Tells whether more records are expected. Raises :class:`BrokerError` if none arrive in time."""
         now_ns = time.monotonic_ns()
         if not values:
             if time.monotonic() > self._patience:
-                raise BrokerError(f"only {self._records} of {self._task.records} records came in {_GIVES_UP_S:.0f} s")
+                raise BrokerError(
+                    f"only {self._records} of {self._task.records} records arrived in {_GIVES_UP_S:.0f} s"
+                )
             return True
         if self._task.latency:
             self._latency_ms += [(now_ns - int(value[:20])) / 1e6 for value in values]
@@ -127,12 +129,12 @@ class _Count:
 
 
 def read(task: Task, ready: Callable[[], None]) -> Read:
-    """Reads the records. Raises :class:`~kafka_coord.errors.KafkaCoordError` if they do not come."""
+    """Reads the records. Raises :class:`~kafka_coord.errors.KafkaCoordError` if they do not arrive."""
     if task.way in _ASYNC:
         return asyncio.run(_read_with_asyncio(task))
     with _bare(task) if task.way in _BARE else _ours(task) as batches:
         if task.latency:
-            for _ in range(_LOOKS):  # until it waits at the end
+            for _ in range(_LOOKS):  # until the reader waits at the end of the log
                 next(batches)
             ready()
         count = _Count(task)
@@ -188,7 +190,7 @@ def _bare(task: Task) -> Iterator[Batches]:
 def _ours(task: Task) -> Iterator[Batches]:
     reset = "latest" if task.latency else "earliest"
     with Consumer(task.zookeeper, group=task.group, topics=[task.topic], auto_offset_reset=reset) as consumer:
-        if task.latency:  # its partitions must start at their ends, before the bench writes to them
+        if task.latency:  # the partitions must start at their ends, before the benchmark writes to them
             awaited(lambda: len(consumer.assignment()) == task.partitions, _GIVES_UP_S, "the consumer's partitions")
 
         def by_batch() -> Batches:
@@ -206,7 +208,7 @@ def _ours(task: Task) -> Iterator[Batches]:
                 given += len(found)
                 yield found
             records = iter(consumer)
-            size = 1 if task.latency else _BATCH  # reads the clock as rarely as with batches
+            size = 1 if task.latency else _BATCH  # reads the clock as rarely as the batch modes do
             while given < task.records:
                 found = [record.value or b"" for record in itertools.islice(records, min(size, task.records - given))]
                 given += len(found)

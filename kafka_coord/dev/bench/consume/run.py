@@ -1,4 +1,4 @@
-"""Runs the bench of the consumer: one broker, a topic of flights, each way of reading in turn."""
+"""Runs the consumer benchmark: one broker, a topic of flights, and each way of reading in turn."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class ConsumeOptions:
-    """Each way reads ``records`` ``repeat`` times, after a first round that does not count. Then, to measure the
-    latency, the bench writes ``records_per_s`` for ``seconds``. ``judged``: whether the report compares the figures
-    with the bars.
+    """Each way reads ``records`` ``repeat`` times, after ``warm_up`` rounds that do not count. Then, to measure the
+    latency, the benchmark writes ``records_per_s`` for ``seconds``. With ``judged``, the report compares the figures
+    with the targets.
     """
 
     records: int = 1_000_000
@@ -64,7 +64,7 @@ SMOKE = ConsumeOptions(records=5_000, partitions=3, repeat=1, warm_up=0, records
 
 
 def run_consume_bench(options: ConsumeOptions, directory: Path, on_progress: OnProgress) -> BenchReport:
-    """Runs the bench in ``directory``, with one broker. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
+    """Runs the benchmark in ``directory``, with one broker. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
     setup = Setup.here(kafka=KAFKA_VERSION, java=find_java().version)
     with DevCluster(directory / "cluster", brokers=1, coordinators=True, on_progress=on_progress) as cluster:
         testbed = _ConsumeTestbed(cluster.zookeeper, cluster.bootstrap_servers, directory / "reader.log", options)
@@ -102,7 +102,7 @@ class _ConsumeTestbed:
         return name
 
     def filled_topic(self) -> str:
-        """Writes the records, spread evenly, in batches as large as those of a busy producer."""
+        """Writes the records, spread evenly over the partitions, in large batches like those of a busy producer."""
         name = self.new_topic()
         flights = itertools.cycle([flight.value for flight in read_flights(20_000)])
         produce(
@@ -151,7 +151,7 @@ class _ConsumeTestbed:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors)
         try:
             if process.stdout is None:
-                raise ValueError("made without a pipe")
+                raise ValueError("the process was started without a pipe")
             yield process.stdout
         finally:
             if process.stdout is not None:
@@ -162,7 +162,7 @@ class _ConsumeTestbed:
 def _line(answers: IO[bytes], log: Path) -> str:
     answer = line_within(answers, _WITHIN_S)
     if answer is None:
-        raise Timeout(f"a reader was not done within {_WITHIN_S:.0f} s; see {log}")
+        raise Timeout(f"a reader did not finish within {_WITHIN_S:.0f} s; see {log}")
     return answer.decode().strip()
 
 
@@ -206,7 +206,7 @@ def throughput(reads: Sequence[Read]) -> Table:
 
 
 def latency(reads: Sequence[Read]) -> Table:
-    """The time from handing a record to the producer until the application has it."""
+    """Returns the table of latencies from the producer to the application."""
     rows = []
     for one in reads:
         spread = Spread.some(one.latency_ms)

@@ -1,1 +1,1 @@
-"""``kafka-coord bench failover``: how long many groups are without a coordinator, and what taking them over costs."""
+"""``kafka-coord bench failover``: measures how long many groups have no coordinator, and the cost of a takeover."""

@@ -1,4 +1,4 @@
-"""Many groups in one ZooKeeper, whose consumers register and acknowledge without a process each."""
+"""Creates many groups in one ZooKeeper. Their consumers register and acknowledge without processes of their own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EVERY_S = 5.0
 
 
 class ManyGroups:
-    """``groups`` of ``each`` consumers, all in one session. They register as consumers do, one whole group at a time.
+    """``groups`` of ``each`` consumers in one session. They register like real consumers, one whole group at a time.
 
     They acknowledge a command by deleting it. They read nothing and have no offsets.
     """
@@ -71,7 +71,7 @@ class ManyGroups:
                 time.sleep(0.1)
 
     def written(self) -> Mapping[str, int]:
-        """The zxid of the last write to each target and ledger, by path."""
+        """Returns the zxid of the last write to each target and ledger, by path."""
         paths = [layout.assignment(group) for group in self.names]
         paths += [layout.ledger(group, consumer) for group in self.names for consumer in self._consumers]
         found = self._store.read_many([GetData(path) for path in paths])

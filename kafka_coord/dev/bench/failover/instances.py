@@ -1,4 +1,4 @@
-"""The instances that stand for election, and their metrics."""
+"""Runs the instances of a failover benchmark, reads their metrics, and watches elections."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from kafka_coord.zk.store import Store
 _GROUPS = re.compile(rb'^kafka_coord_groups\{state="(\w+)"\} (\S+)$', re.MULTILINE)
 _ASK_S = 5.0
 _ASK_EVERY_S_PER_GROUP = 20e-6
-"""The pause between scrapes, in seconds. A scrape counts every group, so a scrape every 20 ms would slow a coordinator
-of 10,000 groups.
+"""Seconds between scrapes, per group. A scrape counts every group, so scrapes every 20 ms would slow a coordinator of
+10,000 groups.
 """
 
 
@@ -34,7 +34,7 @@ class Instance:
         """``channel`` is the address for consumers without ZooKeeper."""
         self.broker_id = broker_id
         self.address = f"{LOOPBACK}:{free_port()}"
-        """The address of its HTTP endpoint."""
+        """The address of the HTTP endpoint."""
         more = ["--listen-http", self.address, "--session-timeout-ms", str(session_timeout_ms)]
         more += ["--listen-channel", channel] if channel is not None else []
         name = f"coordinator-{broker_id}"
@@ -47,7 +47,8 @@ class Instance:
         self.process.wait_until(lambda: store.exists(layout.instance(self.broker_id)) is not None, 60.0)
 
     def groups(self) -> dict[str, int]:
-        """The number of groups in each state, of those the instance has read since its election."""
+        """Returns the number of groups in each state. Counts the groups that the instance has read since its
+        election."""
         try:
             told = self.metrics()
         except OSError:
@@ -55,7 +56,7 @@ class Instance:
         return {state.decode(): int(float(count)) for state, count in _GROUPS.findall(told)}
 
     def metrics(self) -> bytes:
-        """All metrics of the instance, in Prometheus's format. Raises ``OSError``."""
+        """Returns all metrics of the instance in Prometheus's format. Raises ``OSError``."""
         with urllib.request.urlopen(f"http://{self.address}/metrics", timeout=_ASK_S) as answer:
             told: bytes = answer.read()
             return told
@@ -80,12 +81,12 @@ class Elected:
         return None if found is None else found.broker_id
 
     def broker_id(self, within_s: float) -> int:
-        """The broker id of the elected instance. Waits while there is none. Raises :class:`Timeout`."""
+        """Returns the broker id of the elected instance. Waits if there is none. Raises :class:`Timeout`."""
         return self.other_than(None, within_s)[0]
 
     def other_than(self, broker_id: int | None, within_s: float) -> tuple[int, int]:
         """Waits until an instance other than ``broker_id`` is elected. Returns its broker id, and the time (ns,
-        monotonic) at which the bench saw it elected. Raises :class:`Timeout`.
+        monotonic) at which the benchmark noticed its election. Raises :class:`Timeout`.
         """
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:

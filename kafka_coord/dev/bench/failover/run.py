@@ -1,4 +1,4 @@
-"""Runs the bench of failovers: many settled groups, the elected coordinator stopped and killed."""
+"""Runs the failover benchmark: stops and kills the elected coordinator of many settled groups."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FailoverOptions:
-    """``sizes`` are numbers of groups, of ``consumers`` each; each ending happens ``repeat`` times. ``idle_s`` is how
-    long the bench then watches the idle coordinator, after ``rest_s`` without a write. ``rest_s`` is longer than the
-    time after which the coordinator records a group as at rest. ``judged``: whether the report compares the figures
-    with the bars.
+    """``sizes`` are numbers of groups, of ``consumers`` each. Each ending happens ``repeat`` times. Then the benchmark
+    waits for ``rest_s`` without a write, and watches the idle coordinator for ``idle_s``. ``rest_s`` must exceed the
+    time after which the coordinator records a group as at rest. With ``judged``, the report compares the figures with
+    the targets.
     """
 
     sizes: tuple[int, ...] = (10, 1_000, 10_000)
@@ -67,9 +67,10 @@ SMOKE = FailoverOptions(sizes=(5,), consumers=3, repeat=1, idle_s=1.0, rest_s=0.
 
 @dataclass(frozen=True, slots=True)
 class Failover:
-    """Times in ms. ``elected`` is the time from the signal to the next election, ``looked`` from there until the new
-    coordinator has looked at every group, and ``member`` from the signal until another member has started the
-    partitions of a departed one. ``rewritten`` counts rewritten targets and ledgers of groups without any change."""
+    """``elected_ms`` is the time from the signal to the next election. ``looked_ms`` is the time from the election
+    until the new coordinator has checked every group. ``member_ms`` is the time from the signal until another member
+    has started the partitions of a departed member. ``rewritten`` counts the targets and ledgers that were rewritten
+    without any change in their groups."""
 
     groups: int
     ending: Ending
@@ -82,7 +83,7 @@ class Failover:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """The resources that an elected coordinator of settled groups uses."""
+    """The resource usage of an elected coordinator of settled groups."""
 
     groups: int
     cpu_percent: float
@@ -91,7 +92,7 @@ class Idle:
 
 
 def run_failover_bench(options: FailoverOptions, directory: Path, on_progress: OnProgress) -> BenchReport:
-    """Runs the bench in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
+    """Runs the benchmark in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
     setup = Setup.here(java=find_java().version)
     failovers: list[Failover] = []
     idle: list[Idle] = []
@@ -115,7 +116,7 @@ def run_failover_bench(options: FailoverOptions, directory: Path, on_progress: O
 
 
 class FailoverTestbed:
-    """Two instances. One coordinates ``groups`` settled groups, and another group with real members."""
+    """Two instances. The elected one coordinates many settled groups, and another group with real members."""
 
     def __init__(
         self, store: Store, many: ManyGroups, instances: Sequence[Instance], place: Place, options: FailoverOptions
@@ -158,7 +159,7 @@ class FailoverTestbed:
         self.at_rest()
 
     def fail(self, ending: Ending) -> Failover:
-        """Ends the elected instance while a member leaves its group. The instance comes back as a standby."""
+        """Ends the elected instance while a member leaves its group. Restarts the instance as a standby."""
         before = self._many.written()
         elected = self._elected.broker_id(self._within_s)
         self._journals.new_lines()
@@ -194,7 +195,7 @@ class FailoverTestbed:
         )
 
     def join_ms(self) -> float:
-        """How long a member that left and joins again waits until its partitions are started."""
+        """Measures how long a member that joins again waits until its partitions are started."""
         self._leaves.leave()
         await_groups(self.elected, self._count, _STABLE, self._within_s)
         self._journals.new_lines()
@@ -231,7 +232,8 @@ class FailoverTestbed:
         return first
 
     def _started_ns(self, since_ns: int) -> int:
-        """The time at which a member first started partitions after ``since_ns``. Ignores late entries from before."""
+        """Returns when a member first started partitions after ``since_ns``. Ignores late journal entries of earlier
+        starts."""
 
         def started() -> list[int]:
             lines = self._journals.new_lines()

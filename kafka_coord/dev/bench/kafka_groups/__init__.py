@@ -1,1 +1,1 @@
-"""The bench of the listener for stock Kafka clients, compared with the broker's own coordinator."""
+"""The benchmark of the listener for stock Kafka clients, compared with the broker's own coordinator."""

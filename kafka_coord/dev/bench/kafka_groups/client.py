@@ -1,4 +1,4 @@
-"""A minimal Kafka client: one blocking connection, requests by name, encoded in advance."""
+"""A minimal Kafka client with one blocking connection and pre-encoded requests."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ _WITHIN_S = 60.0
 
 
 def request_bytes(name: str, version: int, value: Any) -> bytes:
-    """The frame of ``<name>Request``. All frames have the same correlation id, so equal answers have equal bytes."""
+    """Returns the frame of ``<name>Request``. All frames have the same correlation id, so equal answers have equal
+    bytes."""
     form = message(f"{name}Request")
     return request_frame(RequestHeader(form.api_key or 0, version, 1, CLIENT_ID), form, value)
 
 
 class RawClient:
-    """One connection to ``address``. Raises :class:`BrokerError` if it closes or no answer comes."""
+    """One connection to ``address``. Raises :class:`BrokerError` if the connection closes, or if an answer is late."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -49,7 +50,7 @@ class RawClient:
         return form.decode(self.frame()[_LENGTH:], version, answer_start(form, version))
 
     def frame(self) -> bytes:
-        """The next answer, including its length."""
+        """Returns the next answer, including its length."""
         head = self._read(_LENGTH)
         return head + self._read(int.from_bytes(head, "big"))
 
@@ -76,7 +77,7 @@ class RawClient:
 
 
 def error_codes(answer: Any) -> Iterator[int]:
-    """All error codes in an answer, at any depth."""
+    """Returns all error codes in an answer, at any depth."""
     if isinstance(answer, Record):
         for field in answer._fields:
             value = getattr(answer, field)
@@ -90,7 +91,7 @@ def error_codes(answer: Any) -> Iterator[int]:
 
 
 def without_errors(answer: Any, what: str) -> Any:
-    """Returns the answer. Raises :class:`KafkaCoordError` if it contains an error code."""
+    """Returns the answer, or raises :class:`KafkaCoordError` if it contains an error code."""
     if bad := [code for code in error_codes(answer) if code]:
         raise KafkaCoordError(f"{what}: error {bad[0]}")
     return answer

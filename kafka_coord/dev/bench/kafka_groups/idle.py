@@ -22,8 +22,8 @@ _BAR_CONNECTIONS, _BAR_PERCENT, _BAR_MIB = 5_000, 25.0, 400.0
 def measure_idle(
     servers: Servers, options: KafkaGroupsOptions, on_progress: OnProgress
 ) -> tuple[list[Table], list[Bar]]:
-    """Uses groups of ten members. Each connection begins with ApiVersions, like a client's, so the instance opens a
-    connection to the broker too.
+    """Measures groups of ten members. Like a client, each connection begins with ApiVersions, so the instance also
+    opens a connection to the broker.
     """
     instance, seconds = servers.instance, _TIMES * options.seconds
     with ExitStack() as running:

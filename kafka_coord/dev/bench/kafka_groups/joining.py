@@ -22,8 +22,9 @@ _AS_IT_COMES = Contender(Protocol.CLASSIC, DEFAULTS)
 def measure_joins(
     servers: Servers, options: KafkaGroupsOptions, on_progress: OnProgress
 ) -> tuple[list[Table], list[Bar]]:
-    """Joins and leaves two groups of the same kind in turn, while the other one rests. Most of a join is the wait for
-    the members' next heartbeats. So joins begin at moments spread evenly between heartbeats, the same for both groups.
+    """Measures joins and leaves. With ``compare``, alternates between two equal groups, one at each coordinator. Most
+    of a join is the wait for the members' next heartbeats. So joins begin at moments that are spread evenly between
+    heartbeats, in the same way for both groups.
     """
     sides = {INSTANCE: servers.instance.address}
     if options.compare:
@@ -66,7 +67,7 @@ def measure_joins(
 
 
 def _await_phase(settled_ns: int, phase: float) -> None:
-    """Waits until this part of the interval between two heartbeats is over."""
+    """Waits for this part of the interval between two heartbeats."""
     since_s = (time.monotonic_ns() - settled_ns) / 1e9
     time.sleep((phase * _HEARTBEATS_S - since_s) % _HEARTBEATS_S)
 

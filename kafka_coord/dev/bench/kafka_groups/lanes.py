@@ -1,4 +1,4 @@
-"""Sends prepared requests over many connections, as fast as answers come or at a fixed rate."""
+"""Sends prepared requests over many connections, as fast as the answers arrive, or at a fixed rate."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _FD_SETSIZE = 1024
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """A connection with at most one outstanding request. The answer must have ``size`` bytes. If the already checked
-    ``answer`` is given, the answer must equal it.
+    """A connection with at most one outstanding request. The answer must have ``size`` bytes. If ``answer`` is given,
+    which was already checked, all answers must equal it.
     """
 
     client: RawClient
@@ -36,7 +36,7 @@ class Lane:
 
     @classmethod
     def of(cls, client: RawClient, name: str, version: int, value: Any) -> Lane:
-        """Sends the request once. The answer must not be an error, and all later answers must equal it."""
+        """Sends the request once and checks the answer. All later answers must equal it."""
         request = request_bytes(name, version, value)
         client.send(request)
         answer = client.frame()
@@ -49,7 +49,7 @@ class Lane:
         self.client.socket.sendall(self.request)
 
     def receive(self, into: memoryview) -> bool:
-        """Receives the available bytes. Returns whether the answer is complete."""
+        """Receives the available bytes. Tells whether the answer is complete."""
         found = self.client.socket.recv_into(into)
         if found == 0:
             raise BrokerError(f"{self.client.address} closed the connection")
@@ -62,7 +62,7 @@ class Lane:
 
 
 def saturate(lanes: Sequence[Lane], seconds: float) -> int:
-    """Sends one request after the other on each lane for ``seconds``. Returns the number of answers."""
+    """Sends requests on each lane one after another for ``seconds``. Returns the number of answers."""
     poll, by_number = select.epoll(), {lane.client.socket.fileno(): lane for lane in lanes}
     into, count = memoryview(bytearray(_BUFFER)), 0
     try:
@@ -89,8 +89,8 @@ def saturate(lanes: Sequence[Lane], seconds: float) -> int:
 
 
 def pace(lanes: Sequence[Lane], per_s: float, seconds: float) -> list[float]:
-    """Sends requests at this rate, each on the lane that has been idle longest. Returns the time of each in ms, from
-    the moment it was due, including any wait for a lane."""
+    """Sends requests at this rate, each on the lane that has been idle longest. Returns the time of each request in ms,
+    from the moment it was due. It includes any wait for a lane."""
     poll, by_number = select.epoll(), {lane.client.socket.fileno(): lane for lane in lanes}
     idle, took = deque(lanes), list[float]()
     into = memoryview(bytearray(_BUFFER))
@@ -119,8 +119,8 @@ def pace(lanes: Sequence[Lane], per_s: float, seconds: float) -> list[float]:
 
 
 def _ready(poll: select.epoll, wait_s: float) -> list[tuple[int, int]]:
-    """Can wait for less than a millisecond, which epoll itself cannot. Uses select for that, which takes no file number
-    above 1,023.
+    """Can wait for less than a millisecond, which epoll cannot. Uses select for this, which does not support file
+    descriptors above 1,023.
     """
     if poll.fileno() >= _FD_SETSIZE:
         return poll.poll(wait_s)

@@ -1,4 +1,4 @@
-"""Measures operators' commands about thousands of groups, each as its own process, and the measurement of all lags for
+"""Measures CLI commands on thousands of groups, one process per command, and the measurement of all lags for
 metrics."""
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _WITHIN_S = 600.0
 def measure_listing(
     servers: Servers, options: KafkaGroupsOptions, on_progress: OnProgress
 ) -> tuple[list[Table], list[Bar]]:
-    """Commits ten offsets to each client-assigned group. For the lag, creates as many managed groups, with ten offsets
-    each too. There is no bar, because only people wait for these commands."""
+    """Measures client-assigned groups with ten offsets each. For the lag, also creates as many managed groups, with ten
+    offsets each. There is no target, because only people wait for these commands."""
     servers.make_topic(_TOPIC, _PARTITIONS)
     groups = [f"listed-{number}" for number in range(options.groups)]
     on_progress(f"committing offsets to {len(groups):,} groups")
@@ -81,7 +81,7 @@ def _sampled(store: Store, servers: Servers) -> dict[str, Any]:
 
 
 def _measured(command: tuple[str, ...], servers: Servers) -> tuple[dict[str, Any], Any]:
-    """Times the command from its start to its end. Returns its figures, and its output."""
+    """Times the command from its start to its end. Returns the figures and the output."""
     arguments = [sys.executable, "-m", "kafka_coord.cli.main", *command, "-z", servers.zookeeper, "-o", "json"]
     instance, before, began = Usage.of(servers.instance.process.pid), _children_s(), time.monotonic()
     ran = subprocess.run(arguments, capture_output=True, timeout=_WITHIN_S, check=False)
@@ -98,6 +98,6 @@ def _measured(command: tuple[str, ...], servers: Servers) -> tuple[dict[str, Any
 
 
 def _children_s() -> float:
-    """The CPU seconds of child processes that have ended."""
+    """Returns the CPU seconds of child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

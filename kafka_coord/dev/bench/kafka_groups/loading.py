@@ -28,7 +28,7 @@ _BAR_RECORDS, _BAR_S = 1_000_000, 10.0
 def measure_loading(
     servers: Servers, options: KafkaGroupsOptions, on_progress: OnProgress
 ) -> tuple[list[Table], list[Bar]]:
-    """Commits a hundred partitions per group, to as many groups as necessary, so that all keys differ."""
+    """Commits a hundred partitions per group, to as many groups as necessary, so all keys differ."""
     instance = servers.instance
     groups = list(islice(groups_in(_PARTITION), -(-options.records // _EACH)))
     on_progress(f"committing {len(groups) * _EACH:,} offsets")
@@ -52,7 +52,7 @@ def measure_loading(
 
 
 def wrong_offsets(address: str, groups: Sequence[str], topic: str, partitions: int, offset: int) -> int:
-    """How many of the groups' stored offsets are not ``offset``."""
+    """Returns how many of the groups' stored offsets differ from ``offset``."""
     wrong = 0
     with RawClient(address) as client:
         for at in range(0, len(groups), _EACH):

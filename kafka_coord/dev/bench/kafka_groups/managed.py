@@ -1,4 +1,4 @@
-"""Measures thousands of KIP-848 members in managed groups: what they cost the instances, and how soon one joins."""
+"""Measures the cost of thousands of KIP-848 members in managed groups, and how fast another member joins."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kafka_coord.wire.messages import message
 _API_VERSIONS, _HEARTBEAT = 3, 0
 _TOPIC, _GROUPS = "managed", 50
 _AT_ONCE = 250
-"""How many members register at the same time. The next ones follow when all of these have their share."""
+"""The number of members that register at the same time. The next members follow when all of them have their share."""
 _WITHIN_S, _TIMES, _BETWEEN_JOINS_S = 300.0, 5, 1.0
 _REBALANCE_TIMEOUT_MS = 300_000
 _LEAVE, _AGAIN_S = -1, 0.1
@@ -38,8 +38,8 @@ Share = dict[bytes, tuple[int, ...]]
 
 @dataclass(slots=True, eq=False)
 class Consumer:
-    """A member that behaves like librdkafka's: it sends the next heartbeat an interval after the last, or immediately
-    when its share has changed."""
+    """A member that behaves like librdkafka. It sends the next heartbeat an interval after the last heartbeat, or
+    immediately after its share has changed."""
 
     client: RawClient
     group: str
@@ -51,7 +51,7 @@ class Consumer:
     """Whether an answer is outstanding."""
 
     def heartbeat(self) -> bytes:
-        """The next heartbeat request; its owned partitions acknowledge the last change."""
+        """Returns the next heartbeat request. Its owned partitions acknowledge the last change."""
         form = message("ConsumerGroupHeartbeatRequest")
         more: dict[str, Any] = {}
         if self.epoch == 0:
@@ -63,7 +63,7 @@ class Consumer:
         return request_bytes("ConsumerGroupHeartbeat", _HEARTBEAT, value)
 
     def count(self) -> int:
-        """How many partitions the coordinator has assigned to the member."""
+        """Returns how many partitions the coordinator has assigned to the member."""
         return sum(map(len, (self.share or {}).values()))
 
 
@@ -84,7 +84,7 @@ class Crowd:
         self._send(consumer)
 
     def remove(self, consumer: Consumer) -> None:
-        """Makes the member leave, once its outstanding heartbeat is answered."""
+        """Makes the member leave after the answer to its outstanding heartbeat."""
         number = consumer.client.socket.fileno()
         self._poll.unregister(number)
         del self._by_number[number]
@@ -94,8 +94,8 @@ class Crowd:
             without_errors(consumer.client.answer("ConsumerGroupHeartbeat", _HEARTBEAT), "ConsumerGroupHeartbeat")
 
     def run_until(self, done: Callable[[], bool], what: str, within_s: float = _WITHIN_S) -> None:
-        """Sends heartbeats until ``done`` returns true. Raises :class:`~kafka_coord.errors.Timeout` naming ``what`` did
-        not happen."""
+        """Sends heartbeats until ``done`` returns true. Raises :class:`~kafka_coord.errors.Timeout` with ``what``, the
+        event that did not happen."""
         deadline = time.monotonic() + within_s
         while not done():
             now = time.monotonic()
@@ -121,7 +121,7 @@ class Crowd:
     def _receive(self, consumer: Consumer) -> None:
         answer = consumer.client.answer("ConsumerGroupHeartbeat", _HEARTBEAT)
         consumer.waits = False
-        if answer.error_code == Error.COORDINATOR_LOAD_IN_PROGRESS:  # many register at the same time
+        if answer.error_code == Error.COORDINATOR_LOAD_IN_PROGRESS:  # because many members register at the same time
             heapq.heappush(self._due, (time.monotonic() + _AGAIN_S, next(self._order), consumer))
             return
         without_errors(answer, f"{consumer.group} {consumer.member_id}: {answer.error_message}")
@@ -139,7 +139,8 @@ class Crowd:
 def measure_managed(
     directory: Path, options: KafkaGroupsOptions, on_progress: OnProgress
 ) -> tuple[list[Table], list[Bar]]:
-    """Fills 50 groups, lets them rest, then lets one more member join and leave one of the groups, repeatedly."""
+    """Fills 50 groups and measures them while idle. Then another member joins and leaves one of the groups
+    repeatedly."""
     on_progress(f"starting ZooKeeper, brokers: {options.brokers}, an instance beside each")
     with started(directory, brokers=options.brokers) as servers, ExitStack() as running:
         servers.make_topic(_TOPIC, options.partitions)
@@ -160,7 +161,7 @@ def measure_managed(
 
 
 class _Newcomers:
-    """Makes members, each with a connection to the coordinator of its group."""
+    """Creates members, each with a connection to its group's coordinator."""
 
     def __init__(self, where: dict[str, str], running: ExitStack) -> None:
         self._where, self._running = where, running
@@ -186,7 +187,7 @@ def _filled(
 
 
 def _are_settled(members: Sequence[Consumer], partitions: int) -> bool:
-    """Whether each group has all ``partitions`` assigned to its members."""
+    """Tells whether each group has all ``partitions`` assigned to its members."""
     of_group: dict[str, int] = {}
     for member in members:
         if member.share is None:
@@ -196,7 +197,7 @@ def _are_settled(members: Sequence[Consumer], partitions: int) -> bool:
 
 
 def _at_rest(crowd: Crowd, servers: Servers, members: int, seconds: float) -> dict[str, Any]:
-    crowd.run_for(seconds)  # until the after-effects of the last joins are over
+    crowd.run_for(seconds)  # excludes the after-effects of the last joins
     usage = [Usage.of(instance.process.pid) for instance in servers.instances.values()]
     before, began = crowd.heartbeats, time.monotonic()
     crowd.run_for(seconds)
@@ -216,8 +217,8 @@ def _joined_and_left(
     groups: Sequence[str],
     options: KafkaGroupsOptions,
 ) -> tuple[Spread, Spread]:
-    """Times in ms: of a join, until the newcomer has its share; of its leave, until the others have that share
-    again."""
+    """Returns two times in ms. The join ends when the new member has its share. The leave ends when all other members
+    have that share again."""
     joins, leaves = list[float](), list[float]()
     for number in range(options.joins):
         group = groups[number % len(groups)]

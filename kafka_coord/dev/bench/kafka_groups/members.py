@@ -1,4 +1,4 @@
-"""Members of client-assigned groups, one connection each: joined and synced, without a client's library."""
+"""Members of client-assigned groups, without a client library. Each has one connection."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOVING = frozenset({Error.NOT_COORDINATOR, Error.COORDINATOR_LOAD_IN_PROGRESS, 
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """``generation`` and ``member_id`` are set once it has joined."""
+    """``generation`` and ``member_id`` are set by the join."""
 
     client: RawClient
     group: str
@@ -44,7 +44,7 @@ class Member:
         return request_bytes("JoinGroup", _JOIN, value)
 
     def commit(self, partitions: int, offset: int, topic: str = TOPIC) -> Any:
-        """A commit request with one offset for each of the topic's first ``partitions``."""
+        """Returns a commit request with one offset for each of the topic's first ``partitions``."""
         form = message("OffsetCommitRequest")
         part = form.struct("OffsetCommitRequestPartition")
         parts = tuple(
@@ -63,7 +63,7 @@ class Member:
 
 
 def offset_fetch(groups: Iterable[str], partitions: int, topic: str = TOPIC) -> Any:
-    """A request for the offsets of the topic's first ``partitions`` in each group."""
+    """Returns a request for each group's offsets of the topic's first ``partitions``."""
     form = message("OffsetFetchRequest")
     named = form.struct("OffsetFetchRequestTopics")(name=topic, partition_indexes=tuple(range(partitions)))
     one = form.struct("OffsetFetchRequestGroup")
@@ -100,8 +100,8 @@ def await_coordinator(address: str, groups: Sequence[str], within_s: float = _WI
 
 
 def join_all(members: Sequence[Member]) -> None:
-    """Makes all members join at once, within the delay of a group's first rebalance, so that they are in one
-    generation. The first member of each group leads it, and assigns nothing.
+    """Makes all members join within the delay of a group's first rebalance, so they are in one generation. The first
+    member of each group is the leader, and assigns nothing.
     """
     for member in members:
         member.client.send(member.join_request())

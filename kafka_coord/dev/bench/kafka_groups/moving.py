@@ -61,8 +61,8 @@ def measure_moving(
 
 
 def coordinators(servers: Servers, groups: Sequence[str]) -> dict[str, str]:
-    """Waits until every partition of the groups log is coordinated, and returns the addresses of the groups'
-    instances."""
+    """Waits until every partition of the groups log has a coordinator. Returns the addresses of the groups'
+    coordinators."""
     where = _instances_of(servers, [*groups, *groups_everywhere()])
     for address in set(where.values()):
         await_coordinator(address, [group for group in groups_everywhere() if where[group] == address])
@@ -94,7 +94,7 @@ def _populate(groups: Sequence[str], where: dict[str, str]) -> None:
 
 
 def _led_by(address: str, broker_id: int) -> int:
-    """How many partitions of the groups log this broker leads, by its own report."""
+    """Asks this broker how many partitions of the groups log it leads."""
     form = message("MetadataRequest")
     with RawClient(address) as client:
         named = form.struct("MetadataRequestTopic")(name=LOG_TOPIC)

@@ -1,4 +1,4 @@
-"""The options of the bench of Kafka clients' groups."""
+"""The options of the benchmark for Kafka clients."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KafkaGroupsOptions:
-    """``compare``: also measure the broker's own coordinator, in turn. Each figure about requests comes from ``rounds``
-    rounds of ``seconds``; latencies are measured at ``per_s`` requests a second. The bench fetches ``backlog_mb``
-    repeatedly, loads ``records``, moves and lists ``groups``, and keeps ``connections`` idle connections or as many
-    KIP-848 members. One member joins and leaves a group of ``members`` with ``partitions``, ``joins`` times. Managed
-    groups have an instance beside each of ``brokers``. ``judged``: whether the report compares the figures with the
-    bars.
+    """With ``compare``, the benchmark also measures the broker's own coordinator, alternately. Each figure about
+    requests comes from ``rounds`` rounds of ``seconds``, after ``warm_up_s``. Latencies are measured at ``per_s``
+    requests a second. ``backlog_mb`` is the size of the records that are fetched repeatedly. ``records`` are loaded,
+    and ``groups`` are moved and listed. ``connections`` is the number of idle members, and of KIP-848 members. A member
+    joins and leaves a group of ``members`` with ``partitions``, ``joins`` times. Managed groups have ``brokers``
+    instances. With ``judged``, the report compares the figures with the targets.
     """
 
     parts: tuple[Part, ...] = tuple(Part)

@@ -1,4 +1,4 @@
-"""Measures fetches of records through an instance: their cost, and how much longer they take."""
+"""Measures the cost and the added latency of fetches through an instance."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _MB_PER_CORE_S, _ADDED_MS = 400.0, 1.0
 
 @dataclass(slots=True)
 class Passed:
-    """The results of fetching from the server ``by``: the bytes of all large answers, and the time of each small
-    one."""
+    """The results of the fetches from the server ``by``: the bytes of all large answers, and the time of each small
+    answer."""
 
     by: str
     bytes: int = 0
@@ -44,7 +44,7 @@ class Passed:
 def measure_passing(
     servers: Servers, options: KafkaGroupsOptions, on_progress: OnProgress
 ) -> tuple[list[Table], list[Bar]]:
-    """Runs the same fetches through the instance and from the broker, in turn."""
+    """Runs the same fetches through the instance and directly from the broker, alternately."""
     on_progress(f"writing {options.backlog_mb} MB")
     _fill(servers, options.backlog_mb)
     through, direct = found = Passed(INSTANCE), Passed(KAFKA)
@@ -89,7 +89,7 @@ def _lanes(address: str, topic: str, connections: int, running: ExitStack) -> Se
 
 
 def _request(topic: str) -> Any:
-    """A fetch from the beginning, up to a MiB of each partition."""
+    """Returns a fetch from the beginning, of up to one MiB of each partition."""
     form = message("FetchRequest")
     part = form.struct("FetchPartition")
     parts = tuple(
@@ -119,7 +119,7 @@ def _row(one: Passed) -> dict[str, Any]:
 
 
 def passing_bars(through: Passed, direct: Passed, per_s: float) -> list[Bar]:
-    """The cost of the instance, compared with fetches from the broker itself."""
+    """Compares fetches through the instance with fetches from the broker."""
     speed = through.mb_per_core_s
     added = Spread.some(through.ms).p99 - Spread.some(direct.ms).p99
     return [

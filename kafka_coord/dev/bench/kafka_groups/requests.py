@@ -1,5 +1,4 @@
-"""Measures commits, fetches of offsets and heartbeats: how many of them a core answers, and their latency at a moderate
-rate."""
+"""Measures how many commits, fetches of offsets and heartbeats a core answers, and their latency at a moderate rate."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ class Answered:
     wall_s: float = 0.0
     cpu_s: float = 0.0
     behind_cpu_s: float = 0.0
-    """CPU of the broker behind an instance."""
+    """The CPU time of the broker behind an instance."""
     ms: list[float] = field(default_factory=list)
 
     @property
@@ -70,7 +69,7 @@ _MAKERS: Mapping[str, tuple[int, Callable[[Member], Any]]] = {
 def measure_requests(
     servers: Servers, options: KafkaGroupsOptions, on_progress: OnProgress
 ) -> tuple[list[Table], list[Bar]]:
-    """Uses one member per group and connection. Measures each kind of request at both coordinators in turn."""
+    """Measures each kind of request at both coordinators alternately, with one member per group and connection."""
     servers.make_topic(TOPIC, _PARTITIONS)
     sides = {INSTANCE: servers.instance.address}
     if options.compare:
@@ -78,7 +77,7 @@ def measure_requests(
     found = [Answered(request, by) for request in _MAKERS for by in sides]
     with ExitStack() as running:
         lanes = {by: _lanes(address, running) for by, address in sides.items()}
-        for by in sides:  # first lets the JVM compile its hot code
+        for by in sides:  # warms up, so the JVM compiles its hot code
             for request in _MAKERS:
                 saturate(lanes[by][request], options.warm_up_s)
         for _ in range(options.rounds):
@@ -102,7 +101,7 @@ def measure_requests(
 
 
 def _lanes(address: str, running: ExitStack) -> Mapping[str, Sequence[Lane]]:
-    """The lanes for each kind of request; all kinds use the same connections."""
+    """Returns the lanes for each kind of request. All kinds use the same connections."""
     groups = [f"requests-{number}" for number in range(_CONNECTIONS)]
     await_coordinator(address, groups)
     members = [Member(running.enter_context(RawClient(address)), group) for group in groups]

@@ -1,4 +1,4 @@
-"""Runs the bench of the listener for stock Kafka clients, part by part."""
+"""Runs the parts of the benchmark for stock Kafka clients."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _SERVERS = (
     ("one", frozenset(_WITH_ONE_BROKER) - {Part.JOIN}, False),
     ("join", frozenset({Part.JOIN}), True),
 )
-"""For each cluster: its directory, its parts, and whether its instance holds heartbeats."""
+"""The directory of each cluster, its parts, and whether its instance holds heartbeats."""
 
 
 def run_kafka_groups_bench(options: KafkaGroupsOptions, directory: Path, on_progress: OnProgress) -> BenchReport:
-    """Runs the bench in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
+    """Runs the benchmark in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
     setup = Setup.here(java=find_java().version, kafka=KAFKA_VERSION)
     tables: list[Table] = []
     bars: list[Bar] = []

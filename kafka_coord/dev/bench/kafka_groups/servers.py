@@ -1,4 +1,4 @@
-"""The servers of the bench, each in its own process: ZooKeeper, brokers, and an instance beside each broker."""
+"""Runs the servers of the benchmark: ZooKeeper, brokers, and an instance beside each broker."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from kafka_coord.grouplog.term import PARTITIONS
 INSTANCE, KAFKA = "instance", "kafka"
 """Which server answers."""
 _FIRST_DELAY_MS = "1000"
-"""``group.initial.rebalance.delay.ms`` of the instance and the broker, so that all members that start together are in
-one generation."""
+"""``group.initial.rebalance.delay.ms`` of the instance and the broker. With it, members that start together are in one
+generation."""
 _SETTINGS = {
     "offsets.topic.num.partitions": str(PARTITIONS),
     "group.initial.rebalance.delay.ms": _FIRST_DELAY_MS,
     "num.network.threads": "3",
     "num.io.threads": "8",
 }
-"""All other settings are Kafka's defaults, because a development cluster's would make the comparison unfair."""
+"""All other settings are Kafka's defaults, because the settings of a development cluster would be unfair to Kafka."""
 _AS_IN_PRODUCTION = ("-XX:TieredStopAtLevel=4",)
-"""Lets the JVM compile the broker's code fully. A development cluster does not, so that it starts faster."""
+"""Lets the JVM compile the broker's code fully. A development cluster does not, to start faster."""
 
 
 def groups_in(partition: int) -> Iterator[str]:
-    """Yields group names that belong to this partition of the groups log, endlessly."""
+    """Yields an endless sequence of group names that belong to this partition of the groups log."""
     return (name for number in itertools.count() if partition_of(name := f"bench-{number}") == partition)
 
 
 def groups_everywhere() -> list[str]:
-    """A group in each partition of the groups log."""
+    """Returns the name of a group in each partition of the groups log."""
     return [next(groups_in(partition)) for partition in range(PARTITIONS)]
 
 
@@ -68,7 +68,7 @@ def _cpu_s(pid: int) -> float:
 
 
 class KafkaInstance:
-    """One ``serve`` process beside a broker, with its listener for Kafka clients. ``holds``: it holds heartbeats."""
+    """A ``serve`` process beside a broker, with its listener for Kafka clients. With ``holds``, it holds heartbeats."""
 
     def __init__(self, directory: Path, broker: KafkaBroker, *, holds: bool) -> None:
         self.broker = broker
@@ -91,7 +91,7 @@ class KafkaInstance:
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """``zookeeper`` is a connect string; logs are in ``directory``."""
+    """``zookeeper`` is a connect string. ``directory`` has the logs."""
 
     directory: Path
     zookeeper: str
@@ -107,7 +107,7 @@ class Servers:
         return self.instances[self.broker.broker_id]
 
     def answering(self, by: str) -> int | None:
-        """The process id of the answering server: the broker or its instance."""
+        """Returns the process id of the answering server, which is the broker or its instance."""
         return self.broker.pid if by == KAFKA else self.instance.process.pid
 
     def make_topic(self, name: str, partitions: int) -> None:
@@ -116,8 +116,8 @@ class Servers:
 
 @contextmanager
 def started(directory: Path, brokers: int = 1, *, holds: bool = True) -> Iterator[Servers]:
-    """Starts all servers. With one broker, its instance then coordinates every group. ``holds``: instances hold
-    heartbeats."""
+    """Starts all servers. If there is one broker, waits until its instance coordinates every group. With ``holds``,
+    instances hold heartbeats."""
     directory.mkdir(parents=True, exist_ok=True)
     settings = KafkaSettings(
         replication=brokers, heap_mb=512, for_instances=True, properties=_SETTINGS, jvm_flags=_AS_IN_PRODUCTION

@@ -1,4 +1,4 @@
-"""Compares the same events in this project's groups and in Kafka's own, in turn, while all members fetch."""
+"""Compares the same events in this project's groups and in Kafka's own groups, while all members fetch."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _TOPIC = "flights"
 _WITHIN_S = 180.0
 _POLL_S = 0.02
 _STILL_S = {DEFAULTS: 3.0, EACH_SECOND: 2.0, FASTEST: 1.0}
-"""An event is over after this many seconds in which nothing happens."""
+"""An event ends after this many seconds without activity."""
 
 _WARM_UPS = 3
 _numbers = itertools.count(1)
@@ -58,10 +58,10 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class CompareOptions:
-    """``members`` stay, in at most ten processes, and a joiner joins and leaves ``repeat`` times. A cold start and the
-    kill of a member happen ``rarely`` times. The members fetch ``records_per_s`` records in all, spread over all
-    partitions. ``variants`` are the compared variants of other clients. ``judged``: whether the report compares the
-    figures with the bars.
+    """``members`` stay, in at most ten processes, and another member joins and leaves ``repeat`` times. Cold starts and
+    kills of a member happen ``rarely`` times. The members fetch ``records_per_s`` records in total, spread over all
+    partitions. ``variants`` are the compared settings of other clients. With ``judged``, the report compares the
+    figures with the targets.
     """
 
     members: int = 10
@@ -89,7 +89,7 @@ class Found:
 
 
 def run_compare(options: CompareOptions, directory: Path, on_progress: OnProgress) -> BenchReport:
-    """Runs the bench in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
+    """Runs the benchmark in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
     versions = {
         "kafka": KAFKA_VERSION,
         "kafka of kip848": KAFKA_4_VERSION,
@@ -129,8 +129,8 @@ def run_compare(options: CompareOptions, directory: Path, on_progress: OnProgres
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """``bootstrap`` is for members, ``broker`` for everything else. ``packages``: see :class:`Crew`. If ``java`` is
-    given, its members are used."""
+    """``bootstrap`` is for members, and ``broker`` is for all other clients. ``packages`` is for :class:`Crew`. If
+    ``java`` is given, its members are used."""
 
     bootstrap: str
     broker: str
@@ -143,7 +143,8 @@ class Brokers:
 def _brokers(
     directory: Path, server: Server, properties: Mapping[str, str], on_progress: OnProgress
 ) -> Iterator[Brokers]:
-    """One broker with a warm group coordinator. The first group of a cold one waits for the offsets topic."""
+    """Starts one broker and warms up its group coordinator. Otherwise, the first group would wait for the offsets
+    topic."""
     where = directory / f"cluster-{next(_numbers)}"
     if server is Server.INSTANCE:
         packages = newer_client(on_progress)
@@ -188,7 +189,7 @@ def _measured(
             _warm_up_members(group)
         for event, times in ((Event.COLD, max(1, options.rarely)), (Event.JOIN, options.repeat)):
             for number in range(times):
-                # The moments are spread evenly between the members' heartbeats, and are the same for all contenders.
+                # The events are spread evenly between the members' heartbeats, in the same way for all contenders.
                 later_s = _STILL_S[contender.variant] * number / times
                 time.sleep(later_s)
                 group.happen(event)
@@ -204,7 +205,7 @@ def _measured(
 
 
 def _warm_up_members(group: FetchingGroup) -> None:
-    """Lets the members' JVMs load and compile what they run."""
+    """Lets the members' JVMs load and compile their code."""
     for event in (Event.COLD, *(Event.JOIN, Event.LEAVE) * _WARM_UPS):
         group.happen(event)
     for costs in group.costs.values():
@@ -241,7 +242,7 @@ class FetchingGroup:
         self._owned = Ownership()
         self.costs: dict[Event, list[Cost]] = {event: [] for event in Event}
         self.settled_ns = 0
-        """The time (monotonic) of the group's last event."""
+        """Returns the time (monotonic) of the group's last event."""
 
     def _crew(self, name: str, consumers: Sequence[str]) -> Crew:
         place = replace(self._place, journal=f"{self._place.journal}/{name}.journal")
@@ -249,8 +250,8 @@ class FetchingGroup:
         return Crew(name, place, consumers, log, self._packages, self._java.command(place) if self._java else ())
 
     def happen(self, event: Event) -> Cost:
-        """Causes the event in the settled group. Waits until the members fetch all partitions again, evenly, and
-        nothing more happens.
+        """Causes the event in the settled group. Waits until the members fetch all partitions again, evenly, and there
+        is no more activity.
         """
         at_ns, killed = 0, ""
         match event:
@@ -271,7 +272,7 @@ class FetchingGroup:
                 self._await_settled(Event.JOIN, 0, self._members + 1, "")
                 at_ns, killed = self._crews.joiner.kill(), JOINER
             case _:
-                raise ValueError(f"{event} does not happen to Kafka's own groups")
+                raise ValueError(f"Kafka's own groups have no event {event}")
         found = self._await_settled(event, at_ns, self._members, killed)
         self.costs[event].append(found)
         if killed:
@@ -327,7 +328,7 @@ def fetching_group(
 
 
 def systems(found: Sequence[Found]) -> dict[str, Any]:
-    """Each contender's settings and cost of each event, in the form of ``bench rebalance``."""
+    """Returns each contender's settings and cost of each event, in the form of ``bench rebalance``."""
     return {
         one.contender.name: {
             "setup": {name: getattr(one.contender, name) for name in ("protocol", "variant", "client", "broker")},
@@ -338,7 +339,7 @@ def systems(found: Sequence[Found]) -> dict[str, Any]:
 
 
 def ratios(found: Sequence[Found]) -> dict[str, Any]:
-    """The ratio of each contender's time to this project's consumer's, by contender and event."""
+    """Returns the ratio of each contender's time to the time of this project's consumer, by contender and event."""
     ours = _ours(found)
     return {
         one.contender.name: {
@@ -350,7 +351,7 @@ def ratios(found: Sequence[Found]) -> dict[str, Any]:
 
 
 def tables(found: Sequence[Found]) -> list[Table]:
-    """One row for each contender and event; ``times`` are the ratios to this project's consumer."""
+    """Returns one row for each contender and event. ``times`` are the ratios to this project's consumer."""
     ours = _ours(found)
     rows: list[dict[str, Any]] = []
     for event in (Event.JOIN, Event.LEAVE, Event.KILL, Event.COLD):
@@ -387,7 +388,7 @@ def _compared(costs: Sequence[Cost]) -> dict[str, float]:
 
 
 def _times(theirs: Sequence[Cost], ours: Sequence[Cost]) -> dict[str, float | None]:
-    """The ratios of their figures to this project's; ``None`` where this project's is zero or was not measured."""
+    """Returns the ratios of their figures to this project's, or ``None`` if this project's is zero or missing."""
     base = _compared(ours) if ours else {}
     return {name: round(value / base[name], 1) if base.get(name) else None for name, value in _compared(theirs).items()}
 
@@ -399,8 +400,8 @@ _WANTED_SECONDS_OF_FASTEST_KIP848 = 3.0
 
 
 def bars(found: Sequence[Found]) -> list[Bar]:
-    """The bars for a join and a leave: how many times faster this project's group settles, and how many times fewer
-    partition-seconds it loses."""
+    """Returns the targets for a join and a leave: how many times faster this project's group must settle, and how many
+    times fewer partition-seconds it may lose."""
     ours = _ours(found)
     judged = []
     for one in found:
@@ -435,7 +436,7 @@ _MANAGED_TIMES = 50
 
 
 def _bars_of_managed(found: Sequence[Found]) -> Iterator[Bar]:
-    """The bars for stock clients in managed groups, alone and beside the same clients at Kafka."""
+    """Yields the targets for stock clients in managed groups, absolute and relative to the same clients at Kafka."""
     by_name = {one.contender.name: one.costs for one in found}
     for protocol, (p50_ms, max_ms) in _MANAGED_MS.items():
         costs = by_name.get(f"{protocol}, {DEFAULTS}", {})
@@ -446,7 +447,7 @@ def _bars_of_managed(found: Sequence[Found]) -> Iterator[Bar]:
                     name = f"{protocol}: {event}, {part}"
                     yield Bar(name, f"at most {most} ms", f"{told[part]} ms", told[part] <= most)
         needless = sum(cost.interrupted_not_moved for every in costs.values() for cost in every)
-        if costs and protocol not in _EAGER:  # an eager client stops all it owns to give up one
+        if costs and protocol not in _EAGER:  # to give up one partition, an eager client stops all its partitions
             yield Bar(f"{protocol}: interrupted, but did not move", "0", str(needless), needless == 0)
     costs = by_name.get(f"{Protocol.MANAGED}, {DEFAULTS}", {})
     theirs = by_name.get(f"{Protocol.KIP848}, {DEFAULTS}", {})

@@ -1,4 +1,4 @@
-"""The contenders: this project's consumer, and Kafka's own group protocols with default and fastest settings."""
+"""Lists the contenders: this project's consumer, and Kafka's own group protocols with default and fastest settings."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Server(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """``client`` holds settings of its client, ``broker`` lines of the broker's configuration; ``settings`` describes
-    both.
+    """``client`` has the client's settings, and ``broker`` has lines of the broker's configuration. ``settings``
+    describes both.
     """
 
     protocol: Protocol
@@ -75,7 +75,7 @@ class Contender:
 
     @property
     def server(self) -> Server:
-        """Where its members find their coordinator."""
+        """The server to which members connect."""
         if self.protocol in MANAGED:
             return Server.INSTANCE
         return Server.KRAFT if self.protocol in {Protocol.KIP848, Protocol.KIP848_JAVA} else Server.ZOOKEEPER
@@ -85,7 +85,7 @@ DEFAULTS, FASTEST = "defaults", "fastest"
 EACH_SECOND = "1 s heartbeats"
 
 _NO_DELAY = {"group.initial.rebalance.delay.ms": "0"}
-# The default of Java and librdkafka is 45 s; 6 s is the least that a broker accepts by default.
+# The default session timeout of Java and librdkafka is 45 s. By default, a broker accepts no less than 6 s.
 _FAST_CLIENT = {"heartbeat.interval.ms": 100, "session.timeout.ms": 6_000}
 _COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky"}
 _JAVA_COOPERATIVE = {"partition.assignment.strategy": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"}

@@ -31,17 +31,17 @@ class Event(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """The partitions that each member fetches, as of the journals' last line."""
+    """The owner of each partition at the last line of the journals."""
 
     owners: Mapping[TopicPartition, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of one event, in ms. ``settle`` is the time until the last acknowledgement of a command (or the answer
-    to the request). ``gaps`` holds the time without an owner of each interrupted or new partition. ``moved`` partitions
-    changed their owner, ``new`` ones had none before, ``interrupted_not_moved`` ones stopped and continued with the
-    same owner, and ``left`` ones have no owner at the end.
+    """The cost of one event. ``settle_ms`` is the time until the last acknowledgement of a command, or until the answer
+    to the request. ``gaps_ms`` has the time without an owner of each interrupted or new partition. ``moved`` partitions
+    changed their owner, ``new`` partitions had no owner before, ``interrupted_not_moved`` partitions stopped and
+    restarted with the same owner, and ``left`` partitions have no owner at the end.
     """
 
     event: Event
@@ -54,15 +54,15 @@ class Cost:
 
     @property
     def partition_seconds(self) -> float:
-        """The total time without an owner over all partitions; for new ones it counts from the event."""
+        """The total time without an owner over all partitions. For new partitions, it counts from the event."""
         return sum(self.gaps_ms) / 1000
 
 
 def cost(
     event: Event, at_ns: int, lines: Iterable[Line], before: Ownership, *, killed: str = "", answered_ns: int = 0
 ) -> tuple[Cost, Ownership]:
-    """The cost of an event at ``at_ns``, and the owners afterwards. Partitions of a ``killed`` member have no owner
-    after ``at_ns``. If the event is a request, ``answered_ns`` is the time of its answer.
+    """Returns the cost of an event at ``at_ns``, and the owners after it. Partitions of a ``killed`` member have no
+    owner after ``at_ns``. If the event is a request, ``answered_ns`` is the time of its answer.
     """
     owners = dict(before.owners)
     stopped: dict[TopicPartition, int] = {tp: at_ns for tp, owner in owners.items() if owner == killed}
@@ -100,7 +100,7 @@ def cost(
 
 
 def balanced(owned: Ownership, members: int, partitions: int) -> bool:
-    """Whether this many members fetch all partitions, as evenly as possible."""
+    """Tells whether this many members fetch all partitions, as evenly as possible."""
     counts = Counter(owned.owners.values())
     if not members:
         return not counts
@@ -115,7 +115,7 @@ def balanced(owned: Ownership, members: int, partitions: int) -> bool:
 
 
 def summary(costs: Sequence[Cost]) -> dict[str, Any]:
-    """Statistics over the repetitions of one event."""
+    """Returns statistics over the repetitions of one event."""
     settle = Spread.of([one.settle_ms for one in costs])
     gaps = Spread.of([gap for one in costs for gap in one.gaps_ms])
     longest = Spread.of([max(one.gaps_ms, default=0.0) for one in costs])
@@ -134,7 +134,7 @@ def summary(costs: Sequence[Cost]) -> dict[str, Any]:
 
 
 def quantiles(spread: Spread | None) -> dict[str, float] | None:
-    """``p50``, ``p99`` and ``max``; None for no values."""
+    """Returns ``p50``, ``p99`` and ``max``, or None if there are no values."""
     if spread is None:
         return None
     return {"p50": round(spread.median, 1), "p99": round(spread.p99, 1), "max": round(spread.most, 1)}

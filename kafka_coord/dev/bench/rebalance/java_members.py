@@ -1,4 +1,4 @@
-"""Members with Kafka's own client: ``Members.java``, compiled for the jars of Kafka 4."""
+"""Compiles and runs members with Kafka's own client (``Members.java``, with the jars of Kafka 4)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class JavaMembers:
     class_path: str
 
     def command(self, place: PeerPlace) -> Sequence[str]:
-        """The command that starts a process with compiled members."""
+        """Returns the command that starts a process with members."""
         settings = (f"{name}={value}" for name, value in place.settings.items())
         return (
             *(str(find_java().executable), "-Xmx256m", "-XX:+UseSerialGC", "-cp", self.class_path, "Members"),
@@ -32,7 +32,7 @@ class JavaMembers:
 
 
 def java_members(directory: Path, on_progress: Callable[[str], None]) -> JavaMembers:
-    """Compiles the members into ``directory``. Raises :class:`DevClusterError`, also if Java has no compiler."""
+    """Compiles the members into ``directory``. Raises :class:`DevClusterError`, for example without a compiler."""
     jars = fetched_class_path(KAFKA_4, on_progress)
     directory.mkdir(parents=True, exist_ok=True)
     class_path = ":".join(map(str, (directory, *jars)))

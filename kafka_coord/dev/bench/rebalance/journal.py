@@ -1,4 +1,4 @@
-"""Writes and reads the journals of a bench's members."""
+"""Writes and reads the journals of a benchmark's members."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class What(StrEnum):
     STARTED = "started"
     """The member begins to fetch the partitions."""
     STOPPED = "stopped"
-    """The member hands out no more records of the partitions."""
+    """The member delivers no more records of the partitions."""
     ACKNOWLEDGED = "acknowledged"
-    """ZooKeeper has a command's acknowledgement; the partitions are those whose offset came with it."""
+    """ZooKeeper has a command's acknowledgement, with offsets of these partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +46,15 @@ class Line:
 
 
 class Journals:
-    """Reads the journals of all processes in a directory; each call continues where the previous one ended."""
+    """Reads the journals of all processes in a directory. Each call continues where the previous call ended."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._read: dict[Path, int] = {}
 
     def new_lines(self) -> list[Line]:
-        """The lines written since the last call, in the order of events. Leaves out an unfinished line of a killed
-        process.
-        """
+        """Returns the lines since the last call, in order of time. Leaves out an incomplete line of a killed
+        process."""
         return sorted(self._lines(), key=lambda line: line.at_ns)
 
     def _lines(self) -> Iterator[Line]:

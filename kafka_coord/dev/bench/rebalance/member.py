@@ -1,6 +1,6 @@
-"""Several members of a group in one process, with real connectors and fetchers that only keep time. The connectors use
-real sessions, or sockets to the coordinator. The process appends each event of a partition to a journal, with the
-machine's monotonic clock, which all processes share.
+"""Runs several members of a group in one process, with real connectors and fetchers that only record times. The
+connectors use real sessions, or sockets to the coordinator. The process appends each event of a partition to a journal,
+with the machine's monotonic clock, which all processes share.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from kafka_coord.zk.session import connect
 Note = Callable[[What, Iterable[TopicPartition]], None]
 
 _READ = 10
-"""How many records of a partition count as read at its stop, so that there is an offset to commit, as in practice."""
+"""The number of records of a partition that count as read at its stop, so there is an offset to commit."""
 _CLOSE_S = 20.0
 
 
 class TimedFetchers:
-    """A model of :class:`~kafka_coord.consumer.fetcher_interface.Fetchers`: notes when it would read."""
+    """A model of :class:`~kafka_coord.consumer.fetcher_interface.Fetchers` that only records when it would read."""
 
     def __init__(self, note: Note) -> None:
         self._note = note
@@ -101,7 +101,7 @@ class TimedFetchers:
         return gone
 
     def end(self) -> None:
-        """Notes that the member has left."""
+        """Records that the member has left."""
         self.abandon()
 
     def orphans_in_hand(self) -> bool:
@@ -120,7 +120,7 @@ class TimedChannel(ConsumerChannel):
 
 
 class TimedLink(SocketLink):
-    """Notes when the coordinator confirms that the answer to a command is stored."""
+    """Records when the coordinator confirms that the answer to a command is stored."""
 
     note: Note = staticmethod(lambda _what, _partitions: None)
 
@@ -131,7 +131,7 @@ class TimedLink(SocketLink):
 
 
 class Orderly(Protocol):
-    """A member as its process drives it."""
+    """The interface of a member for its process."""
 
     def join(self) -> None: ...
 
@@ -152,8 +152,8 @@ class Journal:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The group and servers of a process's members; ``journal`` is that process's file. With ``bootstrap``, a
-    coordinator's address for consumers, the members use sockets.
+    """The group and servers of a process's members. ``journal`` is the process's file. With ``bootstrap`` (a
+    coordinator's address for consumers), the members use sockets.
     """
 
     zookeeper: str
@@ -242,10 +242,10 @@ class BenchMember:
 
 def serve_orders(make: Callable[[str], Orderly], orders: Iterable[str], answers: TextIO) -> None:
     """Runs the process. An order is a line of JSON, (what, consumers), where ``what`` is ``open``, ``join`` or
-    ``leave``. The answer is null if the process has carried out the order, otherwise the error. When the input ends,
-    the members leave and the process ends.
+    ``leave``. The answer is null if the process has executed the order, and otherwise the error. At the end of the
+    input, the members leave and the process ends.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the bench, which lets its members leave
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C and lets the members leave
     members: dict[str, Orderly] = {}
     for order in orders:
         what, consumers = json.loads(order)

@@ -1,5 +1,5 @@
-"""A newer confluent-kafka for members of KIP-848's groups. This project's consumer may not use it (docs/adr/0011), and
-the release that it may use has that protocol only as a preview.
+"""Fetches a newer confluent-kafka for members of KIP-848 groups. This project's consumer cannot use this release
+(docs/adr/0011), and its own release has only a preview of KIP-848.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MEGABYTES = 20
 
 
 def newer_client(on_progress: Callable[[str], None]) -> Path:
-    """The directory from which to import that release. Fetches it into the cache if necessary. Raises
+    """Returns the directory from which to import the release. Fetches the release into the cache if necessary. Raises
     :class:`DevClusterError`."""
     home = cache_directory() / f"confluent-kafka-{NEWER_CLIENT}-{sys.implementation.cache_tag}"
     if not home.exists():

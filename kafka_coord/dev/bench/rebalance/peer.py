@@ -1,4 +1,4 @@
-"""Members that fetch: this project's consumers, or confluent-kafka's in one of Kafka's own groups, several per process.
+"""Runs several fetching members in one process: this project's consumers, or confluent-kafka's in Kafka's own groups.
 The process appends each event of a partition to a journal, like :mod:`~kafka_coord.dev.bench.rebalance.member`.
 """
 
@@ -28,7 +28,7 @@ _ENDS_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class PeerPlace:
-    """The group and servers of a process's members; ``settings`` are librdkafka's."""
+    """The group and servers of a process's members. ``settings`` are librdkafka's."""
 
     protocol: Protocol
     bootstrap: str
@@ -40,7 +40,7 @@ class PeerPlace:
 
 
 class _Fetching:
-    """A thread that reads until it is told to stop. Its consumer then leaves the group."""
+    """A thread that reads until it is stopped. Then its consumer leaves the group."""
 
     def __init__(self, note: Note) -> None:
         self._note = note
@@ -61,7 +61,7 @@ class _Fetching:
         self._thread.start()
 
     def stop(self) -> bool:
-        """Stops the thread. Returns whether it was running."""
+        """Stops the thread. Tells whether it was running."""
         if self._thread is None:
             return False
         self._ended.set()
@@ -81,7 +81,7 @@ class _Fetching:
 
 
 class OwnMember(_Fetching):
-    """This project's consumer; it opens its session before it registers."""
+    """This project's consumer. It opens its session before it registers."""
 
     def __init__(self, place: PeerPlace, name: str, note: Note) -> None:
         super().__init__(note)
@@ -111,8 +111,8 @@ class OwnMember(_Fetching):
 
 
 class PeerMember(_Fetching):
-    """A member of one of Kafka's own groups; it creates its client before it subscribes. Its callbacks come after a
-    stop, and before it asks for the offsets of a start. Both favour this member in the comparison.
+    """A member of one of Kafka's own groups. It creates its client before it subscribes. Its callbacks come after a
+    stop, and before it requests the offsets for a start. Both favour this member in the comparison.
     """
 
     def __init__(self, place: PeerPlace, name: str, note: Note) -> None:

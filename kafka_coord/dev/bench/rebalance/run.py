@@ -1,4 +1,4 @@
-"""Runs the bench of rebalances: one event after the other in a group, and the report."""
+"""Runs the rebalance benchmark: causes one event after another in a group, and writes the report."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _DRAWINGS = [
 
 @dataclass(frozen=True, slots=True)
 class RebalanceOptions:
-    """``members`` stay, in at most ten processes, and a joiner joins and leaves. Each event happens ``repeat`` times;
-    events that take long or change the group for good happen ``rarely`` times. ``judged``: whether the report compares
-    the figures with the bars.
+    """``members`` stay, in at most ten processes, and another member joins and leaves. Each event happens ``repeat``
+    times, but slow or irreversible events happen ``rarely`` times. With ``judged``, the report compares the figures
+    with the targets.
     """
 
     members: int = 10
@@ -48,7 +48,7 @@ SMOKE = RebalanceOptions(members=3, partitions=30, repeat=2, rarely=1, judged=Fa
 
 
 def run_rebalance_bench(options: RebalanceOptions, directory: Path, on_progress: OnProgress) -> BenchReport:
-    """Runs the bench in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
+    """Runs the benchmark in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
     setup = Setup.here(java=find_java().version)
     on_progress("starting ZooKeeper and a coordinator")
     with (
@@ -76,7 +76,7 @@ def run_rebalance_bench(options: RebalanceOptions, directory: Path, on_progress:
 
 
 def _program(options: RebalanceOptions) -> Iterator[tuple[Sequence[Event], int]]:
-    """Yields events and how often they happen. Events that are compared with each other happen in turn."""
+    """Yields events and their numbers of repetitions. Events that are compared with each other alternate."""
     yield (Event.COLD,), max(1, options.rarely)  # the group begins with a cold start
     yield (Event.JOIN, Event.LEAVE, Event.STUCK), options.repeat
     yield (Event.REBALANCE,), options.repeat
@@ -85,7 +85,7 @@ def _program(options: RebalanceOptions) -> Iterator[tuple[Sequence[Event], int]]
 
 
 class _Group:
-    """The members that stay, in a settled group between events, and the cost of each event so far."""
+    """The settled group with the members that stay, and the cost of each event so far."""
 
     def __init__(self, testbed: RebalanceTestbed, options: RebalanceOptions) -> None:
         self._testbed, self._options = testbed, options
@@ -107,7 +107,7 @@ class _Group:
                 self._crews.all("join")
                 return self._cost(event, self._options.members)
             case Event.JOIN:
-                time.sleep(STILL_S)  # as before the join that it is compared with
+                time.sleep(STILL_S)  # for a fair comparison with the plain join, which also waits
                 self._crews.joiner.do("join")
                 return self._cost(event, self._options.members + 1)
             case Event.LEAVE:
@@ -192,7 +192,7 @@ _SETTLE_MS = {(10, 900): (70.0, 150.0), (50, 5_000): (250.0, 500.0), (100, 10_00
 
 
 def bars(costs: Mapping[Event, Sequence[Cost]], options: RebalanceOptions) -> list[Bar]:
-    """The bars for a group of this size."""
+    """Returns the targets for a group of this size."""
     found: list[Bar] = []
     wanted = _SETTLE_MS.get((options.members, options.partitions))
     for event in (Event.JOIN, Event.LEAVE, Event.REBALANCE):

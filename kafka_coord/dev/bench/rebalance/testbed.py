@@ -1,4 +1,4 @@
-"""The testbed of the rebalance bench: a ZooKeeper, a coordinator process, and processes with members of one group."""
+"""The testbed of the rebalance benchmark: ZooKeeper, a coordinator, and processes with members of one group."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ _STUCK = "stuck"
 _BROKER_ID = 1
 _WITHIN_S = 120.0
 STILL_S = 0.3
-"""An event is over after this many seconds without a new decision."""
+"""An event ends after this many seconds without a new decision."""
 
 
 class MembersChannel(StrEnum):
-    """How the members of a bench connect."""
+    """How the members of a benchmark connect."""
 
     ZK = "zk"
     SOCKET = "socket"
 
 
 class Crew:
-    """A process with members. It ends with the bench, however the bench ends, because its orders come through a pipe.
+    """A process with members. It receives its orders through a pipe, so it always ends with the benchmark.
 
     ``packages`` is a directory of packages to use instead of the installed ones. ``command`` runs a program with
     members other than this package's.
@@ -86,18 +86,18 @@ class Crew:
         self.begin("open")
 
     def begin(self, what: str) -> None:
-        """Sends the order ``open``, ``join`` or ``leave``; :meth:`ended` waits until it is carried out."""
+        """Sends the order ``open``, ``join`` or ``leave``. :meth:`ended` waits until it is executed."""
         with contextlib.suppress(BrokenPipeError):  # ended() reports it
             self._pipes()[0].write(json.dumps([what, self.consumers]).encode() + b"\n")
             self._pipes()[0].flush()
 
     def ended(self) -> None:
-        """Waits until the process has carried out its order."""
+        """Waits until the process has executed its order."""
         answers = self._pipes()[1]
         answer = line_within(answers, _WITHIN_S)
         if not answer:
             raise Timeout(
-                f"the members of {self._name} did not carry out the order within {_WITHIN_S:.0f} s; see {self._log}"
+                f"the members of {self._name} did not execute the order within {_WITHIN_S:.0f} s; see {self._log}"
             )
         problem = json.loads(answer)
         if problem is not None:
@@ -128,8 +128,8 @@ class Crew:
 
 
 class Crews:
-    """``members`` stay, in at most ten processes, and a joiner joins and leaves; ``make`` starts a process with this
-    name and these members.
+    """``members`` stay, in at most ten processes, and another member joins and leaves. ``make`` starts a process with
+    this name and these members.
     """
 
     def __init__(self, make: Callable[[str, Sequence[str]], Crew], members: int) -> None:
@@ -143,14 +143,14 @@ class Crews:
             crew.ended()
 
     def all(self, what: str) -> None:
-        """Gives an order to the members that stay, all at once."""
+        """Gives an order to all members that stay, at the same time."""
         for crew in self._stay:
             crew.begin(what)
         for crew in self._stay:
             crew.ended()
 
     def next_joiner(self) -> None:
-        """Starts a new process in place of a killed one."""
+        """Starts a new process to replace a killed one."""
         self._joiners += 1
         self.joiner = self._make(f"joiner-{self._joiners}", [JOINER])
         self.joiner.ended()
@@ -161,8 +161,8 @@ class Crews:
 
 
 class Quiet:
-    """Detects when the coordinator has finished with an event: its decisions are settled, and no new one has come for
-    a while.
+    """Detects when the coordinator has finished with an event, because its decisions have settled and there are no new
+    ones for a while.
     """
 
     def __init__(self, store: Store) -> None:
@@ -179,7 +179,7 @@ class Quiet:
         return found[-1] if found else None
 
     def after(self, generation: int, members: int, within_s: float) -> Decision:
-        """The last decision after ``generation`` about a group of ``members``, once it is settled."""
+        """Waits until the last decision after ``generation``, for a group of ``members``, has settled. Returns it."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             found = self.newest()
@@ -208,20 +208,20 @@ class RebalanceTestbed:
     directory: Path
 
     def crew(self, name: str, consumers: Sequence[str]) -> Crew:
-        """Starts a process with these members, which opens their sessions."""
+        """Starts a process, which opens the sessions of these members."""
         journal = self.directory / "journals" / f"{name}.journal"
         return Crew(name, replace(self.place, journal=str(journal)), consumers, self.directory / f"{name}.log")
 
     def set_partitions(self, partitions: int) -> int:
-        """Creates or changes the topic as Kafka does, in the data of its znode; returns the time (ns, monotonic)."""
+        """Creates or changes the topic's znode as Kafka does. Returns the time (ns, monotonic)."""
         at_ns = time.monotonic_ns()
         write_topic(self.store, TOPIC, partitions)
         return at_ns
 
     @contextmanager
     def stuck_group(self) -> Iterator[None]:
-        """Adds another group, with a live member that ignores its commands; the block begins once a command was
-        sent."""
+        """Adds another group with a live member that ignores its commands. The block begins after the first
+        command."""
         path = layout.channel(_STUCK, _STUCK)
         for parent in (layout.ids(_STUCK), path):
             self.store.ensure_path(parent)
@@ -246,9 +246,9 @@ class RebalanceTestbed:
 def testbed(
     directory: Path, session_timeout_ms: int, partitions: int, channel: MembersChannel
 ) -> Iterator[RebalanceTestbed]:
-    """A standalone ZooKeeper and one coordinator, with the topic and an empty group."""
+    """Starts a standalone ZooKeeper and one coordinator, with the topic and an empty group."""
     (directory / "journals").mkdir(parents=True, exist_ok=True)
-    # ZooKeeper ends a session at a whole tick. With large ticks, the wait for one would dominate the cost of a kill.
+    # ZooKeeper ends sessions at whole ticks. With large ticks, the wait for a tick would dominate the cost of a kill.
     settings = ZooKeeperSettings(tick_ms=100, heap_mb=256)
     with ZooKeeperServer(directory / "zookeeper", settings=settings) as server:
         store = connect(server.connect_string)

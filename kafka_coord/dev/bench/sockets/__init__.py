@@ -1,1 +1,1 @@
-"""``kafka-coord bench sockets``: thousands of consumers without ZooKeeper, and one coordinator."""
+"""``kafka-coord bench sockets``: measures a coordinator of thousands of consumers without ZooKeeper."""

@@ -1,7 +1,7 @@
-"""Many socket consumers in one process, on one event loop. Each has a real link and connector over its own connection.
-The fetchers only read a clock, and always have offsets to commit. ``python -m kafka_coord.dev.bench.sockets.crowd
-PLACE`` registers all of them, prints their state as a line of JSON every quarter of a second, and ends when its
-standard input closes.
+"""Runs many socket consumers in one process, on one event loop. Each has a real link and connector, and its own
+connection. The fetchers only read a clock, and always have offsets to commit. ``python -m
+kafka_coord.dev.bench.sockets.crowd PLACE`` registers all consumers, prints their state as a line of JSON every quarter
+of a second, and ends when its standard input closes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kafka_coord.zk.store import SessionState
 
 _SAY_S = 0.25
 _BATCH, _BATCH_S = 300, 3.0
-"""How many records of a partition count as read at a time, like an application's batch, and how often (s)."""
+"""The number of records of a partition that count as read at a time, like a batch, and the interval in seconds."""
 _READ_BYTES = 1 << 16
 _AT_ONCE = 200
 """The maximum number of connections that a crowd opens at a time."""
@@ -42,9 +42,7 @@ _AT_ONCE = 200
 
 @dataclass(frozen=True, slots=True)
 class CrowdPlace:
-    """A crowd's servers and its part of all consumers: ``count`` consumers, numbered from ``first``, spread over
-    ``groups``.
-    """
+    """A crowd's servers and consumers. It has ``count`` consumers, numbered from ``first``, spread over ``groups``."""
 
     hosts: tuple[str, ...]
     topic: str
@@ -60,8 +58,8 @@ class CrowdPlace:
 
 @dataclass(slots=True)
 class CrowdState:
-    """The state of a crowd. ``connected`` members can be reached, ``held`` partitions are being read; ``lost`` counts
-    the memberships lost so far, ``stopped`` the partitions given up.
+    """The state of a crowd. ``connected`` counts the reachable members, and ``held`` the partitions that are read.
+    ``lost`` counts the lost memberships so far, and ``stopped`` the partitions that were given up.
     """
 
     at_ns: int = 0
@@ -221,7 +219,7 @@ class _Consumer:
             return await asyncio.open_connection(host, port)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, to: Coordinator) -> None:
-        """Everything that happens on one connection to the coordinator."""
+        """Serves one connection to the coordinator until it is lost."""
         began = self._loop.time()
         self._search.connected()
         silent, why = False, ""
@@ -277,7 +275,7 @@ async def _crowd(place: CrowdPlace) -> None:
     loop, state, gate = asyncio.get_running_loop(), CrowdState(), asyncio.Semaphore(_AT_ONCE)
     consumers = [_Consumer(place, group, name, state, gate) for group, name in place.names()]
     ended = asyncio.Event()
-    loop.add_reader(sys.stdin.fileno(), ended.set)  # nobody writes to it, so this means that it was closed
+    loop.add_reader(sys.stdin.fileno(), ended.set)  # nobody writes to the pipe, so this means that it was closed
     tasks = [loop.create_task(one.run()) for one in consumers]
     tasks.append(loop.create_task(_say(consumers, state)))
     until = loop.create_task(ended.wait())
@@ -285,12 +283,12 @@ async def _crowd(place: CrowdPlace) -> None:
     until.cancel()
     for task in tasks:
         if task.done():
-            task.result()  # it ends only because of a bug
+            task.result()  # a task ends only because of a bug
         task.cancel()
 
 
 def main() -> int:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the bench, which ends its crowds
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C and ends its crowds
     logging.basicConfig(level=logging.CRITICAL)
     value = json.loads(sys.argv[1])
     asyncio.run(_crowd(CrowdPlace(**value | {"hosts": tuple(value["hosts"])})))

@@ -1,4 +1,4 @@
-"""Runs the bench of the socket channel: a crowd registers, answers pings, and survives a crash."""
+"""Runs the benchmark of the socket channel, in which a crowd registers, answers pings, and survives a crash."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ _BUCKET = re.compile(rb'^kafka_coord_socket_ping_seconds_bucket\{le="([^"]+)"\} 
 @dataclass(frozen=True, slots=True)
 class SocketsOptions:
     """``processes`` run ``consumers`` in ``groups``. Each group reads a topic with as many partitions as the group has
-    members. After ``rest_s`` seconds, in which the after-effects of the registration end, the bench watches them for
-    ``steady_s`` seconds, then kills the elected coordinator.
+    members. After ``rest_s`` seconds, in which the after-effects of the registration end, the benchmark watches the
+    consumers for ``steady_s`` seconds. Then it kills the elected coordinator.
     """
 
     consumers: int = 5_000
@@ -72,7 +72,7 @@ SMOKE = SocketsOptions(
 
 
 def run_sockets_bench(options: SocketsOptions, directory: Path, on_progress: OnProgress) -> BenchReport:
-    """Runs the bench in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
+    """Runs the benchmark in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
     setup = Setup.here(java=find_java().version)
     with _testbed(directory, options, on_progress) as testbed:
         registering = testbed.register(on_progress)
@@ -84,7 +84,7 @@ def run_sockets_bench(options: SocketsOptions, directory: Path, on_progress: OnP
 
 
 class _Crowd:
-    """A process of consumers; it ends when its standard input is closed."""
+    """A process of consumers. It ends when its standard input is closed."""
 
     def __init__(self, place: CrowdPlace, log: Path) -> None:
         with log.open("ab") as errors:
@@ -101,9 +101,9 @@ class _Crowd:
         self._thread.start()
 
     def state(self) -> CrowdState:
-        """The crowd's last report. Raises :class:`Timeout` if its process has ended."""
+        """Returns the crowd's last report. Raises :class:`Timeout` if the process has ended."""
         if self.process.poll() is not None:
-            raise Timeout(f"a process of consumers ended unexpectedly with {self.process.returncode}: see {self._log}")
+            raise Timeout(f"a process of consumers ended unexpectedly with {self.process.returncode}; see {self._log}")
         return self._state
 
     def _read(self) -> None:
@@ -121,7 +121,8 @@ class _Crowd:
 
 
 class _SocketTestbed:
-    """Two instances that listen for consumers; ``zookeeper`` is the server's pid, ``logs`` where crowds write."""
+    """Two instances that listen for consumers. ``zookeeper`` is the server's pid, and ``logs`` is the crowds'
+    directory."""
 
     def __init__(
         self, store: Store, instances: Sequence[Instance], hosts: Sequence[str], logs: Path, zookeeper: int
@@ -198,8 +199,8 @@ class _SocketTestbed:
         }
 
     def fail(self, on_progress: OnProgress) -> dict[str, Any]:
-        """Kills the elected instance with ``kill -9``. Waits until all consumers are back at the other one and read the
-        same partitions as before.
+        """Kills the elected instance with ``kill -9``. Waits until all consumers have moved to the other instance and
+        read the same partitions as before.
         """
         before, lost, stopped = self._owned(), self._state().lost, self._state().stopped
         goes = self._now()
@@ -248,7 +249,7 @@ class _SocketTestbed:
         return next(one for one in self._instances if one.broker_id == elected)
 
     def _state(self) -> CrowdState:
-        """The state of all crowds together, as of the oldest report."""
+        """Returns the combined state of all crowds, at the time of the oldest report."""
         states = [crowd.state() for crowd in self._crowds]
         return CrowdState(
             min(one.at_ns for one in states),
@@ -258,7 +259,7 @@ class _SocketTestbed:
     def _await(
         self, reached: Callable[[CrowdState], bool], on_progress: OnProgress, what: str, since_ns: int = 0
     ) -> int:
-        """The time of the first report after ``since_ns`` that fulfils the condition."""
+        """Returns the time of the first report after ``since_ns`` that fulfils the condition."""
         told = time.monotonic()
 
         def done() -> int:
@@ -274,7 +275,7 @@ class _SocketTestbed:
         return awaited(done, _WITHIN_S, f"every consumer {what}")
 
     def _owned(self) -> Mapping[str, Any]:
-        """The partitions that all ledgers name as owned."""
+        """Returns the owned partitions in all ledgers."""
         groups = self._store.children(layout.GROUPS)
         listings = self._store.read_many([GetChildren(layout.owners(group)) for group in groups])
         paths = [
@@ -314,18 +315,18 @@ def _testbed(directory: Path, options: SocketsOptions, on_progress: OnProgress) 
 
 
 def partitions_of(options: SocketsOptions) -> int:
-    """The number of partitions: one for each member of the largest group."""
+    """Returns the number of partitions, one for each member of the largest group."""
     return -(-options.consumers // options.groups)
 
 
 def _round_trips(instance: Instance) -> dict[float, int]:
-    """How many pings were answered within each bound (s), as the instance counts them."""
+    """Reads from the instance how many pings were answered within each bound (s)."""
     return {float(bound): int(float(count)) for bound, count in _BUCKET.findall(instance.metrics())}
 
 
 def quantile_ms(counts: Sequence[tuple[float, int]], q: float) -> float | None:
-    """The upper bound in ms of the bucket with the quantile. ``counts`` are cumulative. None if there are no values, or
-    if the quantile is beyond every bound.
+    """Returns the upper bound in ms of the bucket with the quantile. ``counts`` are cumulative. Returns None if there
+    are no values, or if the quantile is above all bounds.
     """
     total = counts[-1][1] if counts else 0
     for bound, count in counts:

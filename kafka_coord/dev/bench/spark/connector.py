@@ -21,8 +21,8 @@ _JARS = (
 
 
 def own_connector() -> tuple[Path, ...]:
-    """The jars for ``spark.jars`` that Spark does not include. Raises :class:`DevClusterError` if they are missing and
-    cannot be fetched.
+    """Returns the jars for ``spark.jars`` that Spark does not include. Raises :class:`DevClusterError` if they are
+    missing and cannot be fetched.
     """
     home = cache_directory() / f"spark-kafka-{SPARK_VERSION}"
     jars = tuple(home / artifact.file_name for artifact in _JARS)
@@ -38,11 +38,11 @@ def _fetch(home: Path) -> None:
         raise DevClusterError(f"{pyspark_jars_directory()} has no ivy, which fetches Spark's Kafka connector")
     try:
         home.mkdir(parents=True, exist_ok=True)
-        # beside its destination, so that each jar appears there complete or not at all
+        # beside the destination, because a rename is atomic only within a file system
         with tempfile.TemporaryDirectory(prefix=f"{home.name}.", dir=home.parent, ignore_cleanup_errors=True) as work:
             fetched = Path(work, "jars")
             retrieve(_JARS, fetched, ivy=ivy, work=Path(work))
             for jar in fetched.glob("*.jar"):
                 jar.replace(home / jar.name)
     except OSError as error:
-        raise DevClusterError(f"Spark's Kafka connector cannot be kept in {home}: {error}") from error
+        raise DevClusterError(f"Spark's Kafka connector cannot be stored in {home}: {error}") from error

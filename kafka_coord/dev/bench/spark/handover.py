@@ -1,4 +1,4 @@
-"""How long a query takes to acknowledge a stop-fetcher while it reads, each time another member joins its group."""
+"""Measures how fast a reading query acknowledges a stop-fetcher when another member joins."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _SETTLING_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A stop-fetcher. ``ms`` is the time from its znode's ctime to its observed deletion, both by this machine's clock;
-    ``micro_batch_ms`` is the duration of the micro-batch that was under way when it came, None if there was none.
+    """A stop-fetcher. ``ms`` is the time from its znode's ctime to its observed deletion, both by this machine's clock.
+    ``micro_batch_ms`` is the duration of the running micro-batch at its creation, or None if none was running.
     """
 
     ms: float
@@ -36,7 +36,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Handovers:
-    """``trigger_ms`` is the query's trigger interval, 0 for micro-batches back to back."""
+    """``trigger_ms`` is the query's trigger interval, or 0 for micro-batches back to back."""
 
     trigger_ms: int
     partitions: int
@@ -104,7 +104,7 @@ class _Commands:
         self._thread = threading.Thread(target=self._run, name="bench-commands", daemon=True)
 
     def stops(self) -> list[tuple[float, float]]:
-        """The times at which each stop-fetcher since the last call was created and deleted, in seconds since 1970."""
+        """Returns the creation and deletion times (seconds since 1970) of each stop-fetcher since the last call."""
         found = []
         with contextlib.suppress(queue.Empty):
             while True:

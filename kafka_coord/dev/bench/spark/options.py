@@ -1,4 +1,4 @@
-"""The options of the Spark bench."""
+"""The options of the Spark benchmark."""
 
 from __future__ import annotations
 
@@ -19,11 +19,15 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SparkBenchOptions:
-    """Each source reads whole topics of ``rows`` rows ``repeat`` times, after ``warm_up`` readings that do not count.
-    In each of ``rounds`` rounds, it runs small micro-batches (``burst`` rows a second) and empty ones for ``seconds``
-    each, each after ``settling_s`` seconds that do not count. Another member joins ``joins`` times for each of
-    ``triggers`` (intervals in ms), at ``load`` rows a second. A soak of ``minutes`` (0: none) has the same load.
-    ``judged``: whether the report compares the figures with the bars.
+    """Whole topics: each source reads ``rows`` rows ``repeat`` times, after ``warm_up`` readings that do not count.
+
+    Micro-batches: each of ``rounds`` rounds measures ``seconds`` of small ones (``burst`` rows a second), and
+    ``seconds`` of empty ones. A measurement starts ``settling_s`` seconds after its query.
+
+    Handovers: another member joins ``joins`` times for each of ``triggers`` (intervals in ms), at ``load`` rows a
+    second. A soak of ``minutes`` (0 for none) has the same load.
+
+    With ``judged``, the report compares the figures with the targets.
     """
 
     parts: tuple[Part, ...] = tuple(Part)
@@ -66,4 +70,4 @@ SMOKE = SparkBenchOptions(
     load=200,
     judged=False,
 )
-"""Runs everything once, to check that it works; the figures mean nothing."""
+"""Runs every part once, to check that it works. The figures are meaningless."""

@@ -1,4 +1,4 @@
-"""Runs the Spark bench: the cluster, Spark, both sources in turn, and the report."""
+"""Runs the Spark benchmark: starts the cluster and Spark, measures both sources alternately, and writes the report."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _SETTINGS = {
 
 
 def run_spark_bench(options: SparkBenchOptions, directory: Path, on_progress: OnProgress) -> BenchReport:
-    """Runs the bench in ``directory``, with one broker. Without Spark's own connector (fetched once) this project's
-    source is measured alone, and a note says so. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
+    """Runs the benchmark in ``directory``, with one broker. If Spark's own connector cannot be fetched, measures only
+    this project's source, and adds a note. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
     setup = Setup.here(kafka=KAFKA_VERSION, java=find_java().version)
     notes: list[str] = []
     with _testbed(options, directory, notes, on_progress) as testbed:
@@ -68,7 +68,7 @@ def _testbed(
             log=directory / "spark.log",
         ) as spark:
             spark.sparkContext.setLogLevel("ERROR")
-            gateway: Any = spark.sparkContext._gateway  # PySpark offers no other way to find its process
+            gateway: Any = spark.sparkContext._gateway  # the only way to find Spark's process
             yield SparkTestbed(
                 spark, gateway.proc.pid, cluster.zookeeper, cluster.bootstrap_servers, directory, tuple(sources)
             )

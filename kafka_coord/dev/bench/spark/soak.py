@@ -1,4 +1,4 @@
-"""Checks whether memory grows: a query reads for a long time, and the bench samples its Python processes."""
+"""Checks whether memory grows. A query reads for a long time, and the benchmark samples its Python processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kafka_coord.dev.bench.usage import Process, tree
 _WITHIN_S = 90.0
 _MIB = 2**20
 FLAT = 1.10
-"""The allowed ratio of the last third's memory to the second third's. A larger ratio is growth."""
+"""The allowed ratio of the memory in the last third to the memory in the second third. A larger ratio means growth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class MemorySample:
 def soak(
     testbed: SparkTestbed, partitions: int, *, minutes: float, rows_per_s: int, tell: Callable[[MemorySample], None]
 ) -> tuple[MemorySample, ...]:
-    """Takes a sample after the first micro-batches, then one a minute; if ``minutes`` is below six, six at equal
-    intervals."""
+    """Takes a sample after the first micro-batches, and then one a minute. If ``minutes`` is below six, takes six
+    samples at equal intervals."""
     topic = testbed.new_topic(partitions)
     every_s = min(60.0, minutes * 60 / 6)
     samples: list[MemorySample] = []
@@ -55,8 +55,8 @@ def soak(
 
 
 def growth(samples: Sequence[MemorySample]) -> float | None:
-    """The mean memory in the last third, divided by the mean in the second; None if there are too few samples. The
-    first third is left out, because caches fill.
+    """Returns the mean memory in the last third divided by the mean in the second third, or None if there are too few
+    samples. Ignores the first third, because caches fill in it.
     """
     third = len(samples) // 3
     if not third:

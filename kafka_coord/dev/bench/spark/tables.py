@@ -1,4 +1,4 @@
-"""Turns the measurements into tables and bars. Pure."""
+"""Converts the measurements to tables and targets. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kafka_coord.dev.bench.spark.triggers import Ticks
 MICRO_BATCH_BAR = 1.3
 """The highest allowed ratio of a small or empty micro-batch's time to that of Spark's own source."""
 ACKNOWLEDGING_MS = 100
-"""The time in ms that an acknowledgement may take after its micro-batch: a write to ZooKeeper, and its observation."""
+"""The time limit in ms for an acknowledgement after its micro-batch: a write to ZooKeeper, and its observation."""
 
 
 def throughput(drains: Sequence[Drain]) -> Table:
@@ -111,8 +111,8 @@ def milliseconds(batches: Sequence[MicroBatch]) -> str:
 
 
 def late(one: Handovers) -> int:
-    """How many stops were acknowledged after the end of the micro-batch that was under way when they came (or after the
-    next trigger, if none was).
+    """Returns how many stops were acknowledged too late: after the end of the running micro-batch, or after the next
+    trigger if none was running.
     """
     longest = max((batch.ms for batch in one.batches), default=0)
     return sum(
@@ -133,7 +133,7 @@ def _throughput_bar(drains: Sequence[Drain]) -> Bar:
     if not ratios:
         return _not_measured(name, wanted)
     told = ", ".join(f"{ratio:.2f} times ({work}, partitions: {count})" for (count, work), ratio in ratios.items())
-    # The query's own work costs the same with either source, so the bar is for the source alone.
+    # The query's own work costs the same with either source, so the target is for the source alone.
     return Bar(name, wanted, told, all(ratio >= 1 for (_, work), ratio in ratios.items() if work is Work.RAW))
 
 

@@ -1,4 +1,4 @@
-"""The testbed of the Spark bench: the cluster, the Spark session, and queries that read a topic of flights."""
+"""The testbed of the Spark benchmark: the cluster, the Spark session, and queries that read a topic of flights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SPARKS = "kafka"
 
 _POLL_S = 0.05
 _FED_FLIGHTS = 5_000
-"""How many different flights the bench writes repeatedly while a query reads."""
+"""The number of different flights that the benchmark writes repeatedly while a query reads."""
 
 _numbers = itertools.count(1)
 
@@ -41,13 +41,13 @@ class Work(StrEnum):
 
 
 class QueryFailed(KafkaCoordError):
-    """A query of the bench ended with its own error."""
+    """A query of the benchmark ended with an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """One trigger: the ``rows`` read (0: there was nothing new), its start ``began`` (seconds since 1970), its
-    duration, and the duration of each of Spark's phases.
+    """One trigger. ``rows`` is 0 if there was nothing new. ``began`` is the start (seconds since 1970), ``ms`` is the
+    duration, and ``phases`` has the duration of each of Spark's phases.
     """
 
     rows: int
@@ -58,8 +58,8 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class SparkTestbed:
-    """``jvm`` is the process of the Spark driver, in local mode the parent of all others; ``sources`` are measured in
-    turn.
+    """``jvm`` is the pid of the Spark driver. In local mode, it is the parent of all other processes. ``sources`` are
+    measured alternately.
     """
 
     spark: SparkSession
@@ -80,7 +80,7 @@ class SparkTestbed:
         produce(
             self.bootstrap,
             topic,
-            # No key, because tail numbers would fill partitions unevenly, and the largest would decide the time.
+            # No key, because tail numbers would fill the partitions unevenly, and the largest would determine the time.
             ((None, value) for _, value in itertools.islice(_endless_flights(), rows)),
             properties={"sticky.partitioning.linger.ms": 0, "partitioner": "random", "linger.ms": 200},
         )
@@ -109,21 +109,21 @@ class SparkTestbed:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A query that was started; ``with`` stops it."""
+    """A running query. ``with`` stops it."""
 
     query: StreamingQuery
     group: str = ""
     began: float = field(default_factory=time.monotonic)
 
     def batches(self) -> list[MicroBatch]:
-        """The finished micro-batches. Raises :class:`QueryFailed` if the query has ended with an error."""
+        """Returns the finished micro-batches. Raises :class:`QueryFailed` if the query has ended with an error."""
         failure = self.query.exception()
         if failure is not None:
             raise QueryFailed(f"a query failed: {str(failure).strip().splitlines()[0][:300]}")
         return [_batch(one) for one in self.query.recentProgress]
 
     def finish(self, within_s: float) -> float:
-        """Waits until the query has ended on its own (``availableNow``); returns the seconds since its start."""
+        """Waits for the end of a query with the trigger ``availableNow``. Returns the seconds since its start."""
         deadline = time.monotonic() + within_s
         while self.query.isActive:
             if time.monotonic() >= deadline:

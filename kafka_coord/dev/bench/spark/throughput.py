@@ -1,4 +1,4 @@
-"""Measures how fast a query reads a whole topic: trigger available-now, from the first record to the last."""
+"""Measures how fast a query with the trigger available-now reads a whole topic."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _MIB = 2**20
 @dataclass(frozen=True, slots=True)
 class Drain:
     """One query's reading of a topic. ``reading_s`` is the time of its micro-batches with rows, including planning.
-    ``wall_s`` is the time of the whole query, including its start and its joining. CPU and memory are Spark's: its JVM
-    and all Python processes.
+    ``wall_s`` is the time of the whole query, including its start and its join. CPU and memory include Spark's JVM and
+    all its Python processes.
     """
 
     source: str

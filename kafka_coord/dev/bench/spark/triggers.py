@@ -15,7 +15,7 @@ _WITHIN_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """One query's triggers: those with a few rows, and those with nothing new. CPU is in cores (seconds per second)."""
+    """One query's triggers with a few rows, and its triggers without rows. CPU is in cores (seconds per second)."""
 
     source: str
     partitions: int
