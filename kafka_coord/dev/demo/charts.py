@@ -1,4 +1,4 @@
-"""The charts of a run, as SVG that inherits the page's colours (classes ``c0`` … for consumers)."""
+"""Draws the charts of a run as SVG with the page's colours (classes ``c0`` … for consumers)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WIDTH = 1120.0
 LEFT = 92.0
 RIGHT = 14.0
 COLOURS = 8
-"""The number of colours; the ninth consumer gets the first colour again."""
+"""The number of colours. The ninth consumer gets the first colour again."""
 
 _ROW = 20.0
 _BAR = 15.0
@@ -22,25 +22,25 @@ _AXIS = 26.0
 
 
 def colour_of(timeline: Timeline, consumer: str) -> str:
-    """The CSS class of a consumer's colour, the same in every picture."""
+    """Returns the CSS class of a consumer's colour, which is the same in every chart."""
     return f"c{timeline.consumers.index(consumer) % COLOURS}" if consumer in timeline.consumers else "c-none"
 
 
 def thousands(value: float) -> str:
-    """``1,234`` below ten thousand, ``12 k``, ``1.5 M``."""
+    """Returns ``1,234`` (below ten thousand), ``12 k`` or ``1.5 M``."""
     if value < 10_000:
         return f"{value:,.0f}"
     return f"{value / 1000:,.0f} k" if value < 1_000_000 else f"{value / 1_000_000:,.1f} M"
 
 
 def minutes(value: float | None) -> str:
-    """``+12.34 min``, or a dash where there is none."""
+    """Returns ``+12.34 min``, or a dash for None."""
     return "-" if value is None else f"{value:+.2f} min"
 
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """The time axis of a picture: maps milliseconds to x, and draws lines through all rows."""
+    """The time axis of a chart. Maps milliseconds to x, and draws lines through all rows."""
 
     timeline: Timeline
     top: float
@@ -53,7 +53,7 @@ class _Frame:
         return self.left + self.width * min(1.0, max(0.0, share))
 
     def time_axis(self) -> Markup:
-        """Draws a tick at regular intervals, with light lines through the picture."""
+        """Draws ticks at regular intervals, with light lines through the chart."""
         seconds = self.timeline.duration_ms / 1000
         step = next((s for s in (1, 2, 5, 10, 20, 30, 60, 120, 300, 600) if seconds / s <= 14), 1_200)
         ticks = []
@@ -65,7 +65,8 @@ class _Frame:
         return join(*ticks)
 
     def event_lines(self, *, numbered: float | None = None) -> Markup:
-        """Draws a line at each event; with ``numbered`` also a numbered dot at that height, higher if two touch."""
+        """Draws a line at each event. With ``numbered``, also draws a numbered dot at that height, or higher if two
+        dots touch."""
         drawn = []
         rows = [-100.0, -100.0]
         for number, event in enumerate(self.timeline.events, 1):
@@ -96,7 +97,7 @@ def _svg(height: float, description: str, *parts: str, width: float = WIDTH, cla
 
 
 def ownership_chart(timeline: Timeline) -> Markup:
-    """One row per partition with a bar for each ownership; above them the coordinators and the events."""
+    """Draws one row per partition with a bar for each ownership. The coordinators and the events are above them."""
     lane, first = 46.0, 82.0
     bottom = first + _ROW * len(timeline.partitions)
     frame = _Frame(timeline, lane, bottom)
@@ -194,7 +195,7 @@ def rate_chart(timeline: Timeline) -> Markup:
 
 
 def lag_chart(timeline: Timeline) -> Markup:
-    """Records written and not yet committed, over all partitions."""
+    """Draws the lag of all partitions together."""
     top, height = 14.0, 190.0
     frame = _Frame(timeline, top, top + height)
     scale, ticks = _value_axis(frame, max((sample.total_lag for sample in timeline.samples), default=0))
@@ -222,7 +223,7 @@ def lag_chart(timeline: Timeline) -> Markup:
 
 
 def lag_of_partition(timeline: Timeline, partition: TopicPartition) -> Markup:
-    """One small picture: the lag of a partition, in the colour of its owner at each moment."""
+    """Draws a small chart of a partition's lag, in the colour of its owner at each moment."""
     width, height = 264.0, 74.0
     frame = _Frame(timeline, 20.0, height - 4, left=2.0, width=width - 4)
     highest = max((sample.lag(partition) for sample in timeline.samples), default=0)
@@ -248,7 +249,7 @@ def lag_of_partition(timeline: Timeline, partition: TopicPartition) -> Markup:
 
 
 def _area(points: Sequence[tuple[float, float]], bottom: float, class_: str) -> tuple[Markup, ...]:
-    """A line, with the area below it filled in a lighter colour."""
+    """Draws a line, and fills the area below it with a lighter colour."""
     if not points:
         return ()
     line = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
@@ -257,7 +258,7 @@ def _area(points: Sequence[tuple[float, float]], bottom: float, class_: str) -> 
 
 
 def _value_axis(frame: _Frame, highest: float) -> tuple[float, Markup]:
-    """Pixels per unit, and the ticks of a scale from 0 to at least ``highest``."""
+    """Returns the pixels per unit and the ticks of a scale from 0 to at least ``highest``."""
     step = _nice_step(highest)
     top_value = max(step, -(-highest // step) * step)
     scale = (frame.bottom - frame.top) / top_value
@@ -270,7 +271,7 @@ def _value_axis(frame: _Frame, highest: float) -> tuple[float, Markup]:
 
 
 def _nice_step(highest: float, wanted: int = 4) -> float:
-    """1, 2 or 5 times a power of ten, so that about ``wanted`` steps reach ``highest``."""
+    """Returns 1, 2 or 5 times a power of ten, of which about ``wanted`` steps reach ``highest``."""
     step = 1.0
     factors: Iterable[float] = (2.0, 2.5, 2.0)
     while True:

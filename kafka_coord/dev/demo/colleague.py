@@ -1,4 +1,4 @@
-"""A plain consumer, in its own process, that shares a group and a table with Spark applications."""
+"""Runs a plain consumer in its own process. It shares a group and a table with Spark applications."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _WAIT_S = 0.5
 def main(
     arguments: Sequence[str] | None = None, *, rows: Callable[[Sequence[Record]], pyarrow.Table] = as_arrow
 ) -> int:
-    """Runs the process; ``rows`` turns records into rows. The exit code is 0 after a clean leave, otherwise the
-    error's."""
+    """Runs the process. ``rows`` converts records to rows. Returns 0 after a clean leave, and else the error's exit
+    code."""
     parser = member_arguments("kafka_coord.dev.demo.colleague", __doc__)
     parser.add_argument("--table", required=True, type=Path)
     parser.add_argument(
@@ -39,7 +39,7 @@ def main(
         with Consumer(**membership(given)) as consumer:
             while not stopping.is_set():
                 records = consumer.consume(given.batch, _WAIT_S)
-                if records:  # before asking for more, which counts them as consumed
+                if records:  # before the next call of consume(), which marks these records as consumed
                     table.append_arrow(rows(records))
                     pace.worked(len(records), stopping)
     except KafkaCoordError as error:

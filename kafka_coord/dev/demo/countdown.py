@@ -12,7 +12,7 @@ from kafka_coord.dev.cluster.flights import FLIGHTS
 from kafka_coord.dev.demo.options import Clients, DemoOptions
 
 _SPARK_S = 60.0
-"""How long the second group takes, from the start of its processes to its report."""
+"""The duration of the second group, from the start of its processes to its report."""
 
 
 class Part(StrEnum):
@@ -27,7 +27,7 @@ class Part(StrEnum):
 
 
 def expected_seconds(options: DemoOptions) -> dict[Part, float]:
-    """How long each part takes on an idle machine with two cores."""
+    """Returns the duration of each part on an idle machine with two cores."""
     size = options.records / FLIGHTS
     load_s = 1.0 + (10.0 if options.spark else 6.0) * size
     play_s = options.seconds * 1.1 + (3.0 if options.spark else 1.0)
@@ -47,7 +47,7 @@ def expected_seconds(options: DemoOptions) -> dict[Part, float]:
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """A finished part, and how many seconds it took."""
+    """A finished part and its duration."""
 
     part: Part
     seconds: float
@@ -70,14 +70,14 @@ class Countdown:
             self._now, self._began, self._done_share = part, self._clock(), 0.0
 
     def end(self) -> None:
-        """Notes the end of the current part."""
+        """Records the end of the current part."""
         with self._lock:
             if self._now is not None:
                 self._took.append(Took(self._now, self._clock() - self._began))
                 self._now = None
 
     def reached(self, share: float) -> None:
-        """Notes the progress of the current part, from 0 to 1."""
+        """Records the progress of the current part, from 0 to 1."""
         self._done_share = share
 
     @property
@@ -86,16 +86,16 @@ class Countdown:
             return tuple(self._took)
 
     def left_s(self) -> float:
-        """Seconds until the end of the run: at least 1 until the last part has ended."""
+        """Returns the seconds until the end of the run, at least 1 before the last part has ended."""
         with self._lock:
             over = {took.part for took in self._took}
             later = sum(s for part, s in self._expected.items() if part not in over and part is not self._now)
             if self._now is None:
                 return max(1.0, later)
             elapsed = self._clock() - self._began
-            # On a busy machine a part may take longer than expected. Then its remaining time grows with the time it
-            # took.
+            # On a busy machine, a part may take longer than expected. Then its remaining time grows with its elapsed
+            # time.
             here = max(self._expected.get(self._now, 0.0) - elapsed, elapsed / 4)
-            if self._done_share > 0.25:  # earlier, the pace predicts less well than the estimate
+            if self._done_share > 0.25:  # before that, the pace predicts less well than the estimate
                 here = elapsed / self._done_share * (1 - self._done_share)
             return max(1.0, here + later)

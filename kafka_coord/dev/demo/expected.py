@@ -30,7 +30,8 @@ class AirlineTotal:
 
 
 def count_input(limit: int | None = None, again: int = 0) -> dict[str, AirlineTotal]:
-    """Maps an airline's code to its totals of the first ``limit`` flights; the first ``again`` of them count twice."""
+    """Maps each airline's code to its totals of the first ``limit`` flights. The first ``again`` flights count
+    twice."""
     totals: dict[str, AirlineTotal] = {}
     with flight_rows() as (header, rows):
         carrier, delay = header.index("carrier"), header.index("arr_delay")

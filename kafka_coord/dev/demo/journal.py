@@ -1,8 +1,8 @@
-"""The journal of one consumer of the demo: one JSON object per line, appended as it happens.
+"""The journal of one consumer of the demo. Each event appends one JSON object as a line.
 
-The consumer writes a line about records after it has processed them and before it asks for more. Records count as
-consumed only when it asks for more. So every committed record is in a journal, whenever the process is killed. A killed
-process may leave half a line; the records of that line were never committed.
+The consumer writes a line about records after it has processed them, and before it requests more records. Only this
+request marks them as consumed. So every committed record is in a journal, even if the process is killed. A killed
+process may leave an incomplete line, but the records of that line were never committed.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ Offsets = Mapping[TopicPartition, int]
 
 
 def now_ms() -> int:
-    """The time of day, in ms since 1970."""
+    """Returns the current time in ms since 1970."""
     return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Records of one partition with offsets ``first``, ``first + 1``, …: each one's airline and delay on arrival in
-    minutes (None: unknown, the flight was cancelled or diverted). ``at_ms`` is the time at which the consumer had
-    processed them (ms since 1970).
+    """Consecutive records of one partition from offset ``first`` on, with their airlines and arrival delays in minutes.
+    A delay is None if the flight was cancelled or diverted. ``at_ms`` is when the consumer had processed the records
+    (ms since 1970).
     """
 
     at_ms: int
@@ -53,12 +53,12 @@ class Change(StrEnum):
     STARTED = "started"
     STOPPED = "stopped"
     LOST = "lost"
-    """Lost without a stop, together with the membership."""
+    """The partitions were lost with the membership, without a stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """A start-fetcher or stop-fetcher command reached the application."""
+    """The application received a start-fetcher or stop-fetcher command."""
 
     at_ms: int
     change: Change
@@ -67,7 +67,7 @@ class Handed:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """A commit was acknowledged: from now on the group continues at these offsets or later ones."""
+    """A commit was acknowledged, so the group continues at these offsets or later ones."""
 
     at_ms: int
     offsets: Offsets
@@ -75,7 +75,7 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """Everything one consumer wrote. Only stock clients record their acknowledged commits."""
+    """The whole journal of one consumer. Only stock clients record their acknowledged commits."""
 
     consumer: str
     runs: tuple[Run, ...] = ()
@@ -85,9 +85,8 @@ class Journal:
 
 @dataclass(frozen=True, slots=True)
 class Killing:
-    """The kill of a consumer: its time (ms since 1970), and the committed offset of each partition that the consumer
-    owned.
-    """
+    """The kill of a consumer at ``at_ms`` (ms since 1970). ``committed`` has the committed offsets of its
+    partitions."""
 
     consumer: str
     at_ms: int
@@ -124,13 +123,13 @@ class JournalWriter:
     def _write(self, value: Mapping[str, Any]) -> None:
         line = json.dumps(value, separators=(",", ":")).encode() + b"\n"
         with self._lock:
-            while line:  # a raw file may take less than all of it
+            while line:  # a raw file may write only a part
                 line = line[self._file.write(line) or 0 :]
 
 
 def read_journal(path: Path, consumer: str) -> Journal:
-    """Reads the journal of ``consumer``. It ignores an incomplete last line; a missing file is an empty journal. Raises
-    :class:`~kafka_coord.errors.MalformedValue` with the line for any other fault.
+    """Reads the journal of ``consumer``. Ignores an incomplete last line. A missing file is an empty journal. For any
+    other fault, raises :class:`~kafka_coord.errors.MalformedValue` with the line.
     """
     runs: list[Run] = []
     handed: list[Handed] = []

@@ -1,4 +1,4 @@
-"""The demo on a terminal: a picture of owners, lag and commands, redrawn while the scenario plays."""
+"""Shows the demo on a terminal, and redraws owners, lag and commands while the scenario runs."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _OBEYED_SHOWN_S = 4.0
 
 
 class Acknowledged:
-    """The commands that consumers carried out recently. Most wait for only some tens of ms, too short to see; a change
-    of owners shows that they were carried out. ``verbs`` are the words for taking partitions away and for giving them.
+    """The commands that consumers executed recently. Most commands wait for only some tens of ms, which is too short to
+    see. So changes of owners are used instead. ``verbs`` are the words for a stop and for a start.
     """
 
     def __init__(self, verbs: tuple[str, str] = ("stop-fetcher", "start-fetcher")) -> None:
@@ -42,7 +42,7 @@ class Acknowledged:
         self._lately: dict[str, tuple[float, str]] = {}
 
     def notice(self, owners: Mapping[TopicPartition, str], now: float) -> None:
-        """Compares the owners with those of the previous call; ``now`` is in seconds."""
+        """Compares the owners with those of the previous call. ``now`` is in seconds."""
         started: dict[str, list[TopicPartition]] = {}
         stopped: dict[str, list[TopicPartition]] = {}
         for partition in owners.keys() | self._owners.keys():
@@ -59,13 +59,13 @@ class Acknowledged:
             self._lately[consumer] = (now, ", ".join(told))
 
     def by(self, consumer: str, now: float) -> str:
-        """The commands that a consumer carried out within the last seconds; empty if none."""
+        """Describes the commands that a consumer executed within the last seconds."""
         at, told = self._lately.get(consumer, (0.0, ""))
         return told if now - at <= _OBEYED_SHOWN_S else ""
 
 
 class LiveView(PlainView):
-    """Shows steps as lines and the scenario as a picture. The scenario's events stay when the picture disappears."""
+    """Shows steps as lines, and the scenario as a redrawn picture. When the picture disappears, its events stay."""
 
     tick_s = 0.5
 
@@ -84,7 +84,7 @@ class LiveView(PlainView):
         if ticks:
             self._status = self.console.status(f"{what}  {self.left()}")
             self._status.start()
-        else:  # the next picture needs the terminal to itself
+        else:  # the next picture needs the whole terminal
             self.console.print(Text.assemble(("▸ ", "bold blue"), what), soft_wrap=True)
 
     def tick_step(self, what: str, doing: str, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""The scenario with every kind of consumer in one group: one of each kind is killed, and the coordinator."""
+"""The scenario with every kind of consumer in one group. One consumer of each kind and the coordinator are killed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kafka_coord.monitor.groups import EndOffsets, GroupDescription
 
 
 class MixedWatcher(Watcher):
-    """Like :class:`~kafka_coord.dev.demo.watching.Watcher`. Stock clients are named by their ``client.id``."""
+    """A :class:`~kafka_coord.dev.demo.watching.Watcher` that names stock clients by their ``client.id``."""
 
     def _read(self, ends: EndOffsets | None) -> GroupDescription:
         return named_by_client_id(super()._read(ends))

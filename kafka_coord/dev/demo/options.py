@@ -12,7 +12,7 @@ _MINIMUM_RECORDS = 2_000
 
 
 class ChannelChoice(StrEnum):
-    """The channel that the consumers use; ``mixed``: every other consumer uses a socket."""
+    """The channel that the consumers use. With ``mixed``, every other consumer uses a socket."""
 
     ZOOKEEPER = "zookeeper"
     SOCKET = "socket"
@@ -28,7 +28,7 @@ class Clients(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a consumer is: this project's, a stock client of one of Kafka's two group protocols, or a Spark query."""
+    """The kind of a consumer: this project's, a stock client of one of Kafka's group protocols, or a Spark query."""
 
     OWN = "own"
     CONSUMER = "consumer"
@@ -41,11 +41,11 @@ _MIX = (Kind.SPARK, Kind.CONSUMER, Kind.CLASSIC, Kind.OWN, Kind.CONSUMER, Kind.C
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """The demo writes ``records`` flights to ``partitions`` before the consumers begin. When the topic has grown to
-    ``grown_partitions``, it writes the first ``again`` of them again, to the new partitions only. The consumers'
-    pace is limited so that they need about ``seconds``. ``seed`` decides which consumer is killed, which leaves, and
-    when exactly. It takes ``session_timeout_ms`` until others notice a killed coordinator, or a killed consumer with a
-    ZooKeeper session. With ``spark``, a second group of Spark queries and a plain consumer reads the first
+    """The demo writes ``records`` flights to ``partitions`` before the consumers start. After the topic has grown to
+    ``grown_partitions``, it writes the first ``again`` flights again, only to the new partitions. A limit on the
+    consumers' pace makes them need about ``seconds``. ``seed`` determines which consumers are killed and leave, and the
+    exact times. Dead coordinators, and dead consumers with a ZooKeeper session, are noticed after
+    ``session_timeout_ms``. With ``spark``, a second group of Spark queries and a plain consumer reads the first
     ``shared_records`` flights from its own topic at the same time.
     """
 
@@ -68,22 +68,23 @@ class DemoOptions:
     def __post_init__(self) -> None:
         if not _MINIMUM_RECORDS <= self.records <= FLIGHTS:
             raise SettingsError(
-                f"--records {self.records}: between {_MINIMUM_RECORDS:,} (fewer would be gone before anything happens) "
-                f"and {FLIGHTS:,} (there are no more flights)"
+                f"--records {self.records} must be between {_MINIMUM_RECORDS:,} (fewer are consumed too fast) "
+                f"and {FLIGHTS:,} (all flights)"
             )
         if self.brokers < 2:
-            raise SettingsError(f"--brokers {self.brokers}: at least 2, because one coordinator is killed")
+            raise SettingsError(f"--brokers {self.brokers} must be at least 2, because one coordinator is killed")
         if self.clients is not Clients.OWN and (self.spark or self.channel is not ChannelChoice.ZOOKEEPER):
-            raise SettingsError(f"--clients {self.clients} chooses the consumers: leave out --spark and --channel")
+            raise SettingsError(f"--clients {self.clients} determines the consumers, so omit --spark and --channel")
 
     def kind(self, number: int) -> Kind:
-        """The kind of the consumer with this number (from 1)."""
+        """Returns the kind of the consumer with this number (from 1)."""
         if self.clients is Clients.MIXED:
             return _MIX[(number - 1) % len(_MIX)]
         return Kind.CLASSIC if self.clients is Clients.KAFKA else Kind.OWN
 
     def by_bootstrap(self, number: int) -> bool:
-        """Whether the consumer with this number (from 1) gets the coordinators' addresses instead of ZooKeeper's."""
+        """Tells whether the consumer with this number (from 1) uses the coordinators' addresses instead of
+        ZooKeeper's."""
         return (
             self.kind(number) in {Kind.CONSUMER, Kind.CLASSIC}
             or self.channel is ChannelChoice.SOCKET
@@ -92,9 +93,9 @@ class DemoOptions:
 
     @property
     def consumers_session_ms(self) -> int:
-        """The consumers' session timeout in ms. A consumer on a socket must stay a member while one coordinator dies
-        and the next one starts. A stock client must stay one while its coordinator's instance starts again, which takes
-        up to ten seconds on a busy machine.
+        """The consumers' session timeout in ms. A socket consumer must stay a member from the death of one coordinator
+        to the start of the next. A stock client must stay a member while its coordinator's instance restarts, which
+        takes up to ten seconds on a busy machine.
         """
         if self.clients is Clients.KAFKA:
             return self.session_timeout_ms * 4
@@ -121,8 +122,8 @@ class DemoOptions:
 
     @property
     def records_per_s(self) -> float:
-        """The pace of one consumer in records per second, chosen so that the group, which does not always have all its
-        consumers, works for about ``seconds``."""
+        """The pace of one consumer in records per second, for a total of about ``seconds``. The group does not always
+        have all its consumers."""
         return self.total / self.seconds / (self.consumers - 0.2)
 
 
@@ -149,7 +150,7 @@ def chosen(
     channel: str = ChannelChoice.ZOOKEEPER,
     clients: str = Clients.OWN,
 ) -> DemoOptions:
-    """The options that the user chose. ``quick`` is a smaller run, without Spark unless the user asks for it.
+    """Returns the user's options. ``quick`` is a smaller run. By default, it has no Spark.
 
     Raises :class:`~kafka_coord.errors.SettingsError`.
     """

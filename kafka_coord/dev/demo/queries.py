@@ -1,7 +1,7 @@
-"""Two Spark queries of one application, as a process: one JVM for both, and for the report of their table.
+"""Runs two Spark queries of one application in one process, with one JVM for them and for the report of their table.
 
-The first query starts immediately and the second on SIGUSR1. On SIGTERM both leave the group; then the process writes
-the report.
+The first query starts immediately, and the second at SIGUSR1. At SIGTERM, both leave the group, and then the process
+writes the report.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ LIGHT: Mapping[str, str] = {
     "spark.driver.memory": "512m",
     "spark.sql.shuffle.partitions": "2",
 }
-"""Settings for a Spark that must start fast and runs for only a minute."""
+"""Settings for a fast start, because Spark runs for only a minute."""
 
 _POLL_S = 0.1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the process. The exit code is 0 if both queries left cleanly and the report is written, otherwise the
-    error's."""
+    """Runs the process. Returns 0 if both queries left cleanly and the report is written, and else the error's exit
+    code."""
     parser = argparse.ArgumentParser(prog="kafka_coord.dev.demo.queries", description=__doc__)
     for option in ("--zookeeper", "--group", "--topic", "--output", "--first", "--second", "--max-offsets"):
         parser.add_argument(option, required=True)

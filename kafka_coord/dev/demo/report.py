@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """The contents of the page. ``failover_ms`` is the time from the coordinator's kill to the next election, and
-    ``failover_records`` the number of records that the group consumed in that time (None: no coordinator was killed).
-    ``steps`` are the demo's steps and their seconds, ``setting`` is one sentence about the parts, and ``shared``
-    describes the second group. ``stock`` is true if the consumers were stock Kafka clients.
+    """The contents of the page. ``failover_ms`` is the time from the coordinator's kill to the next election. The group
+    consumed ``failover_records`` records in that time. Both are None if no coordinator was killed. ``steps`` are the
+    demo's steps and their seconds. ``setting`` is a sentence about the servers. ``shared`` describes the second group.
+    ``stock`` is true if the consumers were stock Kafka clients.
     """
 
     group: str

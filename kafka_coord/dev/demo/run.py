@@ -59,7 +59,7 @@ _CLIENT_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result: the verdict, all events, the path of the page, and the duration of each part."""
+    """The result of a run: the verdict, the timeline, the path of the page, and the duration of each part."""
 
     verification: Verification
     timeline: Timeline
@@ -68,9 +68,8 @@ class Outcome:
 
 
 def run_demo(options: DemoOptions, directory: Path, report: Path, view: PlainView, *, keep: bool = False) -> Outcome:
-    """Runs the demo in ``directory`` and writes the page ``report``. With ``keep``, the cluster keeps running
-    afterwards. The outcome holds the verdict. Raises :class:`~kafka_coord.errors.KafkaCoordError` if the demo reached
-    none.
+    """Runs the demo in ``directory`` and writes the page ``report``. With ``keep``, the cluster keeps running. The
+    outcome has the verdict. If there is none, raises :class:`~kafka_coord.errors.KafkaCoordError`.
     """
 
     over_sockets = options.channel is not ChannelChoice.ZOOKEEPER
@@ -131,7 +130,7 @@ def _with_cluster(
         def check() -> None:
             workforce.check()
             if sharing is not None and sharing.done():
-                sharing.result()  # raises the error that ended it
+                sharing.result()  # raises the error of the second group
 
         if isinstance(watcher, StockWatcher):
             scenario: Scenario = StockScenario(options, cluster, store, watcher, workforce, view)
@@ -171,7 +170,7 @@ def _watcher(options: DemoOptions, cluster: DevCluster, store: Store, view: Plai
 
 
 def _shared(sharing: Future[Shared], view: PlainView) -> Shared:
-    """The result of the second group, once it has finished."""
+    """Waits for the second group, and returns its result."""
     with view.step("Waiting for the group of Spark queries and a plain consumer", Part.SPARK) as step:
         while not sharing.done():
             step.progress(view.aside)
@@ -200,7 +199,7 @@ def _loaded(count: int, options: DemoOptions, loading: Step, view: PlainView) ->
 
 
 def _as_an_operator_reads(zookeeper: str, group: str) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """End offsets and committed offsets from ``kafka-coord groups describe GROUP --offsets -o json``."""
+    """Reads the end offsets and committed offsets from ``kafka-coord groups describe GROUP --offsets -o json``."""
     command = [sys.executable, "-m", "kafka_coord.cli.main", "groups", "describe", group, "--offsets", "-o", "json"]
     try:
         answer = subprocess.run(

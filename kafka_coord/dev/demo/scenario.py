@@ -1,4 +1,4 @@
-"""The scenario: the events that happen to the group while it works, in order."""
+"""Causes the events of the scenario, in order, while the group works."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _SETTLE_S = 60.0
 _ALWAYS_WITHIN_S = 120.0
 _POLL_S = 0.05
 _LAST_COMMIT_S = 0.3
-"""Longer than the time for which a coordinator collects offsets before it writes them."""
+"""This exceeds the time for which a coordinator collects offsets before it writes them."""
 
 
 class Scenario:
-    """Plays the scenario once. Afterwards ``events`` and ``killings`` hold what happened, and ``coordinator_killed``
-    maps the epoch of the killed coordinator to the time of its kill (ms since 1970)."""
+    """Plays the scenario once. Then ``events`` and ``killings`` have its events, and ``coordinator_killed`` maps the
+    epoch of the killed coordinator to the time of its kill (ms since 1970)."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Scenario:
         view: PlainView,
         check: Callable[[], None],
     ) -> None:
-        """``check`` raises an error that occurred outside this scenario; the scenario calls it while it waits."""
+        """While the scenario waits, it calls ``check``, which raises an error that occurred elsewhere."""
         self._options = options
         self._cluster = cluster
         self._watcher = watcher
@@ -65,7 +65,8 @@ class Scenario:
         self._finish()
 
     def _acts(self) -> Sequence[tuple[float, Callable[[], None]]]:
-        """Each act, and the share of the first load that is committed when it begins; the seed varies it a little."""
+        """Returns each act with the committed share of the first load at which it begins. The seed varies this share a
+        little."""
         return (
             (0.13, self._join),
             (0.28, self._kill),
@@ -93,7 +94,7 @@ class Scenario:
         self._wait_until_settled(lambda found: name in _owners(found), f"{name} with its own partitions")
 
     def _kill(self, kind: Kind | None = None) -> None:
-        """Kills a random consumer, of this kind if one is given."""
+        """Kills a random consumer. If ``kind`` is given, kills a consumer of this kind."""
         self._wait_until_settled(lambda _found: True, "the group stable")  # its members have told what they own
         working = self._workforce.working
         victim = self._random.choice([name for name in working if kind in {None, self._workforce.kind(name)}])
@@ -181,8 +182,8 @@ class Scenario:
         return _ALWAYS_WITHIN_S + 5 * self._options.seconds
 
     def _wait_until_settled(self, condition: Callable[[GroupNow], bool], what: str) -> None:
-        """Waits until the group is stable and fulfils the condition, and returns it. Reads the group itself, because
-        the last sample may be out of date.
+        """Waits until the group is stable and fulfils the condition, and returns the group. Reads the group itself,
+        because the last sample may be outdated.
         """
         deadline = time.monotonic() + _SETTLE_S
         while True:
@@ -195,8 +196,8 @@ class Scenario:
             time.sleep(_POLL_S)
 
     def _left_behind(self, victim: str) -> dict[TopicPartition, int]:
-        """The partitions that a killed consumer held, with their committed offsets. Reads until these no longer change:
-        ZooKeeper, or a coordinator that writes for the consumer, may still carry out a commit that the consumer sent.
+        """Returns the partitions that a killed consumer held, with their committed offsets. Polls until the offsets
+        stop changing, because ZooKeeper or a coordinator may still be applying the consumer's last commit.
         """
         before: dict[TopicPartition, int] | None = None
         since = time.monotonic()

@@ -1,4 +1,4 @@
-"""The section of the page about the group that Spark queries and a plain consumer share."""
+"""Writes the section of the page about the group that Spark queries and a plain consumer share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 960.0, 190.0, 40.0, 22.0
 
 
 def sharing_section(shared: Shared, airline_names: Mapping[str, str]) -> Markup:
-    """The second group's events, its owners over time, and the pipeline's results, read back from its parquet files."""
+    """Returns the second group's events, its owners over time, and the pipeline's results from its parquet files."""
     began = shared.events[0].at_ms if shared.events else 0
     events = [[f"{(event.at_ms - began) / 1000:.1f} s", event.text] for event in shared.events]
     owned = [[when, ", ".join(f"{name} {n}" for name, n in sorted(owners.items()))] for when, owners in shared.owned]
@@ -67,7 +67,7 @@ def sharing_section(shared: Shared, airline_names: Mapping[str, str]) -> Markup:
 
 
 def _hours(shared: Shared) -> Markup:
-    """One bar per hour; its title gives the number of flights."""
+    """Draws one bar per hour. Its title has the number of flights."""
     totals = shared.report.totals("hours")
     means = {hour: found.mean_arrival_delay or 0.0 for hour, found in totals.items() if hour is not None}
     highest = max((abs(mean) for mean in means.values()), default=0.0) or 1.0

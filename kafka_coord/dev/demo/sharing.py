@@ -1,8 +1,8 @@
-"""The demo's second group: Spark queries and a plain consumer share a topic, and write one table.
+"""Runs the demo's second group, in which Spark queries and a plain consumer share a topic and write one table.
 
-It runs alongside the first group. ``spark-1`` is a separate application, killed half-way; ``spark-2`` and the later
-``spark-3`` are queries of another application, which also writes the report. The table must hold every record once, and
-the report must equal the input.
+It runs alongside the first group. ``spark-1`` is a separate application, which is killed midway. ``spark-2`` and the
+later ``spark-3`` are queries of another application, which also writes the report. The table must have every record
+once, and the report must match the input.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from kafka_coord.spark.sinks import TableWriter
 from kafka_coord.zk.store import Store
 
 _SECONDS = 10.5
-"""How many seconds three members need for the whole topic."""
+"""The seconds that three members need for the whole topic."""
 _KILL = 0.35
-"""The share of the topic that is in the table when an application is killed."""
+"""An application is killed when this share of the topic is in the table."""
 _PATIENCE_S = 240.0
 _STOP_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The result: the events, the checks, and the numbers by airline, airport, hour and route."""
+    """The result: the events, the checks, and the report by airline, airport, hour and route."""
 
     group: str
     topic: str
@@ -57,11 +57,11 @@ class Shared:
     by_airline: Mapping[str, AirlineTotal]
     report: DelayReport
     owned: tuple[tuple[str, Mapping[str, int]], ...]
-    """How many partitions each consumer owned whenever the group was stable: (time, consumer → partitions)."""
+    """(time, consumer → number of partitions) for each time at which the group was stable."""
 
 
 class Sharing:
-    """Plays the second group's scenario once, in ``directory``, alongside all other work of the cluster."""
+    """Plays the second group's scenario once in ``directory``, beside all other work of the cluster."""
 
     def __init__(
         self, options: DemoOptions, cluster: DevCluster, store: Store, directory: Path, view: PlainView
@@ -84,7 +84,7 @@ class Sharing:
 
     @contextmanager
     def alongside(self) -> Iterator[Future[Shared]]:
-        """Plays on its own thread while the block runs; the end of the block stops the processes that are left."""
+        """Plays on its own thread while the block runs. The end of the block stops the remaining processes."""
         with ThreadPoolExecutor(1, thread_name_prefix="demo-sharing") as pool:
             result = pool.submit(self._play)
             try:
@@ -103,7 +103,7 @@ class Sharing:
             with self._watcher:
                 self._work(first, host)
                 ends, committed = self._offsets()
-            self._say("Spark adds up the table")
+            self._say("Spark summarises the table")
             self._dismiss()
             report = last_report(str(self._directory))
             by_airline = {
@@ -148,7 +148,7 @@ class Sharing:
         self._note(EventKind.FINISHED, f"all {self._records:,} records are in Spark's table, and committed")
 
     def _spark(self, name: str) -> str:
-        """Starts an application of one query, as a user does."""
+        """Starts a Spark application with one query, the way a user would."""
         arguments = ["pipeline", "run", "flights", "--zookeeper", self._cluster.zookeeper]
         arguments += ["--group", self._options.spark_group, "--topics", self._options.spark_topic]
         arguments += ["--output", str(self._directory), "--consumer-id", name, "--max-offsets", str(self._pace)]
@@ -158,7 +158,7 @@ class Sharing:
         return self._start(name, ["-m", "kafka_coord.cli.main", *arguments])
 
     def _queries(self, first: str, second: str) -> str:
-        """Starts an application of two queries; the second begins later."""
+        """Starts a Spark application with two queries. The second query begins later."""
         arguments = ["-m", "kafka_coord.dev.demo.queries", *self._member(), "--output", str(self._directory)]
         arguments += ["--first", first, "--second", second, "--max-offsets", str(self._pace)]
         return self._start(f"{first}-{second}", arguments)
@@ -191,7 +191,7 @@ class Sharing:
             process.terminate()
         failed = [process.name for process in leaving if not process.stop(_STOP_S) or process.exit_code != 0]
         if failed:
-            raise ConsumerError(f"{', '.join(failed)} did not end cleanly: see the logs in {self._directory}")
+            raise ConsumerError(f"{', '.join(failed)} did not end cleanly; see the logs in {self._directory}")
 
     # --- waiting -----------------------------------------------------------------------------------------------------
 
@@ -227,7 +227,7 @@ class Sharing:
         return all(row.lag == 0 for row in self._watcher.describe().offsets)
 
     def _offsets(self) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """The end offset and the committed offset of each partition."""
+        """Reads the end offset and the committed offset of each partition."""
         rows = self._watcher.describe().offsets
         places = [(row.tp, row) for row in rows]
         return (
@@ -240,7 +240,7 @@ class Sharing:
 
     def _check(self) -> None:
         if self._given_up.is_set():
-            raise ConsumerError("interrupted: the demo ends")
+            raise ConsumerError("interrupted, because the demo ends")
         for name, process in self._processes.items():
             if name not in self._gone and not process.running:
                 tail = "\n".join(process.log_since_start().splitlines()[-5:])

@@ -1,4 +1,4 @@
-"""One Spark query of the demo, as a process: ``python -m kafka_coord.dev.demo.stream_worker …``.
+"""Runs one Spark query of the demo as a process: ``python -m kafka_coord.dev.demo.stream_worker …``.
 
 It does the work of :mod:`~kafka_coord.dev.demo.worker` in the same group, with a micro-batch every second.
 """
@@ -27,7 +27,7 @@ _POLL_S, _STOP_WITHIN_S = 0.1, 60.0
 
 
 def consume(given: argparse.Namespace, journal: JournalWriter, stopping: threading.Event) -> None:
-    """Runs the query until it is told to stop. The source commits a micro-batch's offsets after its records are in the
+    """Runs the query until a stop signal. The source commits a micro-batch's offsets after its records are in the
     journal."""
     work = Work()
 

@@ -1,4 +1,4 @@
-"""The timeline of a run, assembled from journals, samples and events. Pure; all times are in ms since 1970."""
+"""Assembles the timeline of a run from journals, samples and events. Pure. All times are in ms since 1970."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event, as a sentence: an action of the demo or of the system."""
+    """An action of the demo or of the system, as a sentence."""
 
     at_ms: int
     kind: EventKind
@@ -35,8 +35,8 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A view of the group: each partition's committed offset, end offset and owner, and the outstanding commands. It
-    was read between ``asked_ms`` and ``at_ms``."""
+    """The group at one moment: each partition's committed offset, end offset and owner, and the outstanding commands.
+    It was read between ``asked_ms`` and ``at_ms``."""
 
     at_ms: int
     committed: Mapping[TopicPartition, int]
@@ -79,7 +79,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Reign:
-    """A coordinator's time, from its election to its end; ``broker_id`` is the id of the broker beside it."""
+    """A coordinator's term, from its election to its end. ``broker_id`` is the id of the broker beside it."""
 
     broker_id: int
     epoch: int
@@ -129,7 +129,7 @@ def assemble(
     decisions: Iterable[Decision],
     reigns: Iterable[Reign],
 ) -> Timeline:
-    """The timeline of one run, from the first event to the last."""
+    """Assembles the timeline of one run, from the first event to the last."""
     happened = tuple(sorted(events, key=lambda event: event.at_ms))
     known = tuple(sorted(samples, key=lambda sample: sample.at_ms))
     times = [event.at_ms for event in happened] + [run.at_ms for journal in journals for run in journal.runs[-1:]]
@@ -151,7 +151,7 @@ def assemble(
 
 
 def spans_of(journals: Sequence[Journal], killings: Sequence[Killing], until_ms: int) -> tuple[Span, ...]:
-    """All spans of ownership. A kill ends the spans of the killed consumer; spans without an end last until
+    """Returns all spans of ownership. A kill ends the spans of the killed consumer. Spans without an end last until
     ``until_ms``.
     """
     killed = {killing.consumer: killing.at_ms for killing in killings}
@@ -173,8 +173,8 @@ def spans_of(journals: Sequence[Journal], killings: Sequence[Killing], until_ms:
 
 
 def with_seen_changes(journal: Journal, samples: Iterable[Sample]) -> Journal:
-    """Returns the journal. If its consumer cannot record which partitions it got (a Spark query), adds the holds that
-    the samples show, which are never longer than the real ones.
+    """Returns the journal. A Spark query cannot record its partitions, so for such a consumer, adds the spans that the
+    samples show. They are never longer than the real spans.
     """
     if journal.handed:
         return journal
@@ -200,7 +200,7 @@ class _Counted:
             self._runs.setdefault(run.partition, []).append((run.at_ms, len(run.airlines)))
 
     def span(self, consumer: str, partition: TopicPartition, from_ms: int, to_ms: int, ending: Ending) -> Span:
-        # The consumer writes a batch down a moment after its last record, perhaps just after the stop.
+        # The consumer writes a batch shortly after its last record, perhaps just after the stop.
         records = sum(count for at_ms, count in self._runs.get(partition, ()) if from_ms <= at_ms <= to_ms)
         return Span(partition, consumer, from_ms, to_ms, ending, records)
 

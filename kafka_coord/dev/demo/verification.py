@@ -3,10 +3,10 @@
 The claim, for a topic whose partitions hold the offsets 0 … end - 1:
 
 - every record was consumed at least once;
-- no record was consumed twice, except records that a *killed* consumer had consumed and not committed. Those are in a
-  partition that it owned at the kill, at or beyond the offset that was committed then. A clean handover repeats none. A
+- no record was consumed twice, except records that a *killed* consumer had consumed but not committed. They are in a
+  partition that it owned at the kill, at or after the offset that was committed then. A clean handover repeats none. A
   living stock client whose session ended counts as killed, from its last acknowledged commit on;
-- in those partitions the next owner continued exactly at the committed offset, so that it skipped none of the killed
+- in those partitions, the next owner continued exactly at the committed offset, so it skipped none of the killed
   consumer's uncommitted records;
 - no two consumers owned a partition at the same moment, and no partition was interrupted without a change of owner;
 - no acknowledged commit was lost: each later owner of the partition began at that offset or later, and the group ends
@@ -28,7 +28,7 @@ from kafka_coord.model import TopicPartition
 from kafka_coord.model.partitions import ranges
 
 MAX_DIFFERENCES = 20
-"""How many differences of one check are listed."""
+"""The maximum number of differences in the result of a check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One checked claim. ``found`` is the observation in a few words; ``differences`` lists the contradictions."""
+    """One checked claim. ``found`` is the observation in a few words. ``differences`` lists the contradictions."""
 
     name: str
     found: str
@@ -61,8 +61,8 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The outcome. ``repeated`` is the number of records that were consumed again after a kill, which is allowed.
-    ``consumed`` holds the group's totals by airline, with each record counted once.
+    """The result. ``repeated`` is the number of records that were consumed again after a kill, which is allowed.
+    ``consumed`` has the group's totals by airline, with each record counted once.
     """
 
     checks: tuple[Check, ...]
@@ -74,7 +74,7 @@ class Verification:
         return all(check.passed for check in self.checks)
 
     def failures(self) -> tuple[str, ...]:
-        """One line for each check that failed."""
+        """Returns one line for each failed check."""
         return tuple(
             f"{check.name}: {check.differences[0]}"
             + (f" (and {len(check.differences) - 1} more)" if len(check.differences) > 1 else "")
@@ -84,7 +84,7 @@ class Verification:
 
 
 def verify(evidence: Evidence) -> Verification:
-    """Judges the evidence by the claims in the module's docstring."""
+    """Checks the evidence against the claims in the module's docstring."""
     tally = _Tally(evidence)
     for journal in evidence.journals:
         for run in journal.runs:
@@ -108,8 +108,9 @@ def verify(evidence: Evidence) -> Verification:
 
 @dataclass(slots=True)
 class _Tally:
-    """How many times each offset was consumed: in all, by a killed consumer after its last commit (``tails``), and by a
-    consumer that lost its membership, after its last acknowledged commit (``lost``). ``losses`` are those commits.
+    """How often each offset was consumed: in total (``times``), by a killed consumer after its last commit (``tails``),
+    and by a consumer that lost its membership, after its last acknowledged commit (``lost``). ``losses`` are these last
+    commits.
     """
 
     evidence: Evidence
@@ -210,7 +211,7 @@ def _rule(tp: TopicPartition, killings: Sequence[Killing]) -> str:
 
 
 def _resumed(evidence: Evidence, tally: _Tally) -> Check:
-    """Checks that another consumer consumed the killed consumers' uncommitted records too."""
+    """Checks that another consumer also consumed the killed consumers' uncommitted records."""
     differences = []
     redone = 0
     for tp, tail in sorted(tally.tails.items()):
@@ -292,7 +293,7 @@ def _all_committed(evidence: Evidence) -> Check:
 
 
 def _losses(journals: Sequence[Journal]) -> dict[tuple[str, TopicPartition], int]:
-    """The last acknowledged commit of each partition that a stock client lost with its membership."""
+    """Returns the last acknowledged commit of each partition that a stock client lost with its membership."""
     found: dict[tuple[str, TopicPartition], int] = {}
     for journal in (journal for journal in journals if journal.commits):
         for handed in (one for one in journal.handed if one.change is Change.LOST):
@@ -350,7 +351,7 @@ def _flights(totals: Mapping[str, AirlineTotal], airline: str) -> int:
 
 
 def _some(offsets: Sequence[int]) -> str:
-    """Offsets as ``5-90,107 (86)``, cut if it gets long."""
+    """Formats offsets as ``5-90,107 (86)``, and truncates long lists."""
     written = ranges(offsets)
     shown = written if len(written) <= 60 else f"{written[:57]}…"
     return f"{shown} ({len(offsets):,})"

@@ -1,4 +1,4 @@
-"""Shows the demo's progress line by line; ``live`` draws a picture of it on a terminal."""
+"""Shows the demo's progress line by line. ``live`` draws it on a terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PLAIN_EVERY_S = 5.0
 
 
 class Step:
-    """A step under way, which may be a :class:`Part` of the run. ``progress`` replaces the description of the current
+    """A running step, which may be a :class:`Part` of the run. ``progress`` replaces the description of the current
     work.
     """
 
@@ -57,12 +57,12 @@ class Step:
 
 
 class PlainView:
-    """Prints the demo's progress line by line, for pipes, files and CI. Thread-safe. ``steps`` are the
-    finished steps and their seconds; ``countdown`` estimates the remaining time.
+    """Prints the demo's progress line by line, for pipes, files and CI. Thread-safe. ``steps`` are the finished steps
+    and their seconds. ``countdown`` estimates the remaining time.
     """
 
     tick_s = 3.0
-    """How often a long step reports its progress, in seconds."""
+    """Seconds between progress reports of a long step."""
 
     def __init__(self, console: Console, options: DemoOptions) -> None:
         self.console = console
@@ -79,11 +79,12 @@ class PlainView:
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def step(self, what: str, part: Part, *, ticks: bool = True) -> Step:
-        """Reports the start and duration of a part of the run; with ``ticks`` also its progress every few seconds."""
+        """Reports the start and duration of a part of the run. With ``ticks``, also reports its progress every few
+        seconds."""
         return Step(self, what, part, ticks=ticks)
 
     def left(self) -> str:
-        """The estimate of the remaining time, as text."""
+        """Returns the estimate of the remaining time as text."""
         return f"about {self.countdown.left_s():.0f} s left"
 
     def begin_step(self, what: str, *, ticks: bool) -> None:
@@ -112,7 +113,7 @@ class PlainView:
         self.say(f"{self.clock()}  {self.summary(view)}{aside}; {self.left()}")
 
     def summary(self, view: GroupView) -> str:
-        """One line: progress, pace, lag, waiting commands, owners."""
+        """Returns one line with progress, pace, lag, waiting commands and owners."""
         if view.sample is None:
             return ""
         owned = Counted(view)
@@ -124,7 +125,7 @@ class PlainView:
         )
 
     def pace(self, view: GroupView) -> float:
-        """Records committed per second since the previous call."""
+        """Returns the records committed per second since the previous call."""
         now, before = time.monotonic(), self._committed
         self._committed = (now, view.committed)
         return (view.committed - before[1]) / (now - before[0]) if before and now > before[0] else 0.0
@@ -143,7 +144,7 @@ class PlainView:
 
 
 class Counted:
-    """How many partitions each consumer owns, in a few words."""
+    """Formats how many partitions each consumer owns."""
 
     def __init__(self, view: GroupView) -> None:
         self.by_owner: dict[str, int] = {}

@@ -28,12 +28,12 @@ T = TypeVar("T")
 _POLL_S = 0.05
 _SAMPLE_S = 0.4
 _AWAY_S = 30.0
-"""How long a caller waits for an unreachable ZooKeeper: three session timeouts of this client."""
+"""The time limit for an unreachable ZooKeeper, which is three session timeouts of this client."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """The newest view of the group; ``group`` is None while there is no such group yet."""
+    """The newest view of the group. ``group`` is None before the group exists."""
 
     at_ms: int
     coordinator: CoordinatorInfo | None = None
@@ -48,9 +48,9 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True)
 class GroupNow:
-    """The group at one moment. ``stable``: every member owns its target. ``coordinator`` is the id of the broker whose
-    instance coordinates the group, ``pending`` the number of outstanding commands, and ``words`` the group's state in
-    words.
+    """The group at one moment. It is ``stable`` if every member owns its target. ``coordinator`` is the broker id of
+    the instance that coordinates the group. ``pending`` is the number of outstanding commands. ``words`` is the group's
+    state as text.
     """
 
     stable: bool
@@ -63,8 +63,8 @@ class GroupNow:
 
 
 class Watcher:
-    """A thread that reads ZooKeeper and the brokers, keeps samples, and calls ``on_view`` with every view. If ZooKeeper
-    or a broker does not answer for a moment, it takes no sample and raises no error.
+    """A thread that reads ZooKeeper and the brokers, keeps samples, and calls ``on_view`` with every view. While
+    ZooKeeper or a broker does not answer, takes no sample and raises no error.
     """
 
     def __init__(
@@ -105,8 +105,8 @@ class Watcher:
             return tuple(self._samples)
 
     def reigns(self, killed: Mapping[int, int], until_ms: int) -> tuple[Reign, ...]:
-        """The reigns of the coordinators. ``killed`` maps an epoch to the time of its coordinator's kill, because the
-        coordinator's znode stays for a session timeout longer.
+        """Returns the terms of the coordinators. ``killed`` maps an epoch to the time of its coordinator's kill,
+        because the coordinator's znode stays for a session timeout after it.
         """
         with self._lock:
             seen = list(self._reigns)
@@ -118,7 +118,7 @@ class Watcher:
         )
 
     def elected_ms(self, epoch: int) -> int | None:
-        """The time at which the coordinator of an epoch was elected; None if the watcher never saw it."""
+        """Returns when the coordinator of an epoch was elected, or None if the watcher never saw it."""
         with self._lock:
             return next((reign.from_ms for reign in self._reigns if reign.epoch == epoch), None)
 
@@ -136,14 +136,14 @@ class Watcher:
             time.sleep(_POLL_S)
 
     def describe(self, *, lag: bool = True) -> GroupDescription:
-        """The group now. Waits if ZooKeeper does not answer for a while. Without ``lag``, it does not ask the brokers.
-        Raises :class:`~kafka_coord.errors.NotFound`, ``StoreError``.
+        """Reads the group. Waits while ZooKeeper does not answer. Without ``lag``, does not ask the brokers. Raises
+        :class:`~kafka_coord.errors.NotFound` and ``StoreError``.
         """
         ends = self._offsets.ends if lag else None
         return self._patiently(lambda: self._read(ends))
 
     def now(self) -> GroupNow:
-        """The group now, without end offsets; not stable if the group does not exist yet."""
+        """Reads the group without end offsets. A group that does not exist yet is not stable."""
         try:
             found = self.describe(lag=False)
         except NotFound as error:
@@ -160,7 +160,7 @@ class Watcher:
         )
 
     def history(self) -> tuple[Decision, ...]:
-        """The last decisions about the group, oldest first."""
+        """Returns the last decisions about the group, oldest first."""
         path = layout.history(self._group)
         try:
             node = self._patiently(lambda: self._store.get(path))
@@ -192,9 +192,9 @@ class Watcher:
                     self._on_view(self.view)
             except NotFound:
                 self._on_view(self.view)
-            except KafkaCoordError:  # no answer for now: the next view follows soon
+            except KafkaCoordError:  # no answer at the moment; the next view follows soon
                 continue
-            except Exception as error:  # a bug: tell the waiting callers, which would otherwise wait forever
+            except Exception as error:  # a bug, which the waiting callers must know, or they would wait forever
                 log.exception("stopped watching")
                 self._crash = error
                 return

@@ -1,7 +1,7 @@
-"""One consumer of the demo, as a process: ``python -m kafka_coord.dev.demo.worker …``.
+"""Runs one consumer of the demo as a process: ``python -m kafka_coord.dev.demo.worker …``.
 
-It reads flights as any application would, adds up delays per airline, and writes the received records into its journal.
-On SIGTERM it leaves the group cleanly.
+It reads flights like any application, sums the delays per airline, and writes the received records to its journal. At
+SIGTERM, it leaves the group cleanly.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from kafka_coord.model import PartitionSet, TopicPartition
 log = logging.getLogger("kafka_coord.demo.worker")
 
 BATCH = 100
-"""Small, so that a partition to be stopped never waits long for the batch in hand."""
+"""The batch is small, so a stop never waits long for the current batch."""
 WAIT_S = 0.25
-# Small fetches and little prefetching, so that all partitions advance together. librdkafka counts the prefetched
-# records of all partitions. When there are enough, it pauses a partition for fetch.queue.backoff.ms (1 s by default).
+# With small fetches and little prefetching, all partitions advance together. librdkafka counts the prefetched records
+# of all partitions. When there are enough, it pauses a partition for fetch.queue.backoff.ms (1 s by default).
 FETCHING = {
     "fetch.wait.max.ms": 50,
     "max.partition.fetch.bytes": 65_536,
@@ -80,14 +80,14 @@ def _runs(at_ms: int, partition: TopicPartition, found: Sequence[tuple[int, str,
 
 
 class Pace:
-    """Limits the number of records per second; a burst never makes up for a pause."""
+    """Limits the number of records per second. A pause is never made up by a burst."""
 
     def __init__(self, records_per_s: float) -> None:
         self._per_record_s = 1 / records_per_s if records_per_s else 0.0
         self._due = time.monotonic()
 
     def worked(self, records: int, stopping: threading.Event) -> None:
-        """Waits as long as these records should have taken."""
+        """Waits for the remaining time that these records should take."""
         now = time.monotonic()
         self._due = max(self._due, now - _LONGEST_DEBT_S) + records * self._per_record_s
         if self._due > now:
@@ -95,19 +95,19 @@ class Pace:
 
 
 def work(consumer: Consumer, journal: JournalWriter, pace: Pace, stopping: threading.Event) -> Work:
-    """Works until told to stop."""
+    """Works until a stop signal."""
     done = Work()
     while not stopping.is_set():
         records = consumer.consume(BATCH, WAIT_S)
         if records:
-            # Write the journal before asking for more, because asking for more counts the batch as consumed.
+            # Write the journal before the next call of consume(), which marks the batch as consumed.
             journal.records(now_ms(), done.do(records))
             pace.worked(len(records), stopping)
     return done
 
 
 def member_arguments(program: str, about: str | None) -> argparse.ArgumentParser:
-    """The command-line arguments of every process that is a member of a group; :func:`membership` reads them."""
+    """Adds the command-line arguments of every member process, which :func:`membership` reads."""
     parser = argparse.ArgumentParser(prog=program, description=about)
     way = parser.add_mutually_exclusive_group(required=True)
     way.add_argument("--zookeeper")
@@ -120,7 +120,7 @@ def member_arguments(program: str, about: str | None) -> argparse.ArgumentParser
 
 
 def membership(given: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of :class:`~kafka_coord.Consumer`; it reads its topic from the beginning."""
+    """Returns the arguments of a :class:`~kafka_coord.Consumer` that reads its topic from the beginning."""
     return {
         **({"bootstrap": given.bootstrap} if given.bootstrap else {"zookeeper": given.zookeeper}),
         "group": given.group,
@@ -132,11 +132,11 @@ def membership(given: argparse.Namespace) -> dict[str, Any]:
 
 
 Consuming = Callable[[argparse.Namespace, JournalWriter, threading.Event], None]
-"""Consumes as a member until told to stop, and leaves."""
+"""Consumes as a member until a stop signal, and leaves."""
 
 
 def run_worker(program: str, consume: Consuming, arguments: Sequence[str] | None = None) -> int:
-    """Runs the process. The exit code is 0 after a clean leave, otherwise the error's."""
+    """Runs the process. Returns 0 after a clean leave, and else the error's exit code."""
     parser = member_arguments(program, __doc__)
     parser.add_argument("--journal", required=True, type=Path)
     parser.add_argument("--group-protocol", choices=["classic", "consumer"], default="classic")

@@ -1,4 +1,4 @@
-"""The demo's consumers, each its own process."""
+"""Runs the demo's consumers, each in its own process."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _MODULES = {
 
 
 class Workforce:
-    """Starts, kills and stops consumers. They are named ``consumer-1``, ``consumer-2``, … in order of their start, and
-    keep their journals and logs in ``directory``. The end of the ``with`` block stops all of them.
+    """Starts, kills and stops consumers. Their names are ``consumer-1``, ``consumer-2``, … in order of their start.
+    ``directory`` has their journals and logs. The end of the ``with`` block stops all of them.
     """
 
     def __init__(self, directory: Path, zookeeper: str, bootstrap: str, options: DemoOptions) -> None:
-        """``bootstrap`` holds the coordinators' addresses for consumers without ZooKeeper or for stock clients."""
+        """``bootstrap`` has the coordinators' addresses for consumers without ZooKeeper or for stock clients."""
         self._directory = directory
         self._zookeeper = zookeeper
         self._bootstrap = bootstrap
@@ -40,7 +40,7 @@ class Workforce:
 
     @property
     def working(self) -> tuple[str, ...]:
-        """The consumers that were neither killed nor told to leave."""
+        """The consumers that have neither been killed nor left."""
         return tuple(name for name in self._processes if name in self._working)
 
     def hire(self) -> str:
@@ -74,13 +74,13 @@ class Workforce:
         return self._options.kind(1 + list(self._processes).index(name))
 
     def kill(self, name: str) -> None:
-        """``kill -9``, also for the JVM of a Spark query."""
+        """Kills the consumer with ``kill -9``, and also the JVM of a Spark query."""
         self._working.discard(name)
         self._processes[name].kill(with_children=True)
 
     def dismiss(self, *names: str) -> None:
-        """Makes these consumers leave the group cleanly, all at once, and waits. Raises :class:`ConsumerError` if one
-        did not.
+        """Makes these consumers leave the group cleanly at the same time, and waits. Raises :class:`ConsumerError` on
+        failure.
         """
         leaving = [self._processes[name] for name in names]
         self._working.difference_update(names)
@@ -88,7 +88,7 @@ class Workforce:
             process.terminate()
         failed = [process.name for process in leaving if not process.stop() or process.exit_code != 0]
         if failed:
-            raise ConsumerError(f"{', '.join(failed)} did not leave cleanly: see the logs in {self._directory}")
+            raise ConsumerError(f"{', '.join(failed)} did not leave cleanly; see the logs in {self._directory}")
 
     def check(self) -> None:
         """Raises :class:`ConsumerError` if a consumer has ended unexpectedly."""
@@ -96,12 +96,12 @@ class Workforce:
             process = self._processes[name]
             if not process.running:
                 raise ConsumerError(
-                    f"{name} ended unexpectedly with exit code {process.exit_code}: see {process.log}\n"
+                    f"{name} ended unexpectedly with exit code {process.exit_code}; see {process.log}\n"
                     + "\n".join(process.log_since_start().splitlines()[-5:])
                 )
 
     def journals(self) -> tuple[Journal, ...]:
-        """The journals that the consumers have written so far."""
+        """Reads the journals that the consumers have written so far."""
         return tuple(read_journal(self._journal(name), name) for name in self._processes)
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""The scenario with stock clients: the group's own coordinator is killed and restarted, and then another takes over."""
+"""The scenario with stock clients: the group's coordinator is killed and restarted, and then another takes over."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class StockScenario(Scenario):
             self._await_epoch(epoch.epoch + 1)
 
     def _await_epoch(self, epoch: int) -> int:
-        """The time at which the next coordinator answered for the group (ms since 1970)."""
+        """Returns when the next coordinator answered for the group (ms since 1970)."""
         self._wait_for(
             lambda view: view.coordinator is not None and view.coordinator.epoch >= epoch,
             "the group's next coordinator",

@@ -16,29 +16,29 @@ from kafka_coord.monitor.groups import EndOffsets, GroupDescription
 
 
 class StockWatcher(Watcher):
-    """Like :class:`~kafka_coord.dev.demo.watching.Watcher`. Consumers are named by their ``client.id``. An *epoch* is
-    one instance's time as the group's coordinator, counted from 1.
+    """A :class:`~kafka_coord.dev.demo.watching.Watcher` that names consumers by their ``client.id``. An *epoch* is one
+    instance's time as the group's coordinator, counted from 1.
     """
 
     _ended_ms = 0
 
     def ended(self) -> None:
-        """Notes that the coordinator was killed: the next instance that answers begins an epoch, even beside the same
-        broker.
+        """Records that the coordinator was killed. The next instance that answers begins a new epoch, even beside the
+        same broker.
         """
         with self._lock:
             self._ended_ms = now_ms()
             self._view = replace(self._view, coordinator=None)
 
     def now(self) -> GroupNow:
-        """Like the parent's; the group is not stable while its coordinator does not answer."""
+        """Reads the group. It is not stable while its coordinator does not answer."""
         try:
             return super().now()
         except BrokerError as error:
             return GroupNow(stable=False, words=f"not known: {error}")
 
     def history(self) -> tuple[Decision, ...]:
-        """Returns nothing: in these groups a member decides, and no history is kept."""
+        """Returns nothing, because in these groups a member decides, and there is no history."""
         return ()
 
     def _read(self, ends: EndOffsets | None) -> GroupDescription:
@@ -47,7 +47,7 @@ class StockWatcher(Watcher):
         return named_by_client_id(described([group], topics, ends)[0])
 
     def _look_at_coordinator(self) -> None:
-        """Does nothing: the samples show who coordinates."""
+        """Does nothing, because the samples show the coordinator."""
 
     def _take_sample(self) -> None:
         asked_ms = now_ms()

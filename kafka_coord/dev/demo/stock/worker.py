@@ -1,7 +1,7 @@
-"""One stock client of the demo, as a process: ``python -m kafka_coord.dev.demo.stock.worker …``.
+"""Runs one stock client of the demo as a process: ``python -m kafka_coord.dev.demo.stock.worker …``.
 
-confluent-kafka's own ``Consumer``, with ``bootstrap.servers`` naming the instances. The worker stores an offset for
-librdkafka's automatic commit only after it has written the record into the journal. So every committed record is in a
+It uses confluent-kafka's own ``Consumer``, with the instances as ``bootstrap.servers``. The worker stores an offset for
+librdkafka's automatic commit only after it has written the record to the journal. So every committed record is in a
 journal.
 """
 
@@ -29,8 +29,8 @@ REPEAT_S = 3.0
 
 
 def _protocol(given: argparse.Namespace) -> dict[str, Any]:
-    """The settings of the group protocol. A KIP-848 client leaves the session timeout to the coordinator. librdkafka
-    2.8 asks for the assignor ``range`` if none is given, which moves more partitions."""
+    """Returns the settings of the group protocol. For a KIP-848 client, the coordinator sets the session timeout. By
+    default, librdkafka 2.8 requests the assignor ``range``, which moves more partitions."""
     if given.group_protocol == "consumer":
         return {"group.protocol": "consumer", "group.remote.assignor": "uniform"}
     return {
@@ -41,7 +41,7 @@ def _protocol(given: argparse.Namespace) -> dict[str, Any]:
 
 
 class StockConsumer:
-    """A member of the group from the first :meth:`turn` to :meth:`leave`; it writes its events into the journal."""
+    """A member of the group from the first :meth:`turn` to :meth:`leave`. It writes its events to the journal."""
 
     def __init__(self, given: argparse.Namespace, journal: JournalWriter) -> None:
         self._journal = journal
@@ -57,7 +57,7 @@ class StockConsumer:
                 "auto.offset.reset": "earliest",
                 "enable.auto.offset.store": False,
                 "auto.commit.interval.ms": COMMIT_MS,
-                "topic.metadata.refresh.interval.ms": 1_000,  # it must hear soon that the topic has grown
+                "topic.metadata.refresh.interval.ms": 1_000,  # so the client notices a growing topic soon
                 "on_commit": self._committed,
                 **FETCHING,
             }
@@ -67,7 +67,7 @@ class StockConsumer:
         )
 
     def turn(self) -> int:
-        """Takes records until a batch is full or none comes, and processes them. Returns their number."""
+        """Reads records until a batch is full or no more arrive, and processes them. Returns their number."""
         while len(self._pending) < BATCH:
             message = self._consumer.poll(0 if self._pending else WAIT_S)
             if message is None:
@@ -75,7 +75,7 @@ class StockConsumer:
             if message.error() is None:
                 self._pending.append(message)
             elif message.error().fatal():
-                raise ConsumerError(f"the client cannot go on: {message.error().str()}")
+                raise ConsumerError(f"fatal client error: {message.error().str()}")
         if self._pending:
             self._idle_since_s = time.monotonic()
         elif time.monotonic() - self._idle_since_s > REPEAT_S:
@@ -99,7 +99,7 @@ class StockConsumer:
         if taken:
             self._journal.records(now_ms(), self._work.do(map(Record, taken)))
             ends = {TopicPartition(one.topic(), one.partition()): one.offset() + 1 for one in taken}
-            # The client may no longer store offsets of a partition that was taken away in the meantime.
+            # The client may not store offsets of a partition that was revoked since then.
             with contextlib.suppress(KafkaException):
                 self._consumer.store_offsets(offsets=[Position(*where, end) for where, end in ends.items()])
         return len(taken)
