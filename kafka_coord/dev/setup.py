@@ -1,4 +1,4 @@
-"""``kafka-coord-dev``: the folder this file is in, installed as the package ``kafka_coord.dev``."""
+"""Builds ``kafka-coord-dev``, which installs this folder as the package ``kafka_coord.dev``."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ VERSION = re.findall(r'__version__ = "(.+)"', (HERE.parent / "version.py").read_
 
 
 class WithoutSetup(build_py):
-    """Leaves this file out of the package, although it is in the package's folder."""
+    """Leaves this file out of the package."""
 
     def find_package_modules(self, package, package_dir):
         found = super().find_package_modules(package, package_dir)

@@ -34,8 +34,8 @@ REPORTS = "reports"
 """The subdirectory of the reports in a job's output directory."""
 
 KEYS = {"airlines": "carrier", "airports": "origin", "hours": "hour"}
-"""The parts of a report with delays, and the column that each groups by (``hour`` of the scheduled departure, local
-time)."""
+"""The parts of a report with delays, and the column by which each part groups. ``hour`` is that of the scheduled
+departure in local time."""
 ROUTES = "routes"
 
 _INTERVAL = re.compile(r"\d+ (?:second|minute|hour|day|week)s?")
@@ -43,8 +43,8 @@ _INTERVAL = re.compile(r"\d+ (?:second|minute|hour|day|week)s?")
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The length of the windows and the allowed delay, as Spark writes times (``1 day``), and the number of routes in
-    the report. Raises :class:`SettingsError` for anything else."""
+    """The length of the windows and the allowed delay, in Spark's format (``1 day``), and the number of routes in the
+    report. Raises :class:`SettingsError` for other formats."""
 
     window: str = "1 day"
     watermark_delay: str = "1 day"
@@ -58,9 +58,8 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The input of a report. Of the table's ``records``, ``flights`` are flights and ``undecodable`` are not; ``late``
-    flights came later than the allowed delay. Windows are final up to ``watermark`` (event time, ISO, UTC; None if
-    there are no flights)."""
+    """The input of a report. The table's ``records`` are ``flights`` or ``undecodable``. ``late`` flights exceeded the
+    allowed delay. Windows are final up to ``watermark`` (event time, ISO, UTC), which is None without flights."""
 
     records: int
     flights: int
@@ -101,7 +100,7 @@ class DelayReport:
         import pyarrow.parquet as pq
 
         if part not in {*KEYS, ROUTES}:
-            raise SettingsError(f"{part!r} is not a part of a report: use one of {', '.join([*KEYS, ROUTES])}")
+            raise SettingsError(f"{part!r} is not a part of a report; use one of {', '.join([*KEYS, ROUTES])}")
         return pq.read_table(self.directory / part)
 
     def totals(self, part: str) -> dict[Any, Totals]:
@@ -115,7 +114,7 @@ class DelayReport:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums: flights, how many of them departed and arrived, and minutes of delay."""
+    """The numbers of flights, departures and arrivals, and the sums of the delays in minutes."""
 
     flights: int = 0
     departed: int = 0

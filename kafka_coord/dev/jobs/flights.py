@@ -1,6 +1,6 @@
-"""The job ``flights``: writes departures, read as JSON, into a table that holds each of them once.
+"""The job ``flights``: writes departures from JSON records to a table that has each of them once.
 
-:mod:`kafka_coord.dev.jobs.delays` adds up the table.
+:mod:`kafka_coord.dev.jobs.delays` summarises the table.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ KEPT = ("carrier", "flight", "tailnum", "origin", "dest", "distance", "hour", "d
 
 
 def decoded(rows: DataFrame) -> DataFrame:
-    """Each record of a micro-batch as one row: its place, the flight, and ``departure``, its event time.
+    """Converts each record of a micro-batch to one row with its position, the flight, and ``departure``, its event
+    time.
 
-    A record that is not a flight keeps its row, with the ``problem`` and the record's ``raw`` bytes, so that it is
-    counted and can be inspected.
+    A record that is not a flight also has a row, with the ``problem`` and the record's ``raw`` bytes, so it is counted
+    and can be inspected.
     """
     from pyspark.sql import functions as f
 
@@ -73,8 +74,8 @@ def decoded(rows: DataFrame) -> DataFrame:
 
 
 def as_arrow(records: Iterable[Record]) -> pyarrow.Table:
-    """Returns the rows as Spark writes them, from a plain consumer's records. With
-    :meth:`~kafka_coord.spark.sinks.TableWriter.append_arrow`, a member without Spark writes into the same table.
+    """Converts a plain consumer's records to the rows that Spark would write. With
+    :meth:`~kafka_coord.spark.sinks.TableWriter.append_arrow`, a member without Spark writes to the same table.
     """
     import pyarrow as pa
 
@@ -109,7 +110,7 @@ def _row(record: Record) -> dict[str, Any]:
 
 
 def _read(value: bytes | None) -> tuple[dict[str, Any], str]:
-    """Returns the flight, as far as it can be read, and the problem with the record (``""``: none)."""
+    """Returns the readable part of the flight, and the problem with the record (or ``""``)."""
     if value is None:
         return {}, NO_VALUE
     try:

@@ -1,4 +1,4 @@
-"""Runs a streaming job: a query that writes a group's records into a parquet table until it is told to stop."""
+"""Runs a streaming job, which is a query that writes a group's records to a parquet table until it is stopped."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ OnProgress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """``source`` holds the options of the source, including ``consumerId``. All applications of the group write to
-    ``output``. A micro-batch begins every ``trigger``; None: the query reads the records that exist now, and ends.
-    ``checkpoint`` is this application's own; by default it is in ``output``, under the consumer id."""
+    """``source`` has the options of the source, including ``consumerId``. All applications of the group write to
+    ``output``. A micro-batch begins every ``trigger``. If it is None, the query reads the current records and ends.
+    ``checkpoint`` is this application's own. By default, it is in ``output``, under the consumer id."""
 
     source: Mapping[str, str]
     output: str
@@ -60,8 +60,8 @@ class StreamOptions:
 
     @property
     def checkpoint_location(self) -> str:
-        """The application's own checkpoint directory. It may be deleted, because the group's offsets and the table hold
-        everything in it."""
+        """The application's own checkpoint directory. It may be deleted, because the group's offsets and the table have
+        the same information."""
         if self.checkpoint is not None:
             return self.checkpoint
         return (self.root / CHECKPOINTS / self.checked.consumer_id).as_uri()
@@ -69,7 +69,7 @@ class StreamOptions:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a query ended: its micro-batches and records, and whether it ended between two micro-batches."""
+    """The micro-batches and records of a finished query. It is ``clean`` if it ended between two micro-batches."""
 
     micro_batches: int
     records: int
@@ -86,15 +86,15 @@ def run_stream(
     """Writes the group's records into the table until ``stopping`` is set, or until all records that exist now are
     written.
 
-    Ends between two micro-batches, so that no later owner reads a record again. Raises :class:`RequestRefused` for
-    another group's table, and :class:`ConsumerError` if the query fails. The query may then be started again: no record
-    is lost or doubled.
+    Ends between two micro-batches, so no later owner reads a record again. Raises :class:`RequestRefused` for another
+    group's table, and :class:`ConsumerError` if the query fails. After a failure, the query may be restarted, and no
+    record is lost or doubled.
     """
     group = options.checked.group
     table = ParquetTable(spark, options.table, group=group)
     if (owner := table.state().group) not in {"", group}:
         raise RequestRefused(
-            f"the table {options.table} is written by the group {owner!r}: {group!r} needs its own directory"
+            f"the group {owner!r} writes the table {options.table}, so {group!r} needs its own directory"
         )
     counted = _Counted(table, transform, on_progress)
     sink = BetweenBatches(counted)
@@ -154,7 +154,7 @@ def _triggered(writer: DataStreamWriter, trigger: str | None) -> DataStreamWrite
 
 
 def _cause(text: str) -> str:
-    """The last error that our source, or other Python code, reported; Spark puts it inside two stack traces."""
+    """Returns the last error of our source or of other Python code, which Spark puts inside two stack traces."""
     told = re.findall(
         r"^(?:kafka_coord\.errors\.(\w+): (.*)|(\w+(?:\.\w+)*(?:Error|Exception)): (.*))$", text, re.MULTILINE
     )

@@ -1,7 +1,7 @@
-"""The difference between two versions of a JSON document, small enough to send at every change. Pure.
+"""Computes the difference between two versions of a JSON document, which is small enough for every change. Pure.
 
-A change is ``[path, value]``: the value at that path (keys and indexes) is replaced. ``[path]`` removes a key, and
-``[path, values, "append"]`` appends to a list. The page applies them in order (assets/live.js).
+A change ``[path, value]`` replaces the value at that path (keys and indexes). ``[path]`` removes a key, and ``[path,
+values, "append"]`` appends to a list. The page applies the changes in order (assets/live.js).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Change = list[Any]
 
 
 def changes(old: Any, new: Any) -> list[Change]:
-    """The changes that make ``old`` into ``new``."""
+    """Returns the changes from ``old`` to ``new``."""
     return list(_changes(old, new, []))
 
 

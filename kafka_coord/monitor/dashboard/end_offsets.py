@@ -1,4 +1,4 @@
-"""Caches end offsets for the whole dashboard, which then asks for each one at most once every few seconds."""
+"""Caches end offsets, so the dashboard requests each of them at most once every few seconds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class EndOffsetCache:
         self._failed: tuple[float, str] = (0.0, "")
 
     def read(self, partitions: PartitionSet) -> tuple[Mapping[TopicPartition, int], str]:
-        """The known end offsets, at most :data:`FRESH_S` old, and a sentence about the unknown ones."""
+        """Returns the known end offsets, at most :data:`FRESH_S` old, and why others are unknown."""
         now = time.monotonic()
         with self._lock:
             stale = PartitionSet.of(tp for tp in partitions if self._known.get(tp, (-FRESH_S, 0))[0] <= now - FRESH_S)
@@ -36,7 +36,7 @@ class EndOffsetCache:
             return {tp: self._known[tp][1] for tp in partitions if tp in self._known}, note
 
     def known(self, partitions: PartitionSet) -> tuple[Mapping[TopicPartition, int], str]:
-        """Like :meth:`read`, but does not ask the brokers; the offsets may be older."""
+        """Returns the same as :meth:`read` without asking the brokers, so the offsets may be older."""
         known, (until, note) = dict(self._known), self._failed
         found = {tp: known[tp][1] for tp in partitions if tp in known}
         return found, note if time.monotonic() < until and len(found) < len(partitions) else ""

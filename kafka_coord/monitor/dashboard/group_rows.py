@@ -1,8 +1,8 @@
-"""Keeps a row for each group up to date and reads only the groups that changed.
+"""Keeps a row for each group up to date, and reads only the groups that changed.
 
-For a group at rest (ADR 12), a few stats and small values are enough. A watch on the group's history says when the
-group changes, because every decision and every operator's action is recorded there. A group that is not at rest is read
-in full, every two seconds until it rests.
+For a group at rest (ADR 12), a few stats and small values are enough. A watch on the group's history fires when the
+group changes, because the history records every decision and every operator's action. Until a group is at rest, it is
+read in full every two seconds.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ AT_ONCE = 100
 """Groups read in one step."""
 _AGAIN_S = 2.0
 _WHOLE_S = 600.0
-"""Every group is read again after this many seconds, even if no watch has fired."""
+"""Every group is read again after this many seconds, even without a watch event."""
 RECENT_MS = 3_600_000
-"""The time over which rebalances are counted."""
+"""Rebalances are counted over this time."""
 
 
 MAX_DECISIONS = 20_000
 
 
 class GroupRows:
-    """The rows by group name. One thread calls :meth:`step`. ``wake`` is called, on ZooKeeper's thread, when a group
-    changed."""
+    """The rows by group name. One thread calls :meth:`step`. When a group changes, calls ``wake`` on ZooKeeper's
+    thread."""
 
     def __init__(self, store: Store, wake: Callable[[], None]) -> None:
         self.rows: dict[str, GroupRow] = {}
@@ -67,7 +67,7 @@ class GroupRows:
             return len(self._due.keys() - self.rows.keys())
 
     def known(self, groups: Iterable[str]) -> None:
-        """Sets the groups that exist."""
+        """Sets the names of the existing groups."""
         names, now = set(groups), time.monotonic()
         with self._lock:
             for gone in self._due.keys() - names:
@@ -77,7 +77,7 @@ class GroupRows:
                 self._due[new] = now
 
     def step(self, cluster: Cluster) -> int:
-        """Reads some of the groups that are due. Returns how many it read."""
+        """Reads some of the due groups. Returns how many it read."""
         now = time.monotonic()
         with self._lock:
             names = [name for name, at in self._due.items() if at <= now][:AT_ONCE]
@@ -119,13 +119,13 @@ class GroupRows:
         group = event.path.split("/")[3]
         with self._lock:
             if group in self._due:
-                # a lost connection ends the watch: read again when the connection may be back
+                # a lost connection ends the watch, so read again when the connection may be back
                 at = time.monotonic() + _AGAIN_S if event.type is WatchType.CONNECTION else 0.0
                 self._due[group] = min(self._due[group], at)
         self._wake()
 
     def _count(self, names: Sequence[str]) -> None:
-        """Notes the new rebalances in these groups' histories."""
+        """Records the new rebalances in these groups' histories."""
         nodes = Reading(self._store).many(GetData(layout.history(name)) for name in names)
         for name, node in zip(names, nodes, strict=True):
             if not isinstance(node, Node):
@@ -133,7 +133,7 @@ class GroupRows:
             try:
                 decided = [int(one["decided_at_ms"]) for one in json.loads(node.data)["decisions"]]
             except (ValueError, LookupError, TypeError):
-                continue  # the group's page says that its history cannot be read
+                continue  # the group's page shows that its history is unreadable
             known = self._known_decisions.get(name, 0)
             self.decided_ms.extend(at for at in decided if at > known)
             self._known_decisions[name] = max([known, *decided])
@@ -149,7 +149,7 @@ def _reads(names: Sequence[str]) -> list[GetData]:
 
 
 def _resting(name: str, found: Sequence[ReadResult], cluster: Cluster) -> GroupRow | None:
-    """The row of a group at rest; ``None`` if the group is not at rest, or is paused."""
+    """Returns the row of a group at rest, or ``None`` if the group is not at rest or is paused."""
     node, target, settled_node, paused = found[0], *found[4:]
     settled = decode_settled(layout.settled(name), settled_node)
     if settled is None or paused is not None or cluster.pause is not None or not isinstance(node, Node):

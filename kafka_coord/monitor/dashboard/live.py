@@ -1,8 +1,8 @@
-"""Keeps the documents of all open pages up to date, and sends the pages what changes.
+"""Keeps the documents of all open pages up to date, and sends the changes to the pages.
 
-Each document is read when a watch fires, and from time to time. How soon it is read again depends on the CPU time that
-reading it took, so that a large document costs no more of a core than a small one. While no page is open, nothing is
-read and no ZooKeeper session is open.
+Each document is read when a watch fires, and at intervals. The interval depends on the CPU time of the last read, so a
+large document costs no more of a core than a small one. While no page is open, nothing is read, and there is no
+ZooKeeper session.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from kafka_coord.zk.store import Watcher, WatchEvent
 log = logging.getLogger(__name__)
 
 LANES = ("state", "lag", "doctor")
-"""There is a thread for each lane. Waiting for brokers or the doctor must not delay documents that come from ZooKeeper
-alone."""
+"""Each lane has a thread. Documents that come only from ZooKeeper must not wait for brokers or for the doctor."""
 SHARE = 400
-"""A document is read again no sooner than after this many times the CPU time of its last read: 0.25 % of a core."""
+"""The shortest interval between reads of a document, as a multiple of the CPU time of a read. It limits the cost to
+0.25 % of a core."""
 SHARE_OF_NEWS = 50
-"""Like :data:`SHARE`, after a watch fired."""
+"""The same after a watch event."""
 SHARE_OF_FILLING = 3
-"""Like :data:`SHARE`, while some groups have not been read: a quarter of a core."""
+"""The same before all groups have been read. It limits the cost to a quarter of a core."""
 _LEAST_S = 0.1
 _AGAIN_S = 0.2
 LINGER_S = 15.0
-"""How long a document stays up to date after its last page has closed, in seconds, because pages are reloaded."""
+"""After its last page has closed, a document stays up to date for this many seconds, because pages are reloaded."""
 MOST_WAITING = 200
-"""A reader that falls this many events behind is disconnected. It reconnects, and gets whole documents again."""
+"""A reader that falls this many events behind is disconnected. It reconnects, and receives whole documents again."""
 MAX_DOCUMENTS = 500
 
 Open = Callable[[Callable[[], None]], Sources]
@@ -49,7 +49,7 @@ Open = Callable[[Callable[[], None]], Sources]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """``kind`` is ``document`` (a whole document), ``change`` or ``trouble``; ``data`` is JSON, ``status`` an HTTP
+    """``kind`` is ``document`` (a whole document), ``change`` or ``trouble``. ``data`` is JSON. ``status`` is an HTTP
     status."""
 
     kind: str
@@ -87,12 +87,12 @@ class _Document:
     route: Route
     parameters: Mapping[str, str]
     fired: Watcher = lambda _: None
-    """The document's watcher: always the same object, so that each path has it only once."""
+    """The document's watcher. It is always the same object, so each path has it only once."""
     armed: bool = False
     """Whether the document's watches are set and none has fired."""
     readers: list[Reader] = field(default_factory=list)
     uses: int = 0
-    """How many other documents need this one."""
+    """The number of other documents that need this document."""
     left_at: float = 0.0
     due: float = 0.0
     read_at: float = 0.0
@@ -100,7 +100,7 @@ class _Document:
     busy: bool = False
     value: Any = None
     shown: Event | None = None
-    """The event that a new reader gets first: the whole document, or the error."""
+    """The first event for a new reader, which is the whole document or the error."""
 
     def wanted(self, now: float) -> bool:
         return bool(self.readers or self.uses) or now < self.left_at + LINGER_S
@@ -139,7 +139,7 @@ class Live:
         wanted = [(path, *found(path)) for path in dict.fromkeys(paths)]
         with self._changed:
             if len(self._documents) + len(wanted) > MAX_DOCUMENTS:
-                raise NotFound(f"pages look at {MAX_DOCUMENTS} documents already: close some")
+                raise NotFound(f"pages already show {MAX_DOCUMENTS} documents; close some pages")
             for path, route, parameters in wanted:
                 document = self._use(path, route, parameters)
                 document.readers.append(reader)
@@ -157,7 +157,7 @@ class Live:
                     document.left_at = time.monotonic()
 
     def get(self, path: str, timeout_s: float = 9.0) -> Event:
-        """The current document, or why there is none within ``timeout_s``. Raises :class:`NotFound`."""
+        """Returns the current document, or an error after ``timeout_s``. Raises :class:`NotFound`."""
         reader = self.join([path])
         try:
             event = reader.next(timeout_s)
@@ -219,7 +219,7 @@ class Live:
                 elif unused is None:
                     return
             if unused is not None:
-                unused.close()  # outside the lock, which watchers take
+                unused.close()  # outside the lock, because watchers take it
             if document is None:
                 continue
             document.read_at, began = time.monotonic(), time.thread_time()
@@ -235,8 +235,7 @@ class Live:
                 self._changed.notify_all()
 
     def _next(self, lane: str) -> tuple[_Document | None, Sources | None]:
-        """Waits for a document that is due, or for a session that nobody needs any more. Returns neither when the
-        server is stopping."""
+        """Waits for a due document, or for an unused session. Returns neither when the server is stopping."""
         while True:
             now = time.monotonic()
             self._forget(now)
@@ -279,7 +278,7 @@ class Live:
             self._publish(document, value)
 
     def _plan(self, document: _Document) -> None:
-        """Sets the time of the next read, unless a watch that fired has already set an earlier one."""
+        """Sets the time of the next read, if no watch event has already set an earlier time."""
         now = time.monotonic()
         has_more = document.route.path == ROWS and document.value
         if has_more:
@@ -297,7 +296,7 @@ class Live:
             try:
                 sources.store.arm(children, data, document.fired)
             except NoAuth:
-                document.armed = False  # the document is still read from time to time, and says what may not be read
+                document.armed = False  # the document is still read at intervals, and names the unreadable znodes
             except StoreError:
                 document.armed = False
                 raise
@@ -351,7 +350,7 @@ class Live:
 
 
 def _filled(other: str, path: str, route: Route) -> str:
-    """The path of ``other``, which the document at ``path`` needs. Takes its parameters from ``path``, still quoted."""
+    """Returns the path of ``other``, which the document at ``path`` needs. Its quoted parameters come from ``path``."""
     parts = path.partition("?")[0].split("/")
     given = {part: parts[at] for at, part in enumerate(route.path.split("/")) if part.startswith("{")}
     return "/".join(given.get(part, part) for part in other.split("/"))

@@ -1,4 +1,4 @@
-"""Who may act in the dashboard: the operators file, logins and sessions."""
+"""Decides who may act in the dashboard, with the operators file, logins and sessions."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from kafka_coord.frontends.socket.access import Access, DenialLog, User
 log = logging.getLogger(__name__)
 
 SESSION_S = 8 * 3600.0
-"""How long a login lasts, in seconds."""
+"""The duration of a login, in seconds."""
 MAX_SESSIONS = 100
-"""The maximum number of sessions. A new login beyond it ends the oldest session."""
+"""The maximum number of sessions. Above it, a new login ends the oldest session."""
 MAX_FAILURES = 5
 FAILURES_S = 60.0
-"""After :data:`MAX_FAILURES` failed logins from an address, no login from it is accepted until this time has passed."""
+"""After :data:`MAX_FAILURES` failed logins, an address cannot log in for this many seconds."""
 MAX_ADDRESSES = 10_000
 MAX_TOKEN = 500
 _NOT_FOR_OTHERS = 0o026
 
 
 class Denied(Exception):
-    """Why a request is refused, and the HTTP status of the answer."""
+    """A refused request, with the reason and the HTTP status of the answer."""
 
     def __init__(self, status: HTTPStatus, why: str) -> None:
         super().__init__(why)
@@ -73,7 +73,7 @@ class OperatorsFile:
             raise SettingsError(f"{self._path}: others may read or change it: chmod 600 {self._path}")
         seen = (found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev)
         if self._access is None or seen != self._seen:
-            self._access = None  # if the file is unusable, its earlier content does not count
+            self._access = None  # the earlier content of an unusable file does not count
             self._access = Access.load(self._path, "operators")
             self._seen, self._trouble = seen, ""
         return self._access
@@ -81,8 +81,8 @@ class OperatorsFile:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A login. Each action must carry ``csrf``, which only the page that logged in has. The cookie alone is not enough,
-    because a browser also sends it to other ports of this host."""
+    """A login. Each action must include ``csrf``, which only the logged-in page has. The cookie is not enough, because
+    a browser also sends it to other ports of this host."""
 
     operator: User
     csrf: str
@@ -119,10 +119,10 @@ class Logins:
         return name, session
 
     def proven(self, token: str | None, certificate: str | None, address: str) -> User:
-        """The operator with this token or, without a token, with this certificate."""
+        """Returns the operator with this token or, if there is no token, with this certificate."""
         fit = token is None or (token.isascii() and len(token) <= MAX_TOKEN)
         network, now = _network(address), self._now()
-        with self._lock:  # held throughout, so that simultaneous attempts count one by one
+        with self._lock:  # held throughout, so simultaneous attempts count separately
             recent = [at for at in self._failures.get(network, ()) if at > now - FAILURES_S]
             if len(recent) >= MAX_FAILURES:
                 raise Denied(
@@ -132,7 +132,7 @@ class Logins:
             found = self._operators().proven(token, certificate if token is None else None) if fit else []
             if found:
                 return found[0]
-            self._failures.pop(network, None)  # so that the network that failed last comes last
+            self._failures.pop(network, None)  # moves the network with the last failure to the end
             while len(self._failures) >= MAX_ADDRESSES:
                 del self._failures[next(iter(self._failures))]
             self._failures[network] = [*recent, now]
@@ -141,14 +141,14 @@ class Logins:
         raise Denied(HTTPStatus.UNAUTHORIZED, why if token is not None or certificate else "log in with a token")
 
     def session(self, name: str) -> Session | None:
-        """The session with this id. It ends early if its operator's entry in the file was changed or removed."""
+        """Returns the session with this id. A changed or removed entry of its operator in the file ends it early."""
         session = self._sessions.get(_key(name))
         if session is None or session.ends_at <= self._now():
             return None
         return session if self._operators().user(session.operator.name) == session.operator else None
 
     def acting(self, name: str, csrf: str) -> User:
-        """The operator of this session, if the request comes from the page that logged in."""
+        """Returns the operator of this session. Refuses requests from other pages."""
         session = self.session(name)
         if session is None or not hmac.compare_digest(csrf.encode(), session.csrf.encode()):
             raise Denied(HTTPStatus.UNAUTHORIZED, "log in first: nobody is logged in here, or the login has ended")
@@ -160,12 +160,12 @@ class Logins:
 
 
 def _key(name: str) -> bytes:
-    """The key of a session is a hash of its id, so that the time of a lookup reveals nothing about the ids."""
+    """Returns the key of a session. It is a hash of the id, so the time of a lookup reveals nothing about the ids."""
     return hashlib.sha256(name.encode()).digest()
 
 
 def _network(address: str) -> str:
-    """What counts as one address: with IPv6, the /64 network, because a host can use all of it."""
+    """Returns the network that counts as one address. For IPv6, it is the /64, because a host can use all of it."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

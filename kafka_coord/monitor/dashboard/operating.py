@@ -1,8 +1,8 @@
-"""Operators' actions over HTTP: logins, and the actions of ``kafka-coord groups``.
+"""Handles operators' actions over HTTP: logins, and the actions of ``kafka-coord groups``.
 
-A request that changes something is a POST with JSON, and proves two things: who sends it, and that no other site made
-the browser send it. The second proof is a token that only the page that logged in has. A request with ``Authorization:
-Bearer`` needs no such token, because no browser adds this header by itself.
+An action is a POST with JSON. It proves the operator's identity, and that no other site made the browser send it. The
+second proof is a token that only the logged-in page has. A request with ``Authorization: Bearer`` needs no such token,
+because browsers do not add this header automatically.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _STATUS = (
 
 @dataclass(frozen=True, slots=True)
 class _DryRun:
-    """A reset that was shown to the operator and awaits confirmation."""
+    """A reset that was shown to the operator and waits for confirmation."""
 
     operator: User
     group: str
@@ -84,7 +84,7 @@ class _DryRun:
 
 
 class Operating:
-    """Answers POST requests. ``open_store`` opens a session for one action; ``properties`` are librdkafka's."""
+    """Answers POST requests. ``open_store`` opens a session for one action. ``properties`` are librdkafka's."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Operating:
         self._dry_runs: dict[str, _DryRun] = {}
 
     def who(self, environ: Mapping[str, Any]) -> User | None:
-        """The operator whose session the request's cookie names."""
+        """Returns the operator of the session in the request's cookie."""
         try:
             session = self._logins.session(_cookie(environ))
         except Denied:
@@ -176,7 +176,7 @@ class Operating:
         return {**result, "notes": notes}
 
     def keep(self, dry_run: _DryRun) -> str:
-        """Keeps the dry run. Returns the word that confirms it."""
+        """Stores the dry run. Returns the token that confirms it."""
         now = time.monotonic()
         confirm = secrets.token_urlsafe(16)
         with self._lock:
@@ -185,7 +185,7 @@ class Operating:
         return confirm
 
     def confirmed(self, operator: User, group: str, confirm: str) -> _DryRun:
-        """Returns the dry run and forgets it, so that it can be confirmed only once. Raises :class:`RequestRefused`."""
+        """Returns and removes the dry run, so it can be confirmed only once. Raises :class:`RequestRefused`."""
         with self._lock:
             found = self._dry_runs.get(confirm)
             if found is not None and (found.operator, found.group) == (operator, group):
@@ -237,7 +237,7 @@ def _evict(asked: _Asked, instances: Instances, kind: GroupKind) -> dict[str, An
 
 
 def _reset(asked: _Asked, instances: Instances, kind: GroupKind) -> dict[str, Any]:
-    """Without ``confirm``, only shows what would change. With it, sets exactly the offsets that were shown."""
+    """Shows the changes of a reset. With ``confirm``, sets exactly the offsets that were shown before."""
     wanted, acting = asked.confirmed, asked.acting
     if wanted is None:
         return _shown(asked, instances, kind)
@@ -295,13 +295,13 @@ def _require_managed(kind: GroupKind, what: str) -> None:
 
 
 def operator_document(operator: User | None, *, actions: bool = True) -> dict[str, Any]:
-    """Who is logged in, and whether anybody can log in."""
+    """Tells who is logged in, and whether logins are possible."""
     groups = [pattern.pattern for pattern in operator.groups] if operator is not None else []
     return {"actions": actions, "operator": operator.name if operator is not None else None, "groups": groups}
 
 
 def _body(environ: Mapping[str, Any]) -> Body:
-    """The JSON object in a request's body. Refuses requests from pages of other sites. Raises :class:`Denied`."""
+    """Reads the JSON object in a request's body. Refuses requests from other sites' pages. Raises :class:`Denied`."""
     origin = environ.get("HTTP_ORIGIN")
     if origin is not None and str(origin).partition("://")[2] != environ.get("HTTP_HOST"):
         raise Denied(HTTPStatus.FORBIDDEN, "another site's page sent this request")
@@ -341,7 +341,7 @@ def _texts(body: Body, name: str) -> list[str]:
 def _is_encodable(text: str) -> bool:
     try:
         text.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can hold
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON allows
         return False
     return True
 

@@ -1,4 +1,4 @@
-"""The documents of the API: the path of each, how and how often it is read, and what makes it due immediately."""
+"""Lists the documents of the API, with the path, the reader, the interval, and the watches of each document."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Watched = tuple[tuple[str, ...], tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How to read a document. ``path`` has ``{parameters}``; ``query`` names optional parameters. ``lane`` is the
-    thread that reads it. ``also`` are the documents and tasks that it needs up to date. ``of_rows`` says that the
+    """How to read a document. ``path`` has ``{parameters}``, and ``query`` has the names of optional parameters.
+    ``lane`` is the thread that reads it. ``also`` are the documents and tasks that it needs. With ``of_rows``, the
     document changes with the rows of all groups."""
 
     path: str
@@ -43,7 +43,7 @@ def _of_group(group: str, **_: str) -> Watched:
 
 def _of_actions(group: str) -> Watched:
     children, data = _of_group(group)
-    return children, (*data, layout.HISTORY)  # where the actions on client-assigned groups are
+    return children, (*data, layout.HISTORY)  # it has the actions on client-assigned groups
 
 
 def _of_cluster() -> Watched:
@@ -99,7 +99,8 @@ _MATCHED = [(re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(one.p
 
 
 def found(written: str) -> tuple[Route, Mapping[str, str]]:
-    """The route and the parameters of a quoted path, with its query, below :data:`PREFIX`. Raises :class:`NotFound`."""
+    """Returns the route and the parameters of a quoted path and query below :data:`PREFIX`. Raises
+    :class:`NotFound`."""
     path, _, query = written.partition("?")
     for pattern, route in _MATCHED:
         match = pattern.fullmatch(path)

@@ -1,8 +1,8 @@
-"""The dashboard over HTTP: the page's files, the JSON API, and the stream of changes.
+"""Serves the dashboard over HTTP: the page's files, the JSON API, and the stream of changes.
 
-It only reads, unless there are operators, who may send POST requests (:mod:`kafka_coord.monitor.dashboard.operating`).
-Other origins cannot read its answers, because it sends no CORS headers. The page's policy allows only scripts, styles
-and connections of this server, and connections to the other instances, to ask whether they are alive.
+Without operators, it is read-only. Operators may send POST requests (:mod:`kafka_coord.monitor.dashboard.operating`).
+Other origins cannot read the answers, because there are no CORS headers. The page's policy allows only scripts, styles
+and connections of this server, and connections to other instances, to check whether they are alive.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Site:
         )
 
     def _others(self) -> list[str]:
-        """The URLs of the instances; empty if they are not known in time. Reading them opens the session that the page
+        """Returns the URLs of the instances, or none if they are not known in time. Opens the session that the page
         will need."""
         event = self._live.get("/cluster", _SOON_S)
         instances = json.loads(event.data)["instances"] if event.status == HTTPStatus.OK else ()
@@ -151,7 +151,7 @@ def _written(event: Event) -> bytes:
 
 
 def _json(start: StartResponse, status: HTTPStatus, document: Any, headers: Headers | None = None) -> Iterable[bytes]:
-    """``document`` is a value to encode, or text that is already JSON."""
+    """Sends a JSON response. ``document`` is a value to encode, or text that is already JSON."""
     start(
         f"{status.value} {status.phrase}",
         [("Content-Type", "application/json"), ("Cache-Control", "no-store"), *(headers or []), *_ALWAYS],

@@ -1,4 +1,4 @@
-"""What the dashboard shows: reads each document of the API, and keeps what only repeated reading can know."""
+"""Reads each document of the API, and keeps the facts that only repeated reads reveal."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ MAX_LAGGING = 20
 MAX_LANES = 500
 """The maximum number of partitions in a timeline."""
 MANY_GROUPS = 500
-"""With this many groups or more, the doctor examines only those that are not at rest."""
+"""From this number of groups on, the doctor examines only groups that are not at rest."""
 _REMEMBERED = 20
-"""The maximum number of groups whose timeline is kept."""
+"""The maximum number of groups with a stored timeline."""
 _PRESENCES_S = 5.0
 _ALL = {"state": True, "members": True, "offsets": True}
 _IN_TROUBLE = (GroupState.DEAD, GroupState.PAUSED, GroupState.REBALANCING)
@@ -54,20 +54,20 @@ _IN_TROUBLE = (GroupState.DEAD, GroupState.PAUSED, GroupState.REBALANCING)
 
 @dataclass(slots=True)
 class _GroupMemory:
-    """The owners of one group, as observed so far."""
+    """The observed owners of one group."""
 
     timeline: Timeline | None = None
     asked: bool = False
-    """Whether the brokers were asked about the group's partitions at least once."""
+    """Whether the brokers have been asked about the group's partitions."""
 
 
 class NotYet(Exception):
-    """The document depends on another that has not been read yet."""
+    """The document depends on another document that has not been read yet."""
 
 
 class Sources:
-    """Reads on behalf of all open pages. ``properties`` are librdkafka's; ``store`` was opened with ``hosts``,
-    ``session_timeout_ms`` and ``tls``; ``wake`` is called, on any thread, when groups changed. ``rings`` outlast this
+    """Reads for all open pages. ``properties`` are librdkafka's. ``store`` was opened with ``hosts``,
+    ``session_timeout_ms`` and ``tls``. When groups change, calls ``wake`` on any thread. ``rings`` outlive this
     session."""
 
     def __init__(
@@ -129,7 +129,7 @@ class Sources:
         return [documents.request_document(one) for one in self._waiting_requests()]
 
     def findings(self) -> Document:
-        """The doctor's findings. If there are many groups, leaves out those at rest."""
+        """Returns the doctor's findings. If there are many groups, leaves out groups at rest."""
         names = None
         if self._has_many_groups:
             names = [name for name, row in list(self.rows.rows.items()) if row.state not in {"Stable", "Empty"}]
@@ -191,7 +191,7 @@ class Sources:
         return [name for name, _ in behind[:MAX_LAGGING]]
 
     def groups(self, search: str = "", state: str = "", limit: str = "") -> Document:
-        """The first matching groups, sorted by name. Raises :class:`NotYet`."""
+        """Returns the first matching groups, sorted by name. Raises :class:`NotYet`."""
         if not self.rows.complete or self._clients_missing is None:
             raise NotYet
         rows = [
@@ -203,7 +203,7 @@ class Sources:
         return self._with_lags(sorted(rows, key=lambda row: row.group)[:most])
 
     def search(self, search: str = "") -> Document:
-        """Groups, consumers and topics whose name contains ``search``."""
+        """Returns the groups, consumers and topics whose names contain ``search``."""
         wanted, cluster = search.lower(), self._seen()
         groups = sorted(name for name in self._all_rows() if wanted in name.lower())
         topics = [name for name in sorted(cluster.topics) if wanted in name.lower()]
@@ -216,7 +216,7 @@ class Sources:
         return {"groups": groups[:20], "consumers": consumers[:20], "topics": topics[:20]}
 
     def _all_rows(self) -> dict[str, GroupRow]:
-        """All rows by name. A managed group hides a client-assigned group of the same name."""
+        """Returns all rows by name. A managed group hides a client-assigned group of the same name."""
         return {**self._clients, **self.rows.rows}
 
     def _with_lags(self, rows: Iterable[GroupRow]) -> list[Document]:
@@ -225,10 +225,10 @@ class Sources:
             documents.group_document(replace(row, lag=lags[row.group][1]) if row.group in lags else row) for row in rows
         ]
 
-    # --- what only repeated reading can know -------------------------------------------------------------------------
+    # --- facts that only repeated reads reveal -----------------------------------------------------------------------
 
     def read_rows(self) -> bool:
-        """Reads some of the groups that changed. Returns whether any did."""
+        """Reads some of the changed groups. Tells whether there were any."""
         return bool(self.rows.step(self._seen()))
 
     def read_clients(self) -> bool:
@@ -239,7 +239,7 @@ class Sources:
         return True
 
     def read_lags(self) -> bool:
-        """Measures the lag of some managed groups; the next call continues with others."""
+        """Measures the lag of some managed groups. The next call continues with others."""
         if not self._lags_left:
             names = set(self.rows.rows)
             self._lags = {name: found for name, found in self._lags.items() if name in names}
@@ -293,7 +293,7 @@ class Sources:
             }
 
     def group_findings(self, group: str) -> Document:
-        """The doctor's findings about the group."""
+        """Returns the doctor's findings about the group."""
         if self._is_managed(group):
             found = examine_group(self.store, group, LagSight(self._ends.read, self._rings))
             return [documents.finding_document(one) for one in found if one.severity is not Severity.OK]
@@ -331,7 +331,7 @@ class Sources:
         }
 
     def partition(self, group: str, topic: str, partition: str) -> Document:
-        """One partition's offsets, trend and owners. Takes no sample, because :meth:`lag` does."""
+        """Returns one partition's offsets, trend and owners. Takes no sample, because :meth:`lag` does."""
         found = self._describe(group, self._ends.known)
         rows = [row for row in found.offsets if (row.topic, str(row.partition)) == (topic, partition)]
         if not rows:
@@ -378,7 +378,7 @@ class Sources:
         return found
 
     def _presences(self, url: str) -> Mapping[tuple[str, str], Presence]:
-        """Asks the instance about all its consumers, at most every few seconds."""
+        """Asks the instance about all its consumers, but at most every few seconds."""
         at, known = self._heard.get(url, (0.0, {}))
         if time.monotonic() > at + _PRESENCES_S:
             known = read_presences(url)
@@ -412,5 +412,6 @@ def _largest_first(found: tuple[str, LagTotal]) -> tuple[int, str]:
 
 
 def _spans(timeline: Timeline, tp: TopicPartition) -> list[list[Any]]:
-    """[consumer, from, to] in ms since 1970. ``from`` is ``None`` if unknown, ``to`` while the ownership lasts."""
+    """Returns [consumer, from, to] in ms since 1970. ``from`` is ``None`` if unknown, and ``to`` for a current
+    owner."""
     return [[one.consumer, one.from_ms, one.to_ms] for one in timeline.spans.get(tp, ())]

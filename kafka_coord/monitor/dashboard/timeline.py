@@ -1,4 +1,4 @@
-"""Who owned which partition when: from the group's history, then from observations. Pure."""
+"""Reconstructs the past owners of partitions from the group's history and from observations. Pure."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Owners = Mapping[TopicPartition, str]
 
 @dataclass(slots=True)
 class Span:
-    """One ownership, in ms since 1970. ``from_ms`` is ``None`` if it began before the history; ``to_ms`` is ``None``
-    while it lasts."""
+    """One ownership, in ms since 1970. ``from_ms`` is ``None`` if it began before the history. ``to_ms`` is ``None``
+    for a current owner."""
 
     consumer: str
     from_ms: int | None
@@ -29,7 +29,7 @@ class Span:
 
 @dataclass(slots=True)
 class Timeline:
-    """The ownerships of one group: a list per partition, in order of time, complete from ``since_ms`` on."""
+    """The ownerships of one group, as a list per partition in order of time. Complete from ``since_ms`` on."""
 
     since_ms: int
     spans: dict[TopicPartition, list[Span]] = field(default_factory=dict)
@@ -37,8 +37,8 @@ class Timeline:
     @classmethod
     def of(cls, decisions: Sequence[Decision], owners: Owners, now_ms: int) -> Timeline:
         """Starts from the current ``owners`` and goes back through the decisions (sorted oldest first). An ownership
-        begins when a decision settles, and ends when a decision's stops are acknowledged. If its consumer left, an
-        ownership ends with the next decision."""
+        begins when a decision settles, and ends when the stops of a decision are acknowledged. If the consumer left,
+        the ownership ends with the next decision."""
         found = cls(now_ms)
         open_at = {tp: Span(consumer, None) for tp, consumer in owners.items()}
         next_ms = now_ms
@@ -78,13 +78,12 @@ class Timeline:
 
 
 def _after(decision: Decision, duration_ms: int | None, now_ms: int) -> int:
-    """Returns when a step of the decision ended, or the time of the decision if the step is not over or its duration
-    was not recorded."""
+    """Returns when a step of the decision ended. If the duration is unknown, returns the time of the decision."""
     return min(now_ms, decision.decided_at_ms + (duration_ms or 0))
 
 
 def _moved(decision: Decision, which: str) -> dict[TopicPartition, str] | None:
-    """Maps each partition to the consumer that gained or lost it; ``None`` if the history lacks some of them."""
+    """Maps each partition to the consumer that gained or lost it. Returns ``None`` if the history is incomplete."""
     found: dict[TopicPartition, str] = {}
     for consumer, moves in decision.moves.items():
         text = moves.get(which, "")
@@ -102,7 +101,7 @@ def _moved(decision: Decision, which: str) -> dict[TopicPartition, str] | None:
 
 
 _MOST_CONSUMERS, _MOST_TEXT = 20, 200
-"""The coordinator records at most this many consumers for a decision, and this many characters for each consumer."""
+"""For each decision, the coordinator records at most this many consumers, and this many characters per consumer."""
 
 
 def _partitions(text: str) -> Iterator[TopicPartition]:

@@ -1,4 +1,4 @@
-"""The possible findings of an audit of the groups log."""
+"""Defines the findings of an audit of the groups log."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from kafka_coord.monitor.audit.report import Findings, clock_time
 
 
 class LogRule(StrEnum):
-    """The rules. Those that end in "A warning." appear in the report but do not fail the audit."""
+    """The rules. A rule that ends in "A warning." appears in the report, but does not fail the audit."""
 
     TERM_BACK = "term-back"
-    """A batch from a term after a newer term had begun; the brokers must refuse such a batch."""
+    """A batch from a term after the start of a newer term. The brokers must refuse such a batch."""
     NO_TERM = "no-term"
     """A batch from a writer that holds no term of this partition."""
     NO_CLAIM = "no-claim"
     """A term's batches do not begin with its claim, and compaction has removed nothing before them."""
     WRONG_CLAIM = "wrong-claim"
-    """A claim that names another term than its batch, or that is not at the beginning of its term."""
+    """A claim for a different term than its batch, or a claim that is not at the beginning of its term."""
     SEQUENCE = "sequence"
     """A gap, or another writer's batch, precedes a batch of a term, so its sequence number differs from its
     position."""
@@ -34,7 +34,7 @@ class LogRule(StrEnum):
     LIVE_OFFSET_REMOVED = "live-offset-removed"
     """An offset was removed while members of the group subscribed to its topic."""
     SEEK_BACK = "seek-back"
-    """A newer commit has a lower offset: its client went back. A warning."""
+    """A newer commit has a lower offset, because its client went back. A warning."""
     UNREADABLE = "unreadable"
     """A record that cannot be decoded. A warning."""
 

@@ -1,4 +1,4 @@
-"""Judges one partition of the groups log, batch by batch. Pure.
+"""Checks one partition of the groups log, batch by batch. Pure.
 
 Compaction removes records but never reorders them, so every rule concerns the remaining records. The earlier of two
 records with one key may be missing, and offsets may have gaps. One fact about a term survives any compaction: the
@@ -26,7 +26,7 @@ from kafka_coord.wire.errors import BadMessage
 
 CONSUMER = "consumer"
 _SEQUENCES = 1 << 31
-"""How many sequence numbers there are: after the last, they start again at 0."""
+"""The number of sequence numbers. After the last, they start again at 0."""
 
 
 @dataclass(slots=True)
@@ -36,13 +36,13 @@ class _Group:
 
 
 class PartitionJudge:
-    """Judges a partition. :meth:`take` receives its batches in order; :meth:`end` compares the log with its znode."""
+    """Checks a partition. :meth:`take` receives its batches in order. :meth:`end` compares the log with its znode."""
 
     def __init__(self, partition: int, report: LogReport) -> None:
         self.partition = partition
         self._report = report
         self._end: int | None = None
-        """The offset after the last batch taken."""
+        """The offset after the last batch."""
         self._term = -1
         self._claim: Claim | None = None
         self._sequence_0_at = 0
