@@ -148,7 +148,9 @@ def decode_command(data: bytes, path: str) -> Command:
     command = command_from_json(fields.load(data, path), path)
     named = parse_command_id(path.rpartition("/")[2])
     if named is not None and named.type is not command.type:
-        raise MalformedValue(path, f"a {command.type} has the name of a {named.type}")
+        raise MalformedValue(
+            path, f"the value is a {command.type} command, but the znode's name is that of a {named.type} command"
+        )
     return command
 
 

@@ -75,7 +75,7 @@ def arguments_of(config: Mapping[str, Any], arguments: Mapping[str, Any]) -> dic
         found["auto_commit_interval_ms"] = None
     if "group" not in found and "group" not in arguments:
         near = difflib.get_close_matches("group.id", config, n=1)
-        raise SettingsError(f"'group.id' is missing{f': is it {near[0]!r}?' if near else ''}")
+        raise SettingsError(f"'group.id' is missing{f'; is {near[0]!r} a misspelling of it?' if near else ''}")
     if twice := sorted(found.keys() & arguments.keys()):
         raise SettingsError(f"{twice[0]} is given both as an argument and in the configuration")
     return {**found, **arguments, "kafka": {**kafka, **arguments.get("kafka", {})}}

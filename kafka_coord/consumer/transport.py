@@ -68,7 +68,7 @@ class Transport(Protocol):
         """Starts the transport, once all its listeners exist."""
 
     def close(self) -> None:
-        """Closes the transport, after the connector has ended."""
+        """Closes the transport. Call it only after the connector has ended."""
 
 
 def open_transport(endpoint: Endpoint, member: Membership, reading: Reading, wake: Callable[[], None]) -> Transport:

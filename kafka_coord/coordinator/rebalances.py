@@ -10,7 +10,7 @@ from kafka_coord.model import Cause, Decision, Durations
 
 @dataclass(slots=True)
 class Rebalances:
-    """The counts since the election. ``settled`` are the durations from a decision until every partition had its new
+    """The counts since the election. ``settled`` has the time from each decision until every partition had its new
     owner. Decisions that need no command are left out."""
 
     decided: Counter[Cause] = field(default_factory=Counter)

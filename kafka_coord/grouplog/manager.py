@@ -273,9 +273,9 @@ class GroupMetadataManager:
             yield _Part(offset_records(group_id, dict.fromkeys(part)), partial(forget, part))
 
     async def delete_expired_consumer_offsets(self, retention_ms: int) -> int:
-        """Removes expired offsets of groups without members. Also removes the group once it has been empty for that
-        time and has no offsets left. Returns the number of removed offsets. As in Kafka (KIP-211), the state timestamp
-        of a group is the time when it became empty."""
+        """Removes expired offsets of groups without members. Also removes groups that have no offsets left and have
+        been empty for ``retention_ms``. Returns the number of removed offsets. As in Kafka (KIP-211), the state
+        timestamp of a group is the time when it became empty."""
         count = 0
         for number, group_id in enumerate(list(self.groups_cache)):
             if number % _EXAMINED_AT_ONCE == 0:

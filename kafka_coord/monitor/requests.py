@@ -111,7 +111,7 @@ def await_successor(store: Store, successor: int, timeout_s: float) -> str:
     if elected.broker_id != successor:
         raise Timeout(
             f"broker {elected.broker_id} was elected (epoch {elected.epoch}), because the instance beside broker"
-            f" {successor} was not a candidate within {HOLD_BACK_S:g} s. Its log says why"
+            f" {successor} did not become a candidate within {HOLD_BACK_S:g} s; see that instance's log"
         )
     return f"broker {successor} is the coordinator (epoch {elected.epoch})"
 

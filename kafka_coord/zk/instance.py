@@ -111,7 +111,7 @@ class InstanceRegistration:
         taken = f"broker id {self._broker_id} is taken by {_described(node)}"
         if left_s <= 0:
             raise SettingsError(
-                f"{taken}, which still runs after {patience_s:.0f} s; stop it, or use another broker id here"
+                f"{taken}; it is still running after {patience_s:.0f} s. Stop it, or use another broker id here"
             )
         shown_s = min(math.ceil(left_s / _SAY_AGAIN_S) * _SAY_AGAIN_S, patience_s)  # the sentence changes that often
         raise NodeExists(f"{taken}; waiting up to {shown_s:.0f} s for its session to end", self._path)

@@ -185,12 +185,12 @@ class GroupKinds:
         return None if error is Error.NOT_COORDINATOR else _unfinished(group_id, error.name)
 
     async def _give_back(self, managed: ManagedGroups, asked: Request) -> Converted | None:
-        """Converts a managed group to a client-assigned group. Evicts its members, which join again. Refuses if some
-        members are not classic clients.
+        """Converts a managed group to a client-assigned group. Evicts its members, which join again. Refuses if any
+        member is not a classic client.
 
         The offsets are in the log before the group leaves ZooKeeper. The elected coordinator removes the group only if
-        it has no members and no offset has changed since the request or the eviction. Until then, it is a managed
-        group. If this fails half-way, the next run completes it.
+        it has no members and no offset has changed since the request or, if members were evicted, since then. Until
+        then, it is a managed group. If this fails half-way, the next run completes it.
         """
         group_id, administration = asked.group, managed.administration
         with self._change(group_id):
