@@ -140,7 +140,7 @@ def test_a_multi_that_fails_names_the_operation_at_fault_and_changes_nothing(
 ) -> None:
     store.create("/a")
     store.ensure_path("/full/child")
-    with pytest.raises(MultiFailed, match="nothing was changed") as caught:
+    with pytest.raises(MultiFailed, match="changed nothing") as caught:
         store.multi([Check("/a", 0), Create("/new"), at_fault, SetData("/a", b"later"), Create("/a")])
     assert caught.value.index == 2
     assert type(caught.value.cause) is cause

@@ -55,11 +55,14 @@ def test_a_rebalance_is_pushed_to_a_member_whose_heartbeat_is_held(
 
 
 def test_whatever_a_client_sends_next_releases_its_heartbeat_which_is_answered_first(member: Member) -> None:
-    beat = member.beat()
-    asked = member.peer.send("Metadata", 4, topics=())
-
-    assert member.told() == (beat, Error.COORDINATOR_LOAD_IN_PROGRESS), "librdkafka sends it again"
-    assert member.peer.answer("Metadata", 4)[0] == asked
+    for expected, why in (Error.NONE, "an earlier term may have refused one"), (
+        Error.COORDINATOR_LOAD_IN_PROGRESS,
+        "librdkafka sends it again",
+    ):
+        beat = member.beat()
+        asked = member.peer.send("Metadata", 4, topics=())
+        assert member.told() == (beat, expected), why
+        assert member.peer.answer("Metadata", 4)[0] == asked
 
 
 def test_a_heartbeat_with_another_request_behind_it_is_not_held(member: Member) -> None:
