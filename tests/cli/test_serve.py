@@ -112,7 +112,7 @@ def test_a_second_serve_with_the_same_broker_id_says_so_and_ends(tree: Tree, zk_
     assert "Traceback" not in ran.err
     last = ran.err.strip().splitlines()[-1]
     assert last.startswith("kafka-coord: broker id 1 is taken by an instance on host ")
-    assert last.endswith("stop it, or use another broker id here")
+    assert last.endswith("Stop it, or use another broker id here")
     assert f", pid {first.process.pid}, since 20" in last
     waiting = [line for line in ran.err.splitlines() if "for its session to end" in line]
     assert 1 <= len(waiting) <= 3, "once, then every 5 s"

@@ -55,9 +55,12 @@ def test_a_rebalance_is_pushed_to_a_member_whose_heartbeat_is_held(
 
 
 def test_whatever_a_client_sends_next_releases_its_heartbeat_which_is_answered_first(member: Member) -> None:
-    for expected, why in (Error.NONE, "an earlier term may have refused one"), (
-        Error.COORDINATOR_LOAD_IN_PROGRESS,
-        "librdkafka sends it again",
+    for expected, why in (
+        (Error.NONE, "an earlier term may have refused one"),
+        (
+            Error.COORDINATOR_LOAD_IN_PROGRESS,
+            "librdkafka sends it again",
+        ),
     ):
         beat = member.beat()
         asked = member.peer.send("Metadata", 4, topics=())
