@@ -75,7 +75,7 @@ def test_serve_under_a_broker_id_that_runs_already_ends_with_the_reason(world: W
     serving = serve("--broker-id", "1", "--zookeeper", world.hosts, "--session-timeout-ms", "1000")
     assert serving.ends() == 2
     assert "broker id 1 is taken by an instance" in serving.output
-    assert "stop it, or use another broker id here" in serving.output
+    assert "Stop it, or use another broker id here" in serving.output
     assert "Traceback" not in serving.output
     assert world.value("/consumers/coordinator")["brokerid"] == 1
 
