@@ -62,7 +62,7 @@ def test_what_cannot_be_used_is_refused_with_what_to_do(config: dict[str, Any], 
 
 
 def test_a_misspelt_name_is_refused_with_the_closest_one() -> None:
-    with pytest.raises(SettingsError, match=r"'group.id' is missing: is it 'groop.id'"):
+    with pytest.raises(SettingsError, match=r"'group.id' is missing; is 'groop.id' a misspelling of it"):
         arguments_of({"groop.id": "delays"}, {})
     with pytest.raises(SettingsError, match=r'No such configuration property: "boostrap.servers" .*bootstrap.servers'):
         client_settings("delays", "c1", {"boostrap.servers": "broker1:9092"})
