@@ -19,7 +19,7 @@ from kafka_coord.monitor.client_groups import asking
 from kafka_coord.zk import layout
 from tests.cli.commands import promised
 from tests.cli.running import Run, run
-from tests.frontends.kafka.conftest import Front, elected, published
+from tests.frontends.kafka.conftest import ELECTED, Front, elected, published
 from tests.frontends.kafka.peer import Member, Peer
 from tests.monitor.dashboard.served import operators_file, serving
 from tests.monitor.listening import listening
@@ -279,7 +279,10 @@ def test_an_instance_that_cannot_be_asked_is_named_with_what_it_hides(
     front: Front, coord: Run, left: str, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setattr(asking, "TIMEOUT_S", 0.5)
-    coordinator = next(iter(front.listeners.values())).instances.leaders[partition_of(left)]
+    if front.coordinator(partition_of(left)) == ELECTED:
+        front.move(left)  # the elected instance would restore its znode
+        eventually(lambda: front.coordinator(partition_of(left)) != ELECTED)
+    coordinator = front.coordinator(partition_of(left))
     path = layout.instance(coordinator)
     before = front.store.get(path).data
     with listening() as silent:

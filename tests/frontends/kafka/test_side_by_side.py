@@ -17,6 +17,7 @@ from tests.frontends.kafka.conftest import Front
 from tests.frontends.kafka.consumer_group_differences import DIFFERENCES, lines, listed
 from tests.frontends.kafka.consumer_group_side import ConsumerGroupSide
 from tests.frontends.kafka.side_by_side import Play, both
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
 _numbers = itertools.count(1)
@@ -82,9 +83,10 @@ def kafka4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]
 
 @pytest.fixture(scope="module")
 def played(
-    kafka4: tuple[str, int], ours: tuple[str, int], service: CoordinatorService
+    kafka4: tuple[str, int], ours: tuple[str, int], service: CoordinatorService, front: Front
 ) -> Mapping[str, Sides | BaseException]:
     """Every play of :data:`CONSUMER_GROUP_PLAYS`, some at once: most of their time, they wait for an assignment."""
+    eventually(front.serves_every_group, within_s=60)
 
     async def run() -> list[Sides | BaseException]:
         at_once = asyncio.Semaphore(2 * _AT_ONCE)
