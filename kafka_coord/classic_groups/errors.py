@@ -40,6 +40,8 @@ class Error(IntEnum):
     INVALID_REGULAR_EXPRESSION = 128
 
 
+MOVING = frozenset({Error.COORDINATOR_LOAD_IN_PROGRESS, Error.COORDINATOR_NOT_AVAILABLE, Error.NOT_COORDINATOR})
+"""Errors while a group's coordinator is changing, or is still loading the group."""
 CODES = {int(error): error.name for error in Error}
 """The names of a group coordinator's errors, by code."""
 _NAMES = CODES | {

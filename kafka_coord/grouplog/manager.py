@@ -97,11 +97,11 @@ class GroupMetadataManager:
             return Error.NONE
         return Error.COORDINATOR_LOAD_IN_PROGRESS if partition in self.loading else Error.NOT_COORDINATOR
 
-    async def wait_until_loaded(self, group_id: str | None, within_s: float) -> None:
-        """Returns when the group's partition is not being loaded, at the latest after ``within_s`` seconds."""
-        loading = None if group_id is None else self.loading.get(partition_of(group_id))
-        if loading is not None:
-            await asyncio.wait([loading], timeout=within_s)
+    async def wait_until_loaded(self, group_ids: Iterable[str | None], within_s: float) -> None:
+        """Returns when none of the groups' partitions is being loaded, at the latest after ``within_s`` seconds."""
+        partitions = {partition_of(group_id) for group_id in group_ids if group_id is not None}
+        if loading := [self.loading[partition] for partition in partitions & self.loading.keys()]:
+            await asyncio.wait(loading, timeout=within_s)
 
     async def prove(self, group_id: str) -> None:
         """Proves that no other instance changed the group before this call. The proof holds only if the group is still

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from kafka_coord.classic_groups.errors import Error, named
+from kafka_coord.classic_groups.errors import MOVING, Error, named
 from kafka_coord.classic_groups.events import Joined, Left, Synced
 from kafka_coord.classic_groups.held_heartbeats import LIBRDKAFKA
 from kafka_coord.classic_groups.machine import Group
@@ -19,14 +19,6 @@ _NOTHING = CommittedOffset(NO_OFFSET)
 _OFFSET_STORED = -1000
 """librdkafka's ``RD_KAFKA_OFFSET_STORED``: it then asks for the committed offset again. After -1 it would apply
 ``auto.offset.reset``."""
-_PASSING = frozenset(
-    {
-        Error.COORDINATOR_LOAD_IN_PROGRESS,
-        Error.COORDINATOR_NOT_AVAILABLE,
-        Error.NOT_COORDINATOR,
-        Error.STALE_MEMBER_EPOCH,
-    }
-)
 CLASSIC = "classic"
 NOWHERE: Node = (-1, "", -1)
 _NO_ERRORS: Mapping[tuple[str, int], Error] = {}
@@ -122,19 +114,21 @@ class FetchedGroup(NamedTuple):
     denied: frozenset[str]
     is_repeated: bool = False
 
-    def offsets(self, of_topic: Any, of_part: Any) -> Sequence[Any]:
-        """The answer's topics. librdkafka repeats a failed request only if each partition has an error after which it
-        repeats, and its own ``OFFSET_STORED`` (ADR 36)."""
+    def topics_in(self, version: int, of_topic: Any, of_part: Any) -> Sequence[Any]:
+        """The answer's topics. Since version 2, an answer with an error has none. librdkafka repeats a failed request
+        only if each partition has an error after which it repeats, and its own ``OFFSET_STORED`` (ADR 36)."""
         if self.is_repeated:
             stale = Error.STALE_MEMBER_EPOCH
             error = stale if self.error is stale else Error.UNSTABLE_OFFSET_COMMIT
             return _offsets(self.topics, {}, of_topic, of_part, error, self.denied, CommittedOffset(_OFFSET_STORED))
+        if self.error and version >= 2:
+            return ()
         return _offsets(self.topics, self.known, of_topic, of_part, self.error, self.denied)
 
 
 def repeats_offset_fetch(software: str, error: Error) -> bool:
     """Whether a client with this software name only repeats an OffsetFetch if each partition has an error."""
-    return error in _PASSING and software.startswith(LIBRDKAFKA)
+    return error in {*MOVING, Error.STALE_MEMBER_EPOCH} and software.startswith(LIBRDKAFKA)
 
 
 def fetched(asked: Sequence[FetchedGroup], version: int) -> Any:
@@ -148,16 +142,15 @@ def fetched(asked: Sequence[FetchedGroup], version: int) -> Any:
                 of_group(
                     group_id=one.group_id,
                     error_code=one.error,
-                    topics=() if one.error and not one.is_repeated else one.offsets(of_topic, of_part),
+                    topics=one.topics_in(version, of_topic, of_part),
                 )
                 for one in asked
             )
         )
     (one,) = asked
-    topics = one.offsets(form.struct("OffsetFetchResponseTopic"), form.struct("OffsetFetchResponsePartition"))
-    if version < 2:
-        return form(topics=topics)
-    return form(topics=() if one.error and not one.is_repeated else topics, error_code=one.error)
+    of_topic, of_part = form.struct("OffsetFetchResponseTopic"), form.struct("OffsetFetchResponsePartition")
+    topics = one.topics_in(version, of_topic, of_part)
+    return form(topics=topics, error_code=one.error) if version >= 2 else form(topics=topics)
 
 
 def _offsets(

@@ -264,7 +264,7 @@ class GroupCoordinator:
     async def handle_commit_offsets(self, call: Call) -> Any:
         """Rejects partitions that do not exist, and passes only existing partitions to the group, as in Kafka."""
         request = call.request
-        await self._manager.wait_until_loaded(request.group_id, _LOADED_WITHIN_S)
+        await self._manager.wait_until_loaded([request.group_id], _LOADED_WITHIN_S)
         error = await self._denied(call, Operation.READ, request.group_id)
         if error is Error.NONE and not await self._learn(request.topics):
             error = Error.COORDINATOR_NOT_AVAILABLE
@@ -325,8 +325,7 @@ class GroupCoordinator:
     async def handle_fetch_offsets(self, call: Call) -> Any:
         asked = call.request.groups if call.version >= 8 else (call.request,)
         access, known = call.client.access, self._manager.offsets_cache
-        for one in asked:
-            await self._manager.wait_until_loaded(one.group_id, _LOADED_WITHIN_S)
+        await self._manager.wait_until_loaded((one.group_id for one in asked), _LOADED_WITHIN_S)
         no_groups = await access.denied_groups(Operation.DESCRIBE, [one.group_id for one in asked])
         visible = []
         for one in asked:

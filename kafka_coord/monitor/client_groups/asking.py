@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from kafka_coord.classic_groups.errors import Error, named
+from kafka_coord.classic_groups.errors import MOVING, named
 from kafka_coord.errors import BrokerError, SettingsError
 from kafka_coord.grouplog.authentication import BrokerSecurity
 from kafka_coord.grouplog.broker import BrokerConnection
@@ -20,8 +20,6 @@ T = TypeVar("T")
 
 TIMEOUT_S = 3.0
 _AGAIN_S = 0.2
-_MOVING = frozenset({Error.COORDINATOR_LOAD_IN_PROGRESS, Error.COORDINATOR_NOT_AVAILABLE, Error.NOT_COORDINATOR})
-
 
 Ask = Callable[[str, int, Any], Awaitable[Any]]
 """Sends a request (name, version, message) and returns the message of the answer."""
@@ -36,7 +34,7 @@ class Moving(Exception):
 
 def unless_moving(code: int) -> int:
     """Returns the error code if it is final. Otherwise raises :class:`Moving`."""
-    if code in _MOVING:
+    if code in MOVING:
         raise Moving(code)
     return code
 

@@ -53,6 +53,10 @@ class Front:
         """The broker beside the instance that coordinates the groups of this partition of the log."""
         return next(iter(self.listeners.values())).instances.leaders[partition]
 
+    def serving(self, group: str) -> KafkaListener:
+        """The listener that coordinates the group."""
+        return self.listeners[self.coordinator(partition_of(group))]
+
     def start(self, broker_id: int, **options: Any) -> KafkaListener:
         broker = self.cluster.broker(broker_id)
         at, behind = f"127.0.0.1:{broker.instance_port}", f"127.0.0.1:{broker.listener_port}"
@@ -93,6 +97,12 @@ def known_partitions(listener: KafkaListener) -> int:
 def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     with started(tmp_path_factory.mktemp("kafka-front")) as made:
         yield made
+
+
+@pytest.fixture
+def listener(front: Front, group: str) -> KafkaListener:
+    """The listener that coordinates the test module's ``group``."""
+    return front.serving(group)
 
 
 @pytest.fixture

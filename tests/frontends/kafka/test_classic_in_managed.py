@@ -14,7 +14,6 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from kafka_coord import Consumer as CoordConsumer
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.coordinator.service import CoordinatorService
-from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.monitor.groups import describe_group
 from kafka_coord.wire.consumer_protocol import assignment, encoded_subscription
 from tests.frontends.kafka.conftest import Front
@@ -146,7 +145,7 @@ def test_clients_of_a_client_assigned_group_join_the_managed_one_that_begins_und
 def test_a_dead_client_is_replaced_without_an_interruption(front: Front, topic: str, group: str, member: Make) -> None:
     survivors = [member(group, "cooperative-sticky"), member(group, "cooperative-sticky")]
     eventually(lambda: shared(*survivors), within_s=30)
-    with Peer(front.listeners[front.coordinator(partition_of(group))]) as peer:
+    with Peer(front.serving(group)) as peer:
         with ThreadPoolExecutor() as pool:
             joining = pool.submit(
                 peer.ask, "JoinGroup", 3, **join(group, metadata=encoded_subscription(topic), session_ms=6_000)
@@ -213,7 +212,7 @@ def test_a_static_client_that_comes_back_gets_its_partitions_and_fences_the_one_
 def test_a_client_whose_assignors_are_unknown_is_refused(
     front: Front, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with Peer(front.listeners[front.coordinator(partition_of(group))]) as peer:
+    with Peer(front.serving(group)) as peer:
         fields = join(group) | {"protocol_type": "connect"}
         assert peer.ask("JoinGroup", 3, **fields).error_code == Error.INCONSISTENT_GROUP_PROTOCOL
         assert "it offers 'range' of type 'connect'" in caplog.text
@@ -229,7 +228,7 @@ def test_operators_see_classic_members(front: Front, group: str, member: Make) -
     row = next(iter(describe_group(front.store, group, None).members))
     assert (row.channel, row.protocol) == ("kafka", "classic")
     assert (row.software or "").startswith("confluent-kafka-python ")
-    with Peer(front.listeners[front.coordinator(partition_of(group))]) as peer:
+    with Peer(front.serving(group)) as peer:
         (as_classic,) = peer.ask("DescribeGroups", 5, groups=(group,)).groups
         (as_managed,) = peer.ask("ConsumerGroupDescribe", 1, group_ids=(group,)).groups
     assert (as_classic.group_state, as_classic.protocol_type) == ("Stable", "consumer")

@@ -13,7 +13,6 @@ from confluent_kafka import Consumer, TopicPartition
 from kafka_coord import Consumer as CoordConsumer
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.frontends.kafka.managed import administration
-from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import Request, RequestType
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.audit import audit
@@ -249,7 +248,7 @@ def test_what_failed_half_way_is_finished_by_the_next_run(
         ran = coord("groups", "convert", group, "--to", to, "--execute")
         assert ran.code == 0, ran.err
         assert described(coord, group) == (to, OFFSETS)
-        listener = front.listeners[front.coordinator(partition_of(group))]
+        listener = front.serving(group)
         assert listener.manager.has(group) is (to == "client-assigned")
         assert (front.store.exists(layout.group(group)) is None) is (to == "client-assigned")
 

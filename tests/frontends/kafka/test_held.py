@@ -26,12 +26,6 @@ def group() -> str:
 
 
 @pytest.fixture
-def listener(front: Front, group: str) -> KafkaListener:
-    """The listener that coordinates ``group``."""
-    return front.listeners[front.coordinator(partition_of(group))]
-
-
-@pytest.fixture
 def short_idle(listener: KafkaListener) -> Iterator[None]:
     before = listener.clients.limits
     listener.clients.limits = replace(before, idle_s=0.5)

@@ -73,7 +73,7 @@ def shared(*consumers: Consumer, count: int = 0) -> bool:
 
 def classic_join(front: Front, group: str) -> Error:
     """The coordinator's answer to a client of the classic protocol."""
-    coordinator = front.listeners[front.coordinator(partition_of(group))]
+    coordinator = front.serving(group)
     with Peer(coordinator) as peer:
         return Error(peer.ask("JoinGroup", 3, **join(group)).error_code)
 
@@ -193,7 +193,7 @@ def test_stored_offsets_are_stable_because_no_transaction_can_hold_any(
     with pytest.raises(KafkaException, match="UNSUPPORTED"):
         producer.send_offsets_to_transaction(later, one.consumer_group_metadata(), 60)
     producer.abort_transaction(60)
-    with Peer(front.listeners[front.coordinator(partition_of(group))]) as peer:
+    with Peer(front.serving(group)) as peer:
         form = message("TxnOffsetCommitRequest")
         part = form.struct("TxnOffsetCommitRequestPartition")(partition_index=0, committed_offset=8)
         named = form.struct("TxnOffsetCommitRequestTopic")(name=topic, partitions=(part,))
@@ -219,7 +219,7 @@ def test_an_empty_client_assigned_group_becomes_managed_with_its_offsets(
     eventually(lambda: shared(classic), within_s=30)
     stored = [TopicPartition(topic, number, number + 1, metadata=f"gate {number}") for number in range(PARTITIONS)]
     classic.commit(offsets=stored, asynchronous=False)
-    with Peer(front.listeners[front.coordinator(partition_of(group))]) as peer:
+    with Peer(front.serving(group)) as peer:
         beat = {
             "group_id": group,
             "member_id": "m",
@@ -356,7 +356,7 @@ def test_a_subscription_changes_without_an_interruption(
 
 def test_who_does_not_give_up_its_partitions_in_its_own_time_is_a_member_no_longer(front: Front, topic: str) -> None:
     group = f"managed-{next(_numbers)}"
-    coordinator = front.listeners[front.coordinator(partition_of(group))]
+    coordinator = front.serving(group)
     join = {"topic_partitions": (), "subscribed_topic_names": (topic,), "rebalance_timeout_ms": 1_500}
 
     def beat(peer: Peer, member_id: str, epoch: int, **fields: Any) -> Any:
@@ -389,7 +389,7 @@ def test_a_subscription_may_have_names_and_a_regular_expression(front: Front, to
         "topic_partitions": (),
         "rebalance_timeout_ms": 9_000,
     }
-    with Peer(front.listeners[front.coordinator(partition_of(group))]) as peer:
+    with Peer(front.serving(group)) as peer:
 
         def ask(**fields: Any) -> Any:
             return peer.ask("ConsumerGroupHeartbeat", 1, **join | fields)

@@ -15,7 +15,6 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.frontends.kafka.listener import KafkaListener
-from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.wire.messages import message
 from kafka_coord.zk import layout
 from tests.frontends.kafka.conftest import Front
@@ -38,12 +37,6 @@ def topic(front: Front, service: CoordinatorService) -> str:
 @pytest.fixture
 def group() -> str:
     return f"managed-trouble-{next(_numbers)}"
-
-
-@pytest.fixture
-def listener(front: Front, group: str) -> KafkaListener:
-    """The listener that coordinates ``group``."""
-    return front.listeners[front.coordinator(partition_of(group))]
 
 
 @pytest.fixture
@@ -233,7 +226,7 @@ def test_nothing_is_held_for_a_lost_connection(listener: KafkaListener, resting:
 def test_a_held_heartbeat_is_answered_when_its_group_moves(front: Front, resting: Member, group: str) -> None:
     front.move(group)
     assert resting.told().error_code in {Error.NOT_COORDINATOR, Error.NONE}
-    with Peer(front.listeners[front.coordinator(partition_of(group))]) as there:
+    with Peer(front.serving(group)) as there:
         resting.peer = there
         eventually(lambda: resting.beat().error_code == Error.NONE, within_s=20)
         resting.beat(member_epoch=LEAVE)

@@ -15,13 +15,18 @@ pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
 COMMITTED = 50
 
 
+def fill(front: Front, topic: str, partitions: int, records: int) -> None:
+    """Creates the topic, and writes this many records into each partition."""
+    TopicAdmin(front.brokers).create(topic, partitions)
+    for number in range(partitions):
+        produce(front.brokers, topic, [(None, b"")] * records, partitions=[number])
+
+
 @pytest.mark.usefixtures("service")
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_every_partition_is_read_from_its_committed_offset(front: Front, protocol: str) -> None:
     topic = group = f"moving-{protocol}"
-    TopicAdmin(front.brokers).create(topic, 3)
-    for number in range(3):
-        produce(front.brokers, topic, [(None, b"")] * 100, partitions=[number])
+    fill(front, topic, partitions=3, records=100)
     settings = {
         "bootstrap.servers": front.bootstrap,
         "group.id": group,
@@ -51,9 +56,7 @@ def test_every_partition_is_read_from_its_committed_offset(front: Front, protoco
 
 def test_a_consumer_that_assigns_its_partitions_itself_finds_the_new_coordinator(front: Front) -> None:
     topic = group = "moving-assigned"
-    TopicAdmin(front.brokers).create(topic, 2)
-    for number in range(2):
-        produce(front.brokers, topic, [(None, b"")], partitions=[number])
+    fill(front, topic, partitions=2, records=1)
     settings = {"bootstrap.servers": front.bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
     consumer = Consumer(settings | {"enable.auto.commit": False})  # a commit would find the coordinator first
 

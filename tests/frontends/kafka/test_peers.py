@@ -41,12 +41,6 @@ def group() -> str:
 
 
 @pytest.fixture
-def listener(front: Front, group: str) -> KafkaListener:
-    """The listener that coordinates ``group``."""
-    return front.listeners[next(iter(front.listeners.values())).instances.leaders[partition_of(group)]]
-
-
-@pytest.fixture
 def limit(listener: KafkaListener) -> Iterator[Callable[..., None]]:
     """Sets limits of ``listener`` for new connections."""
     before = listener.clients.limits
