@@ -164,7 +164,7 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
     "--kafka-consumer-session-timeout-ms",
     metavar="MS",
     help="How long a KIP-848 member may be silent, like the broker's group.consumer.session.timeout.ms. "
-    "[default: 45000]",
+    "Keep it above 15000: librdkafka waits up to 10 seconds before it connects again. [default: 45000]",
 )
 @click.option(
     "--session-timeout-ms",

@@ -36,6 +36,7 @@ class Kind(StrEnum):
     SPARK = "spark"
 
 
+_STOCK_KINDS = frozenset({Kind.CONSUMER, Kind.CLASSIC})
 _MIX = (Kind.SPARK, Kind.CONSUMER, Kind.CLASSIC, Kind.OWN, Kind.CONSUMER, Kind.CLASSIC, Kind.OWN)
 
 
@@ -86,21 +87,27 @@ class DemoOptions:
         """Tells whether the consumer with this number (from 1) uses the coordinators' addresses instead of
         ZooKeeper's."""
         return (
-            self.kind(number) in {Kind.CONSUMER, Kind.CLASSIC}
+            self.kind(number) in _STOCK_KINDS
             or self.channel is ChannelChoice.SOCKET
             or (self.channel is ChannelChoice.MIXED and number % 2 == 0)
         )
 
     @property
-    def consumers_session_ms(self) -> int:
-        """The consumers' session timeout in ms. A socket consumer must stay a member from the death of one coordinator
-        to the start of the next. A stock client must stay a member while its coordinator's instance restarts, which
-        takes up to ten seconds on a busy machine.
-        """
-        if self.clients is Clients.KAFKA:
-            return self.session_timeout_ms * 4
+    def stock_session_ms(self) -> int:
+        """The stock clients' session timeout in ms. They must stay members while their coordinator's instance restarts
+        and they connect again: librdkafka waits up to 10 seconds between two attempts."""
+        return self.session_timeout_ms * 4
+
+    @property
+    def own_session_ms(self) -> int:
+        """The session timeout of this project's consumers in ms. A socket consumer must stay a member from the death of
+        one coordinator to the start of the next."""
         with_zookeeper = self.clients is Clients.OWN and self.channel is ChannelChoice.ZOOKEEPER
         return self.session_timeout_ms if with_zookeeper else self.session_timeout_ms * 9 // 4
+
+    def session_ms(self, kind: Kind) -> int:
+        """Returns the session timeout of a consumer of this kind in ms."""
+        return self.stock_session_ms if kind in _STOCK_KINDS else self.own_session_ms
 
     @property
     def spark_group(self) -> str:

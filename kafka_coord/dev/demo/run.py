@@ -79,7 +79,7 @@ def run_demo(options: DemoOptions, directory: Path, report: Path, view: PlainVie
         listening = ["--listen-channel", channels[broker.broker_id]] if channels else []
         timeouts = ["--session-timeout-ms", str(options.session_timeout_ms)]
         if options.clients is Clients.MIXED:
-            timeouts += ["--kafka-consumer-session-timeout-ms", str(options.consumers_session_ms)]
+            timeouts += ["--kafka-consumer-session-timeout-ms", str(options.stock_session_ms)]
             timeouts += ["--managed-groups", options.group]  # a classic client may be the first to join
         return [*serve_command(broker), *timeouts, *listening]
 
@@ -261,6 +261,7 @@ def _run_report(
 
 def _setting(options: DemoOptions) -> str:
     stock = options.clients is Clients.KAFKA
+    sessions = sorted({options.session_ms(options.kind(number + 1)) / 1000 for number in range(options.consumers)})
     consumers = _CLIENT_WORDS.get(options.clients, _CHANNEL_WORDS[options.channel])
     again = (
         "The killed coordinator starts again once its session has ended"
@@ -271,5 +272,5 @@ def _setting(options: DemoOptions) -> str:
         f"Real parts on one machine: ZooKeeper, {options.brokers} brokers of Kafka {KAFKA_VERSION}, a coordinator "
         f"process beside each, and every consumer its own process{consumers}. {again}, after "
         f"{options.session_timeout_ms / 1000:g} seconds; a dead consumer is noticed after "
-        f"{options.consumers_session_ms / 1000:g}."
+        f"{' or '.join(f'{seconds:g}' for seconds in sessions)}."
     )

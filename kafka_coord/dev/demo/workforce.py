@@ -47,6 +47,7 @@ class Workforce:
         """Starts another consumer and returns its name."""
         number = len(self._processes) + 1
         name = f"consumer-{number}"
+        kind = self._options.kind(number)
         way = {"bootstrap": self._bootstrap} if self._options.by_bootstrap(number) else {"zookeeper": self._zookeeper}
         self._directory.mkdir(parents=True, exist_ok=True)
         arguments = {
@@ -56,9 +57,8 @@ class Workforce:
             "consumer-id": name,
             "journal": self._journal(name),
             "records-per-s": f"{self._options.records_per_s:.1f}",
-            "session-timeout-ms": self._options.consumers_session_ms,
+            "session-timeout-ms": self._options.session_ms(kind),
         }
-        kind = self._options.kind(number)
         if kind is Kind.CONSUMER:
             arguments["group-protocol"] = kind
         command = [sys.executable, "-m", _MODULES[kind]]
