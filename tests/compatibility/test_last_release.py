@@ -24,7 +24,7 @@ from tests.cli.running import environment
 from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
-LAST_RELEASE = "87ba967018cf"
+LAST_RELEASE = "0c7860b"
 """Until 0.1.0 is out, the commit before the extras. Then: the tag of the last release."""
 RECORDS = 40
 PARTITIONS = 4

@@ -22,7 +22,7 @@ from kafka_coord.model import TopicPartition
 
 _JITTER = 0.03
 
-_SETTLE_S = 60.0
+_SETTLE_S = 150.0
 _ALWAYS_WITHIN_S = 120.0
 _POLL_S = 0.05
 _LAST_COMMIT_S = 0.3
