@@ -42,6 +42,12 @@ _SOON_S = 0.5
 _AGAIN_S = 1.5
 """Seconds within which a client repeats a heartbeat. librdkafka before 2.0 never repeats one."""
 
+_COMMITS_S = (4.95, 5.3)
+"""The shortest and longest time between two automatic commits of the Java client (``auto.commit.interval.ms``). It
+sends one when its application polls, but never earlier."""
+_PROOFS = 3
+_NOT_AUTOMATIC_S = 600.0
+
 
 def longest_hold_s(software: str) -> float:
     """Returns how many seconds a client with this software name (from ApiVersions) can wait. Returns 0, which means no
@@ -130,6 +136,39 @@ class Beats:
         self._was_asked = self._restarts
         self.again_until = now + _AGAIN_S
         return Error.COORDINATOR_LOAD_IN_PROGRESS
+
+
+@dataclass(slots=True)
+class AutoCommits:
+    """Recognizes automatic commits of the Java client on one connection. Times are monotonic seconds.
+
+    A commit without an answer delays nothing in this client if it is automatic. So its answer may wait behind a held
+    heartbeat until the client's next heartbeat. The time between automatic commits does not depend on when they are
+    answered, which :meth:`arrived` checks after each wait. A commit may wait if it repeats the one before, as at rest,
+    or if the check has succeeded several times. An application that commits by itself rarely does either every 5 s.
+    """
+
+    _at: float = -math.inf
+    _request: int = 0
+    _has_waited: bool = False
+    _proofs: int = 0
+    _not_before: float = -math.inf
+
+    def may_wait(self, now: float, software: str, request: int) -> bool:
+        """Whether the answer to this OffsetCommit may wait. ``request`` is a hash of it without
+        its correlation id."""
+        is_due = _COMMITS_S[0] <= now - self._at <= _COMMITS_S[1] and now >= self._not_before
+        is_known = self._proofs >= _PROOFS or request == self._request
+        return is_due and is_known and software.startswith(_JAVA)
+
+    def arrived(self, now: float, request: int, *, waits: bool) -> None:
+        """Handles a commit whose answer waits or does not."""
+        if self._has_waited:
+            is_automatic = now - self._at <= _COMMITS_S[1]
+            self._proofs = self._proofs + 1 if is_automatic else 0
+            if not is_automatic:
+                self._not_before = now + _NOT_AUTOMATIC_S
+        self._at, self._request, self._has_waited = now, request, waits
 
 
 class LateBeats:

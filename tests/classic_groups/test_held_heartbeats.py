@@ -8,7 +8,9 @@ from itertools import pairwise
 import pytest
 
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.classic_groups.held_heartbeats import Beats, hold_limit_s, longest_hold_s
+from kafka_coord.classic_groups.held_heartbeats import AutoCommits, Beats, hold_limit_s, longest_hold_s
+
+JAVA = "apache-kafka-java"
 
 
 @pytest.mark.parametrize(
@@ -17,8 +19,8 @@ from kafka_coord.classic_groups.held_heartbeats import Beats, hold_limit_s, long
         ("librdkafka", 45.0, 3.0, 15.0),
         ("librdkafka", 300.0, 3.0, 15.0),
         ("confluent-kafka-python", 6.0, 3.0, 1.0),
-        ("apache-kafka-java", 45.0, 3.0, 6.0),
-        ("apache-kafka-java", 10.0, 3.0, 10.0 / 3),
+        (JAVA, 45.0, 3.0, 6.0),
+        (JAVA, 10.0, 3.0, 10.0 / 3),
         ("librdkafka", 10.0, 7.0, 0.0),
         ("github.com/segmentio/kafka-go", 45.0, 3.0, 0.0),
         ("kafka-python", 45.0, 3.0, 0.0),
@@ -43,7 +45,7 @@ def joined() -> Beats:
 
 def test_a_hold_ends_just_before_librdkafka_sends_the_next_heartbeat() -> None:
     assert Beats(99.0).arrived(100.0, "librdkafka", SESSION_S) == pytest.approx(8.75)
-    assert Beats(99.0).arrived(100.0, "apache-kafka-java", SESSION_S) == pytest.approx(6.0), "its interval begins anew"
+    assert Beats(99.0).arrived(100.0, JAVA, SESSION_S) == pytest.approx(6.0), "its interval begins anew"
     assert Beats(99.0).arrived(100.0, "librdkafka", 10.0) == pytest.approx(2.75), "the session is short"
     assert Beats(99.0).arrived(100.0, "librdkafka", 6.0) == pytest.approx(2.0), "shorter than to the next tick"
 
@@ -59,7 +61,7 @@ def test_a_commit_makes_librdkafka_send_its_heartbeat_again() -> None:
 
 def test_a_client_is_answered_without_an_error_in_each_term() -> None:
     """The terms before may have answered with errors only, and it leaves the group after a session of them."""
-    for software in ("librdkafka", "apache-kafka-java"):
+    for software in ("librdkafka", JAVA):
         beats = Beats(99.0)
         beats.arrived(100.0, software, SESSION_S)
         assert beats.interrupted(101.0) is Error.NONE
@@ -117,11 +119,21 @@ class Java:
     silent: list[int] = field(default_factory=list)
     fine: list[int] = field(default_factory=list)
     """When an answer had no error."""
+    idle_until: int = 0
+    """Until then, each commit repeats the one before."""
+    commits: AutoCommits = field(default_factory=AutoCommits)
+
+    def commit_waits(self, now: int, *, is_held: bool) -> bool:
+        request = now * (now > self.idle_until)
+        waits = is_held and self.commits.may_wait(now / 10, JAVA, request)
+        self.commits.arrived(now / 10, request, waits=waits)
+        return waits
 
     def commits_every(self, period: int) -> Java:
         beats, is_held, due, failed = joined(), False, 1020, 0
         for now in range(1020, 7020):
-            if is_held and (now == due or now % period == 0):
+            is_interrupted = now % period == 0 and not self.commit_waits(now, is_held=is_held)
+            if is_held and (now == due or is_interrupted):
                 is_held = False
                 if beats.interrupted(now / 10) is AGAIN:
                     assert now != due, "a heartbeat is not asked for because the next one has come"
@@ -130,7 +142,7 @@ class Java:
                     self.fine.append(now)
                     failed = 0
             if now == due:
-                assert beats.arrived(now / 10, "apache-kafka-java", SESSION_S) > 3.0
+                assert beats.arrived(now / 10, JAVA, SESSION_S) > 3.0
                 self.sent, is_held, due = self.sent + 1, True, now + 30
             if not is_held:
                 self.silent.append(now)
@@ -143,11 +155,44 @@ def test_a_java_client_with_automatic_commits_is_hardly_ever_silent() -> None:
     assert len(client.silent) < 6000 * 0.03
 
 
+@pytest.mark.parametrize("idle_until", [7020, 1500])
+def test_a_java_client_that_has_been_idle_sends_as_many_heartbeats_as_to_kafka_and_is_never_silent(
+    idle_until: int,
+) -> None:
+    client = Java(idle_until=idle_until).commits_every(50)
+    assert client.sent <= 10 * 20 + 2
+    assert len(client.silent) < 6000 * 0.003
+
+
+def test_an_application_that_waits_for_its_commits_does_so_once_in_ten_minutes() -> None:
+    """It polls for 5 s, commits, and waits for the answer, which comes with the next heartbeat, every 3 s."""
+    commits, now, waited = AutoCommits(), 100.0, [0.0]
+    while now < 1300.0:
+        waits = commits.may_wait(now, JAVA, 1)
+        commits.arrived(now, 1, waits=waits)
+        if waits:
+            waited.append(3.0 - now % 3.0)
+        now += 5.0 + waits * waited[-1]
+    assert 1 <= sum(1 for seconds in waited if seconds > 0.3) <= 2
+
+
+@pytest.mark.parametrize(
+    ("software", "after_s", "request_hash"),
+    [("librdkafka", 5.0, 1), (JAVA, 4.0, 1), (JAVA, 6.0, 1), (JAVA, 0.1, 1), (JAVA, 5.0, 2)],
+)
+def test_the_answer_to_no_other_commit_waits(software: str, after_s: float, request_hash: int) -> None:
+    commits = AutoCommits()
+    assert not commits.may_wait(100.0, software, 1), "nothing is known about it"
+    commits.arrived(100.0, 1, waits=False)
+    assert commits.may_wait(105.1, JAVA, 1)
+    assert not commits.may_wait(100.0 + after_s, software, request_hash)
+
+
 def test_a_java_client_that_joins_again_is_asked_again() -> None:
     beats = Beats(99.0)
     for at in (100.0, 110.0):
         beats.joined()
-        beats.arrived(at, "apache-kafka-java", SESSION_S)
+        beats.arrived(at, JAVA, SESSION_S)
         assert beats.interrupted(at + 1.0) is AGAIN
 
 

@@ -3,7 +3,8 @@
 Requests are answered in the order in which they arrive. The bytes of requests for the broker, and of its answers, are
 passed on as they arrive (:mod:`~kafka_coord.frontends.kafka.broker_end`) and are never buffered whole. While this
 instance answers a request, it takes no other request, like a broker. Further input pauses reading and releases a held
-heartbeat. Reading also pauses while the other side does not accept data.
+heartbeat, except for an automatic commit of the Java client: it is carried out, and its answer waits behind the
+heartbeat's. Reading also pauses while the other side does not accept data.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from kafka_coord.classic_groups.held_heartbeats import AutoCommits
 from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.handshakes import Handshakes
 from kafka_coord.frontends.kafka.access import Access, BrokerAccess
 from kafka_coord.frontends.kafka.broker_end import CLOSING_S, HIGH_WATER, BrokerEnd
 from kafka_coord.frontends.kafka.limits import ClientLimits
 from kafka_coord.frontends.kafka.patches import Patch
-from kafka_coord.frontends.kafka.routing import LARGE, SASL, expects_answer, is_local
+from kafka_coord.frontends.kafka.routing import HEARTBEAT, LARGE, OFFSET_COMMIT, SASL, expects_answer, is_local
 from kafka_coord.frontends.kafka.statistics import Statistics
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.frames import API_VERSIONS, HEADER_BYTES, client_software, frame_length, peek
@@ -35,6 +37,7 @@ CONNECT_S = 10.0
 ANSWER_S = 60.0
 """Seconds that the broker has to answer this instance's own request, once the client's requests are answered."""
 _LENGTH = 4
+_CORRELATION_AT = 4
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
 """These settings detect a vanished peer within two minutes."""
 
@@ -78,13 +81,14 @@ class Listener(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Slot:
-    """A request that needs an answer. ``answer`` is set once this instance itself has answered."""
+    """A request that needs an answer. ``answer`` is set once this instance itself has answered, at ``ended``."""
 
     from_broker: bool
     api_key: int
     version: int
     began: float
     answer: bytes | None = None
+    ended: float | None = None
 
 
 class ClientConnection(asyncio.Protocol):
@@ -101,6 +105,9 @@ class ClientConnection(asyncio.Protocol):
         """The number of missing bytes of the request that is being passed on."""
         self._slots: deque[_Slot] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._held: asyncio.Task[None] | None = None
+        """The task of a held heartbeat while ``_task`` carries out a commit behind it."""
+        self._commits = AutoCommits()
         self._handling = 0
         """The size of the request that this instance is answering."""
         self._release: Callable[[], None] | None = None
@@ -174,15 +181,32 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._buffer += data
             self._take()
-            if self._release is not None:
-                self._release()
+            self._end_hold()
         self._pause_or_resume()
 
     def holding(self, release: Callable[[], None] | None) -> None:
         """See :class:`~kafka_coord.frontends.kafka.calls.Caller`."""
         self._release = release
-        if release is not None and self._buffer:
-            release()
+        if self._buffer:
+            self._end_hold()
+
+    def _end_hold(self) -> None:
+        """Releases a held request, because the client has sent another one, unless that is an automatic commit."""
+        if self._release is None:
+            return
+        frame = self._next_frame()
+        is_commit = bool(frame) and peek(frame)[0] == OFFSET_COMMIT and self._slots[-1].api_key == HEARTBEAT
+        if is_commit and self._commits.may_wait(time.monotonic(), self.software, _without_correlation(frame)):
+            self._held, self._task = self._task, None
+            self._take()
+        else:
+            self._release()
+
+    def _next_frame(self) -> bytes:
+        """The next request's frame without its length, or nothing while it is incomplete."""
+        length = int.from_bytes(self._buffer[:_LENGTH], "big")
+        is_whole = HEADER_BYTES <= length <= len(self._buffer) - _LENGTH
+        return bytes(memoryview(self._buffer)[_LENGTH : _LENGTH + length]) if is_whole else b""
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = self._raw = None
@@ -203,8 +227,9 @@ class ClientConnection(asyncio.Protocol):
         if self._ended:
             return
         self._ended = True
-        if self._task is not None and self._task is not asyncio.current_task():
-            self._task.cancel()
+        for task in (self._task, self._held):
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
         if self._broker is not None:
             self._broker.close()
         if self._raw is not None:
@@ -325,6 +350,9 @@ class ClientConnection(asyncio.Protocol):
         frame = bytes(memoryview(self._buffer)[_LENGTH : _LENGTH + length])
         del self._buffer[: _LENGTH + length]
         self._requests += 1
+        if api_key == OFFSET_COMMIT:
+            waits = self._held is not None
+            self._commits.arrived(time.monotonic(), _without_correlation(frame), waits=waits)
         self._task = asyncio.create_task(self._answer(frame, _Slot(False, api_key, version, time.monotonic())))
         return False
 
@@ -341,7 +369,12 @@ class ClientConnection(asyncio.Protocol):
             raise
         except Exception:
             log.exception("cannot answer api_key=%d version=%d address=%s", slot.api_key, slot.version, self.address)
-        self._task, self._handling = None, 0
+        self._handling = 0
+        if self._held is asyncio.current_task():
+            self._held = None
+        else:
+            self._task, self._held = self._held, None
+            slot.ended = time.monotonic()
         if slot.answer is None:
             self.end(reason)
             return
@@ -424,7 +457,7 @@ class ClientConnection(asyncio.Protocol):
                 self._answers_waiting -= len(slot.answer)
                 self.write(slot.answer)
             self._slots.popleft()
-            self._statistics.took(slot.api_key, time.monotonic() - slot.began)
+            self._statistics.took(slot.api_key, (slot.ended or time.monotonic()) - slot.began)
 
     def write(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
@@ -440,3 +473,8 @@ class ClientConnection(asyncio.Protocol):
 
     def broker_takes(self) -> None:
         self._pause_or_resume()
+
+
+def _without_correlation(frame: bytes) -> int:
+    """A hash of a request without its correlation id."""
+    return hash((frame[:_CORRELATION_AT], frame[HEADER_BYTES:]))

@@ -63,6 +63,16 @@ class Peer:
         assert answered == number
         return found
 
+    def hears_nothing(self) -> None:
+        """Fails if there is an answer."""
+        self.socket.settimeout(0.2)
+        try:
+            found = self.socket.recv(1)
+        except TimeoutError:
+            self.socket.settimeout(20)
+            return
+        raise AssertionError(f"the request was not held: {found!r}")
+
     def is_closed(self) -> bool:
         """Waits until the other end has closed. Skips what it sends before."""
         try:
@@ -86,9 +96,9 @@ class Member:
     """A member of a group of its own, with software that can wait for answers. It has joined, and no request is
     open."""
 
-    def __init__(self, peer: Peer, group: str) -> None:
+    def __init__(self, peer: Peer, group: str, software: str = "librdkafka") -> None:
         self.peer, self.group = peer, group
-        peer.ask("ApiVersions", 3, client_software_name="librdkafka", client_software_version="2")
+        peer.ask("ApiVersions", 3, client_software_name=software, client_software_version="2")
         joined = peer.ask("JoinGroup", 3, **join(group, session_ms=SESSION_MS))
         assert joined.error_code == Error.NONE
         self.who = {"group_id": group, "member_id": joined.member_id, "generation_id": joined.generation_id}
@@ -97,13 +107,8 @@ class Member:
     def beat(self) -> int:
         """Sends a heartbeat; returns once the instance holds it."""
         number = self.peer.send("Heartbeat", 3, **self.who)
-        self.peer.socket.settimeout(0.2)
-        try:
-            found = self.peer.socket.recv(1)
-        except TimeoutError:
-            self.peer.socket.settimeout(20)
-            return number
-        raise AssertionError(f"the heartbeat was not held: {found!r}")
+        self.peer.hears_nothing()
+        return number
 
     def told(self) -> tuple[int, int]:
         """The number of the answered heartbeat, and the error."""
@@ -116,3 +121,10 @@ def join(group: str, member_id: str = "", metadata: bytes = b"", session_ms: int
     protocol = message("JoinGroupRequest").struct("JoinGroupRequestProtocol")(name="range", metadata=metadata)
     times = {"session_timeout_ms": session_ms, "rebalance_timeout_ms": session_ms}
     return {"group_id": group, "member_id": member_id, "protocol_type": "consumer", "protocols": (protocol,)} | times
+
+
+def committing(topic: str, offset: int) -> dict[str, Any]:
+    """The topics of an OffsetCommit of partition 0."""
+    form = message("OffsetCommitRequest")
+    part = form.struct("OffsetCommitRequestPartition")(partition_index=0, committed_offset=offset)
+    return {"topics": (form.struct("OffsetCommitRequestTopic")(name=topic, partitions=(part,)),)}

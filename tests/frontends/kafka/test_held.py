@@ -8,12 +8,14 @@ from dataclasses import replace
 
 import pytest
 
+from kafka_coord.classic_groups import held_heartbeats
 from kafka_coord.classic_groups.errors import Error
+from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.wire.messages import message
 from tests.frontends.kafka.conftest import Front
-from tests.frontends.kafka.peer import SESSION_MS, Member, Peer, join
+from tests.frontends.kafka.peer import SESSION_MS, Member, Peer, committing, join
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
@@ -60,6 +62,33 @@ def test_whatever_a_client_sends_next_releases_its_heartbeat_which_is_answered_f
         asked = member.peer.send("Metadata", 4, topics=())
         assert member.told() == (beat, expected), why
         assert member.peer.answer("Metadata", 4)[0] == asked
+
+
+def test_an_automatic_commit_of_the_java_client_is_stored_at_once_and_answered_with_the_next_heartbeat(
+    front: Front, listener: KafkaListener, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_heartbeats, "_COMMITS_S", (0.0, 60.0))
+    monkeypatch.setattr(held_heartbeats, "_PROOFS", 0)
+    TopicAdmin(front.brokers).create(group, 1)
+
+    def stored() -> int:
+        return listener.manager.offsets_cache[group][group, 0].offset
+
+    with Peer(listener) as peer, Peer(listener) as newcomer:
+        member = Member(peer, group, "apache-kafka-java")
+        who = {"group_id": group, "member_id": member.who["member_id"]}
+        who |= {"generation_id_or_member_epoch": member.who["generation_id"]}
+        peer.ask("OffsetCommit", 7, **who, **committing(group, 1))
+        beat = member.beat()
+        commit = peer.send("OffsetCommit", 7, **who, **committing(group, 2))
+        eventually(lambda: stored() == 2)
+        peer.hears_nothing()
+        newest = peer.send("Heartbeat", 3, **member.who)
+        assert member.told()[0] == beat
+        assert peer.answer("OffsetCommit", 7)[0] == commit
+        peer.hears_nothing()
+        newcomer.send("JoinGroup", 3, **join(group, session_ms=SESSION_MS))
+        assert member.told() == (newest, Error.REBALANCE_IN_PROGRESS)
 
 
 def test_a_heartbeat_with_another_request_behind_it_is_not_held(member: Member) -> None:

@@ -21,7 +21,7 @@ from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.wire.messages import message
 from tests.frontends.kafka.conftest import Front
 from tests.frontends.kafka.counting import REQUESTS, growth, values
-from tests.frontends.kafka.peer import Peer, join, request
+from tests.frontends.kafka.peer import Peer, committing, join, request
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
@@ -67,10 +67,7 @@ def nobody_notices(listener: KafkaListener, topic: str) -> Iterator[None]:
 
 
 def commit(peer: Peer, group: str, topic: str, offset: int) -> None:
-    form = message("OffsetCommitRequest")
-    part = form.struct("OffsetCommitRequestPartition")(partition_index=0, committed_offset=offset)
-    one = form.struct("OffsetCommitRequestTopic")(name=topic, partitions=(part,))
-    answer = peer.ask("OffsetCommit", 7, group_id=group, topics=(one,))
+    answer = peer.ask("OffsetCommit", 7, group_id=group, **committing(topic, offset))
     assert answer.topics[0].partitions[0].error_code == Error.NONE
 
 
