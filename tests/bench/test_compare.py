@@ -16,6 +16,7 @@ from kafka_coord.dev.bench.rebalance.contenders import (
     EACH_SECOND,
     FASTEST,
     JAVA,
+    LIBRARIES,
     MANAGED,
     MANAGED_JAVA,
     OURS,
@@ -62,6 +63,15 @@ def test_kafkas_own_client_is_compared_only_when_it_is_asked_for_beside_the_same
     assert by_server[Server.INSTANCE] == {"managed", *map(str, MANAGED_JAVA)}
     assert by_server[Server.KRAFT] == {"kip848", "kip848-java"}
     assert not {str(one.protocol) for one in contenders(PEERS, VARIANTS)} & {str(one) for one in JAVA}
+
+
+def test_other_libraries_are_compared_at_a_broker_and_in_both_kinds_of_groups_of_an_instance():
+    found = contenders(list(LIBRARIES), [FASTEST])
+    by_server = {server: {str(one.protocol) for one in found if one.server is server} for server in Server}
+    names = {"aiokafka", "kafka-python"}
+    assert by_server[Server.ZOOKEEPER] == names | {str(OURS.protocol)}
+    assert by_server[Server.INSTANCE] == {f"{kind}-{name}" for kind in ("client-assigned", "managed") for name in names}
+    assert {str(one.protocol) for one in found if one.protocol in MANAGED} == {f"managed-{name}" for name in names}
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,8 @@ def spark(
     help="Compare with Kafka's own group protocols, while all groups fetch records: classic, cooperative, kip848. Or "
     "with the same clients in managed groups: managed-classic, managed-cooperative, managed. Each runs with its "
     "default settings and its fastest. With Kafka's own client, which needs a JDK: kip848-java, managed-java, "
-    "managed-java-classic, managed-java-cooperative. By default 5 times, but a cold start and a killed member once.",
+    "managed-java-classic, managed-java-cooperative. With other libraries: aiokafka, kafka-python, and the same with "
+    "client-assigned- or managed- before the name. By default 5 times, but a cold start and a killed member once.",
 )
 @_bench_options
 def rebalance(
@@ -230,9 +231,9 @@ def _compare(
     smoke: bool,
 ) -> None:
     from kafka_coord.dev.bench.rebalance.compare import SMOKE, CompareOptions, run_compare
-    from kafka_coord.dev.bench.rebalance.contenders import JAVA, PEERS
+    from kafka_coord.dev.bench.rebalance.contenders import CONTENDERS
 
-    known = {str(one): one for one in (*PEERS, *JAVA)}
+    known = {str(one): one for one in CONTENDERS}
     names = [name.strip() for name in compare.split(",") if name.strip()]
     for name in names:
         if name not in known:

@@ -21,6 +21,7 @@ from kafka_coord.dev.bench.rebalance.contenders import (
     EACH_SECOND,
     FASTEST,
     JAVA,
+    LIBRARIES,
     MANAGED,
     OURS,
     PEERS,
@@ -32,7 +33,7 @@ from kafka_coord.dev.bench.rebalance.contenders import (
 from kafka_coord.dev.bench.rebalance.figures import Cost, Event, Ownership, balanced, cost, summary
 from kafka_coord.dev.bench.rebalance.java_members import JavaMembers, java_members
 from kafka_coord.dev.bench.rebalance.journal import Journals, Line, What
-from kafka_coord.dev.bench.rebalance.newer_client import NEWER_CLIENT, newer_client
+from kafka_coord.dev.bench.rebalance.newer_client import NEWER_CLIENT, fetched_client, newer_client
 from kafka_coord.dev.bench.rebalance.peer import PeerPlace
 from kafka_coord.dev.bench.rebalance.testbed import JOINER, Crew, Crews
 from kafka_coord.dev.bench.report import Bar, BenchReport, Drawing, Setup, Table
@@ -113,7 +114,10 @@ def run_compare(options: CompareOptions, directory: Path, on_progress: OnProgres
             with _brokers(directory, server, dict(broker), on_progress) as place:
                 for contender in group:
                     java = members if contender.protocol in JAVA else None
-                    found.append(_measured(contender, replace(place, java=java), options, directory, on_progress))
+                    library = LIBRARIES.get(contender.protocol)
+                    packages = fetched_client(library, on_progress) if library else place.packages
+                    its = replace(place, java=java, packages=packages)
+                    found.append(_measured(contender, its, options, directory, on_progress))
         except DevClusterError as error:
             if server is Server.ZOOKEEPER:
                 raise
@@ -234,7 +238,7 @@ class FetchingGroup:
         )
         self._packages = place.packages
         self._java = place.java
-        if contender.server is Server.INSTANCE:
+        if contender.protocol in MANAGED:
             with contextlib.closing(connect(place.zookeeper)) as store:
                 store.ensure_path(layout.group(self._place.group))
         self._crews = Crews(self._crew, options.members)
@@ -405,7 +409,7 @@ def bars(found: Sequence[Found]) -> list[Bar]:
     ours = _ours(found)
     judged = []
     for one in found:
-        if one.contender == OURS or one.contender.protocol in MANAGED:
+        if one.contender == OURS or one.contender.protocol in {*MANAGED, *LIBRARIES}:
             continue
         tuned = one.contender.protocol is Protocol.KIP848 and one.contender.variant == FASTEST
         wanted = _WANTED_OF_FASTEST_KIP848 if tuned else _WANTED

@@ -30,11 +30,27 @@ class Protocol(StrEnum):
     MANAGED_JAVA_CLASSIC = "managed-java-classic"
     """Kafka's own client in a managed group, with its default assignors. All its partitions stop before any starts."""
     MANAGED_JAVA_COOPERATIVE = "managed-java-cooperative"
+    AIOKAFKA = "aiokafka"
+    """Other libraries with their default settings, in classic groups of the broker in ZooKeeper mode."""
+    KAFKA_PYTHON = "kafka-python"
+    ASSIGNED_AIOKAFKA = "client-assigned-aiokafka"
+    """The same clients in a client-assigned group of an instance."""
+    ASSIGNED_KAFKA_PYTHON = "client-assigned-kafka-python"
+    MANAGED_AIOKAFKA = "managed-aiokafka"
+    MANAGED_KAFKA_PYTHON = "managed-kafka-python"
 
 
+_AIOKAFKA = (Protocol.AIOKAFKA, Protocol.ASSIGNED_AIOKAFKA, Protocol.MANAGED_AIOKAFKA)
+_KAFKA_PYTHON = (Protocol.KAFKA_PYTHON, Protocol.ASSIGNED_KAFKA_PYTHON, Protocol.MANAGED_KAFKA_PYTHON)
+LIBRARIES = dict.fromkeys(_AIOKAFKA, "aiokafka==0.14.0") | dict.fromkeys(_KAFKA_PYTHON, "kafka-python==3.0.12")
+"""Clients in Python other than confluent-kafka, as pip names them."""
+CLIENT_ASSIGNED = (Protocol.ASSIGNED_AIOKAFKA, Protocol.ASSIGNED_KAFKA_PYTHON)
 MANAGED_JAVA = (Protocol.MANAGED_JAVA, Protocol.MANAGED_JAVA_CLASSIC, Protocol.MANAGED_JAVA_COOPERATIVE)
 JAVA = (Protocol.KIP848_JAVA, *MANAGED_JAVA)
-MANAGED = (Protocol.MANAGED, Protocol.MANAGED_CLASSIC, Protocol.MANAGED_COOPERATIVE, *MANAGED_JAVA)
+MANAGED = (
+    *(Protocol.MANAGED, Protocol.MANAGED_CLASSIC, Protocol.MANAGED_COOPERATIVE, *MANAGED_JAVA),
+    *(Protocol.MANAGED_AIOKAFKA, Protocol.MANAGED_KAFKA_PYTHON),
+)
 PEERS = (
     Protocol.CLASSIC,
     Protocol.COOPERATIVE,
@@ -76,7 +92,7 @@ class Contender:
     @property
     def server(self) -> Server:
         """The server to which members connect."""
-        if self.protocol in MANAGED:
+        if self.protocol in {*MANAGED, *CLIENT_ASSIGNED}:
             return Server.INSTANCE
         return Server.KRAFT if self.protocol in {Protocol.KIP848, Protocol.KIP848_JAVA} else Server.ZOOKEEPER
 
@@ -134,6 +150,11 @@ CONTENDERS: Mapping[Protocol, Sequence[Contender]] = {
     Protocol.MANAGED_COOPERATIVE: (Contender(Protocol.MANAGED_COOPERATIVE, DEFAULTS, _COOPERATIVE),),
     Protocol.MANAGED_JAVA_CLASSIC: (Contender(Protocol.MANAGED_JAVA_CLASSIC, DEFAULTS),),
     Protocol.MANAGED_JAVA_COOPERATIVE: (Contender(Protocol.MANAGED_JAVA_COOPERATIVE, DEFAULTS, _JAVA_COOPERATIVE),),
+    **{one: (Contender(one, DEFAULTS, broker=_NO_DELAY),) for one in (Protocol.AIOKAFKA, Protocol.KAFKA_PYTHON)},
+    **{
+        one: (Contender(one, DEFAULTS),)
+        for one in (*CLIENT_ASSIGNED, Protocol.MANAGED_AIOKAFKA, Protocol.MANAGED_KAFKA_PYTHON)
+    },
 }
 """The fastest variants come first, because they can share a broker with this project's consumer."""
 

@@ -1,4 +1,4 @@
-"""Fetches a newer confluent-kafka for members of KIP-848 groups. This project's consumer cannot use this release
+"""Fetches clients in Python for members of groups. This project's consumer cannot use the newer confluent-kafka
 (docs/adr/0011), and its own release has only a preview of KIP-848.
 """
 
@@ -14,29 +14,29 @@ from kafka_coord.errors import DevClusterError
 
 NEWER_CLIENT = "2.16.1"
 
-_MEGABYTES = 20
-
 
 def newer_client(on_progress: Callable[[str], None]) -> Path:
-    """Returns the directory from which to import the release. Fetches the release into the cache if necessary. Raises
-    :class:`DevClusterError`."""
-    home = cache_directory() / f"confluent-kafka-{NEWER_CLIENT}-{sys.implementation.cache_tag}"
+    """:func:`fetched_client` for the release of confluent-kafka."""
+    return fetched_client(f"confluent-kafka=={NEWER_CLIENT}", on_progress)
+
+
+def fetched_client(requirement: str, on_progress: Callable[[str], None]) -> Path:
+    """Returns the directory from which to import a release (``name==version``). Fetches it into the cache if necessary.
+    Raises :class:`DevClusterError`."""
+    home = cache_directory() / f"{requirement.replace('==', '-')}-{sys.implementation.cache_tag}"
     if not home.exists():
-        on_progress(f"fetching confluent-kafka {NEWER_CLIENT} into {home} ({_MEGABYTES} MB, once)")
-        _fetch_into(home)
+        on_progress(f"fetching {requirement} into {home} (once)")
+        _fetch_into(home, requirement)
     return home
 
 
-def _fetch_into(home: Path) -> None:
-    with becoming(home, f"confluent-kafka {NEWER_CLIENT}") as fetched:
-        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "-q", "--no-deps"]
+def _fetch_into(home: Path, requirement: str) -> None:
+    with becoming(home, requirement) as fetched:
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "-q"]
         ended = subprocess.run(
-            [*pip, "--target", str(fetched), f"confluent-kafka=={NEWER_CLIENT}"],
-            capture_output=True,
-            text=True,
-            check=False,
+            [*pip, "--target", str(fetched), requirement], capture_output=True, text=True, check=False
         )
         if ended.returncode:
-            raise DevClusterError(f"pip could not fetch confluent-kafka {NEWER_CLIENT}: {ended.stderr.strip()[-500:]}")
+            raise DevClusterError(f"pip could not fetch {requirement}: {ended.stderr.strip()[-500:]}")
     if not home.exists():
-        raise DevClusterError(f"confluent-kafka {NEWER_CLIENT} could not be written to {home}: check its permissions")
+        raise DevClusterError(f"{requirement} could not be written to {home}: check its permissions")

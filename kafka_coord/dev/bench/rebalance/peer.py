@@ -1,14 +1,16 @@
-"""Runs several fetching members in one process: this project's consumers, or confluent-kafka's in Kafka's own groups.
+"""Runs several fetching members in one process: this project's consumers, or those of other clients in Python.
 The process appends each event of a partition to a journal, like :mod:`~kafka_coord.dev.bench.rebalance.member`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +18,9 @@ from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import TopicPartition as Assigned
 
 from kafka_coord import Consumer
-from kafka_coord.dev.bench.rebalance.contenders import Protocol
+from kafka_coord.dev.bench.rebalance.contenders import LIBRARIES, Protocol
 from kafka_coord.dev.bench.rebalance.journal import What
-from kafka_coord.dev.bench.rebalance.member import Journal, Note, serve_orders
+from kafka_coord.dev.bench.rebalance.member import Journal, Note, Orderly, serve_orders
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.zk.session import connect
 
@@ -110,45 +112,142 @@ class OwnMember(_Fetching):
         self._store.close()
 
 
-class PeerMember(_Fetching):
-    """A member of one of Kafka's own groups. It creates its client before it subscribes. Its callbacks come after a
-    stop, and before it requests the offsets for a start. Both favour this member in the comparison.
-    """
+class PeerMember(_Fetching, ABC):
+    """A member by another client. It creates its client before it subscribes, which favours it in the comparison."""
 
     def __init__(self, place: PeerPlace, name: str, note: Note) -> None:
         super().__init__(note)
-        self._place = place
-        self._settings = {
-            "bootstrap.servers": place.bootstrap,
-            "group.id": place.group,
-            "client.id": name,
-            "log_level": 0,
-            **place.settings,
-        }
-        self._client = KafkaConsumer(self._settings)
+        self._place, self._name = place, name
+        self._client = self._made()
+
+    @abstractmethod
+    def _made(self) -> Any:
+        """Returns a new client."""
+
+    @abstractmethod
+    def _subscribe(self) -> None: ...
+
+    @abstractmethod
+    def _read(self) -> None:
+        """Reads for at most :data:`_POLL_S`."""
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Closes the client, which leaves the group."""
 
     def join(self) -> None:
-        client = self._client
         self._note(What.JOINING, ())
-        client.subscribe(
+        self._subscribe()
+        self.start(self._read, self._close)
+
+    def leave(self) -> None:
+        if self.stop():
+            self._client = self._made()
+
+    def close(self) -> None:
+        if not self.stop():
+            self._close()
+
+
+class ConfluentMember(PeerMember):
+    """A member by confluent-kafka. Its callbacks come after a stop, and before it requests the offsets for a start,
+    which favours it, too."""
+
+    def _made(self) -> Any:
+        place = self._place
+        names = {"bootstrap.servers": place.bootstrap, "group.id": place.group, "client.id": self._name, "log_level": 0}
+        return KafkaConsumer(names | dict(place.settings))
+
+    def _subscribe(self) -> None:
+        self._client.subscribe(
             [self._place.topic],
             on_assign=lambda _, partitions: self.started(_ours(partitions)),
             on_revoke=lambda _, partitions: self.stopped(_ours(partitions)),
             on_lost=lambda _, partitions: self.stopped(_ours(partitions)),
         )
-        self.start(lambda: client.poll(_POLL_S), client.close)
 
-    def leave(self) -> None:
-        if self.stop():
-            self._client = KafkaConsumer(self._settings)
+    def _read(self) -> None:
+        self._client.poll(_POLL_S)
 
-    def close(self) -> None:
-        if not self.stop():
-            self._client.close()
+    def _close(self) -> None:
+        self._client.close()
 
 
-def _ours(partitions: Sequence[Assigned]) -> list[TopicPartition]:
+class KafkaPythonMember(PeerMember):
+    """A member by kafka-python."""
+
+    def _made(self) -> Any:
+        from kafka import KafkaConsumer as Client
+
+        place = self._place
+        return Client(bootstrap_servers=place.bootstrap, group_id=place.group, client_id=self._name, **place.settings)
+
+    def _subscribe(self) -> None:
+        from kafka.consumer.subscription_state import ConsumerRebalanceListener
+
+        self._client.subscribe([self._place.topic], listener=_listener(ConsumerRebalanceListener, self))
+
+    def _read(self) -> None:
+        self._client.poll(timeout_ms=_POLL_S * 1000)
+
+    def _close(self) -> None:
+        self.stopped(_ours(self._client.assignment()))  # its listener is not told
+        self._client.close()
+
+
+class AiokafkaMember(PeerMember):
+    """A member by aiokafka, with an event loop of its own."""
+
+    def __init__(self, place: PeerPlace, name: str, note: Note) -> None:
+        self._run = asyncio.new_event_loop().run_until_complete
+        super().__init__(place, name, note)
+
+    def _made(self) -> Any:
+        return self._run(self._started())
+
+    async def _started(self) -> Any:
+        from aiokafka import AIOKafkaConsumer
+
+        place = self._place
+        servers, group = place.bootstrap, place.group
+        client = AIOKafkaConsumer(bootstrap_servers=servers, group_id=group, client_id=self._name, **place.settings)
+        await client.start()
+        return client
+
+    def _subscribe(self) -> None:
+        from aiokafka.abc import ConsumerRebalanceListener
+
+        async def subscribe() -> None:
+            self._client.subscribe([self._place.topic], listener=_listener(ConsumerRebalanceListener, self))
+
+        self._run(subscribe())
+
+    def _read(self) -> None:
+        self._run(self._client.getmany(timeout_ms=round(_POLL_S * 1000)))
+
+    def _close(self) -> None:
+        self.stopped(_ours(self._client.assignment()))  # its listener is not told
+        self._run(self._client.stop())
+
+
+def _listener(base: type, member: _Fetching) -> Any:
+    """The rebalance listener of kafka-python or aiokafka, which tells ``member``."""
+
+    def stopped(_: object, partitions: Iterable[Assigned]) -> None:
+        member.stopped(_ours(partitions))
+
+    def started(_: object, partitions: Iterable[Assigned]) -> None:
+        member.started(_ours(partitions))
+
+    told = {"on_partitions_assigned": started, "on_partitions_revoked": stopped, "on_partitions_lost": stopped}
+    return type("Listener", (base,), told)()
+
+
+def _ours(partitions: Iterable[Assigned]) -> list[TopicPartition]:
     return [TopicPartition(one.topic, one.partition) for one in partitions]
+
+
+_PEERS: Mapping[str, type[PeerMember]] = {"aiokafka": AiokafkaMember, "kafka-python": KafkaPythonMember}
 
 
 def main() -> int:
@@ -156,13 +255,15 @@ def main() -> int:
     given = json.loads(sys.argv[1])
     place = PeerPlace(**given | {"protocol": Protocol(given["protocol"])})
     journal = Journal(place.journal)
-    kind = OwnMember if place.protocol is Protocol.OURS else PeerMember
+    library = LIBRARIES.get(place.protocol, "").partition("==")[0]
 
-    def make(consumer: str) -> OwnMember | PeerMember:
+    def make(consumer: str) -> Orderly:
         def note(what: What, partitions: Iterable[TopicPartition]) -> None:
             journal.note(consumer, what, PartitionSet.of(partitions))
 
-        return kind(place, consumer, note)
+        if place.protocol is Protocol.OURS:
+            return OwnMember(place, consumer, note)
+        return _PEERS.get(library, ConfluentMember)(place, consumer, note)
 
     serve_orders(make, sys.stdin, sys.stdout)
     return 0
