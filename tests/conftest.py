@@ -35,6 +35,9 @@ FAST_ZOOKEEPER = ZooKeeperSettings(tick_ms=200, heap_mb=256)
 # If a shell starts the tests in the background, they inherit an ignored SIGINT, and so does every program they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Spark's JVMs live for seconds here, so the second compiler of the JVM would cost more than it gives.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+
 _chroot_numbers = itertools.count(1)
 _topic_numbers = itertools.count(1)
 _shared_servers: list[JvmServer] = []
