@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import sys
 import time
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
@@ -57,12 +58,12 @@ def shortest(failed: Failed) -> tuple[Failed, GroupHistory]:
     return found, history
 
 
-def caught_after(name: str, seeds: int) -> int | None:
+def caught_after(name: str, seeds: Iterable[int]) -> int | None:
     """How many histories it takes to find a planted defect; ``None`` if it is not found."""
     with planted(name):
-        for seed in range(seeds):
+        for count, seed in enumerate(seeds, 1):
             if failing(range(seed, seed + 1), TELLING.get(name, FAULTS), TURMOIL_S):
-                return seed + 1
+                return count
     return None
 
 
@@ -101,7 +102,7 @@ def main(
 def _plant_each(seeds: int) -> int:
     missed = 0
     for name in PLANTED:
-        histories = caught_after(name, seeds)
+        histories = caught_after(name, range(seeds))
         missed += histories is None
         click.echo(f"{name}: {'not seen' if histories is None else histories}")
     return int(missed > 0)

@@ -14,6 +14,16 @@ from tests.simulation.groups.run import caught_after, failing
 
 SEEDS = 60
 WITHIN_SEEDS = 300
+FOUND_BY = {
+    "generations are not compared": 82,
+    "a static member that was replaced is not fenced": 73,
+    "batches of older terms are loaded": 144,
+    "the terms of an earlier producer id are not ended": 57,
+    "a heartbeat is held for a member that was removed": 200,
+    "a heartbeat is held for a connection that was lost": 99,
+}
+"""The seeds that found the rarer defects when this was written (``scripts/simulate --groups --planted``). They go first,
+to save time."""
 
 
 @pytest.fixture(autouse=True)
@@ -42,4 +52,5 @@ def test_a_seed_replays_exactly() -> None:
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_defect_is_seen(name: str) -> None:
-    assert caught_after(name, WITHIN_SEEDS) is not None
+    seeds = sorted(range(WITHIN_SEEDS), key=lambda seed: (seed != FOUND_BY.get(name), seed))
+    assert caught_after(name, seeds) is not None
