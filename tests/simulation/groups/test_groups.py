@@ -22,8 +22,7 @@ FOUND_BY = {
     "a heartbeat is held for a member that was removed": 200,
     "a heartbeat is held for a connection that was lost": 99,
 }
-"""The seeds that found the rarer defects when this was written (``scripts/simulate --groups --planted``). They go first,
-to save time."""
+"""The seeds that found the rarer defects (``scripts/simulate --groups --planted``). They go first, to save time."""
 
 
 @pytest.fixture(autouse=True)
