@@ -16,6 +16,15 @@ from kafka_coord.zk.store import GetChildren, GetData, Node, ReadResult, Store
 
 
 @dataclass(frozen=True, slots=True)
+class GroupNames:
+    """The names of the groups, and the illegal names, as of the zxid of the last group that was created or deleted."""
+
+    pzxid: int = 0
+    legal: tuple[str, ...] = ()
+    unreadable: tuple[Unreadable, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """A view of the cluster. It has the names of the groups, but nothing else about them. ``initialised`` tells whether
     ``/consumers/groups`` exists. ``instances`` maps broker ids to running instances, elected or not. ``since_ms`` is
@@ -33,34 +42,48 @@ class Cluster:
     topics: Mapping[str, TopicInfo]
     topics_changed_ms: Mapping[str, int]
     pause: Pause | None
-    groups: tuple[str, ...]
+    names: GroupNames
     unreadable: tuple[Unreadable, ...]
 
+    @property
+    def groups(self) -> tuple[str, ...]:
+        return self.names.legal
 
-def read_cluster(store: Store) -> Cluster:
-    """Reads the cluster in two rounds, for any number of topics."""
+
+def read_cluster(store: Store, earlier: Cluster | None = None) -> Cluster:
+    """Reads the cluster in two rounds, for any number of topics. Does not list the groups again if none was created or
+    deleted since ``earlier``."""
     reading = Reading(store)
-    elected, epoch, paused, instances, brokers, topics, groups = reading.many(
+    elected, epoch, paused, groups, instances, brokers, topics = reading.many(
         [
             GetData(layout.COORDINATOR),
             GetData(layout.COORDINATOR_EPOCH),
             GetData(layout.PAUSED),
+            GetData(layout.GROUPS),
             GetChildren(layout.COORDINATORS),
             GetChildren(layout.BROKER_IDS),
             GetChildren(layout.BROKER_TOPICS),
-            GetChildren(layout.GROUPS),
         ]
     )
+    # read before the names: names newer than their zxid are read again, but older names never would be
+    pzxid = groups.stat.pzxid if isinstance(groups, Node) else 0
+    names = earlier.names if earlier is not None and earlier.names.pzxid == pzxid else None
+    listing = [GetChildren(layout.GROUPS)] if pzxid and names is None else []
     instance_ids = _numbers(instances)
     topic_names = topics if isinstance(topics, tuple) else ()
     found = reading.many(
         [GetData(layout.instance(number)) for number in instance_ids]
         + [GetData(layout.broker_topic(name)) for name in topic_names]
+        + listing
     )
-    instance_nodes, topic_nodes = split(found, len(instance_ids), len(topic_names))
+    instance_nodes, topic_nodes, listed = split(found, len(instance_ids), len(topic_names), len(listing))
+    if names is None:
+        of_names = Reading(store)
+        legal = of_names.names(layout.GROUPS, listed[0]) if listed else ()
+        names = GroupNames(pzxid, legal, tuple(of_names.unreadable))
     coordinator = reading.decode(layout.COORDINATOR, elected, _coordinator)
     return Cluster(
-        initialised=isinstance(groups, tuple),
+        initialised=isinstance(groups, Node),
         coordinator=coordinator,
         undecided=_undecided(coordinator, elected, epoch),
         since_ms=elected.stat.ctime_ms if isinstance(elected, Node) else None,
@@ -77,8 +100,8 @@ def read_cluster(store: Store) -> Cluster:
             if isinstance(node, Node)
         },
         pause=reading.decode(layout.PAUSED, paused, lambda value, _, where: Pause.from_json(value, where), Pause()),
-        groups=reading.names(layout.GROUPS, groups),
-        unreadable=tuple(reading.unreadable),
+        names=names,
+        unreadable=(*names.unreadable, *reading.unreadable),
     )
 
 

@@ -99,6 +99,19 @@ def request_document(one: QueuedRequest) -> dict[str, Any]:
     }
 
 
+def unassigned_document(found: GroupDescription, undecided: str) -> dict[str, Any]:
+    """``undecided`` is :attr:`Cluster.undecided`."""
+    return {
+        "group": found.group,
+        "kind": str(found.kind),
+        "state": str(found.state),
+        "partitions": found.unowned.partitions.to_json(),
+        "count": len(found.unowned.partitions),
+        "why": (undecided if found.members else "") or found.status,
+        "since": iso_time(found.unowned.since_ms),
+    }
+
+
 def pause_document(pause: Pause) -> dict[str, Any]:
     return {"by": pause.by, "reason": pause.reason, "since": iso_time(pause.since_ms)}
 

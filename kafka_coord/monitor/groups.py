@@ -33,6 +33,7 @@ from kafka_coord.monitor.offsets import (
     partitions_of,
     read_all_committed,
 )
+from kafka_coord.monitor.ownership import Unowned, without_member
 from kafka_coord.monitor.presence import Presence
 from kafka_coord.monitor.snapshot import GroupSnapshot, read_groups
 from kafka_coord.monitor.state import group_state, group_status
@@ -133,6 +134,7 @@ class GroupDescription:
     members: tuple[MemberRow, ...]
     offsets: tuple[OffsetRow, ...]
     of_earlier_topic: PartitionSet
+    unowned: Unowned
     lag_note: str
     heard_note: str
     unreadable: tuple[Unreadable, ...]
@@ -143,7 +145,7 @@ class GroupDescription:
 
     @property
     def lag(self) -> LagTotal:
-        return LagTotal.of(self.offsets)
+        return LagTotal.of(row.lag for row in self.offsets)
 
 
 OnOffsets = Callable[[str, Sequence[OffsetRow], int], None]
@@ -166,7 +168,7 @@ def list_groups(
         seen, lag = snapshot.observation, None
         if end_offsets is not None:
             offsets = offset_rows(seen, committed[group], ends)
-            lag = LagTotal.of(offsets)
+            lag = LagTotal.of(row.lag for row in offsets)
             if on_offsets is not None:
                 on_offsets(group, offsets, seen.decided_ms)
         unreadable = len(committed[group].unreadable) + commands[group]
@@ -184,9 +186,10 @@ def _ends(
     return end_offsets(PartitionSet.union(wanted))
 
 
-def snapshot_of(store: Store, group: str) -> tuple[Cluster, GroupSnapshot]:
-    """Reads the cluster and one group. If there is no such group, raises :class:`NotFound` with the existing names."""
-    cluster = read_cluster(store)
+def snapshot_of(store: Store, group: str, earlier: Cluster | None = None) -> tuple[Cluster, GroupSnapshot]:
+    """Reads the cluster and one group. If there is no such group, raises :class:`NotFound` with the existing names.
+    ``earlier`` saves a listing of the groups."""
+    cluster = read_cluster(store, earlier)
     found = read_groups(store, [group], cluster).get(group)
     if found is None:
         raise NotFound(f"no group {group!r}; {_known(cluster.groups)}")
@@ -212,14 +215,19 @@ def kind_of(store: Store, group: str, wanted: str | None = None) -> GroupKind:
 
 
 def describe_group(
-    store: Store, group: str, end_offsets: EndOffsets | None, presences: Presences | None = None
+    store: Store,
+    group: str,
+    end_offsets: EndOffsets | None,
+    presences: Presences | None = None,
+    earlier: Cluster | None = None,
 ) -> GroupDescription:
     """Describes ``group``. Without ``end_offsets``, does not ask the brokers, and every lag is unknown. Without
-    ``presences``, does not ask the instances when they last heard from consumers without ZooKeeper.
+    ``presences``, does not ask the instances when they last heard from consumers without ZooKeeper. ``earlier`` saves a
+    listing of the groups.
 
     Raises :class:`NotFound`.
     """
-    cluster, snapshot = snapshot_of(store, group)
+    cluster, snapshot = snapshot_of(store, group, earlier)
     return next(_described(store, cluster, {group: snapshot}, end_offsets, presences))
 
 
@@ -296,6 +304,7 @@ def _description(
         members=members,
         offsets=offset_rows(seen, committed, ends),
         of_earlier_topic=committed.of_earlier_topic,
+        unowned=without_member(snapshot, committed, cluster.topics_changed_ms),
         lag_note=note,
         heard_note=heard_note,
         unreadable=(*seen.unreadable, *committed.unreadable, *damaged),

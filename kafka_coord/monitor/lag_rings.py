@@ -54,7 +54,7 @@ class LagRings:
     def add(self, group: str, now_ms: int, rows: Sequence[OffsetRow], decided_ms: int = 0) -> None:
         """Adds a sample whose reading began at ``now_ms``. Drops a sample that is older than the last one.
         ``decided_ms`` is the time of the group's last rebalance."""
-        total = LagTotal.of(rows)
+        total = LagTotal.of(row.lag for row in rows)
         most = max(_LEAST, min(_OF_PARTITION, _OF_GROUP // max(1, len(rows))))
         with self._lock:
             ring = self._rings.setdefault(group, _Ring())

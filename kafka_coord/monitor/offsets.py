@@ -205,8 +205,9 @@ class LagTotal:
     unknown: int
 
     @classmethod
-    def of(cls, rows: Iterable[OffsetRow]) -> LagTotal:
-        lags = [row.lag for row in rows]
+    def of(cls, lags: Iterable[int | None]) -> LagTotal:
+        """``None`` is an unknown lag."""
+        lags = list(lags)
         known = [lag for lag in lags if lag is not None]
         return cls(sum(known) if known else None, max(known, default=None), len(lags) - len(known))
 

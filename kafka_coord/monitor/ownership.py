@@ -1,12 +1,12 @@
-"""Finds the partitions to which a group subscribes but which nobody owns. Pure."""
+"""Finds the partitions of a group which nobody owns. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kafka_coord.model import PartitionSet
-from kafka_coord.monitor.offsets import subscribed
+from kafka_coord.model import NO_PARTITIONS, PartitionSet
+from kafka_coord.monitor.offsets import Committed, partitions_of, subscribed
 from kafka_coord.monitor.snapshot import GroupSnapshot
 from kafka_coord.settings import DEFAULT_SESSION_TIMEOUT_MS
 from kafka_coord.zk import layout
@@ -14,17 +14,27 @@ from kafka_coord.zk import layout
 
 @dataclass(frozen=True, slots=True)
 class Unowned:
-    """Partitions that nobody has owned for at least ``for_ms``."""
+    """Partitions that nobody has owned at least since ``since_ms`` (ms since 1970; ``None`` is unknown)."""
 
-    partitions: PartitionSet
-    for_ms: int
+    partitions: PartitionSet = NO_PARTITIONS
+    since_ms: int | None = None
 
 
-def unowned(snapshot: GroupSnapshot, topics_changed_ms: Mapping[str, int], now_ms: int) -> Unowned | None:
+def without_member(snapshot: GroupSnapshot, committed: Committed, topics_changed_ms: Mapping[str, int]) -> Unowned:
+    """Returns the partitions that no registered member holds. They are those to which the group's members subscribe. A
+    group without members has the existing partitions with a committed offset."""
+    seen = snapshot.observation
+    wanted = partitions_of(seen, Committed({}) if seen.members else committed)
+    wanted &= PartitionSet({topic: seen.topics[topic].partitions for topic in wanted.topics if topic in seen.topics})
+    for consumer, ledger in seen.ledgers.items():
+        if consumer in snapshot.registrations:
+            wanted -= ledger.held
+    return Unowned(wanted, _since_ms(snapshot, wanted, topics_changed_ms)) if wanted else Unowned()
+
+
+def lost(snapshot: GroupSnapshot, topics_changed_ms: Mapping[str, int], now_ms: int) -> Unowned | None:
     """Returns the subscribed partitions that nobody has held for longer than a session, or ``None`` if there are none.
-    ZooKeeper does not record when a partition lost its owner. So the time counts from the latest of three events: the
-    group's last decision, the last change of its topics, and the first registration among its current members. Returns
-    ``None`` for a paused group, and for a group with an unreadable ledger, because that ledger may hold them.
+    Returns ``None`` for a paused group, and for a group with an unreadable ledger, because that ledger may hold them.
     """
     seen = snapshot.observation
     hidden = any(one.path.startswith(layout.owners(seen.group)) for one in seen.unreadable)
@@ -33,10 +43,17 @@ def unowned(snapshot: GroupSnapshot, topics_changed_ms: Mapping[str, int], now_m
     wanted = subscribed(seen)
     for ledger in seen.ledgers.values():
         wanted -= ledger.held
-    if not wanted:
-        return None
-    since_ms = max([snapshot.decided_ms, *(topics_changed_ms.get(topic, 0) for topic in wanted.topics)])
-    registered = [snapshot.registrations[c].ctime_ms for c in seen.members if c in snapshot.registrations]
-    since_ms = max(since_ms, min(registered, default=now_ms))
+    since_ms = _since_ms(snapshot, wanted, topics_changed_ms)
     session_ms = max([DEFAULT_SESSION_TIMEOUT_MS, *(one.session_timeout_ms or 0 for one in seen.members.values())])
-    return Unowned(wanted, now_ms - since_ms) if now_ms - since_ms > session_ms else None
+    return Unowned(wanted, since_ms) if wanted and since_ms and now_ms - since_ms > session_ms else None
+
+
+def _since_ms(snapshot: GroupSnapshot, partitions: PartitionSet, topics_changed_ms: Mapping[str, int]) -> int | None:
+    """ZooKeeper does not record when a partition lost its owner. So the time counts from the latest of three events:
+    the group's last decision, the last change of its topics, and the first registration among its current members."""
+    members = snapshot.observation.members
+    if not members:
+        return snapshot.decided_ms or None
+    registered = [snapshot.registrations[c].ctime_ms for c in members if c in snapshot.registrations]
+    changed = [topics_changed_ms.get(topic, 0) for topic in partitions.topics]
+    return max([snapshot.decided_ms, *changed, min(registered)]) if registered else None

@@ -40,10 +40,11 @@ class Reading:
         returns no names."""
         if not isinstance(listing, tuple):
             return ()
-        for name in listing:
-            if not is_legal(name):
+        legal = tuple(filter(is_legal, listing))
+        if len(legal) < len(listing):
+            for name in sorted({*listing} - {*legal}):
                 self.refuse(f"{parent}/{name}", f"the name is not legal: {RULE}")
-        return tuple(name for name in listing if is_legal(name))
+        return legal
 
     def decode(
         self, path: str, found: ReadResult, decoder: Decoder[T], empty: T | None = None, *, registration: bool = False

@@ -193,14 +193,18 @@ LEAVES = frozenset(rule.place for rule in RULES if not any(other.place.startswit
 """The places below which kafka-coord has no znodes."""
 
 _ELSEWHERE = Rule("", "r", "")
-_RULES = tuple((tuple(rule.place.split("/")), rule) for rule in RULES)
+_RULES: dict[int, list[tuple[tuple[str, ...], Rule]]] = {}
+"""By the number of segments of the place."""
+for _rule in RULES:
+    _place = tuple(_rule.place.split("/"))
+    _RULES.setdefault(len(_place), []).append((_place, _rule))
 
 
 def rule_of(path: str) -> Rule | None:
     """Returns the rule for a znode (below the chroot), or ``None``."""
     segments = path.split("/")
-    for place, rule in _RULES:
-        if len(place) == len(segments) and all(
+    for place, rule in _RULES.get(len(segments), ()):
+        if all(
             bool(found) if wanted.startswith("<") else found == wanted
             for wanted, found in zip(place, segments, strict=True)
         ):

@@ -18,6 +18,7 @@ from kafka_coord.monitor.client_groups.asking import Ask, Instances, Silent, unl
 from kafka_coord.monitor.client_groups.instance_directory import InstanceDirectory
 from kafka_coord.monitor.groups import EndOffsets, GroupDescription, GroupRow, MemberRow, OnOffsets
 from kafka_coord.monitor.offsets import LagTotal, OffsetRow, lag_of
+from kafka_coord.monitor.ownership import Unowned
 from kafka_coord.wire.consumer_protocol import assignment, subscription
 from kafka_coord.wire.messages import message
 
@@ -66,9 +67,18 @@ class ClientGroup:
 
     def partitions(self, topics: Mapping[str, TopicInfo]) -> PartitionSet:
         """Returns all partitions that the group subscribes to, has assigned, or has committed offsets for."""
+        return PartitionSet.of(self.committed) | PartitionSet.of(self.held) | self._subscribed(topics)
+
+    def unowned(self, topics: Mapping[str, TopicInfo]) -> PartitionSet:
+        """Returns the partitions without an owner. They are those to which members subscribe. A group without members
+        has the existing partitions with a committed offset."""
+        if self.members:
+            return self._subscribed(topics) - PartitionSet.of(self.held)
+        return PartitionSet.of(tp for tp in self.committed if tp.topic in topics)
+
+    def _subscribed(self, topics: Mapping[str, TopicInfo]) -> PartitionSet:
         wanted = {topic for member in self.members for topic in member.subscription.split(", ")} & topics.keys()
-        subscribed = PartitionSet({topic: topics[topic].partitions for topic in wanted})
-        return PartitionSet.of(self.committed) | PartitionSet.of(self.held) | subscribed
+        return PartitionSet({topic: topics[topic].partitions for topic in wanted})
 
     def offsets(self, partitions: PartitionSet, ends: Mapping[TopicPartition, int]) -> tuple[OffsetRow, ...]:
         """Returns one row per partition. ``ends`` are the known end offsets."""
@@ -229,7 +239,7 @@ def with_lags(
     rows = []
     for one in groups:
         offsets = one.offsets(one.partitions(topics), ends)
-        rows.append(replace(_row(one), lag=LagTotal.of(offsets)))
+        rows.append(replace(_row(one), lag=LagTotal.of(row.lag for row in offsets)))
         if on_offsets is not None:
             on_offsets(one.group, offsets, 0)
     return tuple(rows), note
@@ -263,6 +273,7 @@ def _description(
         members=found.members,
         offsets=found.offsets(found.partitions(topics), ends),
         of_earlier_topic=PartitionSet(),
+        unowned=Unowned(found.unowned(topics)),
         lag_note=note,
         heard_note="",
         unreadable=(),

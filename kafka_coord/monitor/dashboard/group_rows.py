@@ -8,12 +8,13 @@ read in full every two seconds.
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from kafka_coord.coordinator.idle import decode_settled
+from kafka_coord.coordinator.idle import decode_settled, spread
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import MalformedValue, StoreError
 from kafka_coord.model import Assignment, GroupKind, GroupSettings
@@ -31,7 +32,7 @@ AT_ONCE = 100
 """Groups read in one step."""
 _AGAIN_S = 2.0
 _WHOLE_S = 600.0
-"""Every group is read again after this many seconds, even without a watch event."""
+"""Every group is read again after about this many seconds, even without a watch event."""
 RECENT_MS = 3_600_000
 """Rebalances are counted over this time."""
 
@@ -50,78 +51,139 @@ class GroupRows:
         self._store = store
         self._wake = wake
         self._lock = threading.Lock()
+        self.version = 0
+        """Changes with the rows."""
+        self._names: Sequence[str] = ()
         self._due: dict[str, float] = {}
         """Group → when to read it next (monotonic)."""
+        self._soonest = 0.0
+        """No group is due earlier (monotonic)."""
+        self._watched: set[str] = set()
+        """The groups whose watch has not fired."""
+        self._as_of: dict[str, tuple[int, Zxids]] = {}
+        """Group at rest → the state in which its row was read: the zxid of its record, and the others."""
         self._known_decisions: dict[str, int] = {}
 
     @property
     def complete(self) -> bool:
         """Whether every known group has been read once."""
-        with self._lock:
-            return self._due.keys() <= self.rows.keys()
+        return not self.left
 
     @property
     def left(self) -> int:
         """The number of groups that have not been read yet."""
-        with self._lock:
-            return len(self._due.keys() - self.rows.keys())
+        return max(0, len(self._due) - len(self.rows))
 
-    def known(self, groups: Iterable[str]) -> None:
+    def is_at_rest(self, group: str) -> bool:
+        return group in self._as_of
+
+    def known(self, groups: Sequence[str]) -> None:
         """Sets the names of the existing groups."""
-        names, now = set(groups), time.monotonic()
+        if groups is self._names:
+            return
+        self._names, names, now = groups, set(groups), time.monotonic()
         with self._lock:
             for gone in self._due.keys() - names:
                 del self._due[gone]
-                self.rows.pop(gone, None)
-            for new in names - self._due.keys():
-                self._due[new] = now
+                self._as_of.pop(gone, None)
+                self._watched.discard(gone)
+                self._forget(gone)
+            new = names - self._due.keys()
+            self._due |= dict.fromkeys(new, now)
+            self._soonest = now if new else self._soonest
 
     def step(self, cluster: Cluster) -> int:
         """Reads some of the due groups. Returns how many it read."""
         now = time.monotonic()
         with self._lock:
-            names = [name for name, at in self._due.items() if at <= now][:AT_ONCE]
-            self._due |= dict.fromkeys(names, now + _WHOLE_S)
+            if now < self._soonest:
+                return 0
+            due = [name for name, at in self._due.items() if at <= now]
+            names = due[:AT_ONCE]
+            self._due |= {name: now + _WHOLE_S * spread(name) for name in names}
+            self._soonest = now if len(due) > len(names) else min(self._due.values(), default=math.inf)
         if not names:
             return 0
         try:
             self._read(names, cluster, now)
         except StoreError:
-            with self._lock:
-                self._due |= {name: now for name in names if name in self._due}
+            self.look_again(names, now)
             raise
         return len(names)
 
+    def look_again(self, names: Iterable[str], at: float = 0.0) -> None:
+        """Makes these groups due at this time (monotonic), if they are not due earlier."""
+        with self._lock:
+            for name in names:
+                if name in self._due:
+                    self._due[name] = min(self._due[name], at)
+                    self._soonest = min(self._soonest, at)
+
     def _read(self, names: Sequence[str], cluster: Cluster, now: float) -> None:
-        stats = self._store.exists_many([layout.history(name) for name in names], self._changed)
+        self._count(self._watch(names))
         answers = Reading(self._store).many(_reads(names))  # an ACL may forbid some
-        busy, recent = [], []
-        for at, (name, stat) in enumerate(zip(names, stats, strict=True)):
-            row = _resting(name, answers[at * _PER_GROUP : (at + 1) * _PER_GROUP], cluster)
+        busy = []
+        for at, name in enumerate(names):
+            row = self._resting(name, answers[at * _PER_GROUP : (at + 1) * _PER_GROUP], cluster)
             if row is None:
                 busy.append(name)
             else:
-                self.rows[name] = row
-            if stat is not None and stat.mtime_ms > self._store.clock.time() * 1000 - RECENT_MS:
-                recent.append(name)
-        self._count(recent)
+                self._keep(row)
         found = read_groups(self._store, busy, cluster) if busy else {}
         for name in busy:
+            self._as_of.pop(name, None)
             if name not in found:
-                self.rows.pop(name, None)
+                self._forget(name)
                 continue
-            self.rows[name] = row = group_row(found[name], cluster)
+            row = group_row(found[name], cluster)
+            self._keep(row)
             if row.state is GroupState.REBALANCING or row.pending:
-                with self._lock:
-                    self._due[name] = min(self._due.get(name, now), now + _AGAIN_S)
+                self.look_again([name], now + _AGAIN_S)
+
+    def _watch(self, names: Sequence[str]) -> list[str]:
+        """Watches the histories of those groups whose watch has fired. Returns the groups that changed recently."""
+        names = [name for name in names if name not in self._watched]
+        self._watched |= set(names)  # first, because a watch may fire before the call returns
+        try:
+            stats = self._store.exists_many([layout.history(name) for name in names], self._changed)
+        except StoreError:
+            self._watched -= set(names)
+            raise
+        since_ms = self._store.clock.time() * 1000 - RECENT_MS
+        found = zip(names, stats, strict=True)
+        return [name for name, stat in found if stat is not None and stat.mtime_ms > since_ms]
+
+    def _resting(self, name: str, found: Sequence[ReadResult], cluster: Cluster) -> GroupRow | None:
+        """Returns the row of a group at rest, or ``None`` if the group is not at rest or is paused."""
+        node, target, settled, paused = found[0], *found[4:]
+        if not isinstance(settled, Node) or not isinstance(node, Node) or paused is not None or cluster.pause:
+            return None
+        below = {
+            name: one.stat.pzxid if isinstance(one, Node) else 0 for name, one in zip(_BELOW, found[1:], strict=False)
+        }
+        now = Zxids(node.stat.mzxid, assignment=target.stat.mzxid if isinstance(target, Node) else 0, **below)
+        as_of = settled.stat.mzxid, now
+        if self._as_of.get(name) == as_of:
+            return self.rows.get(name)
+        row = _row(name, node, target, settled, now, cluster)
+        if row is not None:
+            self._as_of[name] = as_of
+        return row
+
+    def _keep(self, row: GroupRow) -> None:
+        if self.rows.get(row.group) != row:
+            self.rows[row.group] = row
+            self.version += 1
+
+    def _forget(self, name: str) -> None:
+        if self.rows.pop(name, None) is not None:
+            self.version += 1
 
     def _changed(self, event: WatchEvent) -> None:
         group = event.path.split("/")[3]
-        with self._lock:
-            if group in self._due:
-                # a lost connection ends the watch, so read again when the connection may be back
-                at = time.monotonic() + _AGAIN_S if event.type is WatchType.CONNECTION else 0.0
-                self._due[group] = min(self._due[group], at)
+        self._watched.discard(group)
+        # a lost connection ends the watch, so read again when the connection may be back
+        self.look_again([group], time.monotonic() + _AGAIN_S if event.type is WatchType.CONNECTION else 0.0)
         self._wake()
 
     def _count(self, names: Sequence[str]) -> None:
@@ -148,15 +210,10 @@ def _reads(names: Sequence[str]) -> list[GetData]:
     return [GetData(part(name)) for name in names for part in parts]
 
 
-def _resting(name: str, found: Sequence[ReadResult], cluster: Cluster) -> GroupRow | None:
-    """Returns the row of a group at rest, or ``None`` if the group is not at rest or is paused."""
-    node, target, settled_node, paused = found[0], *found[4:]
-    settled = decode_settled(layout.settled(name), settled_node)
-    if settled is None or paused is not None or cluster.pause is not None or not isinstance(node, Node):
-        return None
-    below = {name: one.stat.pzxid if isinstance(one, Node) else 0 for name, one in zip(_BELOW, found[1:], strict=False)}
-    now = Zxids(node.stat.mzxid, assignment=target.stat.mzxid if isinstance(target, Node) else 0, **below)
-    if settled.zxids != now:
+def _row(name: str, node: Node, target: ReadResult, recorded: Node, now: Zxids, cluster: Cluster) -> GroupRow | None:
+    """Returns the row of the group, or ``None`` if its record of rest does not hold."""
+    settled = decode_settled(layout.settled(name), recorded)
+    if settled is None or settled.zxids != now:
         return None
     try:
         where = layout.assignment(name)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,23 +15,29 @@ from kafka_coord.model import TopicPartition
 from kafka_coord.model.names import is_legal
 from kafka_coord.monitor import documents
 from kafka_coord.monitor.client_groups.asking import Instances
-from kafka_coord.monitor.client_groups.groups import described, list_client_groups, read_client_group
+from kafka_coord.monitor.client_groups.groups import (
+    ClientGroups,
+    described,
+    list_client_groups,
+    read_client_group,
+    with_offsets,
+)
 from kafka_coord.monitor.client_groups.instance_directory import read_instances
 from kafka_coord.monitor.cluster import Cluster, read_cluster
 from kafka_coord.monitor.dashboard.end_offsets import EndOffsetCache
-from kafka_coord.monitor.dashboard.group_rows import RECENT_MS, GroupRows
+from kafka_coord.monitor.dashboard.group_lags import GroupLags
+from kafka_coord.monitor.dashboard.group_rows import AT_ONCE, RECENT_MS, GroupRows
 from kafka_coord.monitor.dashboard.timeline import Timeline
-from kafka_coord.monitor.doctor import LagSight, Severity, examine, examine_group
+from kafka_coord.monitor.doctor import Finding, LagSight, Severity, examine, examine_group
+from kafka_coord.monitor.doctor.access import check_access
 from kafka_coord.monitor.doctor.four_letter import ServerFacts
 from kafka_coord.monitor.doctor.lag import Lags, check_actions, check_lag
-from kafka_coord.monitor.groups import EndOffsets, GroupDescription, GroupRow, describe_group
+from kafka_coord.monitor.groups import EndOffsets, GroupDescription, GroupRow, describe_group, describe_groups
 from kafka_coord.monitor.history import read_client_actions, read_cluster_history, read_trail
 from kafka_coord.monitor.lag_rings import LagRings
 from kafka_coord.monitor.lag_trend import trend
-from kafka_coord.monitor.offsets import LagTotal, offset_rows, partitions_of, read_all_committed
 from kafka_coord.monitor.presence import Presence, read_presences
 from kafka_coord.monitor.requests import QueuedRequest, read_requests
-from kafka_coord.monitor.snapshot import read_groups
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 
@@ -40,7 +46,6 @@ Document = Any
 
 MAX_ROWS = 100
 """The maximum number of groups in one list."""
-MAX_LAGGING = 20
 MAX_LANES = 500
 """The maximum number of partitions in a timeline."""
 MANY_GROUPS = 500
@@ -48,8 +53,29 @@ MANY_GROUPS = 500
 _REMEMBERED = 20
 """The maximum number of groups with a stored timeline."""
 _PRESENCES_S = 5.0
+_ACCESS_SHARE = 2000
+"""The shortest interval between checks of the ACLs, as a multiple of the CPU time of a check."""
 _ALL = {"state": True, "members": True, "offsets": True}
 _IN_TROUBLE = (GroupState.DEAD, GroupState.PAUSED, GroupState.REBALANCING)
+
+
+@dataclass(frozen=True, slots=True)
+class _States:
+    """The number of groups in each state, and the groups that are not at rest, as of these rows."""
+
+    version: int
+    clients: Mapping[str, GroupRow]
+    counts: Mapping[str, int]
+    troubled: Sequence[GroupRow]
+
+    @classmethod
+    def of(cls, rows: GroupRows, clients: Mapping[str, GroupRow]) -> _States:
+        version = rows.version  # first: a row that changes meanwhile is counted again
+        found = {**clients, **rows.rows}.values()
+        troubled = [row for row in found if row.state in _IN_TROUBLE or row.pending or row.unreadable]
+        troubled.sort(key=lambda row: (-row.unreadable, str(row.state), row.group))
+        counts = Counter(row.state for row in found)
+        return cls(version, clients, {str(state): counts[state] for state in sorted(counts)}, troubled)
 
 
 @dataclass(slots=True)
@@ -91,15 +117,15 @@ class Sources:
         self._memories: OrderedDict[str, _GroupMemory] = OrderedDict()
         self._cluster: Cluster | None = None
         self.rows = GroupRows(store, wake)
-        self._clients: dict[str, GroupRow] = {}
-        self._clients_missing: tuple[str, ...] | None = None
-        """Why some client-assigned groups cannot be shown; ``None`` before the first read."""
-        self._lags: dict[str, tuple[int, LagTotal]] = {}
-        """Group → when its lag was measured (ms since 1970), and the lag."""
-        self._lags_left: deque[str] = deque()
+        self._clients: ClientGroups | None = None
+        """``None`` before the first read."""
+        self._client_rows: dict[str, GroupRow] = {}
+        self.lags = GroupLags(store, self._ends.read, rings)
+        self._states: _States | None = None
         self._heard: dict[str, tuple[float, Mapping[tuple[str, str], Presence]]] = {}
-        self._consumers: dict[str, tuple[str, ...]] = {}
         self._servers: dict[str, ServerFacts] = {}
+        self._access: tuple[Finding, ...] = ()
+        self._access_due = 0.0
 
     def close(self) -> None:
         self._ends.close()
@@ -111,7 +137,7 @@ class Sources:
         return self._cluster or self._look()
 
     def _look(self) -> Cluster:
-        self._cluster = cluster = read_cluster(self.store)
+        self._cluster = cluster = read_cluster(self.store, self._cluster)
         self.rows.known(cluster.groups)
         return cluster
 
@@ -133,7 +159,7 @@ class Sources:
         names = None
         if self._has_many_groups:
             names = [name for name, row in list(self.rows.rows.items()) if row.state not in {"Stable", "Empty"}]
-            names += [name for name in self._furthest_behind() if name not in names]
+            names += [name for name in self.lags.furthest_behind if name not in names]
         found = examine(
             self.store,
             self._hosts,
@@ -144,8 +170,18 @@ class Sources:
             writes=False,
             lag=LagSight(self._ends.read, self._rings),
             servers=self._servers,
+            earlier=self._cluster,
+            access_findings=self._access_findings,
         )
         return [documents.finding_document(one) for one in found]
+
+    def _access_findings(self) -> Iterator[Finding]:
+        """Checks the ACLs, or returns the earlier findings. The check reads thousands of ACLs one by one."""
+        if time.monotonic() >= self._access_due:
+            began = time.thread_time()
+            self._access = tuple(check_access(self.store))
+            self._access_due = time.monotonic() + _ACCESS_SHARE * (time.thread_time() - began)
+        return iter(self._access)
 
     def topics(self) -> Document:
         cluster = self._seen()
@@ -158,41 +194,66 @@ class Sources:
             for name, topic in sorted(cluster.topics.items())
         ]
 
+    def unassigned(self) -> Document:
+        """Returns the partitions that no living member owns. Looks at so many groups, those with members first, and
+        leaves out groups at rest, because each of their partitions has an owner. Raises :class:`NotYet`."""
+        if not self.rows.complete or self._clients is None:
+            raise NotYet
+        cluster = self._seen()
+        managed = [
+            row for row in list(self.rows.rows.values()) if cluster.undecided or row.state is not GroupState.STABLE
+        ]
+        names = self.rows.rows.keys()
+        clients = {
+            one.group: one
+            for one in self._clients.groups
+            if one.group not in names and (one.state is not GroupState.STABLE or one.unowned(cluster.topics))
+        }
+        rows = sorted(
+            (*managed, *(self._client_rows[name] for name in clients)), key=lambda row: (not row.members, row.group)
+        )
+        looked_at = [row.group for row in rows[:MAX_ROWS]]
+        theirs = with_offsets(self._instances, [clients[name] for name in looked_at if name in clients])
+        found = [
+            *describe_groups(self.store, cluster, [name for name in looked_at if name not in clients], None),
+            *described(theirs, cluster.topics, None),
+        ]
+        shown = {one.group: documents.unassigned_document(one, cluster.undecided) for one in found}
+        groups = [shown[name] for name in looked_at if name in shown and shown[name]["count"]]
+        return {
+            "groups": groups,
+            "partitions": sum(one["count"] for one in groups),
+            "left_out": len(rows) - len(looked_at),
+        }
+
     def overview(self) -> Document:
-        cluster, rows, lags = self._seen(), self._all_rows(), list(self._lags.items())
-        now_ms = self._now_ms()
-        states = Counter(str(row.state) for row in rows.values())
-        troubled = [row for row in rows.values() if row.state in _IN_TROUBLE or row.pending or row.unreadable]
-        troubled.sort(key=lambda row: (-row.unreadable, str(row.state), row.group))
-        lagging = [rows[name] for name in self._furthest_behind() if name in rows]
+        cluster, now_ms = self._seen(), self._now_ms()
+        states = self._states
+        if states is None or (states.version, states.clients) != (self.rows.version, self._client_rows):
+            self._states = states = _States.of(self.rows, self._client_rows)
+        lagging = [row for name in self.lags.furthest_behind if (row := self.rows.rows.get(name)) is not None]
         minutes = Counter(at // 60_000 for at in list(self.rows.decided_ms) if at > now_ms - RECENT_MS)
         this_minute = now_ms // 60_000
         return documents.status_document(cluster) | {
-            "groups": len(rows) + self.rows.left,
+            "groups": sum(states.counts.values()) + self.rows.left,
             "groups_unread": self.rows.left,
-            "states": dict(sorted(states.items())),
-            "troubled": self._with_lags(troubled[:MAX_ROWS]),
-            "troubled_count": len(troubled),
+            "states": dict(states.counts),
+            "troubled": self._with_lags(states.troubled[:MAX_ROWS]),
+            "troubled_count": len(states.troubled),
             "lagging": [one | {"verdict": str(self._rings.verdict(one["group"]))} for one in self._with_lags(lagging)],
-            "lag_since": documents.iso_time(min((at for _, (at, _) in lags), default=None)),
-            "lag_unmeasured": max(0, len(self.rows.rows) - len(lags)),
+            "lag_since": documents.iso_time(self.lags.since_ms),
+            "lag_unmeasured": max(0, len(self.rows.rows) - len(self.lags.measured)),
             "rebalances": [[minute * 60_000, minutes[minute]] for minute in range(this_minute - 59, this_minute + 1)],
-            "missing": list(self._clients_missing or ()),
+            "missing": list(self._clients.missing if self._clients is not None else ()),
         }
 
     @property
     def _has_many_groups(self) -> bool:
         return len(self.rows.rows) > MANY_GROUPS
 
-    def _furthest_behind(self) -> list[str]:
-        behind = sorted(
-            ((name, found) for name, (_, found) in list(self._lags.items()) if found.lag), key=_largest_first
-        )
-        return [name for name, _ in behind[:MAX_LAGGING]]
-
     def groups(self, search: str = "", state: str = "", limit: str = "") -> Document:
         """Returns the first matching groups, sorted by name. Raises :class:`NotYet`."""
-        if not self.rows.complete or self._clients_missing is None:
+        if not self.rows.complete or self._clients is None:
             raise NotYet
         rows = [
             row
@@ -209,7 +270,7 @@ class Sources:
         topics = [name for name in sorted(cluster.topics) if wanted in name.lower()]
         consumers = [
             {"group": group, "consumer": one}
-            for group, members in sorted(self._consumers.items())
+            for group, members in sorted(self.lags.consumers.items())
             for one in members
             if wanted in one.lower()
         ]
@@ -217,10 +278,10 @@ class Sources:
 
     def _all_rows(self) -> dict[str, GroupRow]:
         """Returns all rows by name. A managed group hides a client-assigned group of the same name."""
-        return {**self._clients, **self.rows.rows}
+        return {**self._client_rows, **self.rows.rows}
 
     def _with_lags(self, rows: Iterable[GroupRow]) -> list[Document]:
-        lags = self._lags
+        lags = self.lags.measured
         return [
             documents.group_document(replace(row, lag=lags[row.group][1]) if row.group in lags else row) for row in rows
         ]
@@ -228,35 +289,22 @@ class Sources:
     # --- facts that only repeated reads reveal -----------------------------------------------------------------------
 
     def read_rows(self) -> bool:
-        """Reads some of the changed groups. Tells whether there were any."""
-        return bool(self.rows.step(self._seen()))
+        """Reads some of the changed groups. Tells whether a row changed, or more groups may be due."""
+        version = self.rows.version
+        return self.rows.step(self._seen()) == AT_ONCE or self.rows.version != version
 
     def read_clients(self) -> bool:
         """Asks the instances for the client-assigned groups."""
-        found = list_client_groups(self._instances)
-        self._clients = {row.group: row for row in found.rows}
-        self._clients_missing = found.missing
+        self._clients = found = list_client_groups(self._instances)
+        rows = {row.group: row for row in found.rows}
+        self._client_rows = rows if rows != self._client_rows else self._client_rows
         return True
 
     def read_lags(self) -> bool:
         """Measures the lag of some managed groups. The next call continues with others."""
-        if not self._lags_left:
-            names = set(self.rows.rows)
-            self._lags = {name: found for name, found in self._lags.items() if name in names}
-            self._lags_left.extend(sorted(names, key=lambda name: self._lags.get(name, (0,))[0]))
-        names_now = [self._lags_left.popleft() for _ in range(min(_LAGS_AT_ONCE, len(self._lags_left)))]
-        cluster, now_ms = self._seen(), self._now_ms()
-        snapshots = read_groups(self.store, names_now, cluster)
-        committed = read_all_committed(self.store, snapshots, cluster.topics)
-        for name, snapshot in snapshots.items():
-            seen = snapshot.observation
-            ends, _ = self._ends.read(partitions_of(seen, committed[name]))
-            rows = offset_rows(seen, committed[name], ends)
-            if not self._has_many_groups:  # otherwise the next sample comes too late for a trend
-                self._rings.add(name, now_ms, rows, seen.decided_ms)
-            self._lags[name] = now_ms, LagTotal.of(rows)
-            self._consumers[name] = tuple(sorted(seen.members))
-        return bool(snapshots)
+        rows, cluster = self.rows, self._seen()
+        # with many groups, the next sample comes too late for a trend
+        return self.lags.step(rows, cluster, sampled=not self._has_many_groups)
 
     # --- one group ---------------------------------------------------------------------------------------------------
 
@@ -295,7 +343,7 @@ class Sources:
     def group_findings(self, group: str) -> Document:
         """Returns the doctor's findings about the group."""
         if self._is_managed(group):
-            found = examine_group(self.store, group, LagSight(self._ends.read, self._rings))
+            found = examine_group(self.store, group, LagSight(self._ends.read, self._rings), self._cluster)
             return [documents.finding_document(one) for one in found if one.severity is not Severity.OK]
         seen = self._describe(group, self._ends.known)
         members = {one.consumer: one.host or "" for one in seen.members}
@@ -371,7 +419,7 @@ class Sources:
 
     def _describe(self, group: str, ends: EndOffsets) -> GroupDescription:
         if self._is_managed(group):
-            found = describe_group(self.store, group, ends, self._presences)
+            found = describe_group(self.store, group, ends, self._presences, self._cluster)
         else:
             of_clients = read_client_group(self._instances, group)
             (found,) = described([of_clients], self._seen().topics, ends)
@@ -402,13 +450,6 @@ class Sources:
 
     def _now_ms(self) -> int:
         return round(self.store.clock.time() * 1000)
-
-
-_LAGS_AT_ONCE = 20
-
-
-def _largest_first(found: tuple[str, LagTotal]) -> tuple[int, str]:
-    return -(found[1].lag or 0), found[0]
 
 
 def _spans(timeline: Timeline, tp: TopicPartition) -> list[list[Any]]:

@@ -11,7 +11,7 @@ from kafka_coord.monitor.channel import WaitingCommand
 from kafka_coord.monitor.cluster import Cluster
 from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warning
 from kafka_coord.monitor.moments import lasting
-from kafka_coord.monitor.ownership import unowned
+from kafka_coord.monitor.ownership import lost
 from kafka_coord.monitor.requests import QueuedRequest
 from kafka_coord.monitor.snapshot import GroupSnapshot
 from kafka_coord.monitor.waits import waits
@@ -63,9 +63,9 @@ def _check_group(
             yield warning("ledgers", what, _RELEASED_LATER, group)
         else:  # a second check after a moment found the same holders
             yield error("ledgers", what, _see_the_log(group), group)
-    lost = unowned(snapshot, cluster.topics_changed_ms, now_ms)
-    if lost is not None:
-        what = f"group {group}: NOBODY OWNS {lost.partitions}, for at least {lost.for_ms // 1000} s"
+    without = lost(snapshot, cluster.topics_changed_ms, now_ms)
+    if without is not None and without.since_ms is not None:
+        what = f"group {group}: NOBODY OWNS {without.partitions}, for at least {(now_ms - without.since_ms) // 1000} s"
         yield error("partitions", what, _RELEASED_LATER if cluster.undecided else _see_the_log(group), group)
     for consumer, channel in sorted(seen.channels.items()):
         if channel.strays:
@@ -154,7 +154,8 @@ def unreadable_finding(one: Unreadable) -> Finding:
 
 def _by(pause: Pause, now_ms: int) -> str:
     why = f" ({pause.reason})" if pause.reason else ""
-    return f"by {pause.by or 'somebody'}{why}" + (f" {lasting(pause.since_ms, now_ms)}" if pause.since_ms else "")
+    who = f"by {pause.by}" if pause.by else "(by whom cannot be read)"
+    return f"{who}{why}" + (f" {lasting(pause.since_ms, now_ms)}" if pause.since_ms else "")
 
 
 def _names(names: Iterable[str]) -> str:

@@ -95,6 +95,8 @@ def test_every_page_opens_and_can_be_reached_by_keyboard(world: World, served: S
         page.get_by_role("navigation").get_by_role("link", name=name).click()
         page.get_by_role("heading", name=name, exact=True, level=1).wait_for()
         assert page.title().startswith(name)
+        if name == "Cluster":
+            page.get_by_role("region", name="Unassigned partitions").get_by_text("none", exact=True).wait_for()
     page.keyboard.press("/")
     page.keyboard.type("delay")
     page.get_by_role("option").filter(has_text="delays").wait_for()

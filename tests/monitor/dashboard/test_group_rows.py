@@ -38,6 +38,10 @@ def test_a_group_at_rest_gives_the_same_row_as_everything_about_it(world: World,
     assert found.rows == {"delays": group_row(snapshot, cluster)}
     assert len(found.decided_ms) == 1
     assert found.step(cluster) == 0, "nothing happened"
+    monkeypatch.setattr(group_rows, "_row", lambda *_: None)  # an unchanged group is not decoded again
+    found.look_again(["delays"])
+    assert found.step(cluster) == 1
+    assert (found.is_at_rest("delays"), found.version) == (True, 1)
 
     monkeypatch.undo()
     changed.clear()
@@ -63,7 +67,7 @@ def test_groups_whose_read_failed_are_read_again(world: World, monkeypatch) -> N
 
     with monkeypatch.context() as patched:
         patched.setattr(group_rows, "read_groups", fails)
-        patched.setattr(group_rows, "_resting", lambda *_: None)
+        patched.setattr(group_rows, "_row", lambda *_: None)
         with pytest.raises(StoreUnavailable):
             found.step(cluster)
         assert not found.complete

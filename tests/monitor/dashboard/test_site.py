@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kafka_coord.dev.cluster.ports import free_port
-from kafka_coord.model import Request, RequestType
-from kafka_coord.monitor.dashboard import live, site
+from kafka_coord.model import Request, RequestType, TopicPartition
+from kafka_coord.monitor.dashboard import live, site, sources
 from kafka_coord.monitor.dashboard.routes import ROUTES
 from kafka_coord.zk import layout
 from kafka_coord.zk.acl import Grant, Identity, Permission
@@ -80,6 +80,35 @@ def test_the_overview_follows_groups_and_coordinators(world: World, served: Serv
         world.instances.remove(first)
         page.until(lambda known: known["/overview"]["coordinator"] == 2)
         assert page.documents["/overview"]["epoch"] == 2
+
+
+def test_the_cluster_page_lists_partitions_without_a_living_owner_and_says_why(
+    world: World, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.instance(1).start_elected()
+    gone = world.consumer("gone", group="left").join()
+    world.settles("gone", group="left", partitions=4)
+    gone.position[TopicPartition("flights", 2)] = 5
+    gone.leave()
+    world.store.ensure_path(layout.topic_offsets("delays", "flights"))
+    world.store.create(layout.offset("delays", "flights", 1), b"garbage")
+    world.consumer("c1").join()
+    world.consumer("c1", group="well").join()
+    world.settles("c1", group="well", partitions=4)
+
+    def told() -> Any:
+        groups = served.document("/cluster/unassigned")["groups"]
+        return [one["group"] for one in groups] == ["delays", "left"] and groups[0]["count"] == 1 and groups
+
+    damaged, left = eventually(told)
+    assert damaged["partitions"] == {"flights": "1"}
+    assert "cannot start flights[1]: /consumers/groups/delays/offsets/flights/1 is unreadable" in damaged["why"]
+    assert (left["partitions"], left["why"], left["state"]) == ({"flights": "2"}, "no members", "Empty")
+    assert left["since"] is not None
+
+    monkeypatch.setattr(sources, "MAX_ROWS", 1)
+    eventually(lambda: served.document("/cluster/unassigned")["left_out"] == 1)
+    assert served.document("/cluster/unassigned")["partitions"] == 1
 
 
 def test_pages_share_what_is_read_and_without_a_page_there_is_no_session(

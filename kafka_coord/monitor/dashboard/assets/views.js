@@ -28,7 +28,7 @@ function epoch(found, history) {
 
 const paused = (pause) => pause && h("p", { class: "trouble", role: "alert" },
   h("b", null, pause.everywhere === false ? "Paused" : "All groups are paused"),
-  ` by ${pause.by || "unknown"}`, pause.since && [" since ", ago(pause.since)], pause.reason && `: ${pause.reason}`);
+  pause.by ? ` by ${pause.by}` : " (by whom cannot be read)", pause.since && [" since ", ago(pause.since)], pause.reason && `: ${pause.reason}`);
 
 const ALL = ["error", "warning", "info", "ok"];
 
@@ -377,10 +377,20 @@ export function consumer(name, who) {
   };
 }
 
+const unassigned = (found) => section("Unassigned partitions", found ? [
+  table("Unassigned partitions", [
+    ["Group", (row) => to(row.group, "groups", row.group)], ["State", (row) => state(row.state)],
+    ["Partitions", (row) => partitions(row.partitions), "text"], ["Number", (row) => count(row.count), "number"],
+    ["Why", (row) => row.why, "text"], ["For at least", (row) => duration(age(row.since), 0)],
+  ], found.groups),
+  found.left_out > 0 && h("p", { class: "soft" },
+    `${count(found.left_out)} more ${plural(found.left_out, "group")} may have unassigned partitions.`),
+] : h("p", { class: "soft" }, "Reading the groups…"));
+
 export function cluster() {
   return {
     title: "Cluster",
-    paths: ["/cluster", "/cluster/history", "/cluster/requests", "/cluster/findings", "/topics"],
+    paths: ["/cluster", "/cluster/unassigned", "/cluster/history", "/cluster/requests", "/cluster/findings", "/topics"],
     render(known) {
       const [found, history] = [known["/cluster"], known["/cluster/history"]];
       if (!found) return h("p", { class: "soft" }, "Reading…");
@@ -390,6 +400,7 @@ export function cluster() {
           figure(count(found.brokers.length), `${plural(found.brokers.length, "broker")}: ${found.brokers.join(", ") || "none"}`, found.brokers.length ? "" : "bad"),
           figure(count(found.topics), plural(found.topics, "topic")), figure(count(found.groups), `managed ${plural(found.groups, "group")}`)),
         section("Instances", table("Instances", instanceColumns, found.instances)),
+        unassigned(known["/cluster/unassigned"]),
         section("Requests that wait", table("Requests that wait", [
           ["Request", (row) => row.request], ["Type", (row) => row.type], ["Group", (row) => row.group], ["By", (row) => row.by],
           ["Since", (row) => ago(row.since)], ["Reason", (row) => row.reason]], known["/cluster/requests"] ?? [])),

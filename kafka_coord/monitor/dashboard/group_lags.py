@@ -1,0 +1,95 @@
+"""Measures the lag of all managed groups, some at a time.
+
+Most groups of a large cluster are at rest. The target of such a group names its partitions and members, so nothing else
+of it is read, except its offsets.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from heapq import nsmallest
+
+from kafka_coord.errors import MalformedValue
+from kafka_coord.model import Assignment, PartitionSet
+from kafka_coord.model import json_fields as fields
+from kafka_coord.monitor.cluster import Cluster
+from kafka_coord.monitor.dashboard.group_rows import GroupRows
+from kafka_coord.monitor.groups import EndOffsets
+from kafka_coord.monitor.lag_rings import LagRings
+from kafka_coord.monitor.offsets import LagTotal, lag_of, offset_rows, partitions_of, read_all_committed
+from kafka_coord.monitor.reading import Reading
+from kafka_coord.monitor.snapshot import read_groups
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import GetData, Node, ReadResult, Store
+
+AT_ONCE = 20
+"""Groups measured in one step."""
+MAX_LAGGING = 20
+
+
+class GroupLags:
+    """The lags by group name. One thread calls :meth:`step`."""
+
+    def __init__(self, store: Store, ends: EndOffsets, rings: LagRings) -> None:
+        self.measured: dict[str, tuple[int, LagTotal]] = {}
+        """Group → when its lag was measured (ms since 1970), and the lag."""
+        self.consumers: dict[str, tuple[str, ...]] = {}
+        """The members of each measured group."""
+        self.furthest_behind: tuple[str, ...] = ()
+        self.since_ms: int | None = None
+        """When the oldest lag was measured."""
+        self._store = store
+        self._ends = ends
+        self._rings = rings
+        self._left: deque[str] = deque()
+
+    def step(self, rows: GroupRows, cluster: Cluster, *, sampled: bool) -> bool:
+        """Measures some groups of ``rows``. The next call continues with others. With ``sampled``, adds a sample of
+        each group to the rings. Tells whether there are any groups."""
+        if not self._left:
+            names = set(rows.rows)
+            self.measured = {name: found for name, found in self.measured.items() if name in names}
+            self.consumers = {name: found for name, found in self.consumers.items() if name in names}
+            self._left.extend(sorted(names, key=lambda name: self.measured.get(name, (0,))[0]))
+        names_now = [self._left.popleft() for _ in range(min(AT_ONCE, len(self._left)))]
+        resting = [] if sampled else [name for name in names_now if rows.is_at_rest(name)]
+        now_ms = round(self._store.clock.time() * 1000)
+        snapshots = read_groups(self._store, [name for name in names_now if name not in resting], cluster)
+        targets = self._targets(resting)
+        committed = read_all_committed(self._store, [*snapshots, *resting], cluster.topics)
+        partitions = {name: partitions_of(one.observation, committed[name]) for name, one in snapshots.items()}
+        for name, target in targets.items():
+            partitions[name] = PartitionSet.union((PartitionSet.of(committed[name].offsets), *target.values()))
+        ends, _ = self._ends(PartitionSet.union(partitions.values()))
+        for name, wanted in partitions.items():
+            offsets = committed[name].offsets
+            self.measured[name] = now_ms, LagTotal.of(lag_of(offsets.get(tp), ends.get(tp)) for tp in wanted)
+            members = targets[name] if name in targets else snapshots[name].observation.members
+            self.consumers[name] = tuple(sorted(members))
+        for name, one in snapshots.items():
+            if sampled:
+                seen = one.observation
+                self._rings.add(name, now_ms, offset_rows(seen, committed[name], ends), seen.decided_ms)
+        self.since_ms = min((at for at, _ in self.measured.values()), default=None)
+        behind = ((name, found) for name, (_, found) in self.measured.items() if found.lag)
+        self.furthest_behind = tuple(name for name, _ in nsmallest(MAX_LAGGING, behind, key=_largest_first))
+        return bool(partitions)
+
+    def _targets(self, names: Sequence[str]) -> dict[str, Mapping[str, PartitionSet]]:
+        found = Reading(self._store).many(GetData(layout.assignment(name)) for name in names)
+        return {name: _members(layout.assignment(name), node) for name, node in zip(names, found, strict=True)}
+
+
+def _members(where: str, found: ReadResult) -> Mapping[str, PartitionSet]:
+    """Returns the partitions by member of a group's target."""
+    if not isinstance(found, Node):
+        return {}
+    try:
+        return Assignment.from_json(fields.load(found.data, where), found.stat.version, where).members
+    except MalformedValue:
+        return {}
+
+
+def _largest_first(found: tuple[str, LagTotal]) -> tuple[int, str]:
+    return -(found[1].lag or 0), found[0]

@@ -1,0 +1,50 @@
+"""The lags of all groups: what a group at rest is measured from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.model import PartitionSet, TopicPartition
+from kafka_coord.monitor.cluster import read_cluster
+from kafka_coord.monitor.dashboard import group_lags
+from kafka_coord.monitor.dashboard.group_lags import GroupLags
+from kafka_coord.monitor.dashboard.group_rows import GroupRows
+from kafka_coord.monitor.lag_rings import LagRings
+from kafka_coord.monitor.offsets import LagTotal
+from kafka_coord.zk import layout
+from tests.coordinator.harness import World
+from tests.waiting import eventually
+
+RESTS_SOON = CoordinatorOptions(look_interval_ms=200, retry_backoff_ms=20, settled_after_ms=100)
+
+
+def hundred(partitions: PartitionSet) -> tuple[Mapping[TopicPartition, int], str]:
+    return dict.fromkeys(partitions, 100), ""
+
+
+def test_a_group_at_rest_has_the_lag_that_everything_about_it_gives(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.instance(1, RESTS_SOON).start_elected()
+    world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    world.store.ensure_path(layout.topic_offsets("delays", "flights"))
+    world.store.create(layout.offset("delays", "flights", 2), b"70")
+    eventually(lambda: world.node(layout.settled("delays")))
+    cluster = read_cluster(world.store)
+    rows = GroupRows(world.store, lambda: None)
+    rows.known(cluster.groups)
+    rows.step(cluster)
+    assert rows.is_at_rest("delays")
+
+    whole, resting = (GroupLags(world.store, hundred, LagRings()) for _ in range(2))
+    assert whole.step(rows, cluster, sampled=True)
+    monkeypatch.setattr(group_lags, "read_groups", lambda *_: {})  # it must not be needed
+    assert resting.step(rows, cluster, sampled=False)
+    for lags in (whole, resting):
+        assert lags.measured["delays"][1] == LagTotal(lag=30, worst=30, unknown=3)
+        assert lags.consumers == {"delays": ("c1",)}
+        assert lags.furthest_behind == ("delays",)
