@@ -198,7 +198,7 @@ def _sentence(cluster: Cluster) -> str:
     since = duration(max(0, round(time.time() * 1000) - (cluster.since_ms or 0)))
     sentence = f"broker {found.broker_id} coordinates, epoch {found.epoch}, for {since}; groups: {len(cluster.groups)}"
     if cluster.pause:
-        sentence += f"; ALL GROUPS ARE PAUSED {paused_by(cluster.pause)}"
+        sentence += f"; all groups are paused {paused_by(cluster.pause)}"
     return sentence
 
 

@@ -193,7 +193,7 @@ ACTIONS = (Column("at"), Column("by"), Column("action"), Column("reason"), Colum
 def paused_by(pause: Pause) -> str:
     """Formats a pause as ``by alice@host since 2026-…: moving disks``, without missing parts."""
     if not (pause.by or pause.since_ms or pause.reason):  # an unreadable pause has these values
-        return "(the pause is unreadable)"
+        return "(by whom cannot be read)"
     since = f" since {iso_time(pause.since_ms)}" if pause.since_ms else ""
     why = f": {cell(pause.reason)}" if pause.reason else ""
     return f"by {cell(pause.by) if pause.by else 'unknown'}{since}{why}"

@@ -156,7 +156,7 @@ def _sentence(frame: Overview) -> str:
     )
     if frame.cluster.undecided:
         who = f"NOBODY DECIDES ANYTHING: {frame.cluster.undecided}"
-    paused = "; ALL GROUPS ARE PAUSED" if frame.cluster.pause else ""
+    paused = "; all groups are paused" if frame.cluster.pause else ""
     return f"{iso_time(round(time.time() * 1000))}  {who}; {counted(len(frame.cluster.groups), 'group')}{paused}"
 
 

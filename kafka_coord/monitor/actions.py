@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafka_coord.coordinator.plan.membership import membership_of
-from kafka_coord.errors import Timeout
+from kafka_coord.errors import NotFound, Timeout
 from kafka_coord.model import GroupKind, Pause, Request, RequestType
 from kafka_coord.monitor.client_groups.asking import Instances
 from kafka_coord.monitor.client_groups.changes import evict_members, require_members
@@ -16,6 +16,7 @@ from kafka_coord.monitor.groups import snapshot_of
 from kafka_coord.monitor.operate import pause_of, record
 from kafka_coord.monitor.requests import OnProgress, ask, submit
 from kafka_coord.monitor.snapshot import GroupSnapshot
+from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 
 
@@ -30,9 +31,12 @@ class Acting:
 
 
 def rebalance(store: Store, group: str, acting: Acting, paused_by: Callable[[Pause], str]) -> dict[str, Any]:
-    """Asks the coordinator for a new target and returns the answer's document. Raises :class:`RequestRefused` and
-    :class:`Timeout`. If the group is paused, raises :class:`Timeout` immediately, because the request stays queued.
+    """Asks the coordinator for a new target and returns the answer's document. Raises :class:`NotFound`,
+    :class:`RequestRefused` and :class:`Timeout`. If the group is paused, raises :class:`Timeout` immediately, because
+    the request stays queued.
     """
+    if store.exists(layout.group(group)) is None:
+        raise NotFound(f"no managed group {group!r}")
     request = Request(RequestType.REBALANCE, group=group, reason=acting.reason, by=acting.by)
     paused = pause_of(store, group)
     if paused is not None:

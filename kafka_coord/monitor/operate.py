@@ -76,8 +76,8 @@ def _replaced(pause: Pause | None) -> str:
     """Describes the pause that a change replaces, for the history."""
     if pause is None:
         return ""
-    who = pause.by or "somebody (the pause is unreadable)"
-    return f"was paused by {who}" + (f" ({pause.reason})" if pause.reason else "")
+    who = f"by {pause.by}" if pause.by else "(by whom cannot be read)"
+    return f"was paused {who}" + (f" ({pause.reason})" if pause.reason else "")
 
 
 def change_settings(

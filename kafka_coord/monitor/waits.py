@@ -24,9 +24,9 @@ def waits(snapshot: GroupSnapshot, waiting: Iterable[WaitingCommand], now_ms: in
     for consumer, command in sorted(oldest.items()):
         age_ms, member = command.age_ms(now_ms), seen.members.get(consumer)
         verb = "stop" if command.id.type is CommandType.STOP_FETCHER else "start"
-        told = f"{verb} {partitions_text(command.partitions)}" if command.partitions else command.id.name
+        told = f"to {verb} {partitions_text(command.partitions)}" if command.partitions else command.id.name
         host = f" on host {member.host}" if member is not None and member.host else ""
-        text = f"{consumer}{host} has not acknowledged its command to {told} {lasting(command.since_ms, now_ms)}"
+        text = f"{consumer}{host} has not acknowledged its command {told} {lasting(command.since_ms, now_ms)}"
         if seen.pause is not None:
             found[consumer] = f"{text}; it is not evicted while the group is paused"
             continue

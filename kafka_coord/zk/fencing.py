@@ -29,7 +29,7 @@ def multi_fenced(store: Store, fence: Check, ops: Sequence[Op]) -> tuple[OpResul
         if error.index != 0:
             raise MultiFailed(str(error), error.path, error.index - 1, error.cause) from error
         raise Fenced(
-            f"deposed: {fence.path} was changed or deleted (by a successor or by hand) after version {fence.version};"
+            f"deposed: {fence.path} was changed or deleted (by an election or by hand) after version {fence.version};"
             " nothing was written",
             fence.path,
             0,

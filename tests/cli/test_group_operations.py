@@ -107,6 +107,7 @@ def test_evict_takes_the_registration_and_the_partitions(elected: World, coord: 
     assert ran.code == 7
     assert "c2 is not a member of group delays, whose members are c1; nobody was evicted" in ran.err
     assert coord("groups", "evict", "nobody", "c1").code == 7
+    assert coord("groups", "rebalance", "nobody").code == 7
     assert stable(coord, 1)
 
 
@@ -150,10 +151,10 @@ def test_all_groups_are_paused_and_resumed_at_once(elected: World, coord: Run) -
     assert coord("groups", "pause", "--all", "--reason", "upgrade", "--wait").code == 0
     elected.consumer("c1", group="second").join()
     assert coord("groups", "describe", "second", "-o", "json").json()["state"] == "Paused"
-    assert f"ALL GROUPS ARE PAUSED by {who()} since 20" in coord("coordinator", "status").out
+    assert f"all groups are paused by {who()} since 20" in coord("coordinator", "status").out
     stored = elected.store.get(layout.PAUSED)
     elected.store.set(layout.PAUSED, b"\xff")
-    assert "ALL GROUPS ARE PAUSED (the pause is unreadable)" in coord("coordinator", "status").out
+    assert "all groups are paused (by whom cannot be read)" in coord("coordinator", "status").out
     elected.store.set(layout.PAUSED, stored.data)
     only = coord("groups", "resume", "delays")
     assert "to resume all: kafka-coord groups resume --all" in only.err

@@ -139,7 +139,8 @@ def test_the_metrics_tell_the_lag_of_the_groups_furthest_behind(
 
 def test_a_group_gets_offsets_before_its_first_consumer(coord: Run, loaded: str, group: str) -> None:
     reset = partial(coord, "groups", "reset-offsets", group, "--topic", loaded, "--to-latest", "--execute")
-    assert reset().code == 7
+    refused = reset()
+    assert (refused.code, refused.err.count("to create it with these offsets: --execute --create")) == (7, 1)
     assert reset("--create", "--reason", "new").code == 0
     assert {row["lag"] for row in offsets(coord, group)} == {0}
     trail = coord("groups", "history", group, "--actions", "-o", "json").json()

@@ -23,7 +23,7 @@ from kafka_coord.cli.requests import asking_options, reason_option
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import NotFound, RequestRefused, SettingsError, Timeout
 from kafka_coord.model import GroupKind, PartitionSet, TopicPartition
-from kafka_coord.model.names import legal
+from kafka_coord.model.names import is_legal
 from kafka_coord.monitor.actions import Acting
 from kafka_coord.monitor.client_groups.asking import Instances
 from kafka_coord.monitor.client_groups.groups import is_client_group
@@ -191,8 +191,9 @@ def reset_offsets(
     settings = current_settings()
     with open_store(settings) as store, BrokerLog(store, settings.kafka.properties, note_left_out) as log:
         instances = Instances(store, settings.kafka.properties)
-        if create and execute and kind != GroupKind.CLIENT_ASSIGNED:
-            _create(instances, [group for group in named if not _exists(instances, group, kind)], reason)
+        if kind != GroupKind.CLIENT_ASSIGNED:
+            missing = [group for group in named if is_legal(group) and not _exists(instances, group, kind)]
+            _create(instances, missing, reason, allowed=create and execute)
         wanted = [(group, kind_of(store, group, kind)) for group in named] or every_group(instances, kind)
         if pause and any(of is not GroupKind.MANAGED for _, of in wanted):
             raise SettingsError("--pause works only for managed groups; stop the members of a client-assigned group")
@@ -236,14 +237,16 @@ def _noted(problems: dict[str, str], group: str, *, several: bool) -> Iterator[N
         problems[group] = str(error)
 
 
-def _create(instances: Instances, groups: Sequence[str], reason: str) -> None:
+def _create(instances: Instances, groups: Sequence[str], reason: str, *, allowed: bool) -> None:
     for group in groups:
+        if not allowed:
+            raise NotFound(f"no group {group!r}; to create it with these offsets: --execute --create")
         change_settings(instances.store, group, lambda found: found, by=who(), reason=reason, create=True)
 
 
 def _exists(instances: Instances, group: str, kind: str | None) -> bool:
     """Tells whether a group with this name exists. If ``kind`` is given, only a group of this kind counts."""
-    if instances.store.exists(layout.group(legal("group", group))) is not None:
+    if instances.store.exists(layout.group(group)) is not None:
         return True
     return kind is None and instances.directory().is_used and is_client_group(instances, group)
 
