@@ -84,7 +84,6 @@ class Commit:
     member_id: str
     instance_id: str | None
     generation_id: int
-    transactional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLost:
-    """A connection was lost. Its held requests need no answer and must not delay others."""
+    """A connection was lost. Its held requests need no answer and must not delay other requests."""
 
     tokens: frozenset[object]
 

@@ -89,17 +89,19 @@ class Allowance:
 @dataclass(slots=True)
 class Beats:
     """Tracks when the client of a classic member sends heartbeats. Times are monotonic seconds. ``quiet_since`` is when
-    the client last sent a request or got a held answer. Until ``again_until``, the client may repeat a heartbeat."""
+    the client last sent a request or got the answer to a held request. Until ``again_until``, the client may repeat a
+    heartbeat."""
 
     quiet_since: float = -math.inf
     again_until: float = -math.inf
     _ticked: float = -math.inf
     _restarts: bool = False
     _was_asked: bool = True
-    """Whether to answer the next interruption without an error: the last answer asked a client that restarts its clock
-    to repeat a heartbeat (it waits longer before each repetition), or an earlier term may have asked."""
+    """Whether the next interruption is answered without an error. A client that restarts its clock waits longer before
+    each repetition of a heartbeat, so it is not asked twice in a row. It is not asked at first either, because an
+    earlier term may have asked."""
     _allowance: Allowance = field(default_factory=Allowance)
-    """Each heartbeat uses it up."""
+    """Each heartbeat uses it."""
 
     def arrived(self, now: float, software: str, session_timeout_s: float) -> float:
         """Handles a heartbeat of a client with this software name. Returns how many seconds it may be held. If the

@@ -18,7 +18,7 @@
 - *PreparingRebalance*: joins are held until every member has joined or the largest rebalance timeout has passed. Then
   dynamic members that have not joined are removed. The first rebalance of an empty group also waits for
   ``group.initial.rebalance.delay.ms``, again for each newcomer. Heartbeats are answered with REBALANCE_IN_PROGRESS.
-- *CompletingRebalance*: the leader computes the assignment; the others' syncs are held until it is in the log.
+- *CompletingRebalance*: the leader computes the assignment. Syncs are held until the assignment is in the log.
 - *Stable*: syncs are answered immediately. Heartbeats of members that have synced are held, if their clients can wait,
   until a rebalance begins, the member is removed or replaced, the group ends, or :class:`Released` arrives.
 
@@ -485,8 +485,7 @@ class Group:
             return Error.COORDINATOR_NOT_AVAILABLE
         named = commit.generation_id >= 0 or commit.member_id or commit.instance_id is not None
         if not named:
-            alone = group.state is EMPTY or commit.transactional
-            return Error.NONE if alone else Error.UNKNOWN_MEMBER_ID
+            return Error.NONE if group.state is EMPTY else Error.UNKNOWN_MEMBER_ID
         if commit.generation_id < 0 and group.state is EMPTY:
             return Error.NONE
         error = self._check_current(commit.member_id, commit.instance_id, commit.generation_id)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kafka_coord.coordinator.options import CoordinatorOptions
     from kafka_coord.coordinator.service import CoordinatorService
     from kafka_coord.frontends.kafka.listener import KafkaListener
-    from kafka_coord.frontends.socket.leadership_view import ServiceLeadership
+    from kafka_coord.frontends.socket.leadership_view import LeadershipView
     from kafka_coord.frontends.socket.server import GatewayServer
     from kafka_coord.monitor.dashboard.site import Site
     from kafka_coord.monitor.lag_metrics import LagSampler
@@ -223,7 +223,7 @@ def run_service(settings: Settings, broker_id: int) -> None:
     """Runs until a stop signal. If the service ends because of an error, raises the error."""
     from kafka_coord.coordinator.gc_tuning import collecting_rarely
     from kafka_coord.coordinator.service import CoordinatorService
-    from kafka_coord.frontends.socket.leadership_view import ServiceLeadership
+    from kafka_coord.frontends.socket.leadership_view import LeadershipView
 
     tracing = _tracing(settings.serve, broker_id)
     with stopping_at_signals(_say_stopping) as asked, collecting_rarely():
@@ -233,7 +233,7 @@ def run_service(settings: Settings, broker_id: int) -> None:
             return
         with contextlib.ExitStack() as parts:  # closed in reverse order: the service resigns first
             parts.callback(store.close)
-            leadership_view = ServiceLeadership()
+            leadership_view = LeadershipView()
             gateway = _gateway(settings.serve, broker_id, leadership_view, store)
             kafka = _kafka_listener(settings, broker_id, store)
             published = endpoints(settings.serve, gateway)
@@ -363,7 +363,7 @@ def _dashboard(settings: Settings, rings: LagRings) -> Site | None:
 
 
 def _gateway(
-    serve_settings: ServeSettings, broker_id: int, leadership_view: ServiceLeadership, store: Store
+    serve_settings: ServeSettings, broker_id: int, leadership_view: LeadershipView, store: Store
 ) -> GatewayServer | None:
     if serve_settings.listen_channel is None:
         return None

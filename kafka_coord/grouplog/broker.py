@@ -11,7 +11,7 @@ from kafka_coord.classic_groups.errors import named
 from kafka_coord.errors import BrokerError
 from kafka_coord.grouplog.authentication import BrokerSecurity, answers_to
 from kafka_coord.wire.errors import BadMessage
-from kafka_coord.wire.frames import RequestHeader, answer_start, frame_length, request_frame
+from kafka_coord.wire.frames import RequestHeader, answer_start, request_frame, take_frame
 from kafka_coord.wire.messages import Message, message
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
@@ -19,7 +19,7 @@ CLIENT_ID = "kafka-coord"
 ANSWER_S = 30.0
 PLAINTEXT = BrokerSecurity()
 _SASL_HANDSHAKE, _SASL_AUTHENTICATE = 1, 0
-_LENGTH = _CORRELATION = 4
+_CORRELATION = 4
 
 
 @dataclass(slots=True, eq=False)
@@ -156,24 +156,14 @@ class BrokerConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._buffer += data
         try:
-            while not self.closed and (frame := self._whole_frame()) is not None:
+            while not self.closed and (frame := take_frame(self._buffer, MAX_ANSWER_BYTES)) is not None:
                 self._deliver_answer(frame)
         except BadMessage as error:
             self._fail(str(error))
 
-    def _whole_frame(self) -> bytes | None:
-        if len(self._buffer) < _LENGTH:
-            return None
-        end = _LENGTH + frame_length(self._buffer)
-        if not _LENGTH + _CORRELATION <= end <= _LENGTH + MAX_ANSWER_BYTES:
-            raise BadMessage(f"an answer has an illegal size: {end - _LENGTH} bytes")
-        if len(self._buffer) < end:
-            return None
-        frame = bytes(memoryview(self._buffer)[_LENGTH:end])
-        del self._buffer[:end]
-        return frame
-
     def _deliver_answer(self, frame: bytes) -> None:
+        if len(frame) < _CORRELATION:
+            raise BadMessage(f"an answer has only {len(frame)} bytes")
         waiting = self._waiting.get(int.from_bytes(frame[:_CORRELATION], "big"))
         if waiting is None:
             return  # the caller has given up

@@ -10,4 +10,4 @@ class TermEnded(KafkaCoordError):
 
 
 class TooLarge(KafkaCoordError):
-    """The records do not fit into one batch. Nothing was written; the term continues."""
+    """The records do not fit into one batch. Nothing was written, and the term continues."""

@@ -63,7 +63,7 @@ def _now_ms() -> int:
 class GroupMetadataManager:
     """Keeps groups and offsets in memory, by partition of the log. Every change is written to the log first.
 
-    ``groups_cache`` and ``offsets_cache`` are keyed by group id; ``groups_of`` has the group ids of each partition.
+    ``groups_cache`` and ``offsets_cache`` are keyed by group id. ``groups_of`` has the group ids of each partition.
     ``now_ms`` is the wall clock. Use this class only on the event loop.
     """
 
@@ -84,7 +84,7 @@ class GroupMetadataManager:
         self.groups_of: dict[int, dict[str, None]] = defaultdict(dict)
         self.terms: dict[int, LogTerm] = {}
         self.loading: dict[int, asyncio.Future[None]] = {}
-        """The partitions that are being loaded; the future is done when that ends."""
+        """The partitions that are being loaded. The future is done when the load has ended."""
         self._under_way: dict[str, list[Offsets]] = {}
         """Commits that are being written, by group id."""
 
@@ -134,7 +134,11 @@ class GroupMetadataManager:
         clock = asyncio.get_running_loop().time
         began = clock()
         try:
-            term = self._term(partition, await self._claim(partition), broker)
+            number = await self._claiming(partition)
+            while is_reserved(number):
+                number = await self._claiming(partition)
+            on_end = partial(self._term_ended, partition, broker)
+            term = LogTerm(broker, partition, number, self._instance, self.now_ms, on_end)
             claimed_at = await term.claim()
             answered_at = clock()
             loaded = await _load(term, claimed_at)
@@ -150,17 +154,6 @@ class GroupMetadataManager:
             "coordinates the groups in partition=%d of the groups log term=%d records=%d groups=%d load_ms=%d",
             *(partition, term.term, loaded.records, len(self.groups_of[partition]), round(term.figures.load_s * 1000)),
             extra={"event": "partition_loaded"},
-        )
-
-    async def _claim(self, partition: int) -> int:
-        number = await self._claiming(partition)
-        while is_reserved(number):
-            number = await self._claiming(partition)
-        return number
-
-    def _term(self, partition: int, number: int, broker: BrokerConnection) -> LogTerm:
-        return LogTerm(
-            broker, partition, number, self._instance, self.now_ms, lambda why: self._term_ended(partition, broker, why)
         )
 
     def _install(self, loaded: _Loaded) -> None:

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from kafka_coord.wire.definition import FIXED, Definition, Field, Struct
+from kafka_coord.wire.definition import FIXED, NO_VERSIONS, Definition, Field, Struct
 from kafka_coord.wire.errors import BadMessage
 
 MAX_ELEMENTS = 100_000
@@ -43,41 +44,28 @@ class Record:
         return f"{type(self).__name__}({', '.join(f'{field}={getattr(self, field)!r}' for field in self._fields)})"
 
 
-class Compiler:
-    """Compiles the classes and functions of one message."""
-
-    def __init__(self, definition: Definition) -> None:
-        self._definition = definition
-        self.classes: dict[str, type[Record]] = {}
-        self._make_classes(definition.struct)
-
-    def _make_classes(self, of: Struct) -> None:
-        if of.name in self.classes:
-            return
-        for field in of.fields:
-            if field.struct is not None:
-                self._make_classes(field.struct)
-        scope: dict[str, Any] = {"Record": Record}
-        lines = [f"class {of.name}(Record):", f"    __slots__ = _fields = {tuple(f.name for f in of.fields)!r}"]
-        lines.append(f"    def __init__(self{', *' if of.fields else ''}")
-        for field in of.fields:
-            scope[f"d_{field.name}"] = None if field.default is ... else field.default
-            lines[-1] += f", {field.name}=d_{field.name}"
-        lines[-1] += "):"
-        for field in of.fields:
-            value = field.name
-            if field.default is ... and field.struct is not None:
-                scope[f"c_{field.name}"] = self.classes[field.struct.name]
-                value = f"c_{field.name}() if {field.name} is None else {field.name}"
-            lines.append(f"        self.{field.name} = {value}")
-        lines.append("        pass")
-        self.classes[of.name] = _run(lines, scope)[of.name]
-
-    def decoder(self, version: int) -> Decode:
-        return _Decoders(self._definition, self.classes, version).message()
-
-    def encoder(self, version: int) -> Encode:
-        return _Encoders(self._definition, self.classes, version).message()
+def make_classes(of: Struct, classes: dict[str, type[Record]]) -> None:
+    """Adds the class of this structure, and the classes of its fields, to ``classes`` by name."""
+    if of.name in classes:
+        return
+    for field in of.fields:
+        if field.struct is not None:
+            make_classes(field.struct, classes)
+    scope: dict[str, Any] = {"Record": Record}
+    lines = [f"class {of.name}(Record):", f"    __slots__ = _fields = {tuple(f.name for f in of.fields)!r}"]
+    lines.append(f"    def __init__(self{', *' if of.fields else ''}")
+    for field in of.fields:
+        scope[f"d_{field.name}"] = None if field.default is ... else field.default
+        lines[-1] += f", {field.name}=d_{field.name}"
+    lines[-1] += "):"
+    for field in of.fields:
+        value = field.name
+        if field.default is ... and field.struct is not None:
+            scope[f"c_{field.name}"] = classes[field.struct.name]
+            value = f"c_{field.name}() if {field.name} is None else {field.name}"
+        lines.append(f"        self.{field.name} = {value}")
+    lines.append("        pass")
+    classes[of.name] = _run(lines, scope)[of.name]
 
 
 class _Functions:
@@ -129,7 +117,7 @@ class _Functions:
         return name
 
 
-class _Decoders(_Functions):
+class Decoders(_Functions):
     def message(self) -> Decode:
         self._scope |= {"uvarint": _uvarint, "bare": object.__new__}
         inner = self._struct(self._definition.struct)
@@ -231,7 +219,7 @@ class _Decoders(_Functions):
         elif field.struct is not None:
             loop.append(f"            x, p = {self._struct(field.struct)}(b, p)")
         else:
-            element = Field(**{**_as_dict(field), "is_array": False, "nullable": field.nullable.__class__(1, 0)})
+            element = replace(field, is_array=False, nullable=NO_VERSIONS)
             loop.append("            m = n")
             loop += ["        " + line for line in self._one(element, "x")]
             loop.append("            n = m")
@@ -258,7 +246,7 @@ class _Decoders(_Functions):
         return [*lines, "            p = end"]
 
 
-class _Encoders(_Functions):
+class Encoders(_Functions):
     def message(self) -> Encode:
         self._scope |= {"write_uvarint": _write_uvarint}
         inner = self._struct(self._definition.struct)
@@ -344,7 +332,7 @@ class _Encoders(_Functions):
             return [*lines, "        for y in x:", *("        " + line for line in self._body(field.struct, "y"))]
         if field.struct is not None:
             return [*lines, "        for y in x:", f"            {self._struct(field.struct)}(y, out)"]
-        element = Field(**{**_as_dict(field), "is_array": False, "nullable": field.nullable.__class__(1, 0)})
+        element = replace(field, is_array=False, nullable=NO_VERSIONS)
         return [*lines, "        for y in x:", *("        " + line for line in self._one(element, "y"))]
 
     def _tags(self, of: Struct, o: str) -> list[str]:
@@ -371,10 +359,6 @@ class _Encoders(_Functions):
             "        write_uvarint(len(value), out)",
             "        out += value",
         ]
-
-
-def _as_dict(field: Field) -> dict[str, Any]:
-    return {name: getattr(field, name) for name in field.__slots__}
 
 
 def _run(lines: list[str], scope: dict[str, Any]) -> dict[str, Any]:

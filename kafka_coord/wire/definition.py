@@ -35,11 +35,14 @@ class Versions:
     def parse(cls, text: str) -> Versions:
         """Parses ``3``, ``0-9``, ``2+`` or ``none``."""
         if text == "none":
-            return cls(1, 0)
+            return NO_VERSIONS
         first, _, last = text.partition("-")
         if first.endswith("+"):
             return cls(int(first[:-1]), 1 << 15)
         return cls(int(first), int(last or first))
+
+
+NO_VERSIONS = Versions(1, 0)
 
 
 @dataclass(frozen=True, slots=True)

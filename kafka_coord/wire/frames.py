@@ -31,12 +31,28 @@ class RequestHeader(NamedTuple):
     flexible: bool = False
 
 
-def frame_length(data: bytes | bytearray | memoryview, at: int = 0) -> int:
-    """Returns the length in the four bytes at ``at``. Raises :class:`BadMessage` if it is negative."""
-    (length,) = _LENGTH.unpack_from(data, at)
+def frame_length(data: bytes | bytearray) -> int:
+    """Returns the length in the first four bytes. Raises :class:`BadMessage` if it is negative."""
+    (length,) = _LENGTH.unpack_from(data)
     if length < 0:
         raise BadMessage(f"the length of a frame is negative: {length}")
     return int(length)
+
+
+def take_frame(buffer: bytearray, most: int | None = None) -> bytes | None:
+    """Removes the first frame from ``buffer`` and returns it without its length. Returns ``None`` if it is incomplete.
+    Raises :class:`BadMessage` for a frame of more than ``most`` bytes."""
+    if len(buffer) < _LENGTH.size:
+        return None
+    length = frame_length(buffer)
+    if most is not None and length > most:
+        raise BadMessage(f"a frame has {length} bytes; the limit is {most}")
+    end = _LENGTH.size + length
+    if len(buffer) < end:
+        return None
+    frame = bytes(memoryview(buffer)[_LENGTH.size : end])
+    del buffer[:end]
+    return frame
 
 
 def peek(frame: bytes | bytearray | memoryview) -> tuple[int, int, int]:
@@ -71,9 +87,9 @@ def request_frame(header: RequestHeader, request: Message, value: Any) -> bytes:
     return _framed(request.encode(value, header.version, out))
 
 
-def answer_frame(header: RequestHeader, answer: Message, value: Any, version: int | None = None) -> bytes:
-    """Builds an answer's complete frame. ``version`` is the answer's version; by default, the request's version."""
-    version = header.version if version is None else version
+def answer_frame(header: RequestHeader, answer: Message, value: Any) -> bytes:
+    """Builds an answer's complete frame, in the request's version."""
+    version = header.version
     out = bytearray(_LENGTH.size)
     out += _CORRELATION.pack(header.correlation_id)
     if header.api_key != API_VERSIONS and version in answer.flexible:

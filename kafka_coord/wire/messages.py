@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from kafka_coord.wire.compiler import Compiler, Decode, Encode, Record
+from kafka_coord.wire.compiler import Decode, Decoders, Encode, Encoders, Record, make_classes
 from kafka_coord.wire.definition import Versions, read_definition
 
 
@@ -21,7 +21,9 @@ class Message:
         self.api_key = definition.api_key
         self.versions = definition.versions
         self.flexible: Versions = definition.flexible
-        self._compiler = Compiler(definition)
+        self._definition = definition
+        self._classes: dict[str, type[Record]] = {}
+        make_classes(definition.struct, self._classes)
         self._decoders: dict[int, Decode] = {}
         self._encoders: dict[int, Encode] = {}
 
@@ -32,7 +34,7 @@ class Message:
 
     def struct(self, name: str) -> type[Any]:
         """Returns the class of one of the message's structures, by its name in the definition."""
-        return self._compiler.classes[name]
+        return self._classes[name]
 
     def decode(self, data: bytes, version: int, at: int = 0) -> Any:
         """Decodes the message that begins at ``at``. Raises :class:`~kafka_coord.wire.errors.BadMessage`."""
@@ -42,14 +44,14 @@ class Message:
         """Decodes the message that begins at ``at``. Returns the message and its end position."""
         decode = self._decoders.get(version)
         if decode is None:
-            decode = self._decoders[version] = self._compiler.decoder(version)
+            decode = self._decoders[version] = Decoders(self._definition, self._classes, version).message()
         return decode(data, at)
 
     def encode(self, message: Any, version: int, out: bytearray | None = None) -> bytearray:
         """Appends the message to ``out`` and returns ``out``. Raises :class:`~kafka_coord.wire.errors.BadMessage`."""
         encode = self._encoders.get(version)
         if encode is None:
-            encode = self._encoders[version] = self._compiler.encoder(version)
+            encode = self._encoders[version] = Encoders(self._definition, self._classes, version).message()
         out = bytearray() if out is None else out
         encode(message, out)
         return out

@@ -11,7 +11,7 @@ from typing import Any
 from kafka_coord.channel.frames import BadFrame, Decoder, encode
 from kafka_coord.channel.rpc import Answered, Asked, Event, Refused, Rpc
 from kafka_coord.coordinator.service import CoordinatorService
-from kafka_coord.frontends.socket.leadership_view import ServiceLeadership
+from kafka_coord.frontends.socket.leadership_view import LeadershipView
 from kafka_coord.frontends.socket.options import GatewayOptions
 from kafka_coord.frontends.socket.server import GatewayServer
 from tests.coordinator.harness import FAST, open_store
@@ -23,7 +23,7 @@ class SocketInstance:
 
     def __init__(self, hosts: str, broker_id: int, options: GatewayOptions | None = None, **security: Any) -> None:
         self.store = open_store(hosts)
-        leadership_view = ServiceLeadership()
+        leadership_view = LeadershipView()
         self.server = GatewayServer("127.0.0.1:0", self.store, broker_id, leadership_view, options=options, **security)
         self.service = CoordinatorService(self.store, broker_id, {"channel": self.server.address}, FAST)
         leadership_view.service = self.service

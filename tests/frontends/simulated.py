@@ -13,6 +13,7 @@ from kafka_coord.channel.frames import Frame, encode
 from kafka_coord.channel.rpc import Answered, Asked, Event, Refused, Rpc
 from kafka_coord.errors import NoAuth, NoNode, RequestTooLarge
 from kafka_coord.frontends.socket.gateway import Gateway
+from kafka_coord.frontends.socket.leadership_view import LeadershipView
 from kafka_coord.frontends.socket.options import GatewayOptions
 from kafka_coord.model import Command, PartitionSet, StartFetcher, StartPoint, StopFetcher, TopicPartition
 from kafka_coord.model import json_fields as fields
@@ -50,10 +51,11 @@ class Peer:
         self.closed = True
 
 
-class LeadershipView:
+class HeldLeadership(LeadershipView):
     """Elected if the test says so."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.held: Leadership | None = None
 
     def leadership(self) -> Leadership | None:
@@ -110,7 +112,7 @@ class SimulatedHouse:
         self.other = self._open(Surroundings())
         for path in layout.PERSISTENT_ROOTS:
             self.other.ensure_path(path)
-        self.leadership_view = LeadershipView()
+        self.leadership_view = HeldLeadership()
         self.election = ZkElection(self.store, 1, {"channel": "127.0.0.1:1"}, lambda: None)
         self.leadership_view.held = self.election.elect()
         nonces = map(str, itertools.count())

@@ -16,7 +16,7 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.election import ZkElection
 from tests.coordinator.harness import World
 from tests.frontends.harness import HandConsumer, SocketInstance
-from tests.frontends.simulated import LeadershipView, Peer
+from tests.frontends.simulated import HeldLeadership, Peer
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.zookeeper
@@ -29,7 +29,7 @@ class Asking:
     """A gateway and a client that registers, frame by frame."""
 
     def __init__(self, world: World) -> None:
-        self.leadership_view = LeadershipView()
+        self.leadership_view = HeldLeadership()
         self.election = ZkElection(world.store, 1, {"channel": "127.0.0.1:1"}, lambda: None)
         self.gateway = Gateway(world.store, 1, self.leadership_view, lambda: None)
         self.connect()

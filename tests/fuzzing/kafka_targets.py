@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
 from random import Random
 from typing import Any
 
@@ -75,7 +74,7 @@ class _Known(Instances):
 
 class _Caller(ClientConnection):
     def __init__(self, front: _Front) -> None:
-        super().__init__(front)
+        super().__init__(front)  # type: ignore[arg-type]
         self.access = Everything(self.ask_broker, front.broker_access)
 
 
@@ -132,16 +131,11 @@ class _Front:
     def __init__(self) -> None:
         self.clients = Clients(ClientLimits())
         self.handshakes, self.patches = None, patches()
-        self.limits, self.broker_access = self.clients.limits, BrokerAccess()
+        self.broker_access = BrokerAccess()
         instances = _Known(lambda: BrokerConnection("localhost", 1), 1)
         manager = GroupMetadataManager(instances._connect, _never, "fuzz", GroupLimits())
         manager.terms |= dict.fromkeys(range(PARTITIONS), _Log())  # type: ignore[arg-type]
-        self.statistics = self.clients.statistics
-        self.coordinator = GroupCoordinator(manager, instances, statistics=self.statistics)
-        self.may_stay, self.keeps, self.departed = self.clients.admit, self.clients.keeps, self.clients.departed
-
-    def answer(self, frame: bytes, client: ClientConnection) -> Awaitable[bytes]:
-        return self.coordinator.answer(frame, client)
+        self.coordinator = GroupCoordinator(manager, instances, statistics=self.clients.statistics)
 
     async def connect_broker(self, protocol: asyncio.Protocol) -> None:
         protocol.connection_made(_Transport())
@@ -163,7 +157,7 @@ async def _played(raw: bytes) -> None:
         client.data_received(raw[:size])
         raw = raw[size:]
         await asyncio.sleep(0)
-        assert 0 <= front.clients.kept_bytes <= front.limits.max_kept_bytes
+        assert 0 <= front.clients.kept_bytes <= front.clients.limits.max_kept_bytes
     for _ in range(20):
         await asyncio.sleep(0)
     client.end_if_overdue(asyncio.get_running_loop().time())

@@ -284,15 +284,15 @@ class KafkaMember:
                     token,
                     (GROUP, instance_id or identity.member_id),
                     identity.member_id,
+                    bool(instance_id),
                     epoch,
                     owned,
                     wanted,
                     value,
-                    is_static=bool(instance_id),
                     software=identity.software,
                 )
 
-            return await terms.heartbeat(GROUP, identity.member_id, beat, caller)
+            return await terms.take(GROUP, identity.member_id, beat, caller)
 
         polls_long = waits_beyond_interval(identity.software)
         within_s = _LONG_TIMEOUT_S if polls_long else max(_SHORTEST_TIMEOUT_S, self._told_s)
@@ -301,14 +301,14 @@ class KafkaMember:
         self._say(f"beats with epoch {epoch}{owns}")
         self._beating = self._send(ask, self._heard_beat, within_s)
 
-    def _heard_beat(self, sent: _Sent, answer: Any) -> None:
+    def _heard_beat(self, sent: _Sent, beaten: Any) -> None:
         if self._beating is sent:
             self._beating = None
         if sent.round != self._round:
             return
-        beaten, assigned = answer if isinstance(answer, tuple) else (answer, None)
-        if beaten.error is not Error.NONE or assigned is not None:
-            news = sorted(map(str, beaten.assignment)) if assigned is not None else ""
+        assignment = getattr(beaten, "assignment", None)
+        if beaten.error is not Error.NONE or assignment is not None:
+            news = sorted(map(str, assignment)) if assignment is not None else ""
             self._say(f"is answered {beaten.error.name} {news}")
         if beaten.error in _MOVED:
             self._find_again(beaten.error)
@@ -324,17 +324,17 @@ class KafkaMember:
             self.incarnation = self._around.incarnation(self._values)
             self._around.occurs("registered as a Kafka client")
             self._first_epoch = beaten.epoch
-            self._told(sent, beaten, assigned)
+            self._told(sent, beaten)
         else:
             if self._full:
                 self._around.occurs("heard of after a failure")
-            self._told(sent, beaten, assigned)
+            self._told(sent, beaten)
 
-    def _told(self, sent: _Sent, beaten: Any, assigned: Any) -> None:
+    def _told(self, sent: _Sent, beaten: Any) -> None:
         self.epoch, self._full, self._told_s = beaten.epoch, False, beaten.interval_s
         self._beat_due = sent.sent_at + beaten.interval_s
-        if assigned is not None:
-            self._target = frozenset((topic_id, number) for topic_id, numbers in assigned for number in numbers)
+        if beaten.assignment is not None:
+            self._target = beaten.ids
 
     def _find_again(self, error: Error) -> None:
         if error is Error.NOT_COORDINATOR:

@@ -12,7 +12,6 @@ from kafka_coord.frontends.kafka.managed.heartbeats import ConsumerGroupMember
 from kafka_coord.frontends.kafka.managed.members import KafkaMembers
 from kafka_coord.frontends.members.fenced_store import FencedStore
 from kafka_coord.frontends.members.machine import stimuli
-from kafka_coord.frontends.members.machine.state import CommitWrite
 from kafka_coord.frontends.members.machine.writes import Writes
 from kafka_coord.model import StartFetcher, StopFetcher
 from kafka_coord.zk.store import Check
@@ -35,7 +34,7 @@ def _commits_of_what_is_not_held() -> tuple[Patch, ...]:
     def commit_wanted(self: Any, wanted: Any) -> None:
         member = self._machine.connections.get(wanted.connection)
         if member is not None:
-            self.add(member, CommitWrite(wanted.connection, wanted.request, dict(wanted.offsets)))
+            self.add(member, wanted)
 
     return _commits_of_any_epoch(), (Writes, "commit_wanted", commit_wanted)
 

@@ -21,7 +21,7 @@ from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.frontends.kafka.managed import classic, heartbeats
 from kafka_coord.frontends.kafka.managed.topics import Topics
 from kafka_coord.frontends.members.registering import registration_value
-from kafka_coord.frontends.socket.leadership_view import ServiceLeadership
+from kafka_coord.frontends.socket.leadership_view import LeadershipView
 from kafka_coord.model import Member, PartitionSet, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
@@ -65,7 +65,7 @@ class Launcher:
 
     def _start_service(self, process: Process) -> None:
         broker_id = int(process.name.rpartition("-")[2])
-        leadership_view = ServiceLeadership()
+        leadership_view = LeadershipView()
         service = process.service = leadership_view.service = CoordinatorService(
             process.store, broker_id, {"channel": process.name}, self.cluster.options, _assignors()
         )

@@ -31,7 +31,8 @@ from kafka_coord.wire.messages import message
 KNOWN_S = 30.0
 """Seconds for which an answer is cached."""
 MOST_KNOWN = 100_000
-_DESCRIBE_ACLS, _HEARTBEAT, _DESCRIBE_GROUPS, _OFFSET_DELETE, _METADATA = 0, 0, 0, 0, 8
+_METADATA = 8
+"""The first version of Metadata with authorized operations. All other requests have version 0."""
 _SECURITY_DISABLED = 54
 _CLUSTER_RESOURCE, _ANY = 4, 1
 _NOBODY: frozenset[str] = frozenset()
@@ -50,6 +51,12 @@ class Operation(IntEnum):
     def within(self, bits: int) -> bool:
         """Whether ``bits``, the authorized operations, include this operation. Without ``bits``, nothing is allowed."""
         return bits >= 0 and bool(bits >> self & 1)
+
+
+_HARMLESS: dict[Operation, tuple[str, dict[str, Any]]] = {
+    Operation.READ: ("Heartbeat", {"generation_id": -1, "member_id": ""}),
+    Operation.DELETE: ("OffsetDelete", {"topics": ()}),
+}
 
 
 class BrokerAccess:
@@ -114,7 +121,7 @@ class Access:
             form = message("DescribeAclsRequest")
             filters = {"resource_name_filter": "kafka-cluster", "principal_filter": "User:", "host_filter": None}
             kinds = {"resource_type_filter": _CLUSTER_RESOURCE, "operation": _ANY, "permission_type": _ANY}
-            found = await self._ask("DescribeAcls", _DESCRIBE_ACLS, form(**filters, **kinds))
+            found = await self._ask("DescribeAcls", 0, form(**filters, **kinds))
             self._is_open = found.error_code == _SECURITY_DISABLED
             self._broker.has_authorizer = not self._is_open
         self._until = now + KNOWN_S
@@ -122,22 +129,12 @@ class Access:
 
     async def _ask_groups(self, operation: Operation, groups: list[str]) -> None:
         if operation is Operation.DESCRIBE:
-            found = await self._ask("DescribeGroups", _DESCRIBE_GROUPS, message("DescribeGroupsRequest")(groups=groups))
+            found = await self._ask("DescribeGroups", 0, message("DescribeGroupsRequest")(groups=groups))
             errors = {one.group_id: one.error_code for one in found.groups}
-        elif operation is Operation.READ:
-            form = message("HeartbeatRequest")
-            errors = {
-                one: (
-                    await self._ask("Heartbeat", _HEARTBEAT, form(group_id=one, generation_id=-1, member_id=""))
-                ).error_code
-                for one in groups
-            }
         else:
-            form = message("OffsetDeleteRequest")
-            errors = {
-                one: (await self._ask("OffsetDelete", _OFFSET_DELETE, form(group_id=one, topics=()))).error_code
-                for one in groups
-            }
+            name, fields = _HARMLESS[operation]
+            form = message(f"{name}Request")
+            errors = {one: (await self._ask(name, 0, form(group_id=one, **fields))).error_code for one in groups}
         for group, error in errors.items():
             self._allowed[operation, True, group] = error != Error.GROUP_AUTHORIZATION_FAILED
 

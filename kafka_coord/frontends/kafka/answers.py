@@ -17,8 +17,8 @@ from kafka_coord.wire.messages import message
 NO_OFFSET = -1
 _NOTHING = CommittedOffset(NO_OFFSET)
 _OFFSET_STORED = -1000
-"""librdkafka's ``RD_KAFKA_OFFSET_STORED``: it then asks for the committed offset again. After -1 it would apply
-``auto.offset.reset``."""
+"""``RD_KAFKA_OFFSET_STORED``. After this offset, librdkafka asks for the committed offset again. After -1, it would
+apply ``auto.offset.reset``."""
 CLASSIC = "classic"
 NOWHERE: Node = (-1, "", -1)
 _NO_ERRORS: Mapping[tuple[str, int], Error] = {}
@@ -104,8 +104,9 @@ Known = Mapping[tuple[str, int], CommittedOffset]
 
 
 class FetchedGroup(NamedTuple):
-    """One group of an OffsetFetch: the requested topics (``None``: all), an error, the known offsets, and the topics
-    whose offsets this client may not see. With ``is_repeated``, the client shall repeat the request after the error."""
+    """One group of an OffsetFetch. ``topics`` has the requested topics, or is ``None`` for all topics. ``known`` has
+    the stored offsets. ``denied`` has the topics whose offsets this client may not see. If ``is_repeated``, the answer
+    must make the client repeat the request."""
 
     group_id: str
     topics: Any
@@ -115,8 +116,8 @@ class FetchedGroup(NamedTuple):
     is_repeated: bool = False
 
     def topics_in(self, version: int, of_topic: Any, of_part: Any) -> Sequence[Any]:
-        """The answer's topics. Since version 2, an answer with an error has none. librdkafka repeats a failed request
-        only if each partition has an error after which it repeats, and its own ``OFFSET_STORED`` (ADR 36)."""
+        """Returns the answer's topics. Since version 2, an answer with an error has no topics. librdkafka repeats a
+        failed request only if each partition has a retriable error and the offset ``OFFSET_STORED`` (ADR 36)."""
         if self.is_repeated:
             stale = Error.STALE_MEMBER_EPOCH
             error = stale if self.error is stale else Error.UNSTABLE_OFFSET_COMMIT

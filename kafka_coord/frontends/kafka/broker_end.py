@@ -6,12 +6,15 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from kafka_coord.frontends.kafka.patches import Patch
 from kafka_coord.wire.errors import BadMessage
-from kafka_coord.wire.frames import RequestHeader, answer_start, frame_length, request_frame
+from kafka_coord.wire.frames import RequestHeader, answer_start, frame_length, request_frame, take_frame
 from kafka_coord.wire.messages import Message, message
+
+if TYPE_CHECKING:
+    from kafka_coord.frontends.kafka.connection import ClientConnection
 
 HIGH_WATER = 256 << 10
 """The maximum number of buffered bytes between client and broker. Above it, reading pauses."""
@@ -19,20 +22,6 @@ CLOSING_S = 5.0
 """Seconds that a closing connection has to deliver its last bytes."""
 CLIENT_ID = "kafka-coord"
 _LENGTH = 4
-
-
-class Passing(Protocol):
-    """Receives the broker's answers."""
-
-    def write(self, data: bytes) -> None: ...
-
-    def forward_answers(self) -> None:
-        """Called when bytes of an answer may have arrived."""
-
-    def broker_takes(self) -> None:
-        """Called when the broker's buffer becomes full, or has room again."""
-
-    def broker_lost(self, reason: str) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -46,7 +35,7 @@ class BrokerEnd(asyncio.Protocol):
     """One connection to the broker. Passes on the bytes of an answer as they arrive, or the whole answer if it must be
     changed."""
 
-    def __init__(self, client: Passing, patches: Mapping[int, Patch]) -> None:
+    def __init__(self, client: ClientConnection, patches: Mapping[int, Patch]) -> None:
         self._client, self._patches = client, patches
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
@@ -80,11 +69,11 @@ class BrokerEnd(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.is_full = True
-        self._client.broker_takes()
+        self._client.pause_or_resume()
 
     def resume_writing(self) -> None:
         self.is_full = False
-        self._client.broker_takes()
+        self._client.pause_or_resume()
 
     def write(self, data: bytes) -> None:
         if self._transport is not None:
@@ -111,22 +100,12 @@ class BrokerEnd(asyncio.Protocol):
         return self._left == 0
 
     def _pass_patched(self, patch: Patch, version: int) -> bool:
-        frame = self._whole_frame()
+        frame = take_frame(self._buffer)
         if frame is None:
             return False
         body = patch(frame, version)
         self._client.write(len(body).to_bytes(_LENGTH, "big") + body)
         return True
-
-    def _whole_frame(self) -> bytes | None:
-        if len(self._buffer) < _LENGTH:
-            return None
-        end = _LENGTH + frame_length(self._buffer)
-        if len(self._buffer) < end:
-            return None
-        frame = bytes(memoryview(self._buffer)[_LENGTH:end])
-        del self._buffer[:end]
-        return frame
 
     async def ask(self, name: str, version: int, value: Any) -> Any:
         """Sends ``<name>Request`` as the client and returns the answer. Raises :class:`ConnectionError`, and
@@ -143,7 +122,7 @@ class BrokerEnd(asyncio.Protocol):
     def take_answers_to_questions(self) -> None:
         """Takes the answers to this instance's own requests, once the client's earlier requests are answered."""
         while self._questions:
-            frame = self._whole_frame()
+            frame = take_frame(self._buffer)
             if frame is None:
                 return
             question = self._questions.popleft()

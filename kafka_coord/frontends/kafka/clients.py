@@ -6,13 +6,18 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from kafka_coord.frontends.kafka.connection import ClientConnection
-from kafka_coord.frontends.kafka.limits import ClientLimits, KeptBytes
+from kafka_coord.frontends.kafka.limits import ClientLimits
 from kafka_coord.frontends.kafka.statistics import Statistics
+
+if TYPE_CHECKING:
+    from kafka_coord.frontends.kafka.connection import ClientConnection
 
 log = logging.getLogger(__name__)
 
+SMALL_BYTES = 16 << 10
+"""A connection that keeps at most this many bytes is never closed to free memory for other connections."""
 MOST_LINES = 50
 """The maximum number of log lines in :data:`LINES_S` about closed and refused connections. More are only counted."""
 LINES_S = 10.0
@@ -25,16 +30,15 @@ class Clients:
         self.limits = limits
         self._open: set[ClientConnection] = set()
         self._by_host: Counter[str] = Counter()
-        self._kept = KeptBytes[ClientConnection]()
+        self.kept_bytes = 0
+        """The number of bytes that all connections keep in memory."""
+        self._holders: dict[ClientConnection, None] = {}
+        """The connections that keep more than :data:`SMALL_BYTES`, in the order in which they began to."""
         self._lines = Lines(log.info)
         self.statistics = Statistics()
 
     def __len__(self) -> int:
         return len(self._open)
-
-    @property
-    def kept_bytes(self) -> int:
-        return self._kept.total
 
     def admit(self, client: ClientConnection) -> bool:
         """Counts the connection if the limits allow it. Returns whether they do."""
@@ -54,6 +58,7 @@ class Clients:
         return True
 
     def departed(self, client: ClientConnection, reason: str) -> None:
+        """Notes that the connection ended. If there is a ``reason``, logs it."""
         if client not in self._open:
             return
         self._open.remove(client)
@@ -65,9 +70,17 @@ class Clients:
             self._lines.say("closed connection address=%s reason=%s", client.address, reason)
 
     def keeps(self, client: ClientConnection, before: int, now: int) -> None:
-        victim = self._kept.changed(client, before, now, self.limits.max_kept_bytes)
-        if victim is not None:
-            victim.end(f"all connections together buffer more than {self.limits.max_kept_bytes} bytes", at_once=True)
+        """Notes that the client's buffered bytes changed from ``before`` to ``now``. If all connections together exceed
+        the limit, closes the one that has kept more than :data:`SMALL_BYTES` for the longest time."""
+        self.kept_bytes += now - before
+        if now <= SMALL_BYTES:
+            self._holders.pop(client, None)
+        elif before <= SMALL_BYTES:
+            self._holders[client] = None
+        limit = self.limits.max_kept_bytes
+        if now > before and self.kept_bytes > limit:
+            victim = next(iter(self._holders), client)
+            victim.end(f"all connections together buffer more than {limit} bytes", at_once=True)
 
     def end_overdue(self, now: float) -> None:
         for client in list(self._open):

@@ -3,8 +3,8 @@
 Requests are answered in the order in which they arrive. The bytes of requests for the broker, and of its answers, are
 passed on as they arrive (:mod:`~kafka_coord.frontends.kafka.broker_end`) and are never buffered whole. While this
 instance answers a request, it takes no other request, like a broker. Further input pauses reading and releases a held
-heartbeat, except for an automatic commit of the Java client: it is carried out, and its answer waits behind the
-heartbeat's. Reading also pauses while the other side does not accept data.
+heartbeat. An automatic commit of the Java client releases nothing. It is carried out, and its answer waits behind the
+heartbeat's answer. Reading also pauses while the other side does not accept data.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ import logging
 import socket
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from kafka_coord.classic_groups.held_heartbeats import AutoCommits
 from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.handshakes import Handshakes
-from kafka_coord.frontends.kafka.access import Access, BrokerAccess
+from kafka_coord.frontends.kafka.access import Access
 from kafka_coord.frontends.kafka.broker_end import CLOSING_S, HIGH_WATER, BrokerEnd
-from kafka_coord.frontends.kafka.limits import ClientLimits
-from kafka_coord.frontends.kafka.patches import Patch
 from kafka_coord.frontends.kafka.routing import HEARTBEAT, LARGE, OFFSET_COMMIT, SASL, expects_answer, is_local
-from kafka_coord.frontends.kafka.statistics import Statistics
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.frames import API_VERSIONS, HEADER_BYTES, client_software, frame_length, peek
+
+if TYPE_CHECKING:
+    from kafka_coord.frontends.kafka.listener import KafkaListener
 
 log = logging.getLogger(__name__)
 
@@ -40,43 +40,6 @@ _LENGTH = 4
 _CORRELATION_AT = 4
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
 """These settings detect a vanished peer within two minutes."""
-
-
-class Listener(Protocol):
-    """The part of the listener that a connection uses."""
-
-    @property
-    def limits(self) -> ClientLimits: ...
-
-    @property
-    def patches(self) -> Mapping[int, Patch]:
-        """The patches of the broker's answers, by api key."""
-
-    @property
-    def statistics(self) -> Statistics: ...
-
-    @property
-    def handshakes(self) -> Handshakes | None:
-        """The listener's handshakes, or ``None`` if clients do not use TLS."""
-
-    @property
-    def broker_access(self) -> BrokerAccess: ...
-
-    def answer(self, frame: bytes, client: ClientConnection) -> Awaitable[bytes]:
-        """Returns the answer's frame for a request's frame. If it raises :class:`BadMessage`, :class:`BrokerError` or
-        :class:`OSError`, the connection is closed."""
-
-    def connect_broker(self, protocol: asyncio.Protocol) -> Awaitable[None]:
-        """Connects ``protocol`` to the broker. Raises :class:`OSError`."""
-
-    def may_stay(self, client: ClientConnection) -> bool:
-        """Whether a newly accepted connection may stay open."""
-
-    def keeps(self, client: ClientConnection, before: int, now: int) -> None:
-        """Reports that the client's buffered bytes changed from ``before`` to ``now``. This may close a connection."""
-
-    def departed(self, client: ClientConnection, reason: str) -> None:
-        """Reports that the connection ended. ``reason`` is empty if the client closed it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -94,8 +57,9 @@ class _Slot:
 class ClientConnection(asyncio.Protocol):
     """One client's connection. Use this class only on the event loop."""
 
-    def __init__(self, listener: Listener) -> None:
-        self._listener, self._limits, self._statistics = listener, listener.limits, listener.statistics
+    def __init__(self, listener: KafkaListener) -> None:
+        self._listener, self._clients = listener, listener.clients
+        self._limits, self._statistics = listener.clients.limits, listener.clients.statistics
         self._transport: asyncio.Transport | None = None
         self._raw: asyncio.Transport | None = None
         """The transport, or the underlying transport during a TLS handshake."""
@@ -132,7 +96,7 @@ class ClientConnection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)  # noqa: S101  a stream's transport is one
         host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
         self.address = f"{host}:{port}"
-        if not self._listener.may_stay(self):
+        if not self._clients.admit(self):
             self._ended = True
             transport.abort()
             return
@@ -165,7 +129,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self._open(transport)
         self._take()
-        self._pause_or_resume()
+        self.pause_or_resume()
 
     @property
     def host(self) -> str:
@@ -182,7 +146,7 @@ class ClientConnection(asyncio.Protocol):
             self._buffer += data
             self._take()
             self._end_hold()
-        self._pause_or_resume()
+        self.pause_or_resume()
 
     def holding(self, release: Callable[[], None] | None) -> None:
         """See :class:`~kafka_coord.frontends.kafka.calls.Caller`."""
@@ -191,7 +155,7 @@ class ClientConnection(asyncio.Protocol):
             self._end_hold()
 
     def _end_hold(self) -> None:
-        """Releases a held request, because the client has sent another one, unless that is an automatic commit."""
+        """Releases a held request, because the client has sent another request. An automatic commit releases nothing."""
         if self._release is None:
             return
         frame = self._next_frame()
@@ -203,7 +167,7 @@ class ClientConnection(asyncio.Protocol):
             self._release()
 
     def _next_frame(self) -> bytes:
-        """The next request's frame without its length, or nothing while it is incomplete."""
+        """Returns the next request's frame without its length, or nothing while the frame is incomplete."""
         length = int.from_bytes(self._buffer[:_LENGTH], "big")
         is_whole = HEADER_BYTES <= length <= len(self._buffer) - _LENGTH
         return bytes(memoryview(self._buffer)[_LENGTH : _LENGTH + length]) if is_whole else b""
@@ -216,7 +180,7 @@ class ClientConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._takes_no_more = True
-        self._pause_or_resume()
+        self.pause_or_resume()
 
     def resume_writing(self) -> None:
         self._takes_no_more = False
@@ -241,7 +205,7 @@ class ClientConnection(asyncio.Protocol):
         self._buffer.clear()
         self._slots.clear()
         self._count_kept()
-        self._listener.departed(self, reason)
+        self._clients.departed(self, reason)
 
     # --- limits ------------------------------------------------------------------------------------------------------
 
@@ -257,7 +221,7 @@ class ClientConnection(asyncio.Protocol):
                 now += self._broker.unsent()
         if now != self._kept:
             before, self._kept = self._kept, now
-            self._listener.keeps(self, before, now)
+            self._clients.keeps(self, before, now)
 
     def end_if_overdue(self, now: float) -> None:
         """Ends the connection if it exceeds a time limit. Called every :meth:`ClientLimits.overdue_check_s` seconds."""
@@ -362,7 +326,7 @@ class ClientConnection(asyncio.Protocol):
         self._count_kept()
         reason = "an internal error"
         try:
-            slot.answer = await self._listener.answer(frame, self)
+            slot.answer = await self._listener.coordinator.answer(frame, self)
         except (BadMessage, BrokerError, OSError) as error:
             reason = str(error)
         except asyncio.CancelledError:
@@ -381,7 +345,7 @@ class ClientConnection(asyncio.Protocol):
         self._answers_waiting += len(slot.answer)
         self.forward_answers()
         self._take()
-        self._pause_or_resume()
+        self.pause_or_resume()
 
     async def ask_broker(self, name: str, version: int, value: Any) -> Any:
         """Sends the broker a request on this client's own connection, while this instance answers one of the client's
@@ -416,9 +380,10 @@ class ClientConnection(asyncio.Protocol):
             return
         self._task = None
         self._take()
-        self._pause_or_resume()
+        self.pause_or_resume()
 
-    def _pause_or_resume(self) -> None:
+    def pause_or_resume(self) -> None:
+        """Stops reading from the client, or reads again. Called after every change of what this connection keeps."""
         pause = (self._task is not None and bool(self._buffer)) or self._has_enough()
         pause = pause or (self._broker is not None and self._broker.is_full)
         if self._buffer or self._kept or pause:
@@ -440,7 +405,7 @@ class ClientConnection(asyncio.Protocol):
             self._broker.pause_or_resume(self._takes_no_more)
         if self._reading_paused:
             self._take()
-        self._pause_or_resume()
+        self.pause_or_resume()
 
     def _send_answers(self) -> None:
         broker = self._broker
@@ -471,10 +436,7 @@ class ClientConnection(asyncio.Protocol):
         if any(slot.from_broker for slot in self._slots) or self._passing or self._has_sasl:
             self.end(f"the broker closed the connection: {reason}" if reason else "the broker closed the connection")
 
-    def broker_takes(self) -> None:
-        self._pause_or_resume()
-
 
 def _without_correlation(frame: bytes) -> int:
-    """A hash of a request without its correlation id."""
+    """Returns a hash of a request without its correlation id."""
     return hash((frame[:_CORRELATION_AT], frame[HEADER_BYTES:]))

@@ -62,7 +62,7 @@ class GroupKinds:
         """Returns the managed groups if they include ``group_id``. A client-assigned group stays client-assigned while
         it has members (see :meth:`in_both`)."""
         managed = self._managed
-        if managed is None or not managed.has(group_id) or self.has_classic_members(group_id):
+        if managed is None or group_id not in managed.groups or self.has_classic_members(group_id):
             return None
         return managed
 
@@ -72,7 +72,7 @@ class GroupKinds:
 
     def managed_here(self) -> list[str]:
         """Returns the managed groups that this instance coordinates."""
-        names = self._managed.names() if self._managed is not None else []
+        names = list(self._managed.groups) if self._managed is not None else []
         return [name for name in names if self.availability(name) is Error.NONE and self.managed(name) is not None]
 
     async def of_newcomer(
@@ -84,11 +84,11 @@ class GroupKinds:
         if managed is None or self.has_classic_members(group_id):
             return Error.NONE, None
         by_name = protocol_type == CONSUMER and self._matches(group_id)
-        if not (is_kip_848 or by_name or managed.has(group_id)):
+        if not (is_kip_848 or by_name or group_id in managed.groups):
             return Error.NONE, None
         error = await self.take_over(managed, group_id, why) if self._manager.has(group_id) else Error.NONE
         if error is Error.NONE:
-            managed.expect(group_id)  # a classic client may join before this client is registered
+            managed.groups.add(group_id)  # a classic client may join before this client is registered
         return error, managed
 
     async def in_both(self) -> list[str]:
@@ -101,7 +101,7 @@ class GroupKinds:
         names = [
             name
             for name, group in self._manager.groups_cache.items()
-            if managed.has(name) and self.has_classic_members(name) and group.metadata.protocol_name in ASSIGNORS
+            if name in managed.groups and self.has_classic_members(name) and group.metadata.protocol_name in ASSIGNORS
         ]
         names = [name for name in names if self.availability(name) is Error.NONE]
         return [name for name in names if (await managed.administration.registered(name)).protocols]
@@ -163,7 +163,7 @@ class GroupKinds:
         group_id, managed = asked.group, self._managed
         if managed is None or self._manager.availability(group_id) is not Error.NONE:
             return None
-        is_here, is_managed = self._manager.has(group_id), managed.has(group_id)
+        is_here, is_managed = self._manager.has(group_id), group_id in managed.groups
         if not (is_here or is_managed):
             return _refused(f"there is no group {group_id}")
         if self.has_classic_members(group_id):

@@ -84,8 +84,8 @@ class GroupCoordinator:
         self.holds = holds
         self._manager, self._instances, self._fresh_id = manager, instances, fresh_id
         self._statistics, self._managed = statistics or Statistics(), managed
-        self._kinds = GroupKinds(manager, managed, is_managed_by_name)
-        views = GroupViews(manager, self._kinds)
+        self.kinds = GroupKinds(manager, managed, is_managed_by_name)
+        views = GroupViews(manager, self.kinds)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._handlers: dict[str, Callable[[Call], Awaitable[Any]]] = {
@@ -170,7 +170,7 @@ class GroupCoordinator:
         managed = None
         if error is Error.NONE:
             why, kind = "a classic client joins", request.protocol_type
-            error, managed = await self._kinds.of_newcomer(request.group_id, why, kind)
+            error, managed = await self.kinds.of_newcomer(request.group_id, why, kind)
         if error is Error.NONE and managed is not None:
             found = await managed.classic.join(call)
         elif error is Error.NONE:
@@ -187,7 +187,7 @@ class GroupCoordinator:
         error, found = await self._may_take_part(call), None
         if error is Error.COORDINATOR_LOAD_IN_PROGRESS:
             error = Error.REBALANCE_IN_PROGRESS  # as in Kafka: the client joins again instead of giving up
-        elif error is Error.NONE and (managed := self._kinds.managed(request.group_id)) is not None:
+        elif error is Error.NONE and (managed := self.kinds.managed(request.group_id)) is not None:
             found = await managed.classic.sync(call)
         elif error is Error.NONE:
             assignments = {one.member_id: one.assignment for one in request.assignments}
@@ -202,7 +202,7 @@ class GroupCoordinator:
         error = await self._may_take_part(call)
         if error is Error.COORDINATOR_LOAD_IN_PROGRESS:
             error = Error.NONE  # as in Kafka: members' timers restart when the group is loaded
-        elif error is Error.NONE and (managed := self._kinds.managed(request.group_id)) is not None:
+        elif error is Error.NONE and (managed := self.kinds.managed(request.group_id)) is not None:
             error = await managed.classic.beat(call, self._software(call))
         elif error is Error.NONE:
             who = request.member_id, request.group_instance_id, request.generation_id
@@ -225,7 +225,7 @@ class GroupCoordinator:
         error = await self._may_take_part(call)
         if error is not Error.NONE:
             return answers.left(Left(None, error), call.version)
-        managed = self._kinds.managed(request.group_id)
+        managed = self.kinds.managed(request.group_id)
         if managed is not None:
             return answers.left(await managed.classic.leave(call, leaving), call.version)
         found = await self._ask(request.group_id, lambda token: Leave(token, leaving))
@@ -249,15 +249,14 @@ class GroupCoordinator:
             return refused(error)
         if self._managed is None:
             return refused(Error.UNSUPPORTED_VERSION)
-        if self._kinds.has_classic_members(request.group_id):
+        if self.kinds.has_classic_members(request.group_id):
             words = "the group has members of the classic protocol; stop them first, or use another group"
             return refused(Error.GROUP_ID_NOT_FOUND, words)
         if request.member_epoch == JOIN:
-            error, _ = await self._kinds.of_newcomer(request.group_id, "a KIP-848 client joins")
+            error, _ = await self.kinds.of_newcomer(request.group_id, "a KIP-848 client joins")
             if error is not Error.NONE:
                 return refused(error)
-        client_id = call.header.client_id or ""
-        return await self._managed.heartbeat(request, client_id, call.client, holds=self.holds)
+        return await self._managed.heartbeat(call, holds=self.holds)
 
     # --- offsets -----------------------------------------------------------------------------------------------------
 
@@ -272,8 +271,8 @@ class GroupCoordinator:
             return answers.per_partition("OffsetCommit", request.topics, error)
         denied = await call.client.access.denied_topics(Operation.READ, {topic.name for topic in request.topics})
         offsets, errors = self._committed(request.topics, denied)
-        managed = self._kinds.managed(request.group_id)
-        if offsets and managed is not None and self._kinds.availability(request.group_id) is Error.NONE:
+        managed = self.kinds.managed(request.group_id)
+        if offsets and managed is not None and self.kinds.availability(request.group_id) is Error.NONE:
             large = _take_out_large(offsets)
             error, gone = await managed.commit(request, call.version, offsets)
             errors |= gone if error else gone | large
@@ -297,7 +296,7 @@ class GroupCoordinator:
 
     def _may_commit(self, request: Any) -> Error:
         group_id, generation = request.group_id, request.generation_id_or_member_epoch
-        error = self._kinds.availability(group_id)
+        error = self.kinds.availability(group_id)
         if error is not Error.NONE:
             return error
         group = self._manager.add_group(group_id) if generation < 0 else self._manager.group(group_id)
@@ -330,8 +329,8 @@ class GroupCoordinator:
         visible = []
         for one in asked:
             group, topics, managed = one.group_id, one.topics, None
-            owner = self._kinds.managed(group)
-            if owner is not None and group not in no_groups and not self._kinds.availability(group):
+            owner = self.kinds.managed(group)
+            if owner is not None and group not in no_groups and not self.kinds.availability(group):
                 managed = await owner.fetch(one)
             stored = known.get(group, {}) if managed is None else managed[1]
             names = {topic for topic, _ in stored} if topics is None else {topic.name for topic in topics}
@@ -340,7 +339,7 @@ class GroupCoordinator:
         await self._manager.prove_all(one.group_id for one in asked)
         found = []
         for group, topics, names, hidden, managed in visible:
-            error = Error.GROUP_AUTHORIZATION_FAILED if group in no_groups else self._kinds.availability(group)
+            error = Error.GROUP_AUTHORIZATION_FAILED if group in no_groups else self.kinds.availability(group)
             if managed is not None:
                 error = error or managed[0]
             stored = known.get(group, {}) if managed is None else managed[1]
@@ -356,7 +355,7 @@ class GroupCoordinator:
         request, group_id = call.request, call.request.group_id
         denied = await call.client.access.denied_topics(Operation.READ, {topic.name for topic in request.topics})
         error, group = await self._may_delete(call, group_id), self._manager.group(group_id)
-        managed = self._kinds.managed(group_id)
+        managed = self.kinds.managed(group_id)
         subscribed: frozenset[str] = frozenset()
         if error is Error.NONE and group is not None and group.metadata.state is not GroupState.EMPTY:
             metadata = group.metadata
@@ -374,13 +373,8 @@ class GroupCoordinator:
             error = Error.COORDINATOR_NOT_AVAILABLE
         if error is not Error.NONE:
             return message("OffsetDeleteResponse")(error_code=error)
-        errors = {
-            (topic.name, part.partition_index): error
-            for topic in request.topics
-            for part in topic.partitions
-            if (error := self._undeletable(topic.name, part.partition_index, denied, subscribed))
-        }
         asked = [(topic.name, part.partition_index) for topic in request.topics for part in topic.partitions]
+        errors = {where: error for where in asked if (error := self._undeletable(*where, denied, subscribed))}
         if managed is not None:
             partitions = [TopicPartition(*where) for where in asked if where not in errors]
             error = await managed.administration.delete_offsets(group_id, partitions) if partitions else Error.NONE
@@ -422,7 +416,7 @@ class GroupCoordinator:
 
     async def _delete(self, group_id: str) -> Error:
         error, group = self._existing(group_id)
-        managed = self._kinds.managed(group_id)
+        managed = self.kinds.managed(group_id)
         if error is Error.NONE and managed is not None:
             return await managed.administration.delete(group_id)
         if error is not Error.NONE or group is None:
@@ -441,7 +435,7 @@ class GroupCoordinator:
     async def end_in_both(self) -> None:
         """Ends the client-assigned groups that also have members in ZooKeeper. Their clients join again, as members of
         the managed group. Raises :class:`StoreError`."""
-        for group_id in await self._kinds.in_both():
+        for group_id in await self.kinds.in_both():
             group = self._manager.group(group_id)
             members = tuple((name, None) for name in group.metadata.members) if group is not None else ()
             log.warning(
@@ -451,27 +445,23 @@ class GroupCoordinator:
             )
             await self._ask(group_id, partial(Leave, leaving=members))
 
-    async def take_over_by_name(self) -> None:
-        """See :meth:`GroupKinds.take_over_by_name`."""
-        await self._kinds.take_over_by_name()
-
     async def _convert(self, asked: Request) -> None:
         term = self._manager.terms.get(partition_of(asked.group))
         if term is None or self._managed is None:
             return
-        found = await self._kinds.convert(asked)
+        found = await self.kinds.convert(asked)
         if found is not None:
             await self._managed.administration.answer_conversion(asked, term.term, found.result, found.message)
 
     # --- events and timers of groups ---------------------------------------------------------------------------------
 
     def _available(self, group_id: str | None) -> Error:
-        return self._kinds.availability(group_id) if group_id else Error.INVALID_GROUP_ID
+        return self.kinds.availability(group_id) if group_id else Error.INVALID_GROUP_ID
 
     def _existing(self, group_id: str) -> tuple[Error, Group | None]:
-        error, group = self._kinds.availability(group_id), self._manager.group(group_id)
+        error, group = self.kinds.availability(group_id), self._manager.group(group_id)
         gone = group is None or group.metadata.state is GroupState.DEAD
-        gone = gone and self._kinds.managed(group_id) is None
+        gone = gone and self.kinds.managed(group_id) is None
         return (Error.GROUP_ID_NOT_FOUND if error is Error.NONE and gone else error), group
 
     async def _ask(

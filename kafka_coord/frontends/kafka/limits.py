@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import resource
-from collections.abc import Hashable
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
-SMALL_BYTES = 16 << 10
-"""A connection that keeps at most this many bytes is never closed to free memory for other connections."""
-OTHER_DESCRIPTORS = 200
-"""File descriptors for everything except clients and their broker connections."""
+from kafka_coord.frontends.descriptors import OTHER_DESCRIPTORS, allow_descriptors, allowed_descriptors
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +13,7 @@ class ClientLimits:
 
     max_connections: int = 10_000
     max_connections_per_ip: int | None = None
-    """``None``: three quarters of :attr:`max_connections`, so that one address never has all of them."""
+    """``None`` means three quarters of :attr:`max_connections`, so that one address never has all of them."""
     max_request_bytes: int = 100 << 20
     """``socket.request.max.bytes``. Larger requests are refused, although requests for the broker are never buffered
     whole."""
@@ -47,6 +40,10 @@ class ClientLimits:
         """The maximum number of open connections. Each may need a second descriptor, to the broker."""
         return min(self.max_connections, (allowed_descriptors() - OTHER_DESCRIPTORS) // 2)
 
+    def allow_descriptors(self) -> None:
+        """Raises this process's limit on open files, as far as possible, to the number that all connections need."""
+        allow_descriptors(2 * self.max_connections + OTHER_DESCRIPTORS)
+
     def connections_per_ip(self) -> int:
         if self.max_connections_per_ip is not None:
             return self.max_connections_per_ip
@@ -55,43 +52,3 @@ class ClientLimits:
     def overdue_check_s(self) -> float:
         """Returns the seconds between two checks for overdue connections."""
         return min(2.0, self.first_request_s / 4, self.request_s / 4, self.idle_s / 4)
-
-    def allow_descriptors(self) -> None:
-        """Raises this process's limit on open files, as far as possible, to the number that all connections need."""
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = 2 * self.max_connections + OTHER_DESCRIPTORS
-        if soft == resource.RLIM_INFINITY or soft >= wanted:
-            return
-        with suppress(ValueError, OSError):
-            resource.setrlimit(
-                resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
-            )
-
-
-def allowed_descriptors() -> int:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 1 << 30 if soft == resource.RLIM_INFINITY else soft
-
-
-Who = TypeVar("Who", bound=Hashable)
-
-
-class KeptBytes(Generic[Who]):
-    """Counts the bytes that connections keep in memory. Knows which connection has kept more than
-    :data:`SMALL_BYTES` for the longest time."""
-
-    def __init__(self) -> None:
-        self.total = 0
-        self._holders: dict[Who, None] = {}
-
-    def changed(self, who: Who, before: int, now: int, limit: int) -> Who | None:
-        """Notes that the bytes of ``who`` changed from ``before`` to ``now``. If all connections together exceed
-        ``limit``, returns the connection to close."""
-        self.total += now - before
-        if now <= SMALL_BYTES:
-            self._holders.pop(who, None)
-        elif before <= SMALL_BYTES:
-            self._holders[who] = None
-        if now <= before or self.total <= limit:
-            return None
-        return next(iter(self._holders), who)

@@ -7,8 +7,9 @@ import contextlib
 import logging
 import ssl
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 
 from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.errors import (
@@ -30,12 +31,11 @@ from kafka_coord.frontends.kafka.limits import ClientLimits
 from kafka_coord.frontends.kafka.managed.administration import Administration
 from kafka_coord.frontends.kafka.managed.requests import ManagedGroups
 from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
-from kafka_coord.frontends.kafka.patches import patches
-from kafka_coord.frontends.kafka.statistics import Statistics
+from kafka_coord.frontends.kafka.patches import Addresses, patches
 from kafka_coord.grouplog.authentication import BrokerSecurity
 from kafka_coord.grouplog.broker import PLAINTEXT, BrokerConnection
 from kafka_coord.grouplog.manager import GroupMetadataManager
-from kafka_coord.model import CoordinatorInfo, Request
+from kafka_coord.model import CoordinatorInfo
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.pattern import topic_pattern
 from kafka_coord.settings import host_and_port
@@ -85,29 +85,34 @@ class KafkaListener:
         self._security = security
         self._store, self._broker_id, self._managed_groups = store, broker_id, managed_groups
         self._addresses: dict[int, tuple[str, int]] | None = {} if rewrite else None
-        known = self._known_addresses if rewrite else None
+        known: Addresses | None = (lambda: self._addresses or {}) if rewrite else None
         self.patches = patches(known)
-        self.instances = Instances(self._to_broker, broker_id, known)
+        to_broker = partial(BrokerConnection, self._broker_host, self._broker_port, security)
+        self.instances = Instances(to_broker, broker_id, known)
         self.manager = GroupMetadataManager(
-            self._to_broker, self._claim, f"{broker_id}@{address}", group_limits, self._term_ended
+            to_broker, self._claim, f"{broker_id}@{address}", group_limits, self._term_ended
         )
         self.broker_access = BrokerAccess()
         self.handshakes = None if tls is None else Handshakes(tls)
+        """``None`` if clients do not use TLS."""
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._started: Future[str] = Future()
         self._claims: dict[int, asyncio.Task[None]] = {}
         self._broker_failed = False
         self.clients = Clients(limits or ClientLimits())
-        self.limits.allow_descriptors()
+        self.clients.limits.allow_descriptors()
         self.managed = ManagedTerms(
-            store, self._term_lost, self._asked_to_convert, group_limits.consumer_session_timeout_s
+            store,
+            partial(self._call, self.manager.resign),
+            lambda asked: self._call(self.coordinator.convert, asked),
+            group_limits.consumer_session_timeout_s,
         )
         managed = ManagedGroups(self.managed, Administration(store, self.managed), broker_id, group_limits)
         self.coordinator = GroupCoordinator(
             self.manager,
             self.instances,
-            statistics=self.statistics,
+            statistics=self.clients.statistics,
             managed=managed,
             holds=holds,
             is_managed_by_name=topic_pattern(managed_groups).fits if managed_groups else lambda _group_id: False,
@@ -146,7 +151,9 @@ class KafkaListener:
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         try:
-            server = await self._loop.create_server(self._accept, self._host, self._port, backlog=1024)
+            server = await self._loop.create_server(
+                lambda: ClientConnection(self), self._host, self._port, backlog=1024
+            )
         except OSError as error:
             raise SettingsError(f"cannot listen for Kafka clients at {self._host}:{self._port}: {error}") from None
         host, port, *_ = server.sockets[0].getsockname()
@@ -165,41 +172,16 @@ class KafkaListener:
         self.instances.close()
         await asyncio.gather(maintenance, *self._claims.values(), return_exceptions=True)
 
-    def _accept(self) -> ClientConnection:
-        return ClientConnection(self)
-
-    @property
-    def limits(self) -> ClientLimits:
-        return self.clients.limits
-
-    @property
-    def statistics(self) -> Statistics:
-        return self.clients.statistics
-
-    def may_stay(self, client: ClientConnection) -> bool:
-        return self.clients.admit(client)
-
-    def keeps(self, client: ClientConnection, before: int, now: int) -> None:
-        self.clients.keeps(client, before, now)
-
-    def departed(self, client: ClientConnection, reason: str) -> None:
-        self.clients.departed(client, reason)
-
     async def _end_overdue_clients(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(self.limits.overdue_check_s())
+            await asyncio.sleep(self.clients.limits.overdue_check_s())
             self.clients.end_overdue(loop.time())
 
-    def answer(self, frame: bytes, client: ClientConnection) -> Awaitable[bytes]:
-        return self.coordinator.answer(frame, client)
-
     async def connect_broker(self, protocol: asyncio.Protocol) -> None:
+        """Connects ``protocol`` to the broker. Raises :class:`OSError`."""
         loop, tls = asyncio.get_running_loop(), self._security.tls
         await loop.create_connection(lambda: protocol, self._broker_host, self._broker_port, ssl=tls)
-
-    def _to_broker(self) -> BrokerConnection:
-        return BrokerConnection(self._broker_host, self._broker_port, self._security)
 
     # --- terms -------------------------------------------------------------------------------------------------------
 
@@ -239,7 +221,7 @@ class KafkaListener:
                 await self.coordinator.end_in_both()
                 if self._managed_groups is not None and loop.time() >= by_name_due:
                     by_name_due = loop.time() + TAKE_OVER_CHECK_S
-                    await self.coordinator.take_over_by_name()
+                    await self.coordinator.kinds.take_over_by_name()
             except StoreUnavailable as error:
                 log.info("cannot search for groups to take over: %s", error)
             except Exception:
@@ -251,9 +233,6 @@ class KafkaListener:
             await self.manager.delete_expired_consumer_offsets(OFFSETS_RETENTION_MS)
         except Exception:
             log.exception("cannot remove expired offsets")
-
-    def _known_addresses(self) -> dict[int, tuple[str, int]]:
-        return self._addresses or {}
 
     def _follow_leaders(self) -> None:
         led = {partition for partition, leader in self.instances.leaders.items() if leader == self._broker_id}
@@ -284,15 +263,8 @@ class KafkaListener:
         self.coordinator.end_partition(partition)
         self.managed.end(partition)
 
-    def _term_lost(self, partition: int, reason: str) -> None:
-        """Stops serving the partition. Called on the managed groups' thread."""
-        self._call(self.manager.resign, partition, reason)
-
-    def _asked_to_convert(self, request: Request) -> None:
-        """Passes the request to the event loop. Called on the managed groups' thread."""
-        self._call(self.coordinator.convert, request)
-
     def _call(self, function: Callable[..., None], *arguments: object) -> None:
+        """Calls the function on the event loop. The managed groups' thread uses this."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(function, *arguments)

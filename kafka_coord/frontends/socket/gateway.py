@@ -10,7 +10,6 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from kafka_coord.channel.frames import BadFrame, Fault, Frame
 from kafka_coord.channel.messages import (
@@ -35,6 +34,7 @@ from kafka_coord.frontends.members.registering import Refusal
 from kafka_coord.frontends.members.term import Term, TermScope
 from kafka_coord.frontends.socket.access import Access, DenialLog
 from kafka_coord.frontends.socket.connection import Connection, Peer, Presence
+from kafka_coord.frontends.socket.leadership_view import LeadershipView
 from kafka_coord.frontends.socket.metadata import MetadataDirectory
 from kafka_coord.frontends.socket.options import GatewayOptions
 from kafka_coord.frontends.socket.questions import Questions
@@ -42,20 +42,9 @@ from kafka_coord.frontends.socket.registration_check import RegistrationCheck
 from kafka_coord.frontends.socket.statistics import Statistics
 from kafka_coord.model import TopicPartition
 from kafka_coord.model.json_fields import shown
-from kafka_coord.zk.election import Leadership
 from kafka_coord.zk.store import SessionState, Store
 
 log = logging.getLogger(__name__)
-
-
-class LeadershipView(Protocol):
-    """Tells the gateway whether this instance is elected."""
-
-    def leadership(self) -> Leadership | None:
-        """Returns the current leadership, even while it is uncertain whether it still lasts."""
-
-    def leads(self) -> bool:
-        """Whether this instance is certainly elected now."""
 
 
 class Gateway:

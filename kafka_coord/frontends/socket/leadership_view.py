@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from kafka_coord.coordinator.service import CoordinatorService
-from kafka_coord.zk.election import Leadership
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kafka_coord.coordinator.service import CoordinatorService
+    from kafka_coord.zk.election import Leadership
 
 
-class ServiceLeadership:
-    """Asks ``service``. It is set later, because the service publishes the gateway's address, so the gateway starts
-    first."""
+class LeadershipView:
+    """Tells the gateway whether this instance is elected. ``service`` is set later, because the service publishes the
+    gateway's address, so the gateway starts first."""
 
     def __init__(self) -> None:
         self.service: CoordinatorService | None = None
 
     def leadership(self) -> Leadership | None:
+        """Returns the current leadership, even while it is uncertain whether it still lasts."""
         return self.service.leadership if self.service is not None else None
 
     def leads(self) -> bool:
+        """Whether this instance is certainly elected now."""
         return self.service is not None and self.service.elected

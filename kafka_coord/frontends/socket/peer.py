@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
 
 from kafka_coord.channel.frames import BadFrame, Decoder, Fault, Frame, encode
 from kafka_coord.frontends.socket.connection import Connection
+from kafka_coord.frontends.socket.gateway import Gateway
 from kafka_coord.frontends.socket.inbox import LARGE_BYTES, Sender
 from kafka_coord.frontends.tls import common_name
+
+if TYPE_CHECKING:
+    from kafka_coord.frontends.socket.server import GatewayServer
 
 log = logging.getLogger(__name__)
 
@@ -18,62 +23,14 @@ CLOSING_S = 2.0
 """The peer has this many seconds to accept the remaining data of a closing connection."""
 MAX_UNSENT_BYTES = 4 << 20
 
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    peer: SocketPeer
-
-
-@dataclass(frozen=True, slots=True)
-class FrameReceived:
-    peer: SocketPeer
-    frame: Frame
-
-
-@dataclass(frozen=True, slots=True)
-class FrameBroken:
-    peer: SocketPeer
-    error: BadFrame
-
-
-@dataclass(frozen=True, slots=True)
-class PeerLost:
-    peer: SocketPeer
-
-
-Arrival = Accepted | FrameReceived | FrameBroken | PeerLost
-
-
-class InputReceiver(Protocol):
-    """The server's interface for its connections."""
-
-    def made(self, peer: SocketPeer, transport: asyncio.Transport) -> None:
-        """Reports an accepted connection. It may send after :meth:`SocketPeer.open`."""
-
-    def arrived(self, what: Arrival, size: int = 0) -> None:
-        """Passes input to the gateway's thread."""
-
-    def has_room(self, peer: SocketPeer, size: int) -> bool:
-        """Whether a frame of this many bytes may be read from the connection now."""
-
-    def keeps(self, peer: SocketPeer, before: int, now: int) -> bool:
-        """Reports that the connection's unread bytes changed from ``before`` to ``now``. Returns whether there is room
-        for them."""
-
-    def wait_turn(self, peer: SocketPeer) -> None:
-        """Requests another call of :meth:`SocketPeer.read` after the turns of other connections."""
-
-    def touched(self, peer: SocketPeer) -> None:
-        """Reports that the peer has data to send or must be closed. Called on the gateway's thread."""
-
-    def departed(self, peer: SocketPeer) -> None:
-        """Reports that the connection ended."""
+Input = Callable[[Gateway, Connection], None]
+"""Passes a connection's input to the gateway."""
 
 
 class SocketPeer(asyncio.Protocol):
     """A connection. The methods of :class:`asyncio.Protocol` run on the loop's thread."""
 
-    def __init__(self, server: InputReceiver) -> None:
+    def __init__(self, server: GatewayServer) -> None:
         self._server = server
         self._decoder = Decoder()
         self._transport: asyncio.Transport | None = None
@@ -128,7 +85,7 @@ class SocketPeer(asyncio.Protocol):
         self._transport = transport
         self._certificate = common_name(transport.get_extra_info("peercert"))
         self._opened = True
-        self._server.arrived(Accepted(self))
+        self._server.arrived(self, lambda _gateway, _connection: None)  # makes the gateway accept the connection
         self.read(others_had_theirs=False)
 
     def turn_away(self, transport: asyncio.Transport, why: Frame) -> None:
@@ -169,11 +126,11 @@ class SocketPeer(asyncio.Protocol):
                     self._wait()
                     break
                 spent += size
-                self._server.arrived(FrameReceived(self, self._decoder.take()), size)
+                self._server.arrived(self, partial(Gateway.received, frame=self._decoder.take()), size)
         except BadFrame as error:
             self._fail(error)
         before, self._kept = self._kept, 0 if self._broken else self._decoder.pending
-        if not self._server.keeps(self, before, self._kept) and not self._broken:
+        if not self._server.keeps(before, self._kept) and not self._broken:
             self._fail(BadFrame(Fault.OVERLOADED, "too many bytes of incomplete frames are buffered; retry later"))
         if self._waits:
             return
@@ -194,7 +151,7 @@ class SocketPeer(asyncio.Protocol):
     def _fail(self, error: BadFrame) -> None:
         self._broken = True
         self._decoder = Decoder()
-        self._server.arrived(FrameBroken(self, error))
+        self._server.arrived(self, partial(Gateway.broken, error=error))
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._transport, self._gone = None, True
@@ -202,10 +159,10 @@ class SocketPeer(asyncio.Protocol):
             self._end()
 
     def _end(self) -> None:
-        self._server.keeps(self, self._kept, 0)
+        self._server.keeps(self._kept, 0)
         self._server.departed(self)
         if self._opened:
-            self._server.arrived(PeerLost(self))
+            self._server.arrived(self, Gateway.lost)
 
     def flush(self, data: bytes, *, close: bool, rest_s: float = 0.0) -> None:
         """Sends the data. Then closes the connection if ``close``, and stops reading for ``rest_s`` seconds."""

@@ -27,10 +27,6 @@ _LONGEST_REST_S = 5.0
 """The longest time in seconds for which the gateway stops reading from a connection that retried too early."""
 
 
-def _nonce() -> str:
-    return secrets.token_hex(8)
-
-
 class RegistrationCheck:
     """Checks clients that want to register. ``instance`` is the broker id. Without ``access``, everybody may register
     in every group. ``nonce`` returns a unique value for each registration."""
@@ -47,7 +43,7 @@ class RegistrationCheck:
         self._instance = instance
         self._options = options
         self._access = access
-        self._nonce = nonce or _nonce
+        self._nonce = nonce or (lambda: secrets.token_hex(8))
         self._admission = Admission(options.registrations_per_s, clock.monotonic())
 
     def registration(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
 import ssl
 import threading
 from collections import deque
@@ -13,12 +12,14 @@ from contextlib import suppress
 from kafka_coord.channel.messages import Code
 from kafka_coord.channel.rpc import Rpc
 from kafka_coord.errors import SettingsError
+from kafka_coord.frontends.descriptors import OTHER_DESCRIPTORS, allow_descriptors
 from kafka_coord.frontends.handshakes import Handshakes
 from kafka_coord.frontends.socket.access import Access
-from kafka_coord.frontends.socket.gateway import Gateway, LeadershipView
+from kafka_coord.frontends.socket.gateway import Gateway
 from kafka_coord.frontends.socket.inbox import LARGE_BYTES, Inbox
+from kafka_coord.frontends.socket.leadership_view import LeadershipView
 from kafka_coord.frontends.socket.options import GatewayOptions
-from kafka_coord.frontends.socket.peer import CLOSING_S, Accepted, Arrival, FrameBroken, FrameReceived, SocketPeer
+from kafka_coord.frontends.socket.peer import CLOSING_S, Input, SocketPeer
 from kafka_coord.settings import host_and_port
 from kafka_coord.zk.store import Store
 
@@ -26,8 +27,6 @@ log = logging.getLogger(__name__)
 
 SPARE_CONNECTIONS = 1_000
 """Connections allowed beyond the maximum number of consumers, for clients that only ask for the coordinator."""
-OTHER_DESCRIPTORS = 200
-"""File descriptors for the process's other files, and for connections that are being refused."""
 MAX_TURNED_AWAY = 64
 MAX_KEPT_BYTES = 64 << 20
 """The maximum number of unread bytes of all connections. Above it, connections with more bytes than a small frame are
@@ -59,7 +58,7 @@ class GatewayServer:
         self._awake = threading.Event()
         self._stopping = threading.Event()
         self._failure: Exception | None = None
-        self._inbox: Inbox[Arrival] = Inbox()
+        self._inbox: Inbox[tuple[SocketPeer, Input]] = Inbox()
         self._touched: dict[SocketPeer, None] = {}
         self._open: set[SocketPeer] = set()
         self._turned_away = 0
@@ -69,7 +68,12 @@ class GatewayServer:
         """The unread bytes of all connections."""
         self._handshakes = None if tls is None else Handshakes(tls)
         self._securing: set[asyncio.Task[None]] = set()
-        _allow_descriptors(self._options.most_consumers + SPARE_CONNECTIONS + OTHER_DESCRIPTORS)
+        needed = self._options.most_consumers + SPARE_CONNECTIONS + OTHER_DESCRIPTORS
+        allowed = allow_descriptors(needed)
+        if allowed < needed:
+            log.warning(
+                "only %d open files are allowed, but %d are needed; raise the limit (ulimit -n)", allowed, needed
+            )
         self.gateway = Gateway(store, instance, leadership_view, self._awake.set, self._options, access)
         self._loop = asyncio.new_event_loop()
         self._server = self._listen(listen)
@@ -127,7 +131,7 @@ class GatewayServer:
     # --- the loop's thread -------------------------------------------------------------------------------------------
 
     def made(self, peer: SocketPeer, transport: asyncio.Transport) -> None:
-        """Counts the connection before any TLS handshake."""
+        """Counts an accepted connection before any TLS handshake. It may send after :meth:`SocketPeer.open`."""
         if len(self._open) >= self._options.most_consumers + SPARE_CONNECTIONS:
             self._turn_away(peer, transport)
             return
@@ -166,21 +170,26 @@ class GatewayServer:
             peer.open(transport)
 
     def departed(self, peer: SocketPeer) -> None:
+        """Notes that the connection ended."""
         self._open.discard(peer)
 
-    def arrived(self, what: Arrival, size: int = 0) -> None:
-        self._inbox.put(what.peer.sender, what, size, member=what.peer.is_member)
+    def arrived(self, peer: SocketPeer, what: Input, size: int = 0) -> None:
+        """Passes input of ``size`` bytes to the gateway's thread."""
+        self._inbox.put(peer.sender, (peer, what), size, member=peer.is_member)
         self._awake.set()
 
     def has_room(self, peer: SocketPeer, size: int) -> bool:
+        """Whether a frame of this many bytes may be read from the connection now."""
         return self._inbox.has_room(peer.sender, size, member=peer.is_member)
 
-    def keeps(self, peer: SocketPeer, before: int, now: int) -> bool:
-        del peer
+    def keeps(self, before: int, now: int) -> bool:
+        """Notes that a connection's unread bytes changed from ``before`` to ``now``. Returns whether there is room for
+        them."""
         self.kept_bytes += now - before
         return now <= LARGE_BYTES or self.kept_bytes <= MAX_KEPT_BYTES
 
     def wait_turn(self, peer: SocketPeer) -> None:
+        """Calls :meth:`SocketPeer.reads_on` after the turns of other connections."""
         self._turns[peer.is_member].append(peer)
         if not self._turn_is_due:
             self._turn_is_due = True
@@ -211,6 +220,7 @@ class GatewayServer:
     # --- the gateway's thread ----------------------------------------------------------------------------------------
 
     def touched(self, peer: SocketPeer) -> None:
+        """Notes that the peer has data to send, must rest or must be closed."""
         self._touched[peer] = None
 
     def _run(self) -> None:
@@ -232,18 +242,10 @@ class GatewayServer:
 
     def _take_in(self) -> None:
         gateway = self.gateway
-        for arrival in self._inbox.take():
-            peer = arrival.peer
-            if isinstance(arrival, Accepted):
+        for peer, pass_on in self._inbox.take():
+            if peer.connection is None:
                 peer.connection = gateway.accepted(peer)
-            elif peer.connection is None:
-                continue
-            elif isinstance(arrival, FrameReceived):
-                gateway.received(peer.connection, arrival.frame)
-            elif isinstance(arrival, FrameBroken):
-                gateway.broken(peer.connection, arrival.error)
-            else:
-                gateway.lost(peer.connection)
+            pass_on(gateway, peer.connection)
 
     def _send_out(self) -> None:
         if not self._touched:
@@ -256,18 +258,6 @@ class GatewayServer:
         self._touched.clear()
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._flush, sending)
-
-
-def _allow_descriptors(wanted: int) -> None:
-    """Raises the limit on open files to ``wanted``, or to the highest value that this process may set."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return
-    found = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (found, hard))
-    if found < wanted:
-        log.warning("only %d open files are allowed, but %d are needed; raise the limit (ulimit -n)", found, wanted)
 
 
 def _address(server: asyncio.Server) -> str:

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.dev.cluster.topics import TopicAdmin
-from kafka_coord.frontends.socket.leadership_view import ServiceLeadership
+from kafka_coord.frontends.socket.leadership_view import LeadershipView
 from kafka_coord.frontends.socket.server import GatewayServer
 from kafka_coord.model import Cause, GroupKind
 from kafka_coord.monitor.lag_metrics import LagSampler
@@ -57,7 +57,7 @@ def scraped(front: Front, service: CoordinatorService, coord: Run) -> Iterator[s
     kafka = front.listeners[ELECTED]
     with Peer(kafka) as peer:
         assert peer.ask("Heartbeat", 0, group_id="measured-3", generation_id=1, member_id="unknown").error_code
-    leadership = ServiceLeadership()
+    leadership = LeadershipView()
     leadership.service = service
     gateway = GatewayServer("127.0.0.1:0", front.store, ELECTED, leadership)
     zookeeper = front.cluster.zookeeper

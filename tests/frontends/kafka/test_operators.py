@@ -253,7 +253,7 @@ def test_a_managed_group_of_the_same_name_is_meant_unless_told_otherwise(front: 
             member = Member(peer, left)
             for path in places:
                 front.store.ensure_path(path)
-            eventually(lambda: coordinator.managed.has(left))
+            eventually(lambda: left in coordinator.managed.groups)
             assert kinds() == ["client-assigned", "managed"]
             assert coord("groups", "describe", left, "-o", "json").json()["kind"] == "managed"
             other = coord("groups", "describe", left, "--kind", "client-assigned", "-o", "json").json()

@@ -97,7 +97,7 @@ class Administration:
         except StoreError as error:
             log.warning("cannot take over group=%s: %s", group, error)
             return Error.COORDINATOR_NOT_AVAILABLE
-        self._terms.made(group)
+        self._terms.groups.add(group)
         partitions = sorted(missing)
         for at in range(0, len(partitions), _OFFSETS_AT_ONCE):
             part = {tp: offsets[tp] for tp in partitions[at : at + _OFFSETS_AT_ONCE]}
@@ -125,7 +125,7 @@ class Administration:
     async def delete(self, group: str) -> Error:
         error = await self._ask(Request(RequestType.DELETE_GROUP, group), Error.NON_EMPTY_GROUP)
         if error is Error.NONE:
-            self._terms.removed(group)
+            self._terms.groups.discard(group)
         return error
 
     async def remove(self, group: str, asked: Request, since: int) -> str:
@@ -137,7 +137,7 @@ class Administration:
             return _SILENT
         if answered.result != _DONE:
             return answered.message
-        self._terms.removed(group)
+        self._terms.groups.discard(group)
         return ""
 
     async def answer_conversion(self, asked: Request, term: int, result: str, message: str) -> None:

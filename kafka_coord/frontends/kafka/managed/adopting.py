@@ -63,8 +63,8 @@ def read_registered(store: Store, group: str) -> Registered:
 
 
 def topics_that_exist(store: Store, group: str, topics: Iterable[str]) -> frozenset[str]:
-    """Returns which of these topics exist and own the group's stored offsets. They do not own them if they have been
-    deleted and created again. Raises :class:`StoreError`."""
+    """Returns which of these topics exist and own the group's stored offsets. A topic that has been deleted and created
+    again does not own the offsets that were stored before. Raises :class:`StoreError`."""
     names = sorted(set(topics))
     found = store.read_many(
         [GetData(layout.topic_offsets(group, name)) for name in names]

@@ -8,15 +8,15 @@
                                             └──────────────JoinGroup───────────────┘ REBALANCE_IN_PROGRESS
 
 No member is the leader. The coordinator decides, and SyncGroup returns the member's share. Only members whose shares
-change must join again. All other members keep their generation. A SyncGroup acknowledges the start of the partitions in
-its answer, and is answered once that acknowledgement is stored. A JoinGroup acknowledges the stop of all partitions
-that it does not list as owned. A cooperative client keeps the listed partitions, and an eager client owns nothing when
-it joins.
+change must join again. All other members keep their generation. A SyncGroup acknowledges the start of the partitions
+that its answer contains. It is answered once that acknowledgement is stored. A JoinGroup acknowledges the stop of all
+partitions that it does not list as owned. A cooperative client lists the partitions that it keeps. An eager client owns
+nothing when it joins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -24,7 +24,7 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.events import Answered, Joined, Synced
 from kafka_coord.classic_groups.held_heartbeats import Beats
 from kafka_coord.classic_groups.metadata import CONSUMER
-from kafka_coord.frontends.kafka.managed.member import FIRST_EPOCH, Commit, KafkaMember, Key, Request
+from kafka_coord.frontends.kafka.managed.member import FIRST_EPOCH, Commit, KafkaMember, Request
 from kafka_coord.frontends.kafka.managed.members import KafkaMembers
 from kafka_coord.frontends.kafka.managed.topics import UNCHANGED, Topics
 from kafka_coord.frontends.members.machine import stimuli
@@ -39,15 +39,15 @@ ASSIGNORS = ("range", "roundrobin", "sticky", COOPERATIVE)
 """The names of Kafka's own assignors. A client with one of them accepts any share."""
 
 _MORE_S = 1.0
-"""Seconds that a JoinGroup is held for the rest of the member's share once the member has part of it."""
+"""Once the member has part of its share, a JoinGroup is held for this many seconds to wait for the rest."""
 _WRITE_S = 5.0
 """Seconds that a SyncGroup waits for its acknowledgement to be written."""
 _ADMISSION_S = 1.0
 """Seconds that a request other than a JoinGroup waits for its member to be resumed from an earlier term."""
 
 
+@dataclass(frozen=True, slots=True)
 class _ClassicRequest(Request):
-    __slots__ = ()
     protocol: ClassVar[str] = PROTOCOL
 
     def made(self, members: KafkaMembers, number: int) -> ClassicMember:
@@ -56,14 +56,10 @@ class _ClassicRequest(Request):
 
 @dataclass(frozen=True, slots=True)
 class Join(_ClassicRequest):
-    """A JoinGroup. ``member_id`` is the client's or, with ``is_new``, one made up for a client without one. ``owned``
-    are the partitions that the client keeps, none if it is eager; ``generation`` is the one in which it got them (-1:
-    unknown). ``assignor`` is the chosen protocol, and ``registration`` the value of a new member's registration."""
+    """A JoinGroup. If ``is_new``, the client has no member id, and ``member_id`` was generated for it. ``assignor`` is
+    the chosen protocol. ``owned`` has the partitions that the client keeps. An eager client keeps none. The client got
+    these partitions in ``generation``, or -1 if it does not say. ``registration`` is the value for a new member."""
 
-    token: Hashable
-    key: Key
-    member_id: str
-    is_static: bool
     is_new: bool
     assignor: str
     topics: Topics
@@ -72,10 +68,7 @@ class Join(_ClassicRequest):
     rebalance_timeout_s: float
     registration: bytes
     generation: int = -1
-
-    @property
-    def joins(self) -> bool:
-        return True
+    joins: ClassVar[bool] = True
 
     @property
     def is_eager(self) -> bool:
@@ -83,8 +76,8 @@ class Join(_ClassicRequest):
 
     @property
     def limit_s(self) -> float:
-        """Returns the seconds that this request may be held. The client sends no other request in that time, so its
-        session must last longer."""
+        """How many seconds this request may be held. The client sends no other request in that time, so its session
+        timeout must be longer."""
         return min(self.rebalance_timeout_s, self.session_timeout_s * 2 / 3)
 
     def answered(self, error: Error, _message: str | None = None) -> Joined:
@@ -94,7 +87,8 @@ class Join(_ClassicRequest):
 
     def join(self, members: KafkaMembers, found: KafkaMember | None) -> None:
         """Handles a join. A static client without a member id replaces its predecessor. A client with an unknown member
-        id is refused if it owns partitions, because other members may have them now."""
+        id is refused if it is static or owns partitions, because another member may have its place or its partitions
+        now."""
         before = found.member_id if found is not None else members.earlier_id(self.key)
         if before is not None and before != self.member_id:
             if self.is_new:
@@ -123,10 +117,6 @@ class Join(_ClassicRequest):
 class Sync(_ClassicRequest):
     """A SyncGroup. ``assignor`` is ``None`` before version 5."""
 
-    token: Hashable
-    key: Key
-    member_id: str
-    is_static: bool
     generation: int
     assignor: str | None = None
 
@@ -140,16 +130,9 @@ class Sync(_ClassicRequest):
 class Beat(_ClassicRequest):
     """A Heartbeat. ``software`` is the client's name in ApiVersions, or empty if its heartbeats are not held."""
 
-    token: Hashable
-    key: Key
-    member_id: str
-    is_static: bool
     generation: int
     software: str = ""
-
-    @property
-    def may_be_late(self) -> bool:
-        return True
+    may_be_late: ClassVar[bool] = True
 
     def answered(self, error: Error, _message: str | None = None) -> Answered:
         if error is Error.COORDINATOR_LOAD_IN_PROGRESS:
@@ -161,23 +144,16 @@ class Beat(_ClassicRequest):
 class Leave(_ClassicRequest):
     """One member of a LeaveGroup. An operator names a static member by its instance id only."""
 
-    token: Hashable
-    key: Key
-    member_id: str
-    is_static: bool
-
-    @property
-    def leaves(self) -> bool:
-        return True
+    leaves: ClassVar[bool] = True
 
     def answered(self, error: Error, _message: str | None = None) -> Answered:
         return Answered(self.token, error)
 
 
 class ClassicMember(KafkaMember):
-    """One member. ``joined`` is its newest JoinGroup in this term, ``generation`` the last one the client was told, and
-    ``sent`` the share in its last SyncGroup, ``None`` while it joins. ``syncs`` tells whether a SyncGroup must come
-    next."""
+    """One member. ``joined`` is its last JoinGroup in this term. ``generation`` is the last generation that the client
+    knows. ``sent`` is the share in the last answer to a SyncGroup, or ``None`` while the member joins. If ``syncs``,
+    the client must send a SyncGroup next."""
 
     protocol = PROTOCOL
     wrong_id = Error.FENCED_INSTANCE_ID
@@ -367,7 +343,7 @@ class ClassicMember(KafkaMember):
         if isinstance(beat, Beat):
             self.waiting = None
             self.members.answer(Answered(beat.token, self._beats.interrupted(self.members.now)))
-        elif not isinstance(beat, Sync):  # its answer comes soon
+        elif not isinstance(beat, Sync):  # a SyncGroup is answered soon in any case
             self.overdue()
 
     def _answer_waiting(self, error: Error) -> None:

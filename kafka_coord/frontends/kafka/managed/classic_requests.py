@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from functools import partial
 from typing import Any
 
 from kafka_coord.classic_groups.errors import Error
@@ -17,8 +18,8 @@ from kafka_coord.frontends.kafka.managed.members import consumer_name
 from kafka_coord.frontends.kafka.managed.registration import registration
 from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
 from kafka_coord.frontends.kafka.managed.topics import Topics
-from kafka_coord.frontends.members.registering import too_large
-from kafka_coord.model import TopicPartition
+from kafka_coord.frontends.members.registering import Refusal
+from kafka_coord.model import Member, TopicPartition
 from kafka_coord.model.names import is_legal
 from kafka_coord.wire.consumer_protocol import subscription
 
@@ -51,13 +52,13 @@ class ClassicRequests:
                 *(request.group_id, call.header.client_id, call.client.address, join),
             )
             return Joined(None, Error.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
-        found: Joined = await self._terms.take(request.group_id, member_id, join, call.client)
-        return found
+        joined: Joined = await self._terms.take(request.group_id, member_id, join, call.client)
+        return joined
 
     def _join(self, call: Call, member_id: str) -> Any:
         """Returns a function that makes a :class:`Join` from a token, or the reason why the client cannot be a
         member."""
-        request, client = call.request, call.client
+        request = call.request
         offered = {one.name: one.metadata for one in request.protocols}
         assignor = next((name for name in offered if name in ASSIGNORS), None)
         if request.protocol_type != CONSUMER or assignor is None:
@@ -73,29 +74,26 @@ class ClassicRequests:
         topics = Topics(frozenset(filter(is_legal, found.topics)))
         session_ms = request.session_timeout_ms
         rebalance_ms = request.rebalance_timeout_ms if call.version >= 1 else session_ms
-        value = registration(
-            self._broker_id,
-            key,
-            member_id,
+        member = Member(
+            key[1],
+            0,
             topics.subscription(),
-            client,
-            call.header.client_id,
-            protocol=PROTOCOL,
-            is_static=instance_id is not None,
+            rack=getattr(found, "rack_id", None) or None,
             session_timeout_ms=session_ms,
-            rebalance_timeout_ms=rebalance_ms,
-            rack=getattr(found, "rack_id", None),
+            rejoin_grace_ms=0 if instance_id is None else session_ms,
+            protocol=PROTOCOL,
+            rebalance_timeout_ms=max(0, rebalance_ms),
         )
-        refusal = too_large(value)
-        if refusal is not None:
-            return refusal.message
+        value = registration(call, self._broker_id, member, member_id)
+        if isinstance(value, Refusal):
+            return value.message
         owned = frozenset(
             TopicPartition(one.topic, number) for one in found.owned_partitions for number in one.partitions
         )
-        return lambda token: Join(
-            token,
-            key,
-            member_id,
+        return partial(
+            Join,
+            key=key,
+            member_id=member_id,
             is_static=instance_id is not None,
             is_new=not request.member_id,
             assignor=assignor,

@@ -1,4 +1,4 @@
-"""Finds operators' requests to convert groups, and passes on those for groups that this instance coordinates."""
+"""Finds operators' requests to convert groups, and passes on requests for groups that this instance coordinates."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class ConversionRequests:
     def __init__(self, store: Store, watches: Watches, carry_out: Callable[[Request], None]) -> None:
         self._store, self._carry_out = store, carry_out
         self._known: dict[str, Request | None] = {}
-        """The requests by znode name; ``None`` for unreadable ones and for requests that the elected coordinator
-        answers."""
+        """The requests by znode name. ``None`` stands for an unreadable request, and for a request that the elected
+        coordinator answers."""
         self._passed_on: dict[str, int] = {}
         watches.children(layout.REQUESTS, self._listed)
 

@@ -4,8 +4,8 @@ A heartbeat with epoch 0 registers the member, and answers carry its assignment.
 if the client no longer owns the command's partitions, and a start-fetcher if it owns all of them.
 
 A heartbeat is held (:mod:`~kafka_coord.frontends.kafka.managed.pace`) until there is news for the client, until the
-client sends something else, or until its limit has passed. It is answered immediately while the member has partitions
-to stop, because a later heartbeat acknowledges the stop.
+client sends something else, or until the limit of the hold has passed. While the member has partitions to stop, its
+heartbeats are answered immediately, because a later heartbeat acknowledges the stop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.frontends.kafka.managed.member import FIRST_EPOCH, Commit, KafkaMember, Key, Request
+from kafka_coord.frontends.kafka.managed.member import FIRST_EPOCH, Commit, KafkaMember, Request
 from kafka_coord.frontends.kafka.managed.members import KafkaMembers
 from kafka_coord.frontends.kafka.managed.pace import NOT_HELD_S, Pace
 from kafka_coord.frontends.kafka.managed.topics import UNCHANGED, Topics
@@ -39,14 +39,10 @@ class Heartbeat(Request):
     empty if its heartbeats are not held."""
 
     protocol: ClassVar[str] = PROTOCOL
-    token: Hashable
-    key: Key
-    member_id: str
     epoch: int
     owned: Owned | None = None
     topics: Topics = UNCHANGED
     registration: bytes = b""
-    is_static: bool = False
     software: str = ""
 
     @property
@@ -63,7 +59,7 @@ class Heartbeat(Request):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the client sends all fields, which it does if it has not received its last answer."""
+        """Whether the heartbeat has all fields. A client sends all fields if it has not received the last answer."""
         return self.joins or (self.owned is not None and self.topics.is_told)
 
     def answered(self, error: Error, message: str | None = None) -> HeartbeatAnswer:
@@ -73,8 +69,8 @@ class Heartbeat(Request):
         return ConsumerGroupMember(members, self, number)
 
     def join(self, members: KafkaMembers, found: KafkaMember | None) -> None:
-        """A client that joins again is a new incarnation without partitions, unless it only repeats a join whose answer
-        was lost."""
+        """Handles a join. A client that only repeats a join whose answer was lost stays the same incarnation. Any other
+        client that joins again becomes a new incarnation, without partitions."""
         if not self.topics.is_told:
             members.refuse(self, Error.INVALID_REQUEST, "a joining member must send its subscription")
             return
@@ -97,8 +93,9 @@ class Heartbeat(Request):
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """Answers a heartbeat. ``assignment`` is ``None`` if the client knows it. ``ids`` is the assignment by topic id,
-    without topics that have no id. The next heartbeat is due ``interval_s`` seconds after this heartbeat was sent."""
+    """The answer to a heartbeat. ``assignment`` is ``None`` if the client knows it. ``ids`` is the assignment by topic
+    id, without topics that have no id. The next heartbeat is due ``interval_s`` seconds after this heartbeat was
+    sent."""
 
     token: Hashable
     error: Error
@@ -122,8 +119,8 @@ class ConsumerGroupMember(KafkaMember):
         self.pace = Pace.of(beat.software)
         self.first_epoch = self.epoch = self.previous_epoch = max(FIRST_EPOCH, beat.epoch)
         self.topic_ids: dict[str, bytes | None] = {}
-        """The ids of the topics in ``assignment`` when they were assigned; a topic may have been created again
-        since."""
+        """The ids that the topics in ``assignment`` had when they were assigned. A topic may have been created again
+        since then."""
         self.sent: frozenset[TopicPartition] | None = None
         self.owned: Owned | None = None
         self._asked_again = False
@@ -191,11 +188,11 @@ class ConsumerGroupMember(KafkaMember):
         return owned <= self._by_id(self.assignment)
 
     def _acknowledge(self) -> None:
-        """Acknowledges the delivered command if the client owns the partitions that the command asks for.
+        """Acknowledges the delivered command if the client has carried it out.
 
-        Topics are compared by id. A client that owns partitions of a deleted topic has not stopped them, even if a new
-        topic has its name; and it need not start partitions of a deleted topic. A client that already owns partitions
-        it is to start was told about them in an earlier term.
+        Topics are compared by id. So a client that owns partitions of a deleted topic has not stopped them, even if a
+        new topic has the same name. A client need not start partitions of a deleted topic. If the client owns the
+        partitions of a start-fetcher before any answer contained them, it got them in an earlier term.
         """
         if self.command is None or self.owned is None:
             return
@@ -220,9 +217,9 @@ class ConsumerGroupMember(KafkaMember):
                 self.acknowledged()  # a commit shows that the client has started
 
     def resumed(self, topic_ids: Mapping[str, bytes], newest: int, *, is_settled: bool) -> None:
-        """Keeps the epoch that the client sent. A client that has yet to acknowledge may know the newest epoch already,
-        from an answer whose acknowledgement was not written. A settled client may not know it yet, because an answer
-        was lost; so both epochs are accepted from it."""
+        """Keeps the epoch that the client sent. A client with unacknowledged commands may already know the newest
+        epoch, from an answer whose acknowledgement was not written. A settled client may not know the newest epoch,
+        because an answer may have been lost. So both epochs are accepted from a settled client."""
         self._learn(self.assignment, topic_ids)
         self.first_epoch = self.epoch = self.previous_epoch = min(self.epoch, newest)
         if is_settled:

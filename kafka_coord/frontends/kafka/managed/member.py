@@ -1,8 +1,8 @@
 """A stock Kafka client as a member of a managed group: the base class for both protocols. Pure.
 
-A delivered stop-fetcher makes the member's assignment smaller, and a delivered start-fetcher makes it larger. Its epoch
-is the generation of the newest command for which it has nothing left to give up. How it acknowledges commands depends
-on its protocol: :mod:`~kafka_coord.frontends.kafka.managed.heartbeats` (KIP-848) or
+A delivered stop-fetcher makes the member's assignment smaller, and a delivered start-fetcher makes it larger. The
+member's epoch is the newest generation of a delivered start-fetcher or of an acknowledged command. Each protocol has
+its own way to acknowledge commands: :mod:`~kafka_coord.frontends.kafka.managed.heartbeats` (KIP-848) or
 :mod:`~kafka_coord.frontends.kafka.managed.classic`.
 """
 
@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 FIRST_EPOCH = 1
 
 Key = tuple[str, str]
-"""Group and consumer name; the latter is made from the instance id or, without one, the member id."""
+"""The group and the consumer name. The consumer name is made from the instance id or, if there is none, from the member
+id."""
 
 
+@dataclass(frozen=True, slots=True)
 class Request(ABC):
     """A request of a member, other than a commit. ``protocol`` is the client's (``Member.protocol``)."""
 
-    __slots__ = ()
     protocol: ClassVar[str]
     token: Hashable
     key: Key
@@ -41,7 +42,7 @@ class Request(ABC):
 
     @property
     def joins(self) -> bool:
-        """Whether the client asks to be a member; it may already be one."""
+        """Whether the client asks to be a member. It may already be a member."""
         return False
 
     @property
@@ -60,7 +61,7 @@ class Request(ABC):
 
     @abstractmethod
     def answered(self, error: Error, message: str | None = None) -> Answer:
-        """Returns the answer that refuses the request or, without an error, confirms that the member has left."""
+        """Returns the answer with this error. NONE confirms that the member has left."""
 
     @abstractmethod
     def made(self, members: KafkaMembers, number: int) -> KafkaMember:
@@ -85,7 +86,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Answers a commit; ``topics`` no longer exist."""
+    """The answer to a commit. ``topics`` no longer exist."""
 
     token: Hashable
     error: Error
@@ -97,20 +98,20 @@ Answer = Any
 
 
 class KafkaMember(ABC):
-    """One member. ``id`` is ``None`` until the machine has admitted it.
+    """One member. ``id`` is ``None`` until the machine has admitted the member.
 
-    ``assignment`` are the partitions that the client should own. ``command`` is the delivered command that it has not
-    acknowledged, and ``told`` whether an answer has passed it on to the client. ``waiting`` is a held request, to be
-    answered by ``answer_at``, and ``changing`` one whose subscription is being written. ``topics`` are unknown for a
-    member that registered in an earlier term.
+    ``assignment`` has the partitions that the client should own. ``command`` is the delivered command that the client
+    has not acknowledged. ``told`` tells whether an answer has passed this command on to the client. ``waiting`` is the
+    held request, which must be answered by ``answer_at``. ``changing`` is the request whose subscription is being
+    written. The ``topics`` of a member that registered in an earlier term are unknown.
     """
 
     protocol: ClassVar[str]
     wrong_id: ClassVar[Error] = Error.UNKNOWN_MEMBER_ID
-    """The errors for a commit with the wrong member id, with a wrong epoch, or for partitions the member does not
-    hold."""
     wrong_epoch: ClassVar[Error]
     not_held: ClassVar[Error]
+    """These are the errors for a commit with a wrong member id, with a wrong epoch, or for partitions that the member
+    does not hold."""
 
     def __init__(self, members: KafkaMembers, request: Request, number: int) -> None:
         self.members = members
@@ -118,7 +119,8 @@ class KafkaMember(ABC):
         self.connection = number
         self.id: MemberId | None = None
         self.returning: MemberId | None = None
-        """Set instead of ``id`` until the first command is known, which the client may have got in an earlier term."""
+        """The id of a resumed member until its first command is known. The client may have got that command in an
+        earlier term."""
         self.topics = UNCHANGED
         self.first_epoch = self.epoch = FIRST_EPOCH
         self.assignment: frozenset[TopicPartition] = frozenset()
@@ -142,7 +144,8 @@ class KafkaMember(ABC):
 
     @abstractmethod
     def wait(self, request: Request) -> None:
-        """Holds a request until the machine has admitted the member. Holds a join until there is news for it."""
+        """Holds a request until the machine has admitted the member. Holds a join until there is news for the
+        client."""
 
     @abstractmethod
     def go_on(self, request: Request) -> None:
@@ -158,13 +161,14 @@ class KafkaMember(ABC):
 
     @abstractmethod
     def interrupted(self) -> None:
-        """Answers the held request, because the client has sent another request, whose answer must come later."""
+        """Answers the held request, because the client has sent another request. Answers must be in the order of the
+        requests."""
 
     @abstractmethod
     def resumed(self, topic_ids: Mapping[str, bytes], newest: int, *, is_settled: bool) -> None:
-        """Resumes a member with the ``assignment`` it had in an earlier term. For ``topic_ids`` see
-        :meth:`KafkaMembers.receive`. ``newest`` is the latest epoch that the client can know; ``is_settled`` tells
-        whether it has acknowledged all commands."""
+        """Resumes a member with the ``assignment`` that it had in an earlier term. For ``topic_ids``, see
+        :meth:`KafkaMembers.receive`. ``newest`` is the latest epoch that the client can know. ``is_settled`` tells
+        whether the client has acknowledged all commands."""
 
     @abstractmethod
     def committed(self, commit: Commit) -> None:
@@ -200,7 +204,7 @@ class KafkaMember(ABC):
         return None if share is None else frozenset(share)
 
     def reach(self, generation: int) -> None:
-        """Notes that the member has everything in this generation, or has been told of it."""
+        """Notes that the member has reached this generation."""
         self.epoch = max(self.epoch, generation)
 
     def knows(self, epoch: int) -> bool:
@@ -233,7 +237,8 @@ class KafkaMember(ABC):
             self.settled()
 
     def hold(self, request: Request, limit_s: float) -> None:
-        """Holds a request for up to ``limit_s``. Refuses an earlier one, which the client no longer waits for."""
+        """Holds a request for up to ``limit_s``. Refuses an earlier held request, because the client no longer waits
+        for it."""
         if self.waiting is not None:
             self.members.refuse(self.waiting, Error.COORDINATOR_LOAD_IN_PROGRESS)
         self.waiting, self.held_since = request, self.members.now
@@ -246,7 +251,7 @@ class KafkaMember(ABC):
         self.members.waits(self)
 
     def subscribe(self, request: Request, topics: Topics) -> None:
-        """Writes a new subscription, after which :meth:`go_on` is called."""
+        """Writes a new subscription. Once it is written, :meth:`go_on` is called."""
         try:
             subscription = topics.subscription()
         except InvalidPattern as error:

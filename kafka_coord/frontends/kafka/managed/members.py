@@ -1,7 +1,7 @@
 """The stock Kafka clients that are members of managed groups, as connections of the members' machine. Pure.
 
-A member is not bound to a TCP connection, so the machine gets a separate number as its connection. A request may be
-held until there is news for the client.
+A member is not bound to a TCP connection. Instead, each member has a number, which the machine uses as its connection.
+A request may be held until there is news for the client.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ class KafkaMembers:
         self._of_group: dict[str, dict[str, KafkaMember]] = {}
         """The members by group and member id."""
         self._waits: list[tuple[float, int, KafkaMember]] = []
-        """A heap of (time, member) for due answers; some entries may be obsolete."""
+        """A heap of the times at which held requests must be answered. Some entries may be obsolete."""
         self._joining: dict[KafkaMember, None] = {}
-        """The members that wait for their share; some may have stopped waiting."""
+        """The members that wait for their share. Some may have stopped waiting."""
         self.targets: dict[str, Mapping[str, PartitionSet]] = {}
         """The share of each consumer, by group, for groups with members that wait for their share."""
         self._late = LateBeats()
         self._numbers = itertools.count(1)
         self.doubtful: set[str] = set()
-        """Topics for which a client has not started all partitions; they may no longer exist."""
+        """Topics that may no longer exist, because a client has not started all of their partitions."""
         self._stimuli: list[Stimulus] = []
         self._answers: list[Answer] = []
 
@@ -72,9 +72,9 @@ class KafkaMembers:
         """Handles a request of a member, other than a commit."""
         self.now = now
         if not request.member_id:  # an operator names a static member by its instance id
-            request = replace(request, member_id=self.earlier_id(request.key) or "")  # type: ignore[type-var]
+            request = replace(request, member_id=self.earlier_id(request.key) or "")
         if not request.is_static and not request.joins:  # KIP-848 clients send the instance id only with all fields
-            request = replace(request, key=self.key_of(request.key, request.member_id))  # type: ignore[type-var]
+            request = replace(request, key=self.key_of(request.key, request.member_id))
         member = self.members.get(request.key)
         if request.joins:
             request.join(self, member)
@@ -94,7 +94,8 @@ class KafkaMembers:
             member.arrived(request)
 
     def interrupted(self, group: str, member_id: str, token: Hashable, now: float) -> None:
-        """Answers a held request early, because its client has sent another request, whose answer must come later."""
+        """Answers a held request early, because its client has sent another request. Answers must be in the order of
+        the requests."""
         self.now = now
         member = self._waits_for(group, member_id, token)
         if member is not None and member.id is not None:
@@ -149,7 +150,7 @@ class KafkaMembers:
         return next(ids, key)
 
     def heard_of(self, group: str) -> list[KafkaMember]:
-        """The members that have sent something in this term. Safe on any thread."""
+        """Returns the members that have sent a request in this term. Safe on any thread."""
         return list(self._of_group.get(group, {}).values())
 
     def earlier_id(self, key: Key) -> str | None:
@@ -162,7 +163,7 @@ class KafkaMembers:
         return found.options if found is not None else None
 
     def leader_epochs(self, group: str) -> ChainMap[TopicPartition, CommittedOffset]:
-        """Committed offsets whose leader epochs are not stored yet."""
+        """Returns the committed offsets whose leader epochs are not stored yet."""
         keys = (one.key for one in self._of_group.get(group, {}).values())
         return ChainMap(*(found.leader_epochs for key in keys if (found := self._machine.members.get(key)) is not None))
 
@@ -210,11 +211,11 @@ class KafkaMembers:
         self.tell(stimuli.LeaveWanted(member.connection, request, {}, member.is_static and request.leaves_for_good))
 
     def replace(self, join: Request, member: KafkaMember | None, member_id: str) -> None:
-        """Ends the static member with this id and the key of ``join``, keeps its place, and gives the place to
-        ``join``."""
+        """Replaces the static member that has this id and the key of ``join``. That member leaves, and the client of
+        ``join`` gets its place."""
         known = self._machine.members.get(join.key)
         if member is None and known is not None:
-            member = self.add(replace(join, member_id=member_id))  # type: ignore[type-var]
+            member = self.add(replace(join, member_id=member_id))
             self.tell(stimuli.ResumeWanted(member.connection, join, known.id, member_id))
         if member is None:
             return
@@ -240,8 +241,8 @@ class KafkaMembers:
     # --- messages of the machine -------------------------------------------------------------------------------------
 
     def receive(self, instruction: instructions.ToClient, topic_ids: Mapping[str, bytes] | None = None) -> None:
-        """Handles a message of the machine to a client; :meth:`not_registered` handles a refused registration.
-        ``topic_ids`` are the ids in the member's ledger; a topic may have been created again since."""
+        """Handles a message of the machine to a client, except a refused registration (see :meth:`not_registered`).
+        ``topic_ids`` has the ids in the member's ledger. A topic may have been created again since then."""
         member = self._by_connection.get(instruction.connection)
         if member is None:
             return
@@ -274,7 +275,7 @@ class KafkaMembers:
                 pass
 
     def groups_joining(self) -> set[str]:
-        """The groups with members that wait for their share. Pass the targets of these groups to
+        """Returns the groups with members that wait for their share. Pass the targets of these groups to
         :meth:`target_read`."""
         for member in [one for one in self._joining if not one.waits_for_share]:
             del self._joining[member]
@@ -312,7 +313,7 @@ class KafkaMembers:
             self._returned(member)
 
     def _returned(self, member: KafkaMember) -> None:
-        """Admits a resumed member, whose state and last command are known now."""
+        """Admits a resumed member, because its state and its last command are known now."""
         member.id, member.returning = member.returning, None
         self._admitted(member, resumed=True)
 
@@ -324,29 +325,26 @@ class KafkaMembers:
         self._end(member, Error.UNKNOWN_MEMBER_ID)
 
     def _answer_commit(self, member: KafkaMember, instruction: instructions.AnswerCommit) -> None:
-        if instruction.request is member.leaving and member.leaving is not None:
-            self.refuse(member.leaving, Error.COORDINATOR_NOT_AVAILABLE, instruction.message)
+        """Handles the outcome of a commit, the outcome of a new subscription, or the failure of a leave."""
+        request, refused = instruction.request, instruction.refused
+        if not isinstance(request, Request):
+            member.commits.discard(request)
+            failed = member.not_held if refused is instructions.Refused.NOT_HELD else Error.COORDINATOR_NOT_AVAILABLE
+            self.answer(Committed(request, Error.NONE if refused is None else failed, instruction.topics))
+            return
+        if request is member.leaving:
             member.leaving = None
-            return
-        if instruction.request is member.successor and member.successor is not None:
-            self.refuse(member.successor, Error.COORDINATOR_NOT_AVAILABLE, instruction.message)
+        elif request is member.successor:
             member.successor = None
-            return
-        if instruction.request is member.changing and member.changing is not None:
-            request, member.changing = member.changing, None
-            if instruction.refused is None:
+        elif request is member.changing:
+            member.changing = None
+            if refused is None:
                 member.go_on(request)
-            else:
-                member.topics = UNCHANGED  # so that the client's next attempt counts as a change
-                self.refuse(request, Error.COORDINATOR_NOT_AVAILABLE, instruction.message)
+                return
+            member.topics = UNCHANGED  # so that the client's next attempt counts as a change
+        else:
             return
-        member.commits.discard(instruction.request)
-        errors = {
-            instructions.Refused.NOT_HELD: member.not_held,
-            instructions.Refused.FAILED: Error.COORDINATOR_NOT_AVAILABLE,
-        }
-        error = Error.NONE if instruction.refused is None else errors[instruction.refused]
-        self.answer(Committed(instruction.request, error, instruction.topics))
+        self.refuse(request, Error.COORDINATOR_NOT_AVAILABLE, instruction.message)
 
     def _end(self, member: KafkaMember, error: Error, message: str | None = None) -> None:
         """Forgets the member, and answers its held requests."""
@@ -389,7 +387,7 @@ class KafkaMembers:
         self.now = now
         while self.due() <= now:
             _, _, member = heapq.heappop(self._waits)
-            if member.returning is not None:  # its command cannot be read, for instance
+            if member.returning is not None:  # for example, because its command cannot be read
                 self._returned(member)
             elif member.id is not None:
                 member.overdue()

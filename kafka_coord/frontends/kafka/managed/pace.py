@@ -7,8 +7,8 @@ on the same connection. Most clients commit at regular times, so a hold ends whe
 
 franz-go waits for a heartbeat as long as for any request. It gets a short interval and long holds.
 
-The Java client waits as long, but two of its threads spin while a heartbeat takes longer than the last interval it was
-told (KAFKA-21031). A changed interval restarts its clock; an unchanged one does not. So it always gets the same
+The Java client waits as long, but two of its threads spin while a heartbeat takes longer than the last interval that it
+got (KAFKA-21031). A changed interval restarts its clock, but an unchanged interval does not. So it always gets the same
 interval, and its heartbeats are held until the interval is nearly over.
 """
 
@@ -26,12 +26,13 @@ from kafka_coord.classic_groups.held_heartbeats import (
 )
 
 NOT_HELD_S = 1.0
-"""The interval for clients whose heartbeats are not held, and for members that are stopping partitions, which send a
-heartbeat unasked when they have stopped."""
+"""The interval for clients whose heartbeats are not held, and for members that are stopping partitions. Such a member
+sends a heartbeat as soon as it has stopped them, without waiting for the interval."""
 WITH_NEWS_S = 3.0
-"""The interval in an answer with an assignment, which the client acknowledges unasked."""
+"""The interval in an answer with an assignment. The client acknowledges the assignment without waiting for the
+interval."""
 JOIN_S = 0.9
-"""How long a join is held if it is unknown which interval the client was told before."""
+"""Seconds that a join is held if it is unknown which interval the client got before."""
 LONGEST_INTERVAL_S = 1.7
 SHORTEST_INTERVAL_S = 0.15
 LONGEST_SILENCE_S = 0.35
@@ -64,7 +65,9 @@ _ASKED_AT_ONCE = 3
 
 @dataclass(slots=True)
 class Pace:
-    """The pace of one client. Times are monotonic seconds. ``told_s`` is the last interval it was told."""
+    """The pace of one client. Times are monotonic seconds. ``told_s`` is the last interval that the client got. The
+    current heartbeat arrived at ``began``, and the last commit at ``committed_at``. ``period_s`` is the usual time
+    between two commits."""
 
     joins_for_all: ClassVar[bool] = False
     """Whether a join is answered only once its member has its whole share of the group's target."""
@@ -77,7 +80,8 @@ class Pace:
 
     @classmethod
     def of(cls, software: str) -> Pace:
-        """The pace for a client. ``software`` is its name in ApiVersions, or empty if its heartbeats are not held."""
+        """Returns the pace for a client. ``software`` is its name in ApiVersions, or empty if its heartbeats are not
+        held."""
         kind = SteadyPace if spins_beyond_interval(software) else cls
         return kind(longest_hold_s(software), waits_beyond_interval(software))
 
@@ -106,7 +110,7 @@ class Pace:
         self.committed_at, self.period_s = now, (found_s + before_s) / 2 if is_regular else found_s
 
     def asks_again(self, _now: float) -> bool:
-        """Whether to answer COORDINATOR_LOAD_IN_PROGRESS when the client has sent something else, so that it soon
+        """Whether to answer COORDINATOR_LOAD_IN_PROGRESS when another request ends a hold, so that the client soon
         repeats the heartbeat."""
         return False
 
@@ -119,8 +123,8 @@ class Pace:
         return self._tell(NOT_HELD_S)
 
     def after_interruption(self, now: float) -> float:
-        """The interval after a hold that another request ended: the next heartbeat is due now unless that is too
-        soon."""
+        """Returns the interval after a hold that another request ended. The next heartbeat is due as soon as the
+        shortest interval allows."""
         held_s, often = now - self.began, self._commits_often(now)
         if self.polls_long:
             return self._tell(max(_BETWEEN_POLLS_S, SLOWEST_S - held_s if often else 0.0))
@@ -141,7 +145,7 @@ class Pace:
         if self.period_s < math.inf:
             if left_s > SHORTEST_INTERVAL_S:
                 interval_s = left_s / math.ceil(left_s / interval_s)
-            elif left_s > -SHORTEST_INTERVAL_S:  # it may come at any moment
+            elif left_s > -SHORTEST_INTERVAL_S:  # the commit may come at any moment
                 interval_s = held_s + SHORTEST_INTERVAL_S
         return self._tell(max(SHORTEST_INTERVAL_S, interval_s))
 
@@ -150,9 +154,9 @@ class Pace:
         return is_often and now - self.committed_at < _STILL_COMMITS * max(self.period_s, SLOWEST_S)
 
     def _in_step(self, now: float, commit_at: float) -> float:
-        """The interval that makes the next heartbeat follow a commit, and is at least :data:`SLOWEST_S`. If commits are
-        far apart, several holds share the time between two. A commit comes at ``commit_at`` and every period after
-        that."""
+        """Returns an interval of at least :data:`SLOWEST_S` after which the next heartbeat follows a commit. If commits
+        are far apart, several holds share the time between two commits. Commits are due at ``commit_at`` and after each
+        further period."""
         period_s = self.period_s
         if period_s < SLOWEST_S:
             at = (
@@ -174,20 +178,21 @@ class Pace:
 
 @dataclass(slots=True)
 class SteadyPace(Pace):
-    """The Java client's pace (see above). With automatic commits, each heartbeat follows one commit and is held until
-    the next, because the client restarts the commit timer when it has carried out an assignment. If another request,
-    such as an OffsetFetch, ends a hold too early, the client is asked to repeat the heartbeat."""
+    """The pace of the Java client (see the top of the module). With automatic commits, each heartbeat follows one
+    commit and is held until the next commit, because the client restarts the commit timer when it has carried out an
+    assignment. If another request, such as an OffsetFetch, ends a hold too early, the client is asked to repeat the
+    heartbeat."""
 
     joins_for_all: ClassVar[bool] = True  # each part takes two polls of its application
-    told_s: float = STEADY_S  # told in an earlier term
+    told_s: float = STEADY_S  # the interval that it got in an earlier term
     _allowance: Allowance = field(default_factory=Allowance)
-    """Each request to repeat a heartbeat uses it up, because the client logs a line each time."""
+    """Limits the requests to repeat a heartbeat, because the client logs a line for each."""
 
     def joins(self) -> None:
         self.told_s = SLOWEST_S
 
     def join_limit_s(self) -> float:
-        return JOIN_S  # the client spins, because it has not been told an interval yet
+        return JOIN_S  # the client spins, because it has no interval yet
 
     def limit_s(self) -> float:
         commit_s = self.committed_at + self.period_s - self.began
@@ -208,7 +213,7 @@ class SteadyPace(Pace):
         return self.while_stopping()
 
     def while_stopping(self) -> float:
-        """The usual interval: the client acknowledges a stop unasked, whatever the interval."""
+        """Returns the usual interval. The client acknowledges a stop without waiting for the interval."""
         return self._tell(STEADY_S)
 
     def after_interruption(self, now: float) -> float:

@@ -4,44 +4,19 @@ from __future__ import annotations
 
 import secrets
 import time
+from dataclasses import replace
 
 from kafka_coord.channel.messages import Register
-from kafka_coord.frontends.kafka.calls import Caller
-from kafka_coord.frontends.members.registering import registration_value
-from kafka_coord.model import Member, Subscription
+from kafka_coord.frontends.kafka.calls import Call
+from kafka_coord.frontends.members.registering import Refusal, registration_value, too_large
+from kafka_coord.model import Member
 
 
-def registration(
-    broker_id: int,
-    key: tuple[str, str],
-    member_id: str,
-    subscription: Subscription,
-    client: Caller,
-    client_id: str | None,
-    *,
-    protocol: str,
-    is_static: bool,
-    session_timeout_ms: int,
-    rebalance_timeout_ms: int,
-    rack: str | None,
-    assignor: str | None = None,
-) -> bytes:
-    """Returns the value of the registration. ``key`` is the group and the member's consumer name."""
-    group, consumer = key
-    member = Member(
-        consumer,
-        0,
-        subscription,
-        assignor=assignor,
-        rack=rack or None,
-        session_timeout_ms=session_timeout_ms,
-        rejoin_grace_ms=session_timeout_ms if is_static else 0,
-        client=client_id or None,
-        host=client.host,
-        protocol=protocol,
-        software=client.software or None,
-        rebalance_timeout_ms=max(0, rebalance_timeout_ms),
-    )
-    register = Register(group, member, auto_commit=False, resume_key=member_id)
+def registration(call: Call, broker_id: int, member: Member, member_id: str) -> bytes | Refusal:
+    """Returns the value of the registration, or why it is refused. Adds the facts about the client of ``call``."""
+    client, client_id = call.client, call.header.client_id
+    member = replace(member, client=client_id or None, host=client.host, software=client.software or None)
+    register = Register(call.request.group_id, member, auto_commit=False, resume_key=member_id)
     now_ms, nonce = time.time_ns() // 1_000_000, secrets.token_hex(8)
-    return registration_value(register, broker_id, client.address, now_ms, nonce)
+    value = registration_value(register, broker_id, client.address, now_ms, nonce)
+    return too_large(value) or value

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.errors import InvalidPattern
-from kafka_coord.frontends.kafka.calls import Caller
+from kafka_coord.frontends.kafka.calls import Call
 from kafka_coord.frontends.kafka.managed.administration import Administration
 from kafka_coord.frontends.kafka.managed.classic_requests import ClassicRequests
 from kafka_coord.frontends.kafka.managed.heartbeats import JOIN, LEAVE_FOR_NOW, PROTOCOL, Heartbeat, HeartbeatAnswer
@@ -17,12 +18,12 @@ from kafka_coord.frontends.kafka.managed.member import Commit
 from kafka_coord.frontends.kafka.managed.members import consumer_name
 from kafka_coord.frontends.kafka.managed.registration import registration
 from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
-from kafka_coord.frontends.kafka.managed.topic_ids import Assigned
+from kafka_coord.frontends.kafka.managed.topic_ids import grouped
 from kafka_coord.frontends.kafka.managed.topics import Topics
 from kafka_coord.frontends.kafka.managed.views import ASSIGNORS
-from kafka_coord.frontends.members.registering import too_large
+from kafka_coord.frontends.members.registering import Refusal
 from kafka_coord.grouplog.manager import Offsets
-from kafka_coord.model import CommittedOffset, TopicPartition
+from kafka_coord.model import CommittedOffset, Member, TopicPartition
 from kafka_coord.model.names import is_legal
 from kafka_coord.wire.messages import message
 
@@ -45,12 +46,12 @@ class ManagedGroups:
         self._terms, self._broker_id = terms, broker_id
         self.classic = ClassicRequests(terms, broker_id, limits)
         self._session_timeout_ms = round(terms.session_timeout_s * 1000)
-        self.administration, self.names = administration, terms.names
-        self.has, self.knows, self.members = terms.has, terms.knows, terms.members
-        self.expect = terms.made
+        self.administration, self.groups = administration, terms.groups
+        self.knows, self.members = terms.knows, terms.members
 
-    async def heartbeat(self, request: Any, client_id: str, client: Caller, *, holds: bool) -> Any:
+    async def heartbeat(self, call: Call, *, holds: bool) -> Any:
         """Answers a valid and authorized ConsumerGroupHeartbeat. ``holds`` tells whether it may be held."""
+        request, is_static = call.request, call.request.instance_id is not None
         member_id = request.member_id or (str(uuid.uuid4()) if request.member_epoch == JOIN else "")
         consumer = consumer_name(request.instance_id or member_id)
         if not is_legal(request.group_id):
@@ -64,46 +65,40 @@ class ManagedGroups:
         owned = None
         if request.topic_partitions is not None:
             owned = frozenset((one.topic_id, number) for one in request.topic_partitions for number in one.partitions)
-        key, value = (request.group_id, consumer), b""
+        value = b""
         if topics.is_told:
             try:
                 wanted = topics.subscription()
             except InvalidPattern as error:
                 return refused(Error.INVALID_REQUEST, str(error))
-            value = registration(
-                self._broker_id,
-                key,
-                member_id,
+            member = Member(
+                consumer,
+                0,
                 wanted,
-                client,
-                client_id,
-                protocol=PROTOCOL,
-                is_static=request.instance_id is not None,
-                session_timeout_ms=self._session_timeout_ms,
-                rebalance_timeout_ms=request.rebalance_timeout_ms,
-                rack=request.rack_id,
                 assignor=None if request.server_assignor is None else ASSIGNORS[request.server_assignor],
+                rack=request.rack_id or None,
+                session_timeout_ms=self._session_timeout_ms,
+                rejoin_grace_ms=self._session_timeout_ms if is_static else 0,
+                protocol=PROTOCOL,
+                rebalance_timeout_ms=max(0, request.rebalance_timeout_ms),
             )
-            refusal = too_large(value)
-            if refusal is not None:
-                return refused(Error.INVALID_REQUEST, refusal.message)
-        answer, assigned = await self._terms.heartbeat(
-            request.group_id,
-            member_id,
-            lambda token: Heartbeat(
-                token,
-                key,
-                member_id,
-                request.member_epoch,
-                owned,
-                topics,
-                value,
-                is_static=request.instance_id is not None,
-                software=client.software if holds else "",
-            ),
-            client,
+            written = registration(call, self._broker_id, member, member_id)
+            if isinstance(written, Refusal):
+                return refused(Error.INVALID_REQUEST, written.message)
+            value = written
+        group, epoch, software = request.group_id, request.member_epoch, call.client.software if holds else ""
+        beat = partial(
+            Heartbeat,
+            key=(group, consumer),
+            member_id=member_id,
+            epoch=epoch,
+            owned=owned,
+            topics=topics,
+            registration=value,
+            is_static=is_static,
+            software=software,
         )
-        return _heartbeat_answer(answer, member_id, assigned)
+        return _heartbeat_answer(await self._terms.take(group, member_id, beat, call.client), member_id)
 
     async def commit(self, request: Any, version: int, offsets: Offsets) -> tuple[Error, dict[tuple[str, int], Error]]:
         """Commits for a member or a tool. Returns an error for all partitions, and errors of single partitions."""
@@ -176,14 +171,14 @@ def _topics(request: Any) -> Topics:
     return Topics(None if names is None else frozenset(filter(is_legal, names)), regex)
 
 
-def _heartbeat_answer(answer: HeartbeatAnswer, member_id: str, assigned: Assigned | None) -> Any:
+def _heartbeat_answer(answer: HeartbeatAnswer, member_id: str) -> Any:
     if answer.error is not Error.NONE:
         return refused(answer.error, answer.message)
     form = message("ConsumerGroupHeartbeatResponse")
     assignment = None
-    if assigned is not None:
+    if answer.assignment is not None:
         one = form.struct("TopicPartitions")
-        parts = tuple(one(topic_id=topic_id, partitions=numbers) for topic_id, numbers in assigned)
+        parts = tuple(one(topic_id=topic_id, partitions=numbers) for topic_id, numbers in grouped(answer.ids))
         assignment = form.struct("Assignment")(topic_partitions=parts)
     return form(
         member_id=member_id,

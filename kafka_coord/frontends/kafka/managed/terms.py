@@ -1,4 +1,4 @@
-"""The thread that runs the terms of managed groups, one for each groups-log partition that this instance serves.
+"""Runs the terms of managed groups on one thread, a term for each groups-log partition that this instance serves.
 
 The listener's event loop passes requests in and gets the answers as futures, while this thread waits for ZooKeeper.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from kafka_coord.channel.messages import Code
 from kafka_coord.channel.offset_details import read_offsets
@@ -22,11 +22,10 @@ from kafka_coord.errors import Fenced, MalformedValue, StoreError, StoreUnavaila
 from kafka_coord.frontends.kafka.calls import Caller
 from kafka_coord.frontends.kafka.managed import classic, heartbeats
 from kafka_coord.frontends.kafka.managed.conversion_requests import ConversionRequests
-from kafka_coord.frontends.kafka.managed.heartbeats import Heartbeat, HeartbeatAnswer
 from kafka_coord.frontends.kafka.managed.member import Answer, Commit, Committed, KafkaMember, Request
 from kafka_coord.frontends.kafka.managed.members import KafkaMembers, consumer_name
 from kafka_coord.frontends.kafka.managed.targets import Targets
-from kafka_coord.frontends.kafka.managed.topic_ids import Assigned, TopicIds, grouped
+from kafka_coord.frontends.kafka.managed.topic_ids import TopicIds
 from kafka_coord.frontends.members.committed_offsets import CommittedReader
 from kafka_coord.frontends.members.event_log import EventLog
 from kafka_coord.frontends.members.machine import instructions
@@ -41,6 +40,7 @@ from kafka_coord.zk.watches import Watches
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Found = Mapping[TopicPartition, CommittedOffset | None]
 
 PROTOCOLS = (heartbeats.PROTOCOL, classic.PROTOCOL)
@@ -161,28 +161,13 @@ class Presence:
     protocol: str = ""
 
 
-class GroupNames:
-    """The names of the managed groups, which are the children of ``/consumers/groups``. One thread writes them, any
-    thread may read them."""
-
-    def __init__(self) -> None:
-        self._names: set[str] = set()
-
-    def __contains__(self, group: str) -> bool:
-        return group in self._names
-
-    def all(self) -> list[str]:
-        return list(self._names)
+class GroupNames(set[str]):
+    """The names of the managed groups, which are the children of ``/consumers/groups``. Any thread may use it, because
+    each operation of a set is atomic."""
 
     def listed(self, names: tuple[str, ...] | None) -> None:
-        self._names = set(names or ())
-
-    def add(self, group: str) -> None:
-        """Adds a group that was just created."""
-        self._names.add(group)
-
-    def discard(self, group: str) -> None:
-        self._names.discard(group)
+        self.update(names or ())
+        self.intersection_update(names or ())
 
 
 class ManagedTerms:
@@ -199,12 +184,14 @@ class ManagedTerms:
     ) -> None:
         self.session_timeout_s = session_timeout_s
         self._store, self._lost = store, lost
-        self._groups, self._topic_ids = GroupNames(), TopicIds(store)
+        self.groups, self._topic_ids = GroupNames(), TopicIds(store)
+        """The groups of all instances. They include the groups of earlier terms of a group's partition only if
+        :meth:`knows` is true for the group."""
         self._served: dict[int, Served] = {}
         self._inbox: deque[Callable[[], None]] = deque()
         self._news = threading.Event()
         self._watches = Watches(store, self._news.set)
-        self._watches.children(layout.GROUPS, self._groups.listed)
+        self._watches.children(layout.GROUPS, self.groups.listed)
         self.conversions = ConversionRequests(store, self._watches, convert)
         self._closing = False
         self.thread = threading.Thread(target=self._run, name="managed-groups", daemon=True)
@@ -225,10 +212,6 @@ class ManagedTerms:
 
     def end(self, partition: int) -> None:
         self._pass(partial(self._end, partition))
-
-    def has(self, group: str) -> bool:
-        """Whether the group exists in ZooKeeper. The result is meaningful only if :meth:`knows` is true."""
-        return group in self._groups
 
     def knows(self, group: str) -> bool:
         """Whether this instance has found the groups of earlier terms."""
@@ -254,40 +237,14 @@ class ManagedTerms:
                 found.append(Presence(*member.key, heard_ms_ago, epoch, held_ms, member.options.protocol or ""))
         return found
 
-    def made(self, group: str) -> None:
-        """Notes that the group was just created."""
-        self._groups.add(group)
-
-    def removed(self, group: str) -> None:
-        """Notes that the group was just deleted."""
-        self._groups.discard(group)
-
     async def members(self, group: str) -> list[str] | None:
         """Returns the consumers that this instance serves or is registering, or ``None`` if it does not serve the
         group."""
-
-        def pass_on(served: Served, token: asyncio.Future[Any]) -> None:
-            _resolve(token, served.consumers(group))
-
-        found: list[str] | None = await self._ask(group, pass_on, None)
-        return found
-
-    def names(self) -> list[str]:
-        """Returns the names of all managed groups."""
-        return self._groups.all()
-
-    async def heartbeat(
-        self, group: str, member_id: str, beat: Callable[[object], Heartbeat], client: Caller
-    ) -> tuple[HeartbeatAnswer, Assigned | None]:
-        """Answers a heartbeat, which ``beat`` makes from a token. Returns the answer, and its assignment by topic
-        id."""
-
-        found: tuple[HeartbeatAnswer, Assigned | None] = await self.take(group, member_id, beat, client)
-        return found
+        return await self._ask(group, lambda served, token: _resolve(token, served.consumers(group)), None)
 
     async def take(self, group: str, member_id: str, request: Callable[[object], Request], client: Caller) -> Answer:
         """Answers a member's request, which ``request`` makes from a token, and which may be held."""
-        refused = _told(request(None).answered(Error.COORDINATOR_LOAD_IN_PROGRESS))
+        refused = request(None).answered(Error.COORDINATOR_LOAD_IN_PROGRESS)
 
         def pass_on(served: Served, token: object) -> None:
             served.members.arrived(request(token), self._store.clock.monotonic())
@@ -298,17 +255,15 @@ class ManagedTerms:
         def pass_on(served: Served, token: object) -> None:
             served.members.commit(commit(token), self._store.clock.monotonic())
 
-        refused = Committed(None, Error.COORDINATOR_LOAD_IN_PROGRESS)
-        found: Committed = await self._ask(group, pass_on, refused)
-        return found
+        return await self._ask(group, pass_on, Committed(None, Error.COORDINATOR_LOAD_IN_PROGRESS))
 
     async def fetch(
         self, group: str, partitions: Iterable[TopicPartition] | None, member: tuple[str, int] | None
     ) -> tuple[Error, Found]:
-        """Returns the stored offsets of these partitions, or of all. ``member`` is the member id and epoch that the
-        client sent, if any."""
+        """Returns the stored offsets of these partitions, where ``None`` means all partitions. If the client sent a
+        member id and an epoch, they are in ``member``."""
 
-        def pass_on(served: Served, token: asyncio.Future[Any]) -> None:
+        def pass_on(served: Served, token: asyncio.Future[tuple[Error, Found]]) -> None:
             error = Error.NONE
             if member is not None:
                 member_id, epoch = member
@@ -320,19 +275,18 @@ class ManagedTerms:
             wanted = (lambda: self._stored(group)) if partitions is None else (lambda: list(partitions))
             served.committed.ask(group, wanted, partial(self._fetched, token, served.members.leader_epochs(group)))
 
-        found: tuple[Error, Found] = await self._ask(group, pass_on, (Error.COORDINATOR_LOAD_IN_PROGRESS, {}))
-        return found
+        return await self._ask(group, pass_on, (Error.COORDINATOR_LOAD_IN_PROGRESS, {}))
 
     async def _ask(
         self,
         group: str,
-        pass_on: Callable[[Served, Any], None],
-        refused: object,
+        pass_on: Callable[[Served, asyncio.Future[T]], None],
+        refused: T,
         held: tuple[Caller, str] | None = None,
-    ) -> Any:
+    ) -> T:
         """Passes a request on and returns its answer. ``held`` is the client and member id of a request that may be
         held."""
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def take() -> None:
             served = self._served.get(partition_of(group))
@@ -429,12 +383,12 @@ class ManagedTerms:
             anew.knows_groups = served.knows_groups  # this is all that client-assigned groups need
 
     def _pass_on(self, served: Served) -> bool:
-        """Passes on the results of the step. Returns whether there is input for the next."""
+        """Passes on the results of the step. Returns whether there is input for the next step."""
         arrived, answers = served.members.take()
         for stimulus in arrived:
             served.term.arrived(stimulus)
         for answer in answers:
-            _resolve(answer.token, _told(answer))
+            _resolve(answer.token, answer)
         return bool(arrived)
 
     def _term_of(self, partition: int) -> int | None:
@@ -445,7 +399,7 @@ class ManagedTerms:
     def _begin(self, partition: int, number: int) -> None:
         self._end(partition)
         self._served[partition] = Served(
-            self._store, partition, number, self._groups, self._topic_ids, self._news.set, self.session_timeout_s
+            self._store, partition, number, self.groups, self._topic_ids, self._news.set, self.session_timeout_s
         )
 
     def _end(self, partition: int) -> None:
@@ -485,13 +439,6 @@ def _best(stored: CommittedOffset | None, known: CommittedOffset | None) -> Comm
     """Adds the leader epoch of ``known`` to the stored offset if both have the same offset."""
     is_same = stored is not None and known is not None and known.offset == stored.offset and stored.is_bare
     return known if is_same else stored
-
-
-def _told(answer: Answer) -> Answer:
-    """Adds the assignment by topic id to a heartbeat's answer."""
-    if isinstance(answer, HeartbeatAnswer):
-        return answer, None if answer.assignment is None else grouped(answer.ids)
-    return answer
 
 
 def _resolve(token: object, value: object) -> None:

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from kafka_coord.frontends.members.machine import instructions, stimuli
-from kafka_coord.frontends.members.machine.commands import Commands
 from kafka_coord.frontends.members.machine.instructions import Instruction, MemberEvent
 from kafka_coord.frontends.members.machine.invariants import check
-from kafka_coord.frontends.members.machine.state import LeaveWrite, MemberState
+from kafka_coord.frontends.members.machine.state import Delivered, MemberState
 from kafka_coord.frontends.members.machine.stimuli import MemberId, RegistrationOptions, Stimulus
 from kafka_coord.frontends.members.machine.timers import AttentiveClock, Timers
 from kafka_coord.frontends.members.machine.writes import Writes
@@ -55,7 +54,6 @@ class MembershipMachine:
         self._deadlines, self._probe_timers, self._reread_timers = Timers(), Timers(), Timers()
         self._out: list[Instruction] = []
         self._story: deque[tuple[float, Key | None, object]] = deque(maxlen=MAX_STORY)
-        self._commands = Commands(self)
         self._writes = Writes(self, offers_every_s)
         self._handlers: dict[type, Callable[[Any], None]] = {
             stimuli.StepBegan: lambda _stimulus: None,
@@ -70,8 +68,8 @@ class MembershipMachine:
             stimuli.Heard: self._heard,
             stimuli.ProbeAnswered: self._probe_answered,
             stimuli.Disconnected: self._disconnected,
-            stimuli.CommandsListed: self._commands.listed,
-            stimuli.CommandRead: self._commands.read,
+            stimuli.CommandsListed: self._commands_listed,
+            stimuli.CommandRead: self._command_read,
             stimuli.CommandAcknowledged: self._writes.command_acknowledged,
             stimuli.CommitWanted: self._writes.commit_wanted,
             stimuli.SubscriptionWanted: self._writes.subscription_wanted,
@@ -157,8 +155,11 @@ class MembershipMachine:
         self.emit(instructions.Probe(member.connection, member.last_probe, member.heard, member.done))
 
     def go_on(self, member: MemberState) -> None:
-        """If the member can take a command, sends its next command."""
-        self._commands.go_on(member)
+        """If the member can take a command, reads its next command, to send it."""
+        is_free = member.delivered is None and member.reading is None
+        if is_free and member.queue and member.connection is not None and self.is_current(member):
+            member.reading = member.queue.popleft()
+            self.emit(instructions.ReadCommand(member.id, member.reading))
 
     def written(self, member: MemberState) -> None:
         """Answers a client that waits to resume as this member, which has no more pending writes."""
@@ -278,6 +279,42 @@ class MembershipMachine:
         member.reread_due = self.now + READ_AGAIN_S
         self._reread_timers.add(member.reread_due, member)
 
+    # --- commands ----------------------------------------------------------------------------------------------------
+
+    def _commands_listed(self, listed: stimuli.CommandsListed) -> None:
+        member = self.current(listed.member)
+        if member is None:
+            return
+        under_way = {member.reading, member.delivered.command_id if member.delivered is not None else None}
+        member.queue.clear()
+        member.queue.extend(command for command in listed.commands if command not in under_way)
+        self.go_on(member)
+
+    def _command_read(self, read: stimuli.CommandRead) -> None:
+        member, command = self.current(read.member), read.command
+        if member is None or member.connection is None or member.reading != read.command_id:
+            return
+        member.reading = None
+        if read.fault:
+            # the member can carry out neither this command nor a later command; the next probe reads it again, because
+            # an operator may have repaired it
+            member.queue.appendleft(read.command_id)
+            if member.stuck != read.fault:
+                member.stuck = read.fault
+                self.emit(instructions.ReportEvent(MemberEvent.STUCK, member.id, member.connection, read.fault))
+            return
+        member.stuck = ""
+        if command is None:  # withdrawn, or acknowledged by another client
+            self.go_on(member)
+        elif command.incarnation < member.id.incarnation:
+            self.emit(instructions.DropCommand(member.id, read.command_id))
+            self.go_on(member)
+        elif command.incarnation > member.id.incarnation:
+            self.end(member, "another consumer has since registered under its name")
+        else:
+            member.delivered = Delivered(read.command_id, command)
+            self.emit(instructions.Deliver(member.connection, member.id, read.command_id, command))
+
     # --- heartbeats and expiry ---------------------------------------------------------------------------------------
 
     def _restart_session_timeout(self, member: MemberState) -> None:
@@ -341,7 +378,7 @@ class MembershipMachine:
         if not member.expiring:
             member.expiring = True
             last, member.reported = member.reported, {}
-            self._writes.add(member, LeaveWrite(None, None, last))
+            self._writes.add(member, stimuli.LeaveWanted(None, None, last))
 
     def expire_again(self, member: MemberState) -> None:
         """Gives the member a full session timeout again, because its expiry could not be written."""

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from kafka_coord.frontends.members.machine.stimuli import MemberId, RegistrationOptions, Request
-from kafka_coord.model import (
-    Command,
-    CommandId,
-    CommittedOffset,
-    OffsetDetails,
-    StopFetcher,
-    Subscription,
-    TopicPartition,
+from kafka_coord.frontends.members.machine.stimuli import (
+    CommitWanted,
+    LeaveWanted,
+    MemberId,
+    RegistrationOptions,
+    SubscriptionWanted,
 )
+from kafka_coord.model import Command, CommandId, CommittedOffset, StopFetcher, TopicPartition
 
 PROBES_PER_SESSION = 3
 """The machine probes a member every third of its session timeout."""
@@ -40,16 +38,6 @@ class OffersWrite:
 
 
 @dataclass(slots=True, eq=False)
-class CommitWrite:
-    """A commit. The client is waiting for the answer."""
-
-    connection: int
-    request: Request
-    offsets: dict[TopicPartition, int]
-    details: OffsetDetails = field(default_factory=dict)
-
-
-@dataclass(slots=True, eq=False)
 class AcknowledgeWrite:
     """The acknowledgement of a delivered command, with the final offsets of its partitions."""
 
@@ -64,28 +52,7 @@ class AcknowledgeWrite:
         return frozenset(command.partitions) if isinstance(command, StopFetcher) else frozenset()
 
 
-@dataclass(slots=True, eq=False)
-class LeaveWrite:
-    """The end of the registration. If ``connection`` is ``None``, the client fell silent. Otherwise, it asked to
-    leave."""
-
-    connection: int | None
-    request: Request
-    offsets: dict[TopicPartition, int]
-    for_good: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class SubscriptionWrite:
-    """A new subscription. The client is waiting for the answer."""
-
-    connection: int
-    request: Request
-    subscription: Subscription
-    offsets: dict[TopicPartition, int] = field(default_factory=dict)
-
-
-PendingWrite = OffersWrite | CommitWrite | AcknowledgeWrite | LeaveWrite | SubscriptionWrite
+PendingWrite = OffersWrite | AcknowledgeWrite | CommitWanted | SubscriptionWanted | LeaveWanted
 
 
 @dataclass(slots=True, eq=False)

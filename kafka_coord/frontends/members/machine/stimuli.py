@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from kafka_coord.model import Command, CommandId, OffsetDetails, Subscription, TopicPartition
 
@@ -106,13 +106,15 @@ class SubscriptionWanted:
     connection: int
     request: Request
     subscription: Subscription
+    offsets: ClassVar[Offsets] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveWanted:
-    """A client asks to leave. With ``for_good``, the coordinator keeps no place for it."""
+    """A client asks to leave. With ``for_good``, the coordinator keeps no place for it. The machine itself ends the
+    membership of a silent client, with ``None`` as the ``connection``."""
 
-    connection: int
+    connection: int | None
     request: Request
     offsets: Offsets
     for_good: bool = False

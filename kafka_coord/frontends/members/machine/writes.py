@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kafka_coord.frontends.members.machine import instructions, stimuli
 from kafka_coord.frontends.members.machine.instructions import MemberEvent, Refused
-from kafka_coord.frontends.members.machine.state import (
-    AcknowledgeWrite,
-    CommitWrite,
-    LeaveWrite,
-    MemberState,
-    OffersWrite,
-    PendingWrite,
-    SubscriptionWrite,
-)
-from kafka_coord.frontends.members.machine.stimuli import Trouble
+from kafka_coord.frontends.members.machine.state import AcknowledgeWrite, MemberState, OffersWrite, PendingWrite
+from kafka_coord.frontends.members.machine.stimuli import CommitWanted, LeaveWanted, SubscriptionWanted, Trouble
 from kafka_coord.model import OffsetDetails, StartFetcher, TopicPartition
 
 if TYPE_CHECKING:
@@ -76,7 +69,7 @@ class Writes:
             member.reported.pop(tp, None)
         self.add(member, write)
 
-    def commit_wanted(self, wanted: stimuli.CommitWanted) -> None:
+    def commit_wanted(self, wanted: CommitWanted) -> None:
         machine, member = self._machine, self._machine.connections.get(wanted.connection)
         if member is None:
             return
@@ -89,19 +82,19 @@ class Writes:
             return
         for tp in wanted.offsets:
             member.reported.pop(tp, None)
-        self.add(member, CommitWrite(wanted.connection, wanted.request, dict(wanted.offsets), wanted.details))
+        self.add(member, wanted)
 
-    def subscription_wanted(self, wanted: stimuli.SubscriptionWanted) -> None:
+    def subscription_wanted(self, wanted: SubscriptionWanted) -> None:
         member = self._machine.connections.get(wanted.connection)
         if member is not None:
-            self.add(member, SubscriptionWrite(wanted.connection, wanted.request, wanted.subscription))
+            self.add(member, wanted)
 
-    def leave_wanted(self, wanted: stimuli.LeaveWanted) -> None:
-        member = self._machine.connections.get(wanted.connection)
+    def leave_wanted(self, wanted: LeaveWanted) -> None:
+        member = self._machine.connections.get(wanted.connection or 0)
         if member is None:
             return
         last, member.reported = member.reported | _held(member, wanted.offsets), {}
-        self.add(member, LeaveWrite(wanted.connection, wanted.request, last, wanted.for_good))
+        self.add(member, replace(wanted, offsets=last))
 
     # --- results -----------------------------------------------------------------------------------------------------
 
@@ -117,8 +110,8 @@ class Writes:
                     continue
             member.write_number += 1
             acknowledges = write.delivered.command_id if isinstance(write, AcknowledgeWrite) else None
-            leaves = isinstance(write, LeaveWrite)
-            for_good = isinstance(write, LeaveWrite) and write.for_good
+            leaves = isinstance(write, LeaveWanted)
+            for_good = isinstance(write, LeaveWanted) and write.for_good
             wanted = instructions.WriteMember(
                 member.id,
                 member.write_number,
@@ -126,7 +119,7 @@ class Writes:
                 acknowledges,
                 leaves,
                 for_good,
-                write.subscription if isinstance(write, SubscriptionWrite) else None,
+                write.subscription if isinstance(write, SubscriptionWanted) else None,
                 _details(member, write),
             )
             self._machine.emit(wanted)
@@ -155,13 +148,13 @@ class Writes:
             self._offers_done(member, write, outcome)
         elif isinstance(write, AcknowledgeWrite):
             self._acknowledged(member, write, outcome)
-        elif isinstance(write, CommitWrite | SubscriptionWrite):
+        elif isinstance(write, CommitWanted | SubscriptionWanted):
             self._answer(write.connection, write, outcome)
-        elif isinstance(write, LeaveWrite):
+        elif isinstance(write, LeaveWanted):
             self._left(member, write, outcome)
 
     def _answer(
-        self, connection: int, write: CommitWrite | LeaveWrite | SubscriptionWrite, outcome: stimuli.MemberWritten
+        self, connection: int, write: CommitWanted | LeaveWanted | SubscriptionWanted, outcome: stimuli.MemberWritten
     ) -> None:
         refused = Refused.FAILED if outcome.trouble is not None else None
         self._machine.emit(
@@ -196,16 +189,15 @@ class Writes:
         if member.delivered is delivered:
             member.delivered = None
         if outcome.trouble is not None:
-            member.queue.appendleft(
-                delivered.command_id
-            )  # delivered again after the next probe; the client acknowledges it again
+            # delivered again after the next probe; the client acknowledges it again
+            member.queue.appendleft(delivered.command_id)
             return
         if member.connection == write.connection:
             member.done = delivered.command_id
             self._machine.probe(member)
         self._machine.go_on(member)
 
-    def _left(self, member: MemberState, write: LeaveWrite, outcome: stimuli.MemberWritten) -> None:
+    def _left(self, member: MemberState, write: LeaveWanted, outcome: stimuli.MemberWritten) -> None:
         machine = self._machine
         if write.connection is not None:
             if outcome.trouble is not None:
@@ -218,9 +210,8 @@ class Writes:
             machine.emit(instructions.ReportEvent(MemberEvent.EXPIRED, member.id, member.connection))
             machine.end(member, "it sent nothing within its session timeout")
         elif write.offsets:
-            member.writes.appendleft(
-                LeaveWrite(None, None, {})
-            )  # retried without offsets, in case these cannot be written
+            # retried without offsets, in case these cannot be written
+            member.writes.appendleft(LeaveWanted(None, None, {}))
         else:
             machine.expire_again(member)
 
@@ -232,9 +223,9 @@ def _held(member: MemberState, offsets: stimuli.Offsets) -> dict[TopicPartition,
 def _details(member: MemberState, write: PendingWrite | None) -> OffsetDetails:
     """Returns the details to store with this write. Nearly every commit has a leader epoch. To store each of them would
     double the writes, so a leader epoch alone is stored only when the member gives up the partition."""
-    if isinstance(write, CommitWrite):
+    if isinstance(write, CommitWanted):
         return {tp: one for tp, one in write.details.items() if one.metadata}
-    if isinstance(write, LeaveWrite):
+    if isinstance(write, LeaveWanted):
         return dict(member.leader_epochs)
     given_up = write.gives_up & member.leader_epochs.keys() if isinstance(write, AcknowledgeWrite) else ()
     return {tp: member.leader_epochs[tp] for tp in given_up}
@@ -243,7 +234,7 @@ def _details(member: MemberState, write: PendingWrite | None) -> OffsetDetails:
 def _note_leader_epochs(member: MemberState, write: PendingWrite | None) -> None:
     """Keeps the leader epochs that this write has not stored, and forgets the epochs of older offsets."""
     known = member.leader_epochs
-    if isinstance(write, CommitWrite):
+    if isinstance(write, CommitWanted):
         for tp in known.keys() & write.offsets.keys():
             del known[tp]
         known |= {tp: one for tp, one in write.details.items() if not one.metadata}

@@ -31,7 +31,7 @@ class Beats(Play):
         key = ("delays", consumer or member_id)
         if epoch == JOIN:
             more = {"topics": FLIGHTS, "owned": owned()} | more
-        beat = Heartbeat(token, key, member_id, epoch, is_static=bool(consumer), **more)
+        beat = Heartbeat(token, key, member_id, bool(consumer), epoch, **more)
         return self.ask(beat)
 
     def holding(self, *partitions: int, generation: int = 3, software: str = "") -> int:
@@ -231,7 +231,7 @@ def test_a_member_that_ends_while_it_resumes_is_unknown() -> None:
     play = Beats()
     found = MemberId("delays", "m1", 7)
     play.house.tell(stimuli.MemberFound(found, RegistrationOptions(SESSION_S, False, "m1", "consumer")))
-    play.members.arrived(Heartbeat(1, ("delays", "m1"), "m1", 5, owned=owned(0, 1)), play.house.now)
+    play.members.arrived(Heartbeat(1, ("delays", "m1"), "m1", False, 5, owned=owned(0, 1)), play.house.now)
     play.house.tell(*play.members.take()[0])
     play.house.tell(stimuli.MemberRead(found, flights(0, 1), ()), stimuli.RegistrationDeleted(found))
     play.pump()

@@ -1,0 +1,24 @@
+"""Raises the limit on open files, because each connection needs one or two file descriptors."""
+
+from __future__ import annotations
+
+import resource
+from contextlib import suppress
+
+OTHER_DESCRIPTORS = 200
+"""File descriptors for everything except the clients' connections."""
+
+
+def allowed_descriptors() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 30 if soft == resource.RLIM_INFINITY else soft
+
+
+def allow_descriptors(wanted: int) -> int:
+    """Raises the limit to ``wanted``, or to the highest value that this process may set. Returns the limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed_descriptors() < wanted:
+        with suppress(ValueError, OSError):
+            most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return allowed_descriptors()
