@@ -1,4 +1,4 @@
-"""Events of a client-assigned group (join, sync, heartbeat, commit, leave), and the resulting instructions."""
+"""Events of a client-assigned group (join, sync, heartbeat, leave), and the resulting instructions."""
 
 from __future__ import annotations
 
@@ -76,17 +76,6 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
-    """Asks whether a member may commit. A consumer that assigns its own partitions has generation -1 and no member
-    id."""
-
-    token: object
-    member_id: str
-    instance_id: str | None
-    generation_id: int
-
-
-@dataclass(frozen=True, slots=True)
 class Stored:
     """The outcome of a :class:`Store`."""
 
@@ -101,7 +90,7 @@ class ConnectionLost:
     tokens: frozenset[object]
 
 
-Event = Join | Sync | Heartbeat | Released | Leave | Commit | Stored | ConnectionLost
+Event = Join | Sync | Heartbeat | Released | Leave | Stored | ConnectionLost
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +119,7 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The answer to a :class:`Heartbeat` or a :class:`Commit`: whether the member may continue or commit."""
+    """The answer to a :class:`Heartbeat`."""
 
     token: object
     error: Error

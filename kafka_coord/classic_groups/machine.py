@@ -36,7 +36,6 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.events import (
     NO_MEMBER,
     Answered,
-    Commit,
     ConnectionLost,
     Event,
     Heartbeat,
@@ -113,8 +112,6 @@ class Group:
                 self._released(event, now)
             case Leave():
                 self._leave(event, now)
-            case Commit():
-                self._answer(event.token, self._commit(event, now))
             case Stored():
                 self._stored(event, now)
             case ConnectionLost():
@@ -479,21 +476,22 @@ class Group:
             return self._late.may_come(beat.member_id, now)
         return beat.generation_id < self.metadata.generation_id and now < member.beats.again_until
 
-    def _commit(self, commit: Commit, now: float) -> Error:
+    def may_commit(self, member_id: str, instance_id: str | None, generation_id: int, now: float) -> Error:
+        """Returns NONE if the member may commit. A consumer that assigns its own partitions has generation -1 and no
+        member id."""
         group = self.metadata
         if group.state is DEAD:
             return Error.COORDINATOR_NOT_AVAILABLE
-        named = commit.generation_id >= 0 or commit.member_id or commit.instance_id is not None
-        if not named:
-            return Error.NONE if group.state is EMPTY else Error.UNKNOWN_MEMBER_ID
-        if commit.generation_id < 0 and group.state is EMPTY:
+        if generation_id < 0 and group.state is EMPTY:
             return Error.NONE
-        error = self._check_current(commit.member_id, commit.instance_id, commit.generation_id)
+        if generation_id < 0 and not member_id and instance_id is None:
+            return Error.UNKNOWN_MEMBER_ID
+        error = self._check_current(member_id, instance_id, generation_id)
         if error is not Error.NONE:
             return error
         if group.state is COMPLETING:
             return Error.REBALANCE_IN_PROGRESS
-        self._heard_from(group.members[commit.member_id], now)
+        self._heard_from(group.members[member_id], now)
         return Error.NONE
 
     def _leave(self, leave: Leave, now: float) -> None:

@@ -253,11 +253,5 @@ def listed(groups: Iterable[Listed], request: Any, error: Error) -> Any:
     )
 
 
-def deleted(results: Iterable[tuple[str, Error]]) -> Any:
-    form = message("DeleteGroupsResponse")
-    one = form.struct("DeletableGroupResult")
-    return form(results=tuple(one(group_id=group_id, error_code=error) for group_id, error in results))
-
-
 def _words(error: int) -> str:
     return named(error) if error else ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kafka_coord.frontends.kafka.limits import ClientLimits
@@ -34,7 +33,7 @@ class Clients:
         """The number of bytes that all connections keep in memory."""
         self._holders: dict[ClientConnection, None] = {}
         """The connections that keep more than :data:`SMALL_BYTES`, in the order in which they began to."""
-        self._lines = Lines(log.info)
+        self._period_ends, self._written, self._omitted = 0.0, 0, 0
         self.statistics = Statistics()
 
     def __len__(self) -> int:
@@ -45,12 +44,12 @@ class Clients:
         most, most_of_one = self.limits.connections(), self.limits.connections_per_ip()
         if len(self._open) >= most:
             self.statistics.refused += 1
-            self._lines.say("refused connection address=%s reason=the limit is %d connections", client.address, most)
+            self._log("refused connection address=%s reason=the limit is %d connections", client.address, most)
             return False
         if self._by_host[client.host] >= most_of_one:
             self.statistics.refused += 1
             why = "refused connection address=%s reason=the limit for one address is %d connections"
-            self._lines.say(why, client.address, most_of_one)
+            self._log(why, client.address, most_of_one)
             return False
         self.statistics.accepted += 1
         self._open.add(client)
@@ -67,7 +66,7 @@ class Clients:
             del self._by_host[client.host]
         if reason:
             self.statistics.closed += 1
-            self._lines.say("closed connection address=%s reason=%s", client.address, reason)
+            self._log("closed connection address=%s reason=%s", client.address, reason)
 
     def keeps(self, client: ClientConnection, before: int, now: int) -> None:
         """Notes that the client's buffered bytes changed from ``before`` to ``now``. If all connections together exceed
@@ -85,33 +84,26 @@ class Clients:
     def end_overdue(self, now: float) -> None:
         for client in list(self._open):
             client.end_if_overdue(now)
-        self._lines.flush()
+        self._flush_log()
 
     def end_all(self) -> None:
         for client in list(self._open):
             client.end()
 
-
-class Lines:
-    """Logs at most :data:`MOST_LINES` lines per :data:`LINES_S` seconds, and then the number of omitted lines."""
-
-    def __init__(self, write: Callable[..., None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._write, self._clock = write, clock
-        self._until, self._written, self._more = 0.0, 0, 0
-
-    def say(self, text: str, *values: object) -> None:
-        self.flush()
+    def _log(self, text: str, *values: object) -> None:
+        """Logs at most :data:`MOST_LINES` lines per :data:`LINES_S` seconds, and then the number of omitted lines."""
+        self._flush_log()
         if self._written < MOST_LINES:
             self._written += 1
-            self._write(text, *values)
+            log.info(text, *values)
         else:
-            self._more += 1
+            self._omitted += 1
 
-    def flush(self) -> None:
+    def _flush_log(self) -> None:
         """Starts a new period if the old period is over."""
-        now = self._clock()
-        if now < self._until:
+        now = time.monotonic()
+        if now < self._period_ends:
             return
-        if self._more:
-            self._write("closed or refused %d more connections in %g s", self._more, LINES_S)
-        self._until, self._written, self._more = now + LINES_S, 0, 0
+        if self._omitted:
+            log.info("closed or refused %d more connections in %g s", self._omitted, LINES_S)
+        self._period_ends, self._written, self._omitted = now + LINES_S, 0, 0

@@ -261,7 +261,7 @@ def _unfinished(group_id: str, why: str) -> Converted:
 
 def _in_the_way(group_id: str, members: Iterable[str]) -> str:
     names = sorted(set(members))
-    return f"group {group_id} has members ({', '.join(names[:10])}{', …' if len(names) > 10 else ''}): stop them first"
+    return f"group {group_id} has members ({', '.join(names[:10])}{', …' if len(names) > 10 else ''}); stop them first"
 
 
 def _asked_by(asked: Request) -> str:

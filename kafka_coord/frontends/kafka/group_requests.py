@@ -14,7 +14,6 @@ from typing import Any
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.events import (
     Answered,
-    Commit,
     ConnectionLost,
     Event,
     Heartbeat,
@@ -302,7 +301,7 @@ class GroupCoordinator:
         group = self._manager.add_group(group_id) if generation < 0 else self._manager.group(group_id)
         if group is None:
             return Error.ILLEGAL_GENERATION
-        return _told(group, Commit(None, request.member_id, request.group_instance_id, generation))
+        return group.may_commit(request.member_id, request.group_instance_id, generation, _now())
 
     def _committed(self, topics: Any, denied: frozenset[str]) -> tuple[Offsets, dict[tuple[str, int], Error]]:
         offsets: Offsets = {}
@@ -408,7 +407,13 @@ class GroupCoordinator:
 
     async def handle_delete_groups(self, call: Call) -> Any:
         groups = call.request.groups_names
-        return answers.deleted([(one, await self._may_delete(call, one) or await self._delete(one)) for one in groups])
+        form = message("DeleteGroupsResponse")
+        one = form.struct("DeletableGroupResult")
+        results = [
+            one(group_id=name, error_code=await self._may_delete(call, name) or await self._delete(name))
+            for name in groups
+        ]
+        return form(results=results)
 
     async def _may_delete(self, call: Call, group_id: str) -> Error:
         """Checks the client's right, and that the group exists."""
@@ -567,13 +572,6 @@ def _take_out_large(offsets: Offsets) -> dict[tuple[str, int], Error]:
     for where in large:
         del offsets[where]
     return dict.fromkeys(large, Error.OFFSET_METADATA_TOO_LARGE)
-
-
-def _told(group: Group, event: Commit) -> Error:
-    """Returns the answer to an event that the group answers immediately."""
-    (found,) = group.handle(event, _now())
-    assert isinstance(found, Answered)  # noqa: S101
-    return found.error
 
 
 def _now() -> float:

@@ -153,7 +153,7 @@ class Term:
             # a bug that one client's request exposes ends only that client's membership
             log.exception("failed to handle a client's request: %r (a bug)", stimulus)
             dismissed = instructions.Dismiss(
-                connection, "the coordinator failed to handle this request (a bug): register again"
+                connection, "the coordinator failed to handle this request (a bug); register again"
             )
             return [dismissed, *self.machine.handle(now, stimuli.Disconnected(connection))]
 

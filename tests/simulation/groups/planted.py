@@ -89,14 +89,14 @@ def _generation_not_compared() -> Patch:
 
 
 def _static_member_not_fenced() -> Patch:
-    original = Group._commit
+    original = Group.may_commit
 
-    def commit(self: Any, commit: Any, now: float) -> Error:
-        error = original(self, commit, now)
-        known = commit.generation_id == self.metadata.generation_id and commit.instance_id is not None
+    def may_commit(self: Any, member_id: str, instance_id: str | None, generation_id: int, now: float) -> Error:
+        error = original(self, member_id, instance_id, generation_id, now)
+        known = generation_id == self.metadata.generation_id and instance_id is not None
         return Error.NONE if known and error is Error.FENCED_INSTANCE_ID else error
 
-    return Group, "_commit", commit
+    return Group, "may_commit", may_commit
 
 
 def _one_epoch_for_all_terms() -> Patch:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.classic_groups.events import NO_MEMBER, Joined, Left
+from kafka_coord.classic_groups.events import NO_MEMBER, Joined, Left, Synced
 from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.classic_groups.metadata import CONSUMER
 from kafka_coord.frontends.kafka.calls import Call
@@ -108,7 +108,7 @@ class ClassicRequests:
     async def sync(self, call: Call) -> Any:
         request = call.request
         if request.protocol_type not in {None, CONSUMER}:
-            return Sync(None, ("", ""), "", False, -1).answered(Error.INCONSISTENT_GROUP_PROTOCOL)
+            return Synced(None, Error.INCONSISTENT_GROUP_PROTOCOL)
         who = _who(request.group_id, request.member_id, request.group_instance_id)
         generation, assignor = request.generation_id, request.protocol_name
         return await self._terms.take(

@@ -226,13 +226,13 @@ class MembershipMachine:
     def _registration_deleted(self, deleted: stimuli.RegistrationDeleted) -> None:
         member = self.current(deleted.member)
         if member is not None:
-            self.end(member, "its registration was deleted: evicted by the coordinator")
+            self.end(member, "its registration was deleted, because the coordinator or an operator evicted it")
 
     def _resume_wanted(self, wanted: stimuli.ResumeWanted) -> None:
         member = self.current(wanted.member)
         if member is None or not wanted.resume_key or member.options.resume_key != wanted.resume_key:
             message = (
-                f"consumer {wanted.member.consumer[:260]!r} is no longer registered as this incarnation: register again"
+                f"consumer {wanted.member.consumer[:260]!r} is no longer registered as this incarnation; register again"
             )
             self.emit(instructions.RefuseResume(wanted.connection, wanted.request, message))
             return
