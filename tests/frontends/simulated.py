@@ -23,6 +23,7 @@ from kafka_coord.zk.election import Leadership, ZkElection
 from kafka_coord.zk.options import DEFAULT_MAX_REQUEST_BYTES
 from kafka_coord.zk.sizes import op_size
 from kafka_coord.zk.store import Op, OpResult, Read, ReadResult
+from tests.frontends.machine import invariants  # noqa: F401  every term checks them
 from tests.simulation.scheduler import VirtualClock
 from tests.simulation.server import SimulatedZooKeeper
 from tests.simulation.store import SimulatedStore
@@ -116,9 +117,7 @@ class SimulatedHouse:
         self.election = ZkElection(self.store, 1, {"channel": "127.0.0.1:1"}, lambda: None)
         self.leadership_view.held = self.election.elect()
         nonces = map(str, itertools.count())
-        self.gateway = Gateway(
-            self.store, 1, self.leadership_view, lambda: None, options, nonce=nonces.__next__, validate=True
-        )
+        self.gateway = Gateway(self.store, 1, self.leadership_view, lambda: None, options, nonce=nonces.__next__)
 
     def _open(self, around: Surroundings) -> SizedStore:
         store = SizedStore(self.zookeeper, self.clock, around, 10_000)

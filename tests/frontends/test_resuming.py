@@ -8,6 +8,7 @@ from kafka_coord.channel.rpc import Answered, Refused
 from kafka_coord.model import NO_PARTITIONS, Ledger, PartitionSet, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
+from tests.frontends.machine.invariants import ValidatedMachine
 from tests.frontends.simulated import TOPIC, SimulatedConsumer, SimulatedHouse
 
 
@@ -139,7 +140,9 @@ def test_who_resumes_although_its_ledger_is_unreadable_has_no_known_generation()
     house.turn(2)
     assert isinstance(s1.answer_to(asked), Answered)
     assert house.gateway.term is not None
-    (resumed,) = [line for line in house.gateway.term.machine.story(s1.group, s1.name) if "Resumed(" in line]
+    machine = house.gateway.term.machine
+    assert isinstance(machine, ValidatedMachine)
+    (resumed,) = [line for line in machine.story(s1.group, s1.name) if "Resumed(" in line]
     assert resumed.endswith("generation=None)")
 
 

@@ -66,7 +66,6 @@ class SimulatedTerms(ManagedTerms):
     def _begin(self, partition: int, number: int) -> None:
         super()._begin(partition, number)
         served = self._served[partition]
-        served.term.machine._validate = True
         step, arrived = served.step, served.members.arrived
 
         def noted(request: Request, now: float) -> None:

@@ -26,6 +26,7 @@ from kafka_coord.model import Member, PartitionSet, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import SessionState
+from tests.frontends.machine import invariants  # noqa: F401  every term checks them
 from tests.simulation.applications import SimulatedFetchers
 from tests.simulation.classic_members import ClassicMember
 from tests.simulation.garbage import GARBAGE

@@ -131,7 +131,7 @@ class SimulatedGateway:
     for it."""
 
     def __init__(self, store: Store, instance: int, leadership_view: LeadershipView, nonce: Callable[[], str]) -> None:
-        self.gateway = _StrictGateway(store, instance, leadership_view, self._wake, nonce=nonce, validate=True)
+        self.gateway = _StrictGateway(store, instance, leadership_view, self._wake, nonce=nonce)
         self._peers: list[SimulatedPeer] = []
         self._awake = True
 

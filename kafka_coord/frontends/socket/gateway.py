@@ -60,16 +60,12 @@ class Gateway:
         options: GatewayOptions | None = None,
         access: Access | None = None,
         nonce: Callable[[], str] | None = None,
-        *,
-        validate: bool = False,
     ) -> None:
-        """``nonce`` returns a unique value for each registration. With ``validate``, the machine checks its
-        invariants."""
+        """``nonce`` returns a unique value for each registration."""
         self._store = store
         self._leadership_view = leadership_view
         self._wake = wake
         self._options = options or GatewayOptions()
-        self._validate = validate
         self._denials = DenialLog()
         self._metadata = MetadataDirectory(store, instance, self._options.metadata_age_ms / 1000)
         self._questions = Questions(self._metadata, self._options.metadata_age_ms / 1000)
@@ -407,7 +403,6 @@ class Gateway:
                 self._count,
                 EventLog(self._address, "socket"),
                 offers_every_s=self._options.commit_interval_ms / 1000,
-                validate=self._validate,
             )
             try:
                 term.begin()

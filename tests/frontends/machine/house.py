@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 from typing import Any, TypeVar
 
-from kafka_coord.frontends.members.machine import MembershipMachine, MemberState, instructions, stimuli
+from kafka_coord.frontends.members.machine import MemberState, instructions, stimuli
 from kafka_coord.frontends.members.machine.stimuli import MemberId, RegistrationOptions
 from kafka_coord.model import CommandId, PartitionSet, StartFetcher, StartPoint, StopFetcher, TopicPartition
 from kafka_coord.model.command import NODE_PREFIX, CommandType
+from tests.frontends.machine.invariants import ValidatedMachine
 
 SESSION_S = 6.0
 OPTIONS = RegistrationOptions(SESSION_S, resume_key="k")
@@ -25,7 +26,7 @@ class House:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.machine = MembershipMachine(self.now, validate=True)
+        self.machine = ValidatedMachine(self.now)
         self.out: list[instructions.Instruction] = []
         self._sequence = itertools.count()
         self._incarnations = itertools.count(50)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from kafka_coord.frontends.members.machine import instructions, stimuli
 from kafka_coord.frontends.members.machine.instructions import Instruction, MemberEvent
-from kafka_coord.frontends.members.machine.invariants import check
 from kafka_coord.frontends.members.machine.state import Delivered, MemberState
 from kafka_coord.frontends.members.machine.stimuli import MemberId, RegistrationOptions, Stimulus
 from kafka_coord.frontends.members.machine.timers import AttentiveClock, Timers
@@ -18,7 +16,6 @@ MAX_UNANSWERED_PROBES = 3
 """The maximum number of unanswered probes. A silent member gets no more probes, but its session timeout runs."""
 READ_AGAIN_S = 0.5
 """Seconds until a member with an unreadable ledger is read again, because an operator may repair it."""
-MAX_STORY = 5_000
 
 Key = tuple[str, str]
 
@@ -36,12 +33,9 @@ class MembershipMachine:
       So a repeated write can undo neither a later write nor a commit by the partition's next owner. A member whose held
       partitions are unknown must wait to resume, because otherwise its offsets would be dropped.
     - *Order.* A member carries out one command at a time, in the order of its channel.
-
-    With ``validate``, the machine checks every invariant after every stimulus. :meth:`story` shows the events that led
-    to a violation.
     """
 
-    def __init__(self, now: float, *, offers_every_s: float = 0.1, validate: bool = False) -> None:
+    def __init__(self, now: float, *, offers_every_s: float = 0.1) -> None:
         """``now`` is monotonic seconds. ``offers_every_s`` is how long reported offsets are collected before they are
         written together."""
         self.members: dict[Key, MemberState] = {}
@@ -50,10 +44,8 @@ class MembershipMachine:
         self.resuming: dict[int, stimuli.ResumeWanted] = {}
         self.clock = AttentiveClock(now)
         self.now = self.clock.at(now)
-        self._validate = validate
         self._deadlines, self._probe_timers, self._reread_timers = Timers(), Timers(), Timers()
         self._out: list[Instruction] = []
-        self._story: deque[tuple[float, Key | None, object]] = deque(maxlen=MAX_STORY)
         self._writes = Writes(self, offers_every_s)
         self._handlers: dict[type, Callable[[Any], None]] = {
             stimuli.StepBegan: lambda _stimulus: None,
@@ -83,11 +75,7 @@ class MembershipMachine:
             if isinstance(stimulus, stimuli.StepBegan):
                 self.clock.step_began(now, leads=stimulus.leads)
             self.now = self.clock.at(now)
-            if not isinstance(stimulus, (stimuli.StepBegan, stimuli.TimersDue)):
-                self._story.append((self.now, self._key_of(stimulus), stimulus))
             self._handlers[type(stimulus)](stimulus)
-            if self._validate:
-                check(self)
         out, self._out = self._out, []
         return out
 
@@ -102,15 +90,10 @@ class MembershipMachine:
         heard_at = member.deadline - member.options.session_timeout_s
         return max(0, round((self.clock.at(now) - heard_at) * 1000))
 
-    def story(self, group: str, consumer: str) -> list[str]:
-        """Returns recent stimuli and instructions of a consumer, oldest first. All members share a bounded buffer."""
-        return [f"{at:.3f} {what}" for at, key, what in self._story if key == (group, consumer)]
-
     # --- used by the machine's parts ---------------------------------------------------------------------------------
 
     def emit(self, instruction: Instruction) -> None:
         self._out.append(instruction)
-        self._story.append((self.now, self._key_of(instruction), instruction))
 
     def current(self, member: MemberId) -> MemberState | None:
         """Returns the state of this very incarnation, or ``None`` if it is not a member."""
@@ -165,16 +148,6 @@ class MembershipMachine:
         """Answers a client that waits to resume as this member, which has no more pending writes."""
         if any(wanted.member == member.id for wanted in self.resuming.values()):
             self.emit(instructions.ReadMember(member.id))
-
-    def _key_of(self, thing: Any) -> Key | None:
-        member = getattr(thing, "member", None)
-        if isinstance(member, MemberId):
-            return member.group, member.consumer
-        wanted = getattr(thing, "wanted", thing)
-        if isinstance(wanted, stimuli.RegistrationWanted):
-            return wanted.group, wanted.consumer
-        found = self.connections.get(getattr(thing, "connection", -1))
-        return found.key if found is not None else None
 
     # --- registering and resuming ------------------------------------------------------------------------------------
 

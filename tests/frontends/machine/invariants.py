@@ -1,20 +1,62 @@
-"""The invariants of the machine, which hold after every stimulus."""
+"""The invariants of the machine of members, which hold after every stimulus. Importing this module makes every term
+check them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import Any
 
-from kafka_coord.frontends.members.machine.state import AcknowledgeWrite, MemberState
+from kafka_coord.frontends.members import term
+from kafka_coord.frontends.members.machine import MembershipMachine, MemberState, instructions, stimuli
+from kafka_coord.frontends.members.machine.state import AcknowledgeWrite
+from kafka_coord.frontends.members.machine.stimuli import MemberId
 
-if TYPE_CHECKING:
-    from kafka_coord.frontends.members.machine.machine import MembershipMachine
+MAX_STORY = 5_000
 
 
 class InvariantBroken(AssertionError):
     """An invariant is broken, so the machine has a defect. The message ends with the events that led to it."""
 
 
-def check(machine: MembershipMachine) -> None:
+class ValidatedMachine(MembershipMachine):
+    """Checks every invariant after every stimulus."""
+
+    def __init__(self, now: float, *, offers_every_s: float = 0.1) -> None:
+        self._story: deque[tuple[float, object, object]] = deque(maxlen=MAX_STORY)
+        super().__init__(now, offers_every_s=offers_every_s)
+
+    def handle(self, now: float, *arrived: stimuli.Stimulus) -> list[instructions.Instruction]:
+        out = []
+        for stimulus in arrived:
+            if not isinstance(stimulus, (stimuli.StepBegan, stimuli.TimersDue)):
+                self._story.append((now, self._key_of(stimulus), stimulus))
+            out += super().handle(now, stimulus)
+            check(self)
+        return out
+
+    def emit(self, instruction: instructions.Instruction) -> None:
+        super().emit(instruction)
+        self._story.append((self.now, self._key_of(instruction), instruction))
+
+    def story(self, group: str, consumer: str) -> list[str]:
+        """Recent stimuli and instructions of a consumer, oldest first. All members share a bounded buffer."""
+        return [f"{at:.3f} {what}" for at, key, what in self._story if key == (group, consumer)]
+
+    def _key_of(self, thing: Any) -> tuple[str, str] | None:
+        member = getattr(thing, "member", None)
+        if isinstance(member, MemberId):
+            return member.group, member.consumer
+        wanted = getattr(thing, "wanted", thing)
+        if isinstance(wanted, stimuli.RegistrationWanted):
+            return wanted.group, wanted.consumer
+        found = self.connections.get(getattr(thing, "connection", -1))
+        return found.key if found is not None else None
+
+
+term.MembershipMachine = ValidatedMachine  # type: ignore[attr-defined, misc]
+
+
+def check(machine: ValidatedMachine) -> None:
     """Checks every invariant. Raises :class:`InvariantBroken`."""
     for connection, member in machine.connections.items():
         _require(machine, member, machine.is_current(member), "a connection names a member that does not exist")
@@ -52,7 +94,7 @@ def _broken(member: MemberState) -> list[str]:
     return [rule for rule, holds in rules.items() if not holds]
 
 
-def _require(machine: MembershipMachine, member: MemberState, holds: bool, rule: str) -> None:
+def _require(machine: ValidatedMachine, member: MemberState, holds: bool, rule: str) -> None:
     if not holds:
         story = "\n".join(machine.story(*member.key))
         raise InvariantBroken(f"{member.id}: {rule}\n{member}\n{story}")
