@@ -155,7 +155,8 @@ class ClientConnection(asyncio.Protocol):
             self._end_hold()
 
     def _end_hold(self) -> None:
-        """Releases a held request, because the client has sent another request. An automatic commit releases nothing."""
+        """Releases a held request, because the client has sent another request. An automatic commit releases
+        nothing."""
         if self._release is None:
             return
         frame = self._next_frame()
