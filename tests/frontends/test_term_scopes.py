@@ -8,7 +8,6 @@ from kafka_coord.channel.messages import Code, Register
 from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.errors import Fenced
-from kafka_coord.frontends.members.event_log import EventLog
 from kafka_coord.frontends.members.fenced_store import FencedStore
 from kafka_coord.frontends.members.machine.stimuli import RegistrationOptions, RegistrationWanted
 from kafka_coord.frontends.members.registering import Refusal, Registering, register_all, registration_value
@@ -34,9 +33,7 @@ def registered(world: World, group: str, consumer: str, protocol: str | None) ->
 
 def members(world: World, scope: TermScope) -> set[tuple[str, str]]:
     """The members that a new term of the scope finds."""
-    term = Term(
-        world.store, scope, lambda: None, lambda _said: None, lambda _told: None, EventLog(lambda _: "", scope.kind)
-    )
+    term = Term(world.store, scope, lambda: None, lambda _said: None)
     try:
         term.begin()
         return set(term.machine.members)

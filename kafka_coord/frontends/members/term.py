@@ -64,17 +64,18 @@ class Term:
         scope: TermScope,
         wake: Callable[[], None],
         send: Callable[[instructions.ToClient], None],
-        report: Callable[[instructions.ReportEvent], None],
-        event_log: EventLog,
+        report: Callable[[instructions.ReportEvent], None] = lambda _event: None,
+        address: Callable[[int | None], str] = lambda _connection: "-",
         *,
         offers_every_s: float = 0.1,
     ) -> None:
-        """``send`` sends an instruction to a client, and ``report`` counts an event. Neither of them raises. When there
-        is work, the term calls ``wake`` on any thread."""
+        """``send`` sends an instruction to a client, and ``report`` counts an event. Neither of them raises.
+        ``address`` returns the address of a connection's other end, for the log. When there is work, the term calls
+        ``wake`` on any thread."""
         self.scope = scope
         self.store = FencedStore(store, scope.fence)
         self.machine = MembershipMachine(store.clock.monotonic(), offers_every_s=offers_every_s)
-        self._send, self._report, self._event_log = send, report, event_log
+        self._send, self._report, self._event_log = send, report, EventLog(address, scope.kind)
         self._arrived: list[Stimulus] = []
         self._znodes: dict[MemberId, MemberZnodes] = {}
         self._writer = Writer(self.store, self._handle)

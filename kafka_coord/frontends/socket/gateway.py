@@ -25,7 +25,6 @@ from kafka_coord.channel.rpc import Answered, Asked, Refused
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.errors import Fenced, MalformedValue, StoreError, StoreUnavailable
 from kafka_coord.frontends.members.committed_offsets import CommittedReader
-from kafka_coord.frontends.members.event_log import EventLog
 from kafka_coord.frontends.members.machine import instructions, stimuli
 from kafka_coord.frontends.members.machine.instructions import MemberEvent
 from kafka_coord.frontends.members.machine.state import PROBES_PER_SESSION
@@ -401,7 +400,7 @@ class Gateway:
                 self._wake,
                 self._send_to_client,
                 self._count,
-                EventLog(self._address, "socket"),
+                self._address,
                 offers_every_s=self._options.commit_interval_ms / 1000,
             )
             try:

@@ -27,7 +27,6 @@ from kafka_coord.frontends.kafka.managed.members import KafkaMembers, consumer_n
 from kafka_coord.frontends.kafka.managed.targets import Targets
 from kafka_coord.frontends.kafka.managed.topic_ids import TopicIds
 from kafka_coord.frontends.members.committed_offsets import CommittedReader
-from kafka_coord.frontends.members.event_log import EventLog
 from kafka_coord.frontends.members.machine import instructions
 from kafka_coord.frontends.members.registering import Refusal
 from kafka_coord.frontends.members.term import Term, TermScope
@@ -76,10 +75,7 @@ class Served:
         self.has_begun = self.knows_groups = False
         self._store, self._groups, self._topic_ids = store, groups, topic_ids
         self._to_clients: deque[instructions.ToClient] = deque()
-        event_log = EventLog(lambda _connection: "-", scope.kind)
-        self.term = Term(
-            store, scope, partial(self._wake, wake), self._to_clients.append, lambda _event: None, event_log
-        )
+        self.term = Term(store, scope, partial(self._wake, wake), self._to_clients.append)
         self.members = KafkaMembers(self.term.machine, topic_ids.get, session_timeout_s=session_timeout_s)
         self.committed = CommittedReader(partial(read_offsets, store))
         self._targets = Targets(store, partial(self._wake, wake), self.members.target_read)
