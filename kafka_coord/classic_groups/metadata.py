@@ -103,18 +103,16 @@ class GroupMetadata:
         if self.leader_id == member_id:
             self.leader_id = next(iter(self.members), None)
 
-    def replace_static(self, instance_id: str, new_id: str) -> MemberMetadata:
+    def replace_static(self, instance_id: str, new_id: str) -> None:
         """Gives the static member with that instance id a new member id."""
         old_id = self.static_members[instance_id]
         self.static_members[instance_id] = new_id
         self.members = {(new_id if key == old_id else key): member for key, member in self.members.items()}
-        member = self.members[new_id]
-        member.member_id = new_id
+        self.members[new_id].member_id = new_id
         if old_id in self.unsynced:
             self.unsynced.remove(old_id)
         if self.leader_id == old_id:
             self.leader_id = new_id
-        return member
 
     @property
     def rebalance_timeout_s(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cache
@@ -38,7 +38,7 @@ class Statistics:
     """``answered`` has the seconds from a complete request to its complete answer, by request name. Like the broker's
     TotalTimeMs, they include waits. ``errors`` counts local answers with an error, by request name and error name."""
 
-    answered: dict[str, Durations] = field(default_factory=dict)
+    answered: dict[str, Durations] = field(default_factory=lambda: defaultdict(Durations))
     errors: Counter[tuple[str, str]] = field(default_factory=Counter)
     accepted: int = 0
     refused: int = 0
@@ -48,11 +48,7 @@ class Statistics:
     sent_bytes: int = 0
 
     def took(self, api_key: int, took_s: float) -> None:
-        name = NAMES.get(api_key, OTHER)
-        times = self.answered.get(name)
-        if times is None:
-            times = self.answered[name] = Durations()
-        times.add(took_s)
+        self.answered[NAMES.get(api_key, OTHER)].add(took_s)
 
     def told(self, name: str, answer: Any) -> None:
         """If this instance's own answer has an error, counts it."""

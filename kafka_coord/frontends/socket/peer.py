@@ -34,8 +34,8 @@ class SocketPeer(asyncio.Protocol):
         self._server = server
         self._decoder = Decoder()
         self._transport: asyncio.Transport | None = None
-        self._address = "?"
-        self._certificate: str | None = None
+        self.address = "?"
+        self.certificate: str | None = None
         self._opened = self._broken = self._waits = self._gone = False
         self._kept = 0
         self.sender = Sender()
@@ -47,14 +47,6 @@ class SocketPeer(asyncio.Protocol):
         self._rests_until = 0.0
 
     # --- the gateway's thread ----------------------------------------------------------------------------------------
-
-    @property
-    def address(self) -> str:
-        return self._address
-
-    @property
-    def certificate(self) -> str | None:
-        return self._certificate
 
     def send(self, frame: Frame) -> None:
         self.unsent.append(encode(frame))
@@ -77,13 +69,13 @@ class SocketPeer(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
-        self._address = f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+        self.address = f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
         self._server.made(self, transport)  # type: ignore[arg-type]  # asyncio passes a Transport for stream connections
 
     def open(self, transport: asyncio.Transport) -> None:
         """Allows the connection to send, over ``transport``. With TLS, the handshake comes first."""
         self._transport = transport
-        self._certificate = common_name(transport.get_extra_info("peercert"))
+        self.certificate = common_name(transport.get_extra_info("peercert"))
         self._opened = True
         self._server.arrived(self, lambda _gateway, _connection: None)  # makes the gateway accept the connection
         self.read(others_had_theirs=False)
@@ -176,7 +168,7 @@ class SocketPeer(asyncio.Protocol):
         if data:
             transport.write(data)
         if transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
-            log.warning("closed connection address=%s: the peer does not read its data", self._address)
+            log.warning("closed connection address=%s: the peer does not read its data", self.address)
             transport.abort()
         elif close:
             transport.close()
