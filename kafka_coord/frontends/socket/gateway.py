@@ -10,6 +10,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from kafka_coord.channel.frames import BadFrame, Fault, Frame
 from kafka_coord.channel.messages import (
@@ -38,12 +39,23 @@ from kafka_coord.frontends.socket.metadata import MetadataDirectory
 from kafka_coord.frontends.socket.options import GatewayOptions
 from kafka_coord.frontends.socket.questions import Questions
 from kafka_coord.frontends.socket.registration_check import RegistrationCheck
-from kafka_coord.frontends.socket.statistics import Statistics
-from kafka_coord.model import TopicPartition
+from kafka_coord.model import Durations, TopicPartition
 from kafka_coord.model.json_fields import shown
 from kafka_coord.zk.store import SessionState, Store
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Statistics:
+    """Counts since the process began. One thread writes them, and any thread may read them."""
+
+    registered: int = 0
+    resumed: int = 0
+    expired: int = 0
+    refused: int = 0
+    round_trips: Durations = field(default_factory=Durations)
+    """The round-trip times of answered pings."""
 
 
 class Gateway:
