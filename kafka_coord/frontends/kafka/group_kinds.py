@@ -181,7 +181,7 @@ class GroupKinds:
         count = len(self._manager.offsets_cache.get(group_id, {}))
         error = await self.take_over(managed, group_id, _asked_by(asked))
         if error is Error.NONE:
-            return _done(f"group {group_id} is managed now, with {count} offsets")
+            return _done(f"group {group_id} is managed now, with {counted(count, 'offset')}")
         return None if error is Error.NOT_COORDINATOR else _unfinished(group_id, error.name)
 
     async def _give_back(self, managed: ManagedGroups, asked: Request) -> Converted | None:

@@ -146,7 +146,7 @@ def invalid(request: Any, version: int) -> tuple[Error, str] | None:
     if epoch < LEAVE_FOR_NOW:
         return Error.INVALID_REQUEST, f"epoch {epoch} is not valid"
     if epoch == LEAVE_FOR_NOW and request.instance_id is None:
-        return Error.INVALID_REQUEST, "only a static member may leave temporarily: send its instance id"
+        return Error.INVALID_REQUEST, "only a static member may leave temporarily; send its instance id"
     if epoch == JOIN and request.rebalance_timeout_ms == -1:
         return Error.INVALID_REQUEST, "a joining member must send its rebalance timeout"
     if epoch == JOIN and (request.topic_partitions is None or request.topic_partitions):
