@@ -181,8 +181,8 @@ class ManagedTerms:
         self.session_timeout_s = session_timeout_s
         self._store, self._lost = store, lost
         self.groups, self._topic_ids = GroupNames(), TopicIds(store)
-        """The groups of all instances. They include the groups of earlier terms of a group's partition only if
-        :meth:`knows` is true for the group."""
+        """The groups in ZooKeeper. A group that is not in this set may exist nevertheless unless :meth:`knows` is true
+        for the group."""
         self._served: dict[int, Served] = {}
         self._inbox: deque[Callable[[], None]] = deque()
         self._news = threading.Event()
