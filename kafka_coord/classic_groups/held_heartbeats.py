@@ -157,14 +157,14 @@ class AutoCommits:
     _not_before: float = -math.inf
 
     def may_wait(self, now: float, software: str, request: int) -> bool:
-        """Whether the answer to this OffsetCommit may wait. ``request`` is a hash of it without
-        its correlation id."""
+        """Whether the answer to this OffsetCommit may wait. ``request`` is a hash of the OffsetCommit without its
+        correlation id."""
         is_due = _COMMITS_S[0] <= now - self._at <= _COMMITS_S[1] and now >= self._not_before
         is_known = self._proofs >= _PROOFS or request == self._request
         return is_due and is_known and software.startswith(_JAVA)
 
     def arrived(self, now: float, request: int, *, waits: bool) -> None:
-        """Handles a commit whose answer waits or does not."""
+        """Handles a commit. ``waits`` tells whether its answer waits."""
         if self._has_waited:
             is_automatic = now - self._at <= _COMMITS_S[1]
             self._proofs = self._proofs + 1 if is_automatic else 0

@@ -29,8 +29,8 @@ SPARE_CONNECTIONS = 1_000
 """Connections allowed beyond the maximum number of consumers, for clients that only ask for the coordinator."""
 MAX_TURNED_AWAY = 64
 MAX_KEPT_BYTES = 64 << 20
-"""The maximum number of unread bytes of all connections. Above it, connections with more bytes than a small frame are
-closed."""
+"""The maximum number of unread bytes of all connections. Above it, a connection is closed if it has more unread bytes
+than a small frame."""
 _BACKLOG = 4_096
 _ACCEPT_AT_ONCE = 128
 _LOOK_AGAIN_S = 0.02

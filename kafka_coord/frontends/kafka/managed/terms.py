@@ -239,7 +239,7 @@ class ManagedTerms:
         return await self._ask(group, lambda served, token: _resolve(token, served.consumers(group)), None)
 
     async def take(self, group: str, member_id: str, request: Callable[[object], Request], client: Caller) -> Answer:
-        """Answers a member's request, which ``request`` makes from a token, and which may be held."""
+        """Answers a member's request, which may be held. ``request`` makes the request from a token."""
         refused = request(None).answered(Error.COORDINATOR_LOAD_IN_PROGRESS)
 
         def pass_on(served: Served, token: object) -> None:
