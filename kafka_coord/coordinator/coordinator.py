@@ -28,14 +28,14 @@ from kafka_coord.coordinator.operator_requests import PendingRequests, answer_op
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.registry import GroupRegistry
-from kafka_coord.coordinator.tolerant_reads import read_each
+from kafka_coord.coordinator.tolerant_reads import Answer, read_each
 from kafka_coord.errors import Fenced, MalformedValue, MultiFailed, NoAuth, StoreUnavailable
-from kafka_coord.model import Action, Member, Process, Request, Unreadable
+from kafka_coord.model import Action, Member, Process, Request
 from kafka_coord.model.cluster_history import Election
 from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import Leadership
-from kafka_coord.zk.store import GetData, Node, Op, ReadResult, Store
+from kafka_coord.zk.store import GetData, Node, Op, Store
 from kafka_coord.zk.watches import Watches
 
 log = logging.getLogger(__name__)
@@ -217,7 +217,7 @@ class ConsumerCoordinator:
         self._take_members({g: names for g, names in groups.items() if g not in idle}, consumers, registrations)
         self.queue.calm(idle)
 
-    def _take_settled(self, groups: Iterable[str], nodes: Sequence[ReadResult | Unreadable]) -> frozenset[str]:
+    def _take_settled(self, groups: Iterable[str], nodes: Sequence[Answer]) -> frozenset[str]:
         """Returns the groups that are recorded as at rest and whose members have not changed since."""
         idle = set()
         for number, group in enumerate(groups):
@@ -235,7 +235,7 @@ class ConsumerCoordinator:
         self,
         groups: Mapping[str, Sequence[str]],
         consumers: Sequence[tuple[str, str]],
-        nodes: Sequence[ReadResult | Unreadable],
+        nodes: Sequence[Answer],
     ) -> None:
         members: dict[str, list[Member]] = {group: [] for group in groups}
         decoded: dict[str, dict[str, tuple[int, object]]] = {group: {} for group in groups}
@@ -250,6 +250,5 @@ class ConsumerCoordinator:
                 decoded[group][where] = node.stat.mzxid, found
         for group, names in groups.items():
             self.registry.update(group, members[group])
-            memory = self.handler.memories.of(group).decoded
-            memory.replace(decoded[group])
-            memory.consumers = tuple(names)
+            memory = self.handler.memories.of(group)
+            memory.decoded, memory.consumers = decoded[group], tuple(names)

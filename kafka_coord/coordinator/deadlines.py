@@ -1,21 +1,52 @@
 """Decides which deadlines have passed: grace, overdue commands, channel retirement and the retention of offsets.
 
 Pure. The caller passes the time (``now`` in monotonic seconds, ``wall_ms`` in ms since 1970), and the timers remember
-when each thing was first seen. ``plan`` gets the results, so it needs no clock.
+when each condition was first seen. ``plan`` gets the results, so it needs no clock.
+
+Safety does not depend on the timers. A new coordinator restarts all of them, so an election can at most double a grace
+period or a timeout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
 
-from kafka_coord.coordinator.offsets_retention import offsets_expire_at_ms
 from kafka_coord.coordinator.options import CoordinatorOptions
-from kafka_coord.coordinator.timers import GroupTimers
 from kafka_coord.model import Assignment, Channel, GroupSettings, Ledger, Member
 
 SLOW_COMMAND_MS = 2_000
 """A consumer that has not acknowledged a command for this many ms may be unable to read it."""
+
+Key = TypeVar("Key")
+
+
+@dataclass(slots=True)
+class GroupTimers:
+    """When (monotonic seconds) each condition of one group was first seen. ``next_due`` is when the next deadline
+    passes."""
+
+    commands: dict[tuple[str, int, str], float] = field(default_factory=dict)
+    """Outstanding commands, by (consumer, incarnation, command name)."""
+    gone: dict[str, float] = field(default_factory=dict)
+    """Consumers with a place and no registration."""
+    retiring: dict[str, float] = field(default_factory=dict)
+    """Consumers that have left only a channel."""
+    next_due: float | None = None
+
+    def passed(self, since: float, duration_ms: float, now: float) -> bool:
+        """Whether ``duration_ms`` have passed since ``since``. If not, updates :attr:`next_due`."""
+        due = since + duration_ms / 1000
+        if now >= due:
+            return True
+        self.next_due = due if self.next_due is None else min(self.next_due, due)
+        return False
+
+
+def _first_seen(before: Mapping[Key, float], present: Iterable[Key], now: float) -> dict[Key, float]:
+    """Starts a timer for each new key, and drops the timers of absent keys."""
+    return {key: before.get(key, now) for key in present}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +79,8 @@ def deadlines(
     inputs: DeadlineInputs, timers: GroupTimers, options: CoordinatorOptions, now: float, wall_ms: float
 ) -> Deadlines:
     """Evaluates all deadlines, and sets ``timers.next_due`` to the moment at which the next one passes."""
-    timers.begin()
-    expire_ms = offsets_expire_at_ms(inputs.registered, inputs.ledgers, inputs.target, inputs.settings)
+    timers.next_due = None
+    expire_ms = offsets_expire_at_ms(inputs)
     return Deadlines(
         in_grace=_in_grace(inputs, timers, now),
         overdue=_overdue(inputs, timers, now),
@@ -62,10 +93,8 @@ def _in_grace(inputs: DeadlineInputs, timers: GroupTimers, now: float) -> frozen
     """Returns the consumers in grace. A consumer that returns and leaves again between two passes keeps its first
     timer, because no pass saw the incarnation in between."""
     places = {c: led.place for c, led in inputs.ledgers.items() if led.place is not None and c not in inputs.registered}
-    timers.gone.update(places, now)
-    return frozenset(
-        c for c, place in places.items() if not timers.passed(timers.gone.since(c), place.rejoin_grace_ms, now)
-    )
+    timers.gone = _first_seen(timers.gone, places, now)
+    return frozenset(c for c, place in places.items() if not timers.passed(timers.gone[c], place.rejoin_grace_ms, now))
 
 
 def _overdue(inputs: DeadlineInputs, timers: GroupTimers, now: float) -> frozenset[str]:
@@ -76,23 +105,42 @@ def _overdue(inputs: DeadlineInputs, timers: GroupTimers, now: float) -> frozens
         if c in inputs.members
         for command in channel.commands
     }
-    timers.commands.update(outstanding, now)
-    for key in outstanding:  # wakes the handler to check whether a slow command can be read
-        timers.passed(timers.commands.since(key), SLOW_COMMAND_MS, now)
+    timers.commands = _first_seen(timers.commands, outstanding, now)
+    for since in timers.commands.values():  # wakes the handler to check whether a slow command can be read
+        timers.passed(since, SLOW_COMMAND_MS, now)
     return frozenset(
         key[0]
         for key, kind in outstanding.items()
-        if timers.passed(timers.commands.since(key), settings.rebalance_timeout_for(inputs.members[key[0]], kind), now)
+        if timers.passed(timers.commands[key], settings.rebalance_timeout_for(inputs.members[key[0]], kind), now)
     )
 
 
 def slow_commands(timers: GroupTimers, now: float) -> list[tuple[str, str]]:
     """Returns (consumer, name) of each command that was outstanding at the last pass and is :data:`SLOW_COMMAND_MS`
     old."""
-    return [(consumer, name) for consumer, _, name in timers.commands.before(now - SLOW_COMMAND_MS / 1000)]
+    slow = now - SLOW_COMMAND_MS / 1000
+    return [(consumer, name) for (consumer, _, name), since in timers.commands.items() if since <= slow]
 
 
 def _retired(inputs: DeadlineInputs, timers: GroupTimers, options: CoordinatorOptions, now: float) -> frozenset[str]:
     left = [c for c in inputs.channels if c not in inputs.registered and c not in inputs.ledgers]
-    timers.retiring.update(left, now)
-    return frozenset(c for c in left if timers.passed(timers.retiring.since(c), options.channel_retirement_ms, now))
+    timers.retiring = _first_seen(timers.retiring, left, now)
+    return frozenset(
+        c for c, since in timers.retiring.items() if timers.passed(since, options.channel_retirement_ms, now)
+    )
+
+
+def offsets_expire_at_ms(inputs: DeadlineInputs) -> int | None:
+    """Returns when the offsets of a managed group expire (ms since 1970), or ``None`` while the group is not known to
+    be empty. ``plan.group_removal`` then removes the group.
+
+    A group has been empty since its empty target was written. A target with members does not count, even if none of
+    them exists, because it may be older than the retention. A coordinator that dies between forgetting the last member
+    and emptying the target leaves such a target behind.
+    """
+    target, settings = inputs.target, inputs.settings
+    if settings is None:  # unreadable settings may ask for a longer retention than the default
+        return None
+    if inputs.registered or inputs.ledgers or target is None or target.members:
+        return None
+    return target.timestamp_ms + settings.offsets_retention_ms

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from kafka_coord.coordinator.assignors import Assignor
 from kafka_coord.coordinator.decide import decide
-from kafka_coord.coordinator.execute import Executor, Units, Written
+from kafka_coord.coordinator.execute import Executor, NewCommands, Units
 from kafka_coord.coordinator.history import DecisionLog
 from kafka_coord.coordinator.idle import IdleGroups
 from kafka_coord.coordinator.memory import GroupMemory
@@ -73,7 +73,7 @@ class DecisionWriter:
         snapshot = replace(snapshot, observation=decided.observation)
         return PreparedPlan(memory, decided.plan, snapshot, units, decision)
 
-    def together(self, plans: Sequence[PreparedPlan]) -> Mapping[str, Written]:
+    def together(self, plans: Sequence[PreparedPlan]) -> Mapping[str, NewCommands]:
         """Writes the plans of several groups in one request, so that no group waits for the others. Returns the results
         by group. If the result is empty, each plan must be written alone. Raises :class:`Fenced`. Raises
         :class:`StoreUnavailable` if the outcome is unknown."""
@@ -87,17 +87,13 @@ class DecisionWriter:
         except Exception as error:  # noqa: BLE001  writing each plan alone will show whose error it is
             log.debug("writing groups=%d one by one reason=%r", len(writing), error)
             return {}
-        return {one.memory.group: written for one, written in zip(writing, found or (), strict=False)}
+        return {one.memory.group: commands for one, commands in zip(writing, found or (), strict=False)}
 
-    def alone(self, plan: PreparedPlan) -> Written:
-        """Writes one plan. Raises like :meth:`Executor.write_prepared`."""
-        return self._executor.write_prepared(plan.units)
-
-    def written(self, plan: PreparedPlan, written: Written) -> float | None:
+    def written(self, plan: PreparedPlan) -> float | None:
         """Remembers the written values. Returns the (monotonic) time at which to check again whether the group is at
         rest."""
         memory, snapshot = plan.memory, plan.snapshot
-        remember_ledgers(memory, snapshot.observation, plan.plan if written.units else None)
+        remember_ledgers(memory, snapshot.observation, plan.plan)
         if plan.plan.steps:
             memory.mark_active()
             return None

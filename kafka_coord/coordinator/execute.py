@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from kafka_coord.coordinator.decide import Decided
 from kafka_coord.coordinator.tolerant_reads import tree_below
@@ -22,14 +21,8 @@ _LEAVES = {("ids", 2), ("owners", 2), ("channel", 3), ("offsets", 3)}
 
 Units = tuple[Sequence[Op], ...]
 """A plan as units of operations, in the order in which they must be written."""
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """The result of an execution: the number of units written, and the command znodes created."""
-
-    units: int
-    commands: tuple[str, ...] = ()
+NewCommands = tuple[str, ...]
+"""The paths of the command znodes that a write created."""
 
 
 class Executor:
@@ -44,16 +37,16 @@ class Executor:
         ``missing`` are the group's persistent parents that do not exist yet."""
         return (*Translation(self._store, decided, missing).units(), *([after] if after else []))
 
-    def write_prepared(self, units: Units) -> Written:
+    def write_prepared(self, units: Units) -> NewCommands:
         """Writes one plan.
 
         Raises :class:`Fenced` once another instance has been elected, :class:`MultiFailed` if something changed since
         the snapshot, and :class:`StoreUnavailable` if the outcome is unknown. After the last two errors, read the group
         again. The units already written are consistent even without the rest.
         """
-        return _written(units, self.write(units))
+        return _new_commands(units, self.write(units))
 
-    def write_together(self, plans: Sequence[Units]) -> list[Written] | None:
+    def write_together(self, plans: Sequence[Units]) -> list[NewCommands] | None:
         """Writes several plans in one request, all or none. Returns ``None`` if they do not fit into one request.
         Raises like :meth:`write_prepared`. After :class:`Fenced` or :class:`MultiFailed`, nothing was written."""
         units = [unit for one in plans for unit in one]
@@ -62,7 +55,7 @@ class Executor:
         results = self.write(units)
         found = []
         for one in plans:
-            found.append(_written(one, results[: len(one)]))
+            found.append(_new_commands(one, results[: len(one)]))
             results = results[len(one) :]
         return found
 
@@ -80,11 +73,10 @@ class Executor:
         return [tuple(results) for results in write_fenced(self._store, self._fence, units)] if units else []
 
 
-def _written(units: Units, results: Sequence[Sequence[object]]) -> Written:
-    made = [
+def _new_commands(units: Units, results: Sequence[Sequence[object]]) -> NewCommands:
+    return tuple(
         result
         for unit, unit_results in zip(units, results, strict=True)
         for op, result in zip(unit, unit_results, strict=True)
         if isinstance(op, Create) and op.sequence and isinstance(result, str)
-    ]
-    return Written(len(units), tuple(made))
+    )

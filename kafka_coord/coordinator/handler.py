@@ -12,7 +12,7 @@ from kafka_coord.coordinator.assignors import Assignor
 from kafka_coord.coordinator.catalog import TopicCatalog
 from kafka_coord.coordinator.decide import Decided
 from kafka_coord.coordinator.decision_writer import ActiveLeadership, DecisionWriter, PreparedPlan
-from kafka_coord.coordinator.execute import Written
+from kafka_coord.coordinator.execute import NewCommands
 from kafka_coord.coordinator.group_reader import GroupReader, SnapshotResult
 from kafka_coord.coordinator.history import actions_of
 from kafka_coord.coordinator.idle import IdleGroups
@@ -36,8 +36,9 @@ log = logging.getLogger(__name__)
 class RebalanceObserver(Protocol):
     """Receives each completed pass. Its methods must neither block nor raise."""
 
-    def written(self, plan: PreparedPlan, written: Written) -> None:
-        """Called on the handler's thread when a pass is complete."""
+    def written(self, plan: PreparedPlan, commands: NewCommands) -> None:
+        """Called on the handler's thread when a pass is complete. ``commands`` are the command znodes that it
+        created."""
 
     def interrupted(self) -> None:
         """Called when the leadership has ended and none of its passes continues."""
@@ -194,7 +195,7 @@ class RebalanceRequestHandler:
         return plan
 
     def _write(self, plans: Sequence[PreparedPlan]) -> None:
-        written: Mapping[str, Written] = {}
+        written: Mapping[str, NewCommands] = {}
         try:
             if self._may_go_on():
                 written = self._writer.together(plans)
@@ -213,7 +214,7 @@ class RebalanceRequestHandler:
                 self._queue.request(one.memory.group)
                 continue
             with self._isolated(one.memory):
-                self._finish(one, done or self._writer.alone(one))
+                self._finish(one, self._leadership.executor.write_prepared(one.units) if done is None else done)
                 one.memory.failures = 0
         if self._may_go_on():
             try:
@@ -221,15 +222,15 @@ class RebalanceRequestHandler:
             except Fenced as error:
                 self._depose(error)
 
-    def _finish(self, plan: PreparedPlan, written: Written) -> None:
+    def _finish(self, plan: PreparedPlan, commands: NewCommands) -> None:
         memory, observation = plan.memory, plan.snapshot.observation
         self._record_answers(plan.plan)
         report_pass(memory, plan.plan, observation, self._clock.monotonic())
         if plan.decision is not None:
             self.rebalances.count(plan.decision, is_new=any(isinstance(step, SetTarget) for step in plan.plan.steps))
-        self._scheduler.written(plan, written, self._writer.written(plan, written))
+        self._scheduler.written(plan, commands, self._writer.written(plan))
         if self.observer is not None:
-            self.observer.written(plan, written)
+            self.observer.written(plan, commands)
         due = say_again_at(memory)
         if due is not None:
             self._queue.request_at(memory.group, due)

@@ -14,13 +14,14 @@ from kafka_coord.coordinator.memory import AtRest, GroupMemory
 from kafka_coord.coordinator.observe import Snapshot, unchanged
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.steps import Plan
+from kafka_coord.coordinator.tolerant_reads import Answer
 from kafka_coord.errors import Fenced, MalformedValue, MultiFailed
-from kafka_coord.model import Settled, TopicInfo, Unreadable
+from kafka_coord.model import Settled, TopicInfo
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.partitions import ranges
 from kafka_coord.model.settled import interests
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Create, Node, ReadResult, SetData, Store
+from kafka_coord.zk.store import Create, Node, SetData, Store
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ def spread(group: str) -> float:
     return 0.75 + zlib.crc32(group.encode()) % 1000 / 2000
 
 
-def decode_settled(where: str, found: ReadResult | Unreadable) -> Settled | None:
+def decode_settled(where: str, found: Answer) -> Settled | None:
     """Decodes the record. Returns ``None`` if it is missing or unreadable. The next write replaces an unreadable
     record."""
     if not isinstance(found, Node):
@@ -46,7 +47,7 @@ def decode_settled(where: str, found: ReadResult | Unreadable) -> Settled | None
         return None
 
 
-def settled_as_of(where: str, found: ReadResult | Unreadable, ids: ReadResult | Unreadable) -> Settled | None:
+def settled_as_of(where: str, found: Answer, ids: Answer) -> Settled | None:
     """Returns the record, or ``None`` if a member has registered or left since. ``ids`` is the parent of
     registrations."""
     settled = decode_settled(where, found) if isinstance(ids, Node) else None

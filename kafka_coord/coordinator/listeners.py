@@ -12,13 +12,13 @@ from kafka_coord.coordinator.kafka_znodes import decode_topic
 from kafka_coord.coordinator.operator_requests import PendingRequests
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.registry import GroupRegistry
-from kafka_coord.coordinator.tolerant_reads import read_each, report
+from kafka_coord.coordinator.tolerant_reads import Answer, read_each, report
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import Request, Unreadable
 from kafka_coord.model.names import RULE, is_legal
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import decode_brokers
-from kafka_coord.zk.store import GetData, Node, ReadResult, SessionState, Store
+from kafka_coord.zk.store import GetData, Node, SessionState, Store
 from kafka_coord.zk.watches import Watches
 
 log = logging.getLogger(__name__)
@@ -171,7 +171,7 @@ class RequestListener:
         self._queue = queue
         self.listed: tuple[str, ...] | None = ()
 
-    def begin(self, nodes: Sequence[ReadResult | Unreadable]) -> None:
+    def begin(self, nodes: Sequence[Answer]) -> None:
         """Receives the nodes that startup read for the listed requests."""
         listed, self.listed = self.listed or (), None
         self._enqueue(self._requests.take(frozenset(listed), listed, nodes))
@@ -226,7 +226,7 @@ class BrokerChangeListener:
         self.listed: tuple[str, ...] | None = ()
         self.racks: dict[int, str] = {}
 
-    def begin(self, nodes: Sequence[ReadResult | Unreadable]) -> None:
+    def begin(self, nodes: Sequence[Answer]) -> None:
         """Receives the nodes that startup read for the listed brokers."""
         listed, self.listed = self.listed or (), None
         self.racks.update(_racks(listed, nodes))
@@ -239,7 +239,7 @@ class BrokerChangeListener:
             self.racks.update(_racks(ids, read_each(self._store, [GetData(layout.broker(broker)) for broker in ids])))
 
 
-def _racks(brokers: Sequence[str], nodes: Sequence[ReadResult | Unreadable]) -> dict[int, str]:
+def _racks(brokers: Sequence[str], nodes: Sequence[Answer]) -> dict[int, str]:
     """Returns broker id → rack, for the brokers that have a rack."""
     found = decode_brokers(brokers, nodes)
     report("left alone unreadable", found.unreadable)

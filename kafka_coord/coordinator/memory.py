@@ -10,12 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from kafka_coord.coordinator.deadlines import GroupTimers
 from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.steps import GroupState
-from kafka_coord.coordinator.timers import GroupTimers
 from kafka_coord.model import Decision, Ledger, Settled, SubscriptionKind, TopicInfo, Unreadable
 from kafka_coord.model import json_fields as fields
-from kafka_coord.zk.store import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,29 +23,6 @@ class Outcome:
 
     state: GroupState
     summary: str
-
-
-class Decoded:
-    """The values that the last pass over one group decoded. The next pass decodes only what has been written since.
-
-    A znode's path and the zxid of its last write identify its value, version and incarnation. Values are frozen.
-    ``consumers`` were seen in that pass. The next pass reads their znodes before it lists the current consumers.
-    """
-
-    __slots__ = ("_values", "consumers")
-
-    def __init__(self) -> None:
-        self._values: dict[str, tuple[int, object]] = {}
-        self.consumers: tuple[str, ...] = ()
-
-    def get(self, path: str, node: Node) -> object | None:
-        """Returns the znode's value if the last pass decoded exactly this state of the znode, or ``None``."""
-        mzxid, value = self._values.get(path, (-1, None))
-        return value if mzxid == node.stat.mzxid else None
-
-    def replace(self, values: dict[str, tuple[int, object]]) -> None:
-        """Keeps the values of this pass and drops older ones."""
-        self._values = values
 
 
 @dataclass(slots=True)
@@ -127,7 +103,11 @@ class GroupMemory:
     """The (monotonic) time at which this pass began."""
 
     timers: GroupTimers = field(default_factory=GroupTimers)
-    decoded: Decoded = field(default_factory=Decoded)
+    decoded: Mapping[str, tuple[int, object]] = field(default_factory=dict)
+    """Maps the path of each znode that the last pass decoded to the zxid of its last write (mzxid) and its value. The
+    next pass decodes only znodes that were written since."""
+    consumers: tuple[str, ...] = ()
+    """The consumers that the last pass saw. The next pass reads their znodes before it lists the current consumers."""
     watched_commands: set[str] = field(default_factory=set)
     """Command znodes whose deletion is watched."""
     ledgers: Mapping[str, Ledger] = field(default_factory=dict)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from typing import TypeVar, cast
 
-from kafka_coord.channel.operations import decode_command
+from kafka_coord.channel.operations import decode_command, in_order
 from kafka_coord.coordinator.deadlines import DeadlineInputs, deadlines, slow_commands
-from kafka_coord.coordinator.memory import Decoded, GroupMemory
+from kafka_coord.coordinator.memory import GroupMemory
 from kafka_coord.coordinator.options import CoordinatorOptions
-from kafka_coord.coordinator.tolerant_reads import read_each
+from kafka_coord.coordinator.tolerant_reads import Answer, read_each
 from kafka_coord.errors import MalformedValue, NoAuth, StoreError
 from kafka_coord.model import (
     Assignment,
@@ -26,14 +28,14 @@ from kafka_coord.model import (
     Unreadable,
     Zxids,
     history_from_json,
-    parse_command_id,
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import RULE, is_legal
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import GetChildren, GetData, Node, Read, ReadResult, Store
+from kafka_coord.zk.store import GetChildren, GetData, Node, Read, Store
 
 T = TypeVar("T")
+Answers = Sequence[Answer]
 
 _READS_WHOLE, _READS_EACH, _READS_ZXIDS = 7, 3, 3
 
@@ -87,13 +89,7 @@ def _reads_of_zxids(group: str) -> list[Read]:
     return [GetData(layout.ids(group)), GetData(layout.owners(group)), GetData(layout.channels(group))]
 
 
-def _zxids(
-    group: ReadResult | Unreadable,
-    ids: ReadResult | Unreadable,
-    owners: ReadResult | Unreadable,
-    channel: ReadResult | Unreadable,
-    assignment: ReadResult | Unreadable,
-) -> Zxids | None:
+def _zxids(group: Answer, ids: Answer, owners: Answer, channel: Answer, assignment: Answer) -> Zxids | None:
     """Returns the zxids, or ``None`` if the ACL of any of these znodes forbids reading it."""
     if any(isinstance(found, Unreadable) for found in (group, ids, owners, channel, assignment)):
         return None
@@ -117,179 +113,120 @@ def observe(
     consistent snapshot of ZooKeeper. Only the coordinator writes ledgers, targets and commands. If a consumer
     registers, acknowledges or vanishes between two reads, that event causes another pass.
     """
-    readers = [_SnapshotReader(store, query, epoch, options) for query in queries]
-    _ask(store, readers, [one.whole() for one in readers])
-    _ask(store, readers, [one.each() for one in readers])
-    _ask(store, readers, [one.commands() for one in readers])
-    return [one.found() for one in readers]
+    groups = [_read_group(store, query, epoch, options) for query in queries]
+    found: list[Snapshot | StoreError | None] = [None] * len(queries)
+    asked = {number: next(group) for number, group in enumerate(groups)}
+    while asked:
+        answers = iter(read_each(store, [read for reads in asked.values() for read in reads]))
+        due, asked = asked, {}
+        for number, reads in due.items():
+            try:
+                asked[number] = groups[number].send([*islice(answers, len(reads))])
+            except StopIteration as done:
+                found[number] = done.value
+            except StoreError as error:
+                found[number] = error
+    return found
 
 
-def _ask(store: Store, readers: Sequence[_SnapshotReader], reads: Sequence[Sequence[Read]]) -> None:
-    """Sends all reads at once and hands each reader its answers."""
-    answers = read_each(store, [read for some in reads for read in some])
-    first = 0
-    for one, some in zip(readers, reads, strict=True):
-        one.answers = answers[first : first + len(some)]
-        first += len(some)
+def _read_group(
+    store: Store, query: GroupQuery, epoch: int, options: CoordinatorOptions
+) -> Generator[list[Read], Answers, Snapshot | None]:
+    """Reads one group. Yields the reads to send, receives their answers, and returns ``None`` if the group does not
+    exist. The first reads are the group and the consumers that it had at the last pass, and the next are all other
+    consumers. The last are commands that consumers are slow to acknowledge, because an unreadable command is never
+    acknowledged."""
+    memory, group, reading = query.memory, query.memory.group, _Decoding(query.memory.decoded)
+    answers = yield [
+        *(_reads_of_zxids(group) if query.with_zxids else ()),  # before the znodes whose state they identify
+        GetData(layout.group(group)),
+        GetChildren(layout.ids(group)),
+        GetChildren(layout.owners(group)),
+        GetChildren(layout.channels(group)),
+        GetData(layout.assignment(group)),
+        GetData(layout.paused(group)),
+        GetData(layout.PAUSED),
+        *_reads_of_consumers(group, memory.consumers),
+        *([GetData(layout.history(group))] if query.with_history else []),
+    ]
+    zxids_at = _READS_ZXIDS if query.with_zxids else 0
+    each_at = zxids_at + _READS_WHOLE
+    group_node, ids, owners, channels, assignment, paused, paused_everywhere = answers[zxids_at:each_at]
+    if group_node is None:
+        return None
+    history = answers[-1] if query.with_history else None
+    each = _by_consumer(memory.consumers, answers[each_at:])
+    consumers = reading.names(layout.ids(group), ids)
+    ledgered = reading.names(layout.owners(group), owners)
+    channelled = reading.names(layout.channels(group), channels)
+    memory.consumers = tuple(dict.fromkeys((*consumers, *ledgered, *channelled)))
+    others = [c for c in memory.consumers if c not in each]
+    each |= _by_consumer(others, (yield _reads_of_consumers(group, others)))
+
+    slow = [
+        layout.command(group, c, name)
+        for c, name in slow_commands(memory.timers, store.clock.monotonic())
+        if c in each and isinstance(listing := each[c][2], tuple) and name in listing
+    ]
+    commands = yield [GetData(path) for path in slow]
+    registrations = {c: each[c][0] for c in consumers}
+    members = reading.decode_each(registrations, partial(layout.registration, group), decode_member)
+    ledgers = reading.decode_each({c: each[c][1] for c in ledgered}, partial(layout.ledger, group), _decode_ledger)
+    listings = {c: reading.listing(layout.channel(group, c), each[c][2]) for c in channelled}
+    seen_channels = {c: Channel(*in_order(listing)) for c, listing in listings.items() if listing is not None}
+    settings = reading.decode(layout.group(group), group_node, _decode_settings)
+    target = reading.decode(layout.assignment(group), assignment, _decode_assignment)
+    pause = reading.decode(layout.PAUSED, paused_everywhere, _decode_pause, empty=Pause()) or reading.decode(
+        layout.paused(group), paused, _decode_pause, empty=Pause()
+    )
+    for path, command in zip(slow, commands, strict=True):
+        reading.decode(path, command, _decode_command)
+    memory.decoded = reading.values
+    # a member that vanished between the two reads is gone, possibly in grace, and not merely unreadable
+    registered = frozenset(c for c, node in registrations.items() if node is not None)
+    due = deadlines(
+        DeadlineInputs(members, registered, ledgers, seen_channels, target, settings),
+        memory.timers,
+        options,
+        store.clock.monotonic(),
+        store.clock.time() * 1000,
+    )
+    observation = Observation(
+        group=group,
+        epoch=epoch,
+        members=members,
+        ledgers=ledgers,
+        channels=seen_channels,
+        assignment=target,
+        topics=query.topics,
+        settings=settings or GroupSettings(),
+        pause=pause,
+        requests=tuple(query.requests),
+        in_grace=due.in_grace,
+        overdue=due.overdue,
+        retired=due.retired,
+        retention_passed=due.retention_passed,
+        generation_floor=_highest_decided(store, group) if target is None else 0,
+        unreadable=tuple(reading.unreadable),
+    )
+    parents = {layout.owners(group): owners, layout.channels(group): channels, layout.ids(group): ids}
+    absent = {path for path, listing in parents.items() if listing is None}
+    absent |= {layout.channel(group, c) for c in members if c not in seen_channels}
+    as_of = _zxids(group_node, *answers[:zxids_at], assignment) if query.with_zxids else None
+    return Snapshot(observation, frozenset(absent), history if isinstance(history, Node) else None, as_of)
 
 
-class _SnapshotReader:
-    """Reads one group in steps: :meth:`whole`, :meth:`each` and :meth:`commands` return the reads to send, and
-    :meth:`found` returns the snapshot."""
+def _reads_of_consumers(group: str, consumers: Iterable[str]) -> list[Read]:
+    reads: list[Read] = []
+    for c in consumers:
+        reads += GetData(layout.registration(group, c)), GetData(layout.ledger(group, c))
+        reads.append(GetChildren(layout.channel(group, c)))
+    return reads
 
-    def __init__(self, store: Store, query: GroupQuery, epoch: int, options: CoordinatorOptions) -> None:
-        self._store, self._query, self._epoch, self._options = store, query, epoch, options
-        self._reading = _Decoding(query.memory.decoded)
-        self._problem: StoreError | None = None
-        self._whole: Sequence[ReadResult | Unreadable] = ()
-        self._names: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]] = ((), (), ())
-        self._history: ReadResult | Unreadable = None
-        self._listed: Sequence[ReadResult | Unreadable] = ()
-        self._asked: Sequence[str] = ()
-        self._each: dict[str, Sequence[ReadResult | Unreadable]] = {}
-        """The registration, ledger and commands of each consumer, all from the same request."""
-        self._slow: Sequence[str] = ()
-        """The paths of the commands to read."""
-        self.answers: Sequence[ReadResult | Unreadable] = ()
 
-    def whole(self) -> list[Read]:
-        """Returns the first reads: the group, and the consumers that it had at the last pass."""
-        group = self._query.memory.group
-        self._asked = self._query.memory.decoded.consumers
-        return [
-            *(_reads_of_zxids(group) if self._query.with_zxids else ()),  # before the znodes whose state they identify
-            GetData(layout.group(group)),
-            GetChildren(layout.ids(group)),
-            GetChildren(layout.owners(group)),
-            GetChildren(layout.channels(group)),
-            GetData(layout.assignment(group)),
-            GetData(layout.paused(group)),
-            GetData(layout.PAUSED),
-            *self._reads(self._asked),
-            *([GetData(layout.history(group))] if self._query.with_history else []),
-        ]
-
-    def each(self) -> list[Read]:
-        """Returns the reads that follow from the results of :meth:`whole`: all other consumers."""
-        count = _READS_ZXIDS if self._query.with_zxids else 0
-        self._listed, answers = self.answers[:count], self.answers[count:]
-        self._whole = answers[:_READS_WHOLE]
-        self._take(answers[_READS_WHOLE:])
-        self._history = self.answers[-1] if self._query.with_history else None
-        group_node, ids, owners, channels, *_ = self._whole
-        self._asked = ()
-        if group_node is None:
-            return []
-        group, reading = self._query.memory.group, self._reading
-        try:
-            consumers = reading.names(layout.ids(group), ids)
-            ledgered = reading.names(layout.owners(group), owners)
-            channelled = reading.names(layout.channels(group), channels)
-        except StoreError as error:
-            self._problem = error
-            return []
-        self._names = consumers, ledgered, channelled
-        present = dict.fromkeys((*consumers, *ledgered, *channelled))
-        self._query.memory.decoded.consumers = tuple(present)
-        self._asked = [c for c in present if c not in self._each]
-        return self._reads(self._asked)
-
-    def _reads(self, consumers: Iterable[str]) -> list[Read]:
-        group = self._query.memory.group
-        reads: list[Read] = []
-        for c in consumers:
-            reads += (
-                GetData(layout.registration(group, c)),
-                GetData(layout.ledger(group, c)),
-                GetChildren(layout.channel(group, c)),
-            )
-        return reads
-
-    def _take(self, answers: Sequence[ReadResult | Unreadable]) -> None:
-        for number, consumer in enumerate(self._asked):
-            self._each[consumer] = answers[_READS_EACH * number : _READS_EACH * (number + 1)]
-
-    def commands(self) -> list[Read]:
-        """Returns the last reads, from the results of :meth:`each`: commands that consumers are slow to acknowledge.
-        Such a command may be unreadable, and an unreadable command is never acknowledged."""
-        self._take(self.answers)
-        memory = self._query.memory
-        slow = slow_commands(memory.timers, self._store.clock.monotonic())
-        listed = {c: each[2] for c, each in self._each.items() if isinstance(each[2], tuple)}
-        self._slow = [layout.command(memory.group, c, name) for c, name in slow if name in listed.get(c, ())]
-        return [GetData(path) for path in self._slow]
-
-    def found(self) -> Snapshot | StoreError | None:
-        """Returns the snapshot, from the results of :meth:`commands`."""
-        if self._problem is not None:
-            return self._problem
-        if self._whole[0] is None:
-            return None
-        try:
-            return self._snapshot()
-        except StoreError as error:
-            return error
-
-    def _snapshot(self) -> Snapshot:
-        reading, group = self._reading, self._query.memory.group
-        group_node, ids, owners, channels, assignment, paused, paused_everywhere = self._whole
-        consumers, ledgered, channelled = self._names
-        each = self._each
-        members = reading.decode_each(
-            consumers, [each[c][0] for c in consumers], lambda c: layout.registration(group, c), decode_member
-        )
-        ledgers = reading.decode_each(
-            ledgered, [each[c][1] for c in ledgered], lambda c: layout.ledger(group, c), _decode_ledger
-        )
-        listings = {c: reading.listing(layout.channel(group, c), each[c][2]) for c in channelled}
-        seen_channels = {c: _channel(listing) for c, listing in listings.items() if isinstance(listing, tuple)}
-        settings = reading.decode(layout.group(group), group_node, _decode_settings)
-        target = reading.decode(layout.assignment(group), assignment, _decode_assignment)
-        pause = reading.decode(layout.PAUSED, paused_everywhere, _decode_pause, empty=Pause()) or reading.decode(
-            layout.paused(group), paused, _decode_pause, empty=Pause()
-        )
-        for path, command in zip(self._slow, self.answers, strict=True):
-            reading.decode(path, command, _decode_command)
-        self._query.memory.decoded.replace(reading.values)
-        # a member that vanished between the two reads is gone, possibly in grace, and not merely unreadable
-        registered = frozenset(c for c in consumers if each[c][0] is not None)
-        clock = self._store.clock
-        due = deadlines(
-            DeadlineInputs(members, registered, ledgers, seen_channels, target, settings),
-            self._query.memory.timers,
-            self._options,
-            clock.monotonic(),
-            clock.time() * 1000,
-        )
-        observation = Observation(
-            group=group,
-            epoch=self._epoch,
-            members=members,
-            ledgers=ledgers,
-            channels=seen_channels,
-            assignment=target,
-            topics=self._query.topics,
-            settings=settings or GroupSettings(),
-            pause=pause,
-            requests=tuple(self._query.requests),
-            in_grace=due.in_grace,
-            overdue=due.overdue,
-            retired=due.retired,
-            retention_passed=due.retention_passed,
-            generation_floor=_highest_decided(self._store, group) if target is None else 0,
-            unreadable=tuple(reading.unreadable),
-        )
-        parents = {layout.owners(group): owners, layout.channels(group): channels, layout.ids(group): ids}
-        absent = {path for path, listing in parents.items() if listing is None}
-        absent |= {layout.channel(group, c) for c in members if c not in seen_channels}
-        history = self._history if isinstance(self._history, Node) else None
-        return Snapshot(observation, frozenset(absent), history, self._as_of())
-
-    def _as_of(self) -> Zxids | None:
-        if not self._listed:
-            return None
-        ids, owners, channel = self._listed
-        return _zxids(self._whole[0], ids, owners, channel, self._whole[4])
+def _by_consumer(consumers: Iterable[str], answers: Answers) -> dict[str, Answers]:
+    """Returns the registration, ledger and commands of each consumer, all from the same request."""
+    return {c: answers[_READS_EACH * number : _READS_EACH * (number + 1)] for number, c in enumerate(consumers)}
 
 
 def _highest_decided(store: Store, group: str) -> int:
@@ -308,18 +245,18 @@ def _highest_decided(store: Store, group: str) -> int:
 class _Decoding:
     """Decodes the results of reads, and collects those that cannot be decoded."""
 
-    def __init__(self, decoded: Decoded) -> None:
+    def __init__(self, decoded: Mapping[str, tuple[int, object]]) -> None:
         self._decoded = decoded
         self.values: dict[str, tuple[int, object]] = {}
         self.unreadable: list[Unreadable] = []
 
-    def listing(self, parent: str, found: ReadResult | Unreadable) -> tuple[str, ...] | None:
+    def listing(self, parent: str, found: Answer) -> tuple[str, ...] | None:
         """Returns the children. Raises :class:`NoAuth` if they cannot be listed, because every decision needs them."""
         if isinstance(found, Unreadable):
             raise NoAuth(f"cannot list the children of {parent}: {found.reason}", parent)
         return found if isinstance(found, tuple) else None
 
-    def names(self, parent: str, found: ReadResult | Unreadable) -> tuple[str, ...]:
+    def names(self, parent: str, found: Answer) -> tuple[str, ...]:
         listing = self.listing(parent, found) or ()
         for name in listing:
             if not is_legal(name):
@@ -327,9 +264,7 @@ class _Decoding:
                 self.unreadable.append(Unreadable(f"{parent}/{name}", reason))
         return tuple(name for name in listing if is_legal(name))
 
-    def decode(
-        self, where: str, found: ReadResult | Unreadable, decoder: Callable[[str, Node], T], empty: T | None = None
-    ) -> T | None:
+    def decode(self, where: str, found: Answer, decoder: Callable[[str, Node], T], empty: T | None = None) -> T | None:
         """Decodes a znode. Returns ``None`` if the znode does not exist, and ``empty`` if it is empty or unreadable."""
         if isinstance(found, Unreadable):
             self.unreadable.append(found)
@@ -338,9 +273,10 @@ class _Decoding:
             return None
         if not found.data and empty is not None:
             return empty
-        value = cast("T | None", self._decoded.get(where, found))  # each path has one kind of value and one decoder
+        mzxid, known = self._decoded.get(where, (-1, None))
         try:
-            value = decoder(where, found) if value is None else value
+            # each path has one kind of value and one decoder
+            value = cast("T", known) if mzxid == found.stat.mzxid else decoder(where, found)
         except MalformedValue as error:
             self.unreadable.append(Unreadable(error.where, error.reason, found.stat.czxid))
             return empty
@@ -348,18 +284,10 @@ class _Decoding:
         return value
 
     def decode_each(
-        self,
-        consumers: Sequence[str],
-        found: Sequence[ReadResult | Unreadable],
-        where: Callable[[str], str],
-        decoder: Callable[[str, Node], T],
+        self, found: Mapping[str, Answer], where: Callable[[str], str], decoder: Callable[[str, Node], T]
     ) -> dict[str, T]:
-        decoded = {}
-        for consumer, node in zip(consumers, found, strict=True):
-            value = self.decode(where(consumer), node, decoder)
-            if value is not None:
-                decoded[consumer] = value
-        return decoded
+        decoded = {consumer: self.decode(where(consumer), node, decoder) for consumer, node in found.items()}
+        return {consumer: value for consumer, value in decoded.items() if value is not None}
 
 
 def decode_member(where: str, node: Node) -> Member:
@@ -384,11 +312,3 @@ def _decode_pause(where: str, node: Node) -> Pause:
 
 def _decode_command(where: str, node: Node) -> Command:
     return decode_command(node.data, where)
-
-
-def _channel(listing: tuple[str, ...]) -> Channel:
-    parsed = [(name, parse_command_id(name)) for name in listing]
-    return Channel(
-        commands=tuple(sorted(command for _, command in parsed if command is not None)),
-        strays=tuple(name for name, command in parsed if command is None),
-    )

@@ -7,12 +7,12 @@ import threading
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 
-from kafka_coord.coordinator.tolerant_reads import read_each, report
+from kafka_coord.coordinator.tolerant_reads import Answer, read_each, report
 from kafka_coord.errors import MalformedValue, MultiFailed, NoAuth
 from kafka_coord.model import Request, RequestType, Unreadable
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Check, Delete, GetData, Node, Op, ReadResult, SetData, Store
+from kafka_coord.zk.store import Check, Delete, GetData, Node, Op, SetData, Store
 
 log = logging.getLogger(__name__)
 
@@ -52,9 +52,7 @@ class PendingRequests:
         fresh = sorted(listed - known)
         return self.take(listed, fresh, read_each(self._store, [GetData(layout.request(name)) for name in fresh]))
 
-    def take(
-        self, listed: Set[str], fresh: Sequence[str], nodes: Sequence[ReadResult | Unreadable]
-    ) -> tuple[Request, ...]:
+    def take(self, listed: Set[str], fresh: Sequence[str], nodes: Sequence[Answer]) -> tuple[Request, ...]:
         """Like :meth:`load`, but takes requests that have already been read."""
         newcomers = self._put(fresh, nodes)
         with self._lock:
@@ -64,7 +62,7 @@ class PendingRequests:
             self._unreadable &= listed
         return tuple(r for r in newcomers if not r.answered and r.type in _ANSWERED_HERE)
 
-    def _put(self, names: Sequence[str], nodes: Sequence[ReadResult | Unreadable]) -> list[Request]:
+    def _put(self, names: Sequence[str], nodes: Sequence[Answer]) -> list[Request]:
         """Replaces the stored state of these requests with ``nodes``. Returns the readable requests."""
         readable: dict[str, tuple[Request, float]] = {}
         unreadable: list[Unreadable] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from kafka_coord.coordinator.decision_writer import PreparedPlan
-from kafka_coord.coordinator.execute import Written
+from kafka_coord.coordinator.execute import NewCommands
 from kafka_coord.coordinator.idle import spread
 from kafka_coord.coordinator.memory import GroupMemory
 from kafka_coord.coordinator.options import CoordinatorOptions
@@ -40,15 +40,15 @@ class Scheduler:
         self._queue = queue
         self._options = options
 
-    def written(self, plan: PreparedPlan, written: Written, rest_due: float | None) -> None:
+    def written(self, plan: PreparedPlan, commands: NewCommands, rest_due: float | None) -> None:
         """Schedules the group's next pass. ``rest_due`` is when (monotonic) to check again whether the group is at
         rest."""
         memory, now = plan.memory, self._store.clock.monotonic()
-        self._watch_for_acknowledgements(memory, plan.snapshot.observation, written)
+        self._watch_for_acknowledgements(memory, plan.snapshot.observation, commands)
         if rest_due is not None:
             self._queue.request_at(memory.group, rest_due)
         if plan.plan.steps:
-            if written.commands or plan.plan.state in AT_REST:
+            if commands or plan.plan.state in AT_REST:
                 # a pass shows nothing new before an acknowledgement or another event
                 self._queue.request_at(memory.group, now + LOOK_AGAIN_S)
             else:
@@ -86,7 +86,7 @@ class Scheduler:
             log.warning("retrying in %d ms group=%s: %s", backoff_ms, memory.group, error, extra=_FAILED)
         self._queue.request_at(memory.group, self._store.clock.monotonic() + backoff_ms / 1000)
 
-    def _watch_for_acknowledgements(self, memory: GroupMemory, observation: Observation, written: Written) -> None:
+    def _watch_for_acknowledgements(self, memory: GroupMemory, observation: Observation, new: NewCommands) -> None:
         """Watches every outstanding command for its deletion."""
         group = memory.group
         outstanding = [
@@ -95,11 +95,11 @@ class Scheduler:
             if consumer in observation.members
             for command in channel.commands
         ]
-        if not outstanding and not written.commands:
+        if not outstanding and not new:
             memory.watched_commands = set()
             return
         watched = memory.watched_commands
-        wanted = [path for path in (*outstanding, *written.commands) if path not in watched]
+        wanted = [path for path in (*outstanding, *new) if path not in watched]
         if not wanted:
             return
 

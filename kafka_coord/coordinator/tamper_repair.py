@@ -58,10 +58,10 @@ def repairs(memory: GroupMemory, snapshot: Snapshot) -> list[list[Op]]:
     return units
 
 
-def remember_ledgers(memory: GroupMemory, observation: Observation, written: Plan | None) -> None:
+def remember_ledgers(memory: GroupMemory, observation: Observation, written: Plan) -> None:
     """Remembers the observed ledgers, with the changes of the written plan."""
     ledgers = dict(observation.ledgers)
-    for step in written.steps if written is not None else ():
+    for step in written.steps:
         if isinstance(step, WriteLedgerAndCommands):
             ledgers[step.ledger.consumer] = step.ledger
     memory.ledgers = ledgers

@@ -10,6 +10,9 @@ from kafka_coord.errors import NoAuth
 from kafka_coord.model import Unreadable
 from kafka_coord.zk.store import GetChildren, Read, ReadResult, Store
 
+Answer = ReadResult | Unreadable
+"""The result of one read. :class:`Unreadable` means that the ACL forbids reading the znode."""
+
 FORBIDDEN = "its ACL forbids reading it; grant the reader's ZooKeeper user READ, or delete it"
 
 MOST_REPORTED = 10
@@ -18,7 +21,7 @@ MOST_REPORTED = 10
 log = logging.getLogger(__name__)
 
 
-def read_each(store: Store, reads: Sequence[Read]) -> tuple[ReadResult | Unreadable, ...]:
+def read_each(store: Store, reads: Sequence[Read]) -> tuple[Answer, ...]:
     """Like :meth:`Store.read_many`, but returns :class:`Unreadable` for a znode whose ACL forbids reading. That may
     take more requests."""
     if not reads:

@@ -32,12 +32,10 @@ from kafka_coord.model import (
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
-from kafka_coord.zk.fencing import fits_one
-from kafka_coord.zk.sizes import op_size
+from kafka_coord.zk.fencing import fits_one, packed
 from kafka_coord.zk.store import Create, Delete, GetData, Op, SetData, Store
 
 MAX_UNIT_BYTES = 500_000
-MAX_UNIT_OPS = 1_000
 """The limit for a unit that need not be atomic. Larger units are split."""
 
 
@@ -169,13 +167,5 @@ class Translation:
 def in_parts(ops: Sequence[Op], acl: int = 64) -> list[list[Op]]:
     """Splits ``ops``, in order, into units that each fit into a request. Use it only for operations that need not take
     effect together. ``acl`` is the size in bytes of the ACL of a create."""
-    parts: list[list[Op]] = []
-    size = 0
-    for op in ops:
-        more = op_size(op, acl=acl)
-        if not parts or size + more > MAX_UNIT_BYTES or len(parts[-1]) >= MAX_UNIT_OPS:
-            parts.append([])
-            size = 0
-        parts[-1].append(op)
-        size += more
-    return parts
+    batches = packed(([op] for op in ops), acl, MAX_UNIT_BYTES)
+    return [[op for unit in batch for op in unit] for batch in batches]

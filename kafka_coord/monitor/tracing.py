@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span
 
 from kafka_coord.coordinator.decision_writer import PreparedPlan
-from kafka_coord.coordinator.execute import Written
+from kafka_coord.coordinator.execute import NewCommands
 from kafka_coord.coordinator.steps import SetTarget, WriteLedgerAndCommands
 from kafka_coord.model import Decision, parse_command_id
 from kafka_coord.version import __version__
@@ -71,9 +71,9 @@ class RebalanceTracer:
         self._clock = clock
         self._open: dict[str, _Rebalance] = {}
 
-    def written(self, plan: PreparedPlan, written: Written) -> None:
+    def written(self, plan: PreparedPlan, commands: NewCommands) -> None:
         try:
-            self._written(plan, written)
+            self._written(plan, commands)
         except Exception:
             self._open.pop(plan.memory.group, None)
             log.exception("cannot trace the rebalance group=%s", plan.memory.group)
@@ -82,7 +82,7 @@ class RebalanceTracer:
         for group in list(self._open):
             self._end(group, "the leadership ended")
 
-    def _written(self, plan: PreparedPlan, written: Written) -> None:
+    def _written(self, plan: PreparedPlan, commands: NewCommands) -> None:
         group = plan.memory.group
         known = self._open.get(group)
         if known is not None:
@@ -93,7 +93,7 @@ class RebalanceTracer:
             known = self._begin(plan, decision)
         if known is None:
             return
-        for path in written.commands:
+        for path in commands:
             *_, consumer, name = path.split("/")
             known.commands[consumer, name] = self._command(known, plan, consumer, name)
         if decision is not None and decision.settled_ms is not None:

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from kafka_coord.coordinator.deadlines import SLOW_COMMAND_MS, DeadlineInputs, Deadlines, deadlines
+from kafka_coord.coordinator.deadlines import SLOW_COMMAND_MS, DeadlineInputs, Deadlines, GroupTimers, deadlines
 from kafka_coord.coordinator.options import CoordinatorOptions
-from kafka_coord.coordinator.timers import GroupTimers
 from kafka_coord.model import (
     Assignment,
     Channel,

@@ -6,10 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from kafka_coord.coordinator.memory import Decoded
+from kafka_coord.coordinator.memory import GroupMemory
+from kafka_coord.coordinator.observe import GroupQuery, Snapshot, observe
+from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.model import Ledger
-from kafka_coord.zk.store import Node, Stat
+from kafka_coord.model import json_fields as fields
+from kafka_coord.zk import layout
 from tests.simulation.cluster import SimulatedCluster
+from tests.simulation.server import SimulatedZooKeeper
+from tests.simulation.store import connected_store
 
 
 @pytest.fixture
@@ -19,24 +24,24 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def _written_at(mzxid: int) -> Node:
-    return Node(b"{}", Stat(1, mzxid, 0, 0, 0, 0, 0, 2, 0, 1))
-
-
 def test_a_value_holds_until_its_znode_is_written_again() -> None:
-    decoded = Decoded()
-    decoded.replace({"/a": (5, "first")})
-    assert decoded.get("/a", _written_at(5)) == "first"
-    assert decoded.get("/a", _written_at(6)) is None
-    assert decoded.get("/b", _written_at(5)) is None
+    store = connected_store(SimulatedZooKeeper())
+    path, memory = layout.ledger("delays", "c1"), GroupMemory("delays")
+    store.ensure_path(layout.owners("delays"))
+    store.create(path, fields.dump(Ledger("c1", 1, generation=1).to_json()))
 
+    def ledgers() -> dict[str, Ledger]:
+        (found,) = observe(store, [GroupQuery(memory, {}, ())], epoch=1, options=CoordinatorOptions())
+        assert isinstance(found, Snapshot)
+        return dict(found.observation.ledgers)
 
-def test_what_a_look_did_not_find_is_not_kept() -> None:
-    decoded = Decoded()
-    decoded.replace({"/a": (5, "first"), "/b": (6, "second")})
-    decoded.replace({"/b": (6, "second")})
-    assert decoded.get("/a", _written_at(5)) is None
-    assert decoded.get("/b", _written_at(6)) == "second"
+    first = ledgers()["c1"]
+    assert ledgers()["c1"] is first
+    store.set(path, fields.dump(Ledger("c1", 1, generation=2).to_json()))
+    assert ledgers()["c1"].generation == 2
+    store.delete(path)
+    assert not ledgers()
+    assert path not in memory.decoded
 
 
 @pytest.mark.usefixtures("quiet")

@@ -11,7 +11,7 @@ from kafka_coord.channel.membership import Membership
 from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.connector import Connector
-from kafka_coord.coordinator import decide, observe
+from kafka_coord.coordinator import decide, group_reader, observe
 from kafka_coord.coordinator.execute import Executor
 from kafka_coord.coordinator.group_reader import GroupReader
 from kafka_coord.coordinator.plan import acknowledged_stops, target_decision
@@ -273,15 +273,20 @@ def _settled_whatever_has_happened() -> Patch:
 
 
 def _zxids_of_after_the_look() -> Patch:
-    def as_of(self: Any) -> Any:
-        if not self._listed:
-            return None
-        group = self._query.memory.group
-        paths = (layout.group(group), layout.ids(group), layout.owners(group), layout.channels(group))
-        found = self._store.read_many([GetData(path) for path in (*paths, layout.assignment(group))])
-        return observe._zxids(*found)
+    original = observe.observe
 
-    return observe._SnapshotReader, "_as_of", as_of
+    def with_later_zxids(store: Any, found: Any) -> Any:
+        if not isinstance(found, observe.Snapshot) or found.zxids is None:
+            return found
+        group = found.observation.group
+        paths = (layout.group(group), layout.ids(group), layout.owners(group), layout.channels(group))
+        nodes = store.read_many([GetData(path) for path in (*paths, layout.assignment(group))])
+        return replace(found, zxids=observe._zxids(*nodes))
+
+    def observe_first(store: Any, *args: Any, **options: Any) -> Any:
+        return [with_later_zxids(store, found) for found in original(store, *args, **options)]
+
+    return group_reader, "observe", observe_first
 
 
 def _gateway_without_epoch_check() -> Patch:

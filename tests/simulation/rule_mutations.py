@@ -90,7 +90,7 @@ def _places_hold_nothing() -> Patch:
 
 
 def _retention_of_a_live_group() -> Patch:
-    return deadlines, "offsets_expire_at_ms", lambda registered, *_: None if registered else 0
+    return deadlines, "offsets_expire_at_ms", lambda inputs: None if inputs.registered else 0
 
 
 def _unreadable_offset_taken_for_none() -> Patch:

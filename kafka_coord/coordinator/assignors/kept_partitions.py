@@ -145,7 +145,3 @@ def components(inputs: AssignmentInputs) -> list[tuple[list[str], list[str]]]:
             part[0].extend(members)
             part[1].update(topics)
     return sorted((sorted(members), sorted(topics)) for members, topics in parts.values())
-
-
-def as_sets(shares: dict[str, Share]) -> dict[str, PartitionSet]:
-    return {consumer: share.as_set() for consumer, share in shares.items()}

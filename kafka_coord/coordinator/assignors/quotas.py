@@ -27,11 +27,6 @@ class Quotas:
     extras: int
 
 
-def even_quotas(members: list[str], partitions: int) -> Quotas:
-    each, extras = divmod(partitions, len(members))
-    return Quotas(dict.fromkeys(members, each), frozenset(members), extras)
-
-
 def proportional_quotas(capacities: dict[str, int], partitions: int) -> Quotas:
     """Returns quotas by capacity, with the largest remainder method. Only members that tie for the last extras are
     flexible."""

@@ -3,10 +3,12 @@ replicas."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from kafka_coord.coordinator.assignors.base import AssignmentInputs, Target
-from kafka_coord.coordinator.assignors.kept_partitions import as_sets, components, kept_shares
+from kafka_coord.coordinator.assignors.kept_partitions import components, kept_shares
 from kafka_coord.coordinator.assignors.load_balancing import balance_loads
-from kafka_coord.coordinator.assignors.quotas import even_quotas, fill_quotas
+from kafka_coord.coordinator.assignors.quotas import fill_quotas, proportional_quotas
 
 
 class StickyAssignor:
@@ -17,12 +19,18 @@ class StickyAssignor:
     """
 
     def assign(self, inputs: AssignmentInputs) -> Target:
-        shares, pool = kept_shares(inputs)
-        for members, topics in components(inputs):
-            part = [shares[consumer] for consumer in members]
-            if all(len(inputs.subscriptions[consumer]) == len(topics) for consumer in members):
-                partitions = sum(len(inputs.topics[topic].partitions) for topic in topics)
-                fill_quotas(part, topics, even_quotas(members, partitions), pool, inputs)
-            else:
-                balance_loads(part, topics, dict.fromkeys(members, 1), pool, inputs)
-        return Target(as_sets(shares))
+        return assign_by_capacity(inputs, dict.fromkeys(inputs.members, 1))
+
+
+def assign_by_capacity(inputs: AssignmentInputs, capacities: Mapping[str, int]) -> Target:
+    """Returns a sticky target in which each member's share is in proportion to its capacity."""
+    shares, pool = kept_shares(inputs)
+    for members, topics in components(inputs):
+        part = [shares[consumer] for consumer in members]
+        weights = {consumer: capacities[consumer] for consumer in members}
+        if all(len(inputs.subscriptions[consumer]) == len(topics) for consumer in members):
+            partitions = sum(len(inputs.topics[topic].partitions) for topic in topics)
+            fill_quotas(part, topics, proportional_quotas(weights, partitions), pool, inputs)
+        else:
+            balance_loads(part, topics, weights, pool, inputs)
+    return Target({consumer: share.as_set() for consumer, share in shares.items()})

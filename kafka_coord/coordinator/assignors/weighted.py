@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from kafka_coord.coordinator.assignors.base import AssignmentInputs, Target
-from kafka_coord.coordinator.assignors.kept_partitions import as_sets, components, kept_shares
-from kafka_coord.coordinator.assignors.load_balancing import balance_loads
-from kafka_coord.coordinator.assignors.quotas import fill_quotas, proportional_quotas
+from kafka_coord.coordinator.assignors.sticky import assign_by_capacity
 
 
 class WeightedAssignor:
@@ -17,13 +15,4 @@ class WeightedAssignor:
     """
 
     def assign(self, inputs: AssignmentInputs) -> Target:
-        shares, pool = kept_shares(inputs)
-        for members, topics in components(inputs):
-            part = [shares[consumer] for consumer in members]
-            capacities = {consumer: inputs.members[consumer].capacity for consumer in members}
-            if all(len(inputs.subscriptions[consumer]) == len(topics) for consumer in members):
-                partitions = sum(len(inputs.topics[topic].partitions) for topic in topics)
-                fill_quotas(part, topics, proportional_quotas(capacities, partitions), pool, inputs)
-            else:
-                balance_loads(part, topics, capacities, pool, inputs)
-        return Target(as_sets(shares))
+        return assign_by_capacity(inputs, {name: member.capacity for name, member in inputs.members.items()})

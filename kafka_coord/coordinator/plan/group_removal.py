@@ -42,7 +42,7 @@ def _retention_passed(observation: Observation, membership: Membership) -> list[
     """Returns the answers to pending requests if the group's offsets have expired, or ``None`` while the group must
     stay.
 
-    ``coordinator.offsets_retention`` decides when the retention has passed (``observation.retention_passed``).
+    ``coordinator.deadlines`` decides when the retention has passed (``observation.retention_passed``).
     """
     nobody = not membership.effective and not membership.any_registration_unreadable
     if not observation.retention_passed or not nobody or observation.pause is not None:
