@@ -131,15 +131,10 @@ def look_op(group: str, consumer: str, now_ms: int) -> Create:
 def command_op(group: str, consumer: str, command: Command) -> Create:
     """Writes one command into a consumer's channel. ZooKeeper numbers it."""
     path = layout.command(group, consumer, NODE_PREFIX[command.type])
-    return Create(path, encode_command(command), sequence=True)
+    return Create(path, fields.dump(command.to_json()), sequence=True)
 
 
 # --- values --------------------------------------------------------------------------------------------------------
-
-
-def encode_command(command: Command) -> bytes:
-    """Returns the value of a command's znode."""
-    return fields.dump(command.to_json())
 
 
 def decode_command(data: bytes, path: str) -> Command:

@@ -248,7 +248,6 @@ class GroupMember(Generic[K, V]):
         self._pause(partitions, paused=False)
 
     def _pause(self, partitions: Iterable[Partition], *, paused: bool) -> None:
-        self._check_process()
         self._check()
         for fetcher, holding in [self._fetchers.held(TopicPartition(*partition)) for partition in partitions]:
             fetcher.partitions.pause(holding, paused=paused)
@@ -260,7 +259,6 @@ class GroupMember(Generic[K, V]):
 
         Raises :class:`ConsumerError` if the consumer does not hold the partition.
         """
-        self._check_process()
         self._check()
         where = TopicPartition(*partition)
         if isinstance(to, datetime):
@@ -308,7 +306,6 @@ class GroupMember(Generic[K, V]):
         return self._fetchers.log_offsets.at_times(wanted, timeout_s)
 
     def _these(self, partitions: Iterable[Partition] | None) -> list[TopicPartition]:
-        self._check_process()
         self._check()
         if partitions is None:
             return sorted(self._fetchers.assignment())
@@ -335,7 +332,6 @@ class GroupMember(Generic[K, V]):
         commits, and registers. No record is skipped or repeated. The consumer keeps the partitions to which it still
         subscribes, except those that must move for balance.
         """
-        self._check_process()
         self._check()
         streams = len(self._streams)
         wanted = subscription(topics, {"include": include, "exclude": exclude}, streams)
@@ -445,6 +441,7 @@ class GroupMember(Generic[K, V]):
             )
 
     def _check(self) -> None:
+        self._check_process()
         self._thread.check()
         if self._closed or self._connector.done:
             raise ConsumerClosed(f"consumer {self.consumer_id!r} is closed")

@@ -6,24 +6,14 @@ from __future__ import annotations
 import atexit
 import os
 import weakref
-from collections.abc import Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kafka_coord.consumer.member import GroupMember
 
 _EXIT_S = 3.0
 
-
-class _Stream(Protocol):
-    def forked(self) -> None: ...
-
-
-class _Consumer(Protocol):
-    @property
-    def streams(self) -> Iterable[_Stream]: ...
-
-    def _leave(self, timeout_s: float) -> None: ...
-
-
-open_consumers: weakref.WeakSet[_Consumer] = weakref.WeakSet()
+open_consumers: weakref.WeakSet[GroupMember[Any, Any]] = weakref.WeakSet()
 
 
 @atexit.register

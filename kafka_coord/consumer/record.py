@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic
 
 if TYPE_CHECKING:
@@ -161,42 +163,17 @@ class _DeserializedRecord(Record[K, V]):
 _UNREAD = object()
 
 
-def _restored(message: _CopiedMessage, key: Any, value: Any) -> Record[Any, Any]:
+def _restored(message: Any, key: Any, value: Any) -> Record[Any, Any]:
     record: _DeserializedRecord[Any, Any] = _DeserializedRecord(Deserializers(), message)
     record._key, record._value = key, value
     return record
 
 
-def _copied(message: Any) -> _CopiedMessage:
+def _copied(message: Any) -> SimpleNamespace:
+    """Returns an object with the methods of a librdkafka message that :class:`Record` calls, which can be pickled."""
     asked = ("topic", "partition", "offset", "key", "value", "timestamp", "headers")
-    return _CopiedMessage({name: getattr(message, name)() for name in asked})
+    return SimpleNamespace(**{name: partial(_unchanged, getattr(message, name)()) for name in asked})
 
 
-class _CopiedMessage:
-    """The fields of a librdkafka message that :class:`Record` reads, as plain values."""
-
-    __slots__ = ("_values",)
-
-    def __init__(self, values: dict[str, Any]) -> None:
-        self._values = values
-
-    def topic(self) -> str:
-        return self._values["topic"]  # type: ignore[no-any-return]
-
-    def partition(self) -> int:
-        return self._values["partition"]  # type: ignore[no-any-return]
-
-    def offset(self) -> int:
-        return self._values["offset"]  # type: ignore[no-any-return]
-
-    def key(self) -> bytes | None:
-        return self._values["key"]  # type: ignore[no-any-return]
-
-    def value(self) -> bytes | None:
-        return self._values["value"]  # type: ignore[no-any-return]
-
-    def timestamp(self) -> tuple[int, int]:
-        return self._values["timestamp"]  # type: ignore[no-any-return]
-
-    def headers(self) -> list[tuple[str, bytes | None]] | None:
-        return self._values["headers"]  # type: ignore[no-any-return]
+def _unchanged(value: Any) -> Any:
+    return value

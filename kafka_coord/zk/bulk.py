@@ -29,7 +29,6 @@ from kafka_coord.zk.store import (
     Check,
     Create,
     Delete,
-    GetChildren,
     GetData,
     Node,
     Op,
@@ -312,9 +311,3 @@ def watch_chunks(wanted: Sequence[tuple[WatchOf, str]]) -> Iterator[Sequence[tup
             first, size = number, len(path.encode()) + _INT.size
     if first < len(wanted):
         yield wanted[first:]
-
-
-def absolute(reads: Sequence[Read], path_of: Callable[[str], str]) -> list[Read]:
-    return [
-        GetData(path_of(read.path)) if isinstance(read, GetData) else GetChildren(path_of(read.path)) for read in reads
-    ]

@@ -12,22 +12,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import (
-    RolledBackError,
-    RuntimeInconsistency,
-)
+from kazoo.exceptions import RolledBackError, RuntimeInconsistency
 from kazoo.protocol.states import EventType, WatchedEvent
 from kazoo.retry import KazooRetry
 
-from kafka_coord.errors import (
-    BadVersion,
-    MultiFailed,
-    NoAuth,
-    NodeExists,
-    NoNode,
-    StoreError,
-    StoreUnavailable,
-)
+from kafka_coord.errors import BadVersion, MultiFailed, NoAuth, NodeExists, NoNode, StoreError, StoreUnavailable
 from kafka_coord.zk import bulk, kazoo_private
 from kafka_coord.zk.acl_tree import AclChange, FoundAcl
 from kafka_coord.zk.bulk import AddWatch, MultiRead, MultiWrite, SetWatches, WatchOf, to_stat
@@ -39,7 +28,7 @@ from kafka_coord.zk.kazoo_handler import KazooHandler
 from kafka_coord.zk.kazoo_session import KazooSession
 from kafka_coord.zk.options import ZkOptions, to_kazoo
 from kafka_coord.zk.persistent_watches import PersistentWatches
-from kafka_coord.zk.sizes import HEADER, acl_size, described, op_size
+from kafka_coord.zk.sizes import HEADER, described, op_size
 from kafka_coord.zk.store import (
     ANY_VERSION,
     Armed,
@@ -156,7 +145,7 @@ class KazooStore(Store):
             max_request_bytes=options.max_request_bytes,
         )
         self._prefix = len(where.chroot.encode())
-        self._acl_size = acl_size(options.longest_acls())
+        self._acl_size = len(bulk.packed_acl(options.longest_acls()))
         self._multi_read_refused_in = 0  # the session in which a server refused a multi-read
         self._persistent = PersistentWatches(self._client, where.relative)
         self._session.listen(self._persistent.session_is)
@@ -272,9 +261,7 @@ class KazooStore(Store):
         return tuple(sorted(names))
 
     def exists(self, path: str, watcher: Watcher | None = None) -> Stat | None:
-        stat = self._calls.ask(
-            "exists", path, lambda: self._client.exists_async(self._at(path), self._watch(path, watcher))
-        )
+        stat = self._calls.ask("exists", path, partial(self._ask_exists, path, watcher))
         return to_stat(stat) if stat is not None else None
 
     def exists_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Stat | None, ...]:
@@ -400,7 +387,7 @@ class KazooStore(Store):
     def _read_chunk(self, reads: Sequence[Read]) -> tuple[list[ReadResult], int]:
         session_id = self._session.session_id
         if self._options.multi_read and self._multi_read_refused_in != session_id:
-            request = MultiRead(bulk.absolute(reads, self._at))
+            request = MultiRead([type(read)(self._at(read.path)) for read in reads])
             try:
                 answer = self._calls.ask(
                     f"multi-read of {len(reads)} from",

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from kafka_coord.zk.store import Check, Create, Op, SetData
+from kafka_coord.zk.store import Check, Create, Delete, Op, SetData
 
 HEADER = 8
 """The xid and the type that precede every request."""
 _MULTI_HEADER = 9
 _INT = 4
-
-
-def acl_size(acls: Iterable[Any]) -> int:
-    """Returns the size in bytes of the ACL list that every create carries."""
-    return _INT + sum(3 * _INT + len(acl.id.scheme.encode()) + len(acl.id.id.encode()) for acl in acls)
+_VERBS: Mapping[type[Op], str] = {Check: "check", Create: "create", SetData: "set", Delete: "delete"}
 
 
 def op_size(op: Op, path_prefix: int = 0, acl: int = 64) -> int:
@@ -31,14 +26,6 @@ def op_size(op: Op, path_prefix: int = 0, acl: int = 64) -> int:
 
 def described(ops: Sequence[Op]) -> str:
     """Describes a multi in messages: ``multi of 3 operations (check /a, set /b, …)``."""
-    shown = ", ".join(f"{_verb(op)} {op.path}" for op in ops[:3])
+    shown = ", ".join(f"{_VERBS[type(op)]} {op.path}" for op in ops[:3])
     more = ", …" if len(ops) > 3 else ""
     return f"multi of {len(ops)} operations ({shown}{more})"
-
-
-def _verb(op: Op) -> str:
-    if isinstance(op, Check):
-        return "check"
-    if isinstance(op, Create):
-        return "create"
-    return "set" if isinstance(op, SetData) else "delete"

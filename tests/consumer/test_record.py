@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import pickle
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kafka_coord.consumer.record import Deserializers, Record, _CopiedMessage
+from kafka_coord.consumer.record import Deserializers, Record
 
 
 def message(value: bytes | None, key: bytes | None = b"k") -> Any:
     fields = {"topic": "flights", "partition": 0, "offset": 7, "key": key, "value": value}
-    return _CopiedMessage({**fields, "timestamp": (0, 0), "headers": None})
+    fields |= {"timestamp": (0, 0), "headers": None}
+    return SimpleNamespace(**{name: partial(fields.get, name) for name in fields})
 
 
 def test_each_function_runs_once_and_when_it_is_needed() -> None:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from kafka_coord.coordinator.plan.evictions import Evictions
 from kafka_coord.coordinator.plan.member_update import only_held
 from kafka_coord.coordinator.plan.membership import Membership, outstanding
-from kafka_coord.coordinator.plan.target_decision import ANY_VERSION
 from kafka_coord.coordinator.steps import ForgetConsumer, Step, WriteLedgerAndCommands
 from kafka_coord.model import NO_PARTITIONS, Assignment, Ledger, Observation, PartitionSet
+from kafka_coord.zk.store import ANY_VERSION
 
 
 def forget(

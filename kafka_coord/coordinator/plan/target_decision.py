@@ -8,15 +8,14 @@ from dataclasses import dataclass, field, replace
 from kafka_coord.coordinator.assignors import Assignor
 from kafka_coord.coordinator.plan.evictions import Evictions
 from kafka_coord.coordinator.plan.inputs import NO_MEMBERS, assignment_inputs, choose_assignor, digest
+from kafka_coord.coordinator.plan.member_update import stale_topics
 from kafka_coord.coordinator.plan.membership import Membership, target_is_unreadable
 from kafka_coord.coordinator.plan.operator_requests import done, pending
 from kafka_coord.coordinator.plan.reasons import counted, cut, names, reason_for_target
 from kafka_coord.coordinator.plan.target import compute, fitted
 from kafka_coord.coordinator.steps import SetTarget, Step
-from kafka_coord.model import NO_PARTITIONS, Assignment, Cause, Observation, Request, RequestType, same_topic
-
-ANY_VERSION = -1
-"""ZooKeeper's "any version", for values that cannot be read."""
+from kafka_coord.model import NO_PARTITIONS, Assignment, Cause, Observation, Request, RequestType
+from kafka_coord.zk.store import ANY_VERSION
 
 
 @dataclass(slots=True)
@@ -63,7 +62,7 @@ def decide_target(
         computed.assignor,
         requests=requests,
         evicted=evictions.reasons,
-        recreated=_recreated(observation),
+        recreated=stale_topics(observation.ledgers.values(), observation.topics),
         with_place=_with_place(observation),
     )
     unfilled = Assignment(
@@ -128,12 +127,3 @@ def _next_generation(observation: Observation) -> int:
 
 def _with_place(observation: Observation) -> set[str]:
     return {consumer for consumer, ledger in observation.ledgers.items() if ledger.place is not None}
-
-
-def _recreated(observation: Observation) -> set[str]:
-    return {
-        topic
-        for ledger in observation.ledgers.values()
-        for topic, identity in ledger.topic_ids.items()
-        if topic in observation.topics and not same_topic(observation.topics[topic].identity, identity)
-    }
