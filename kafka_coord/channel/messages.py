@@ -15,7 +15,7 @@ from kafka_coord.errors import MalformedValue
 from kafka_coord.model import Command, Member, TopicPartition, command_from_json
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import RULE, is_legal
-from kafka_coord.model.partitions import MAX_PARTITION
+from kafka_coord.model.partitions import MAX_PARTITION, nested
 
 WAIT_MS = 2_000
 """The time in ms for which a consumer lets an instance hold its reply while there is no other coordinator."""
@@ -69,10 +69,7 @@ Offsets = Mapping[TopicPartition, int]
 
 def write_offsets(offsets: Mapping[TopicPartition, int | None]) -> dict[str, dict[str, int | None]]:
     """Writes offsets as ``{topic: {"partition": offset}}``."""
-    topics: dict[str, dict[str, int | None]] = {}
-    for (topic, partition), offset in sorted(offsets.items()):
-        topics.setdefault(topic, {})[str(partition)] = offset
-    return topics
+    return nested(offsets)
 
 
 def read_offsets(frame: fields.Json, where: str) -> dict[TopicPartition, int]:
@@ -94,7 +91,7 @@ def _partitions(topic: str, partitions: Any, where: str) -> list[tuple[int, Any]
             where, f"the offsets of {topic!r} must be an object, not {fields.shown(partitions)}", "offsets"
         )
     for written in partitions:
-        if not (written.isascii() and written.isdigit() and len(written) <= 10 and int(written) <= MAX_PARTITION):
+        if fields.decimal(written, MAX_PARTITION) is None:
             raise MalformedValue(where, f"{fields.shown(written)} is not a partition number", "offsets")
     return [(int(written), value) for written, value in partitions.items()]
 
@@ -191,7 +188,7 @@ def read_coordinator(frame: fields.Json, where: str) -> Coordinator | None:
     return Coordinator(
         instance=fields.number(found, "instance", where),
         epoch=fields.number(found, "epoch", where, at_least=0),
-        endpoint=fields.text(found, "endpoint", where) if found.get("endpoint") is not None else None,
+        endpoint=fields.optional_text(found, "endpoint", where),
     )
 
 
@@ -250,14 +247,14 @@ class Register:
                 raise MalformedValue(
                     where, f"field {name!r} has {len(frame[name])} characters, more than {MAX_TEXT_CHARS}", name
                 )
-        consumer = fields.text(frame, "consumer_id", where) if frame.get("consumer_id") is not None else ""
+        consumer = fields.optional_text(frame, "consumer_id", where) or ""
         fields.number(frame, "session_timeout_ms", where)  # optional in a registration over ZooKeeper
         return cls(
             group=fields.text(frame, "group", where),
             member=Member.from_json(frame, consumer, 0, where),
             auto_commit=auto_commit,
             resume_key=fields.text(frame, "resume_key", where, ""),
-            secret=fields.text(frame, "secret", where) if frame.get("secret") is not None else None,
+            secret=fields.optional_text(frame, "secret", where),
         )
 
 
@@ -317,7 +314,7 @@ class Resume:
             consumer=fields.text(frame, "consumer_id", where),
             incarnation=fields.number(frame, "incarnation", where),
             resume_key=fields.text(frame, "resume_key", where),
-            secret=fields.text(frame, "secret", where) if frame.get("secret") is not None else None,
+            secret=fields.optional_text(frame, "secret", where),
         )
 
 

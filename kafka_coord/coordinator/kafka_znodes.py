@@ -35,11 +35,11 @@ def decode_topic(name: str, node: Node, broker_racks: Mapping[int, str]) -> Topi
         raise MalformedValue(where, "field 'partitions' is not an object of replica lists")
     replicas: dict[int, tuple[int, ...]] = {}
     for partition, brokers in written.items():
-        if not (partition.isascii() and partition.isdigit() and len(partition) <= 10):
+        number = fields.decimal(partition, MAX_PARTITION)
+        if number is None:
             raise MalformedValue(where, f"{partition[:40]!r} is not a partition number")
-        number = int(partition)
-        if number > MAX_PARTITION or not isinstance(brokers, list):
-            raise MalformedValue(where, f"partition {partition} is not a number with a list of replicas")
+        if not isinstance(brokers, list):
+            raise MalformedValue(where, f"partition {partition} has no list of replicas")
         replicas[number] = tuple(b for b in brokers if isinstance(b, int))
     racks = {
         number: frozenset(broker_racks[b] for b in brokers if b in broker_racks)

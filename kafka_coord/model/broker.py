@@ -74,8 +74,7 @@ def _host_port(value: Mapping[str, Any], where: str) -> str:
 def _listener(endpoint: object, protocols: Mapping[str, Any], where: str) -> Listener:
     name, separator, rest = endpoint.partition("://") if isinstance(endpoint, str) else ("", "", "")
     host, colon, port = rest.rpartition(":")
-    is_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65_536
-    if not separator or not colon or not name or not host or not is_port:
+    if not separator or not colon or not name or not host or not fields.decimal(port, 65_535):
         raise MalformedValue(where, f"endpoint {fields.shown(endpoint, 80)} is not NAME://host:port")
     protocol = fields.plain(protocols.get(name, name)).upper()
     return Listener(name, protocol, _address(host, int(port), where))

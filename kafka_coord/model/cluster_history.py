@@ -41,7 +41,7 @@ class Election:
             host=fields.text(value, "host", where, ""),
             epoch=fields.number(value, "epoch", where),
             elected_ms=fields.number(value, "elected_ms", where, 0),
-            ended_ms=fields.number(value, "ended_ms", where) if value.get("ended_ms") is not None else None,
+            ended_ms=fields.optional_number(value, "ended_ms", where),
             why=fields.text(value, "why", where, ""),
         )
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import is_legal
-from kafka_coord.model.partitions import MAX_PARTITION, MAX_PARTITIONS_PER_VALUE, PartitionSet, TopicPartition
+from kafka_coord.model.partitions import MAX_PARTITION, MAX_PARTITIONS_PER_VALUE, PartitionSet, TopicPartition, nested
 from kafka_coord.model.streams import MAX_STREAMS
 
 NO_OFFSET = -1
@@ -72,10 +72,8 @@ class StartFetcher:
         return PartitionSet.of(self.starts)
 
     def to_json(self) -> dict[str, Any]:
-        topics: dict[str, dict[str, dict[str, int]]] = {}
-        for (topic, partition), point in sorted(self.starts.items()):
-            topics.setdefault(topic, {})[str(partition)] = {"offset": point.offset, "stream": point.stream}
-        return _envelope(self) | {"partitions": topics, "reason": self.reason}
+        starts = {tp: {"offset": point.offset, "stream": point.stream} for tp, point in self.starts.items()}
+        return _envelope(self) | {"partitions": nested(starts), "reason": self.reason}
 
 
 Command = StopFetcher | StartFetcher
@@ -93,7 +91,7 @@ def _envelope(command: Command) -> dict[str, Any]:
 
 def command_from_json(value: fields.Json, where: str) -> Command:
     """Reads a command strictly. Raises :class:`MalformedValue`, also for an unknown type."""
-    written = fields.text(value, "type", where)
+    kind = fields.choice(value, "type", where, CommandType)
     partitions = fields.mapping(value, "partitions", where)
     for topic in partitions:
         if not is_legal(topic):
@@ -102,18 +100,16 @@ def command_from_json(value: fields.Json, where: str) -> Command:
     epoch = fields.number(value, "epoch", where, at_least=0)
     incarnation = fields.number(value, "incarnation", where)
     reason = fields.text(value, "reason", where, "")
-    if written == CommandType.STOP_FETCHER:
+    if kind is CommandType.STOP_FETCHER:
         stops = PartitionSet({topic: _partition_list(found, where) for topic, found in partitions.items()})
         return StopFetcher(generation, epoch, incarnation, stops, reason)
-    if written == CommandType.START_FETCHER:
-        starts = {}
-        for topic, found in partitions.items():
-            if not isinstance(found, dict) or len(found) > MAX_PARTITIONS_PER_VALUE:
-                raise MalformedValue(where, f"partitions of topic {topic!r} are not an object of start points")
-            for partition, point in found.items():
-                starts[TopicPartition(topic, _partition(partition, where))] = _start_point(point, where)
-        return StartFetcher(generation, epoch, incarnation, starts, reason)
-    raise MalformedValue(where, f"field 'type' is {written[:40]!r}, not one of {', '.join(CommandType)}")
+    starts = {}
+    for topic, found in partitions.items():
+        if not isinstance(found, dict) or len(found) > MAX_PARTITIONS_PER_VALUE:
+            raise MalformedValue(where, f"partitions of topic {topic!r} are not an object of start points")
+        for partition, point in found.items():
+            starts[TopicPartition(topic, _partition(partition, where))] = _start_point(point, where)
+    return StartFetcher(generation, epoch, incarnation, starts, reason)
 
 
 def _partition_list(found: Any, where: str) -> list[int]:
@@ -126,9 +122,10 @@ def _partition_list(found: Any, where: str) -> list[int]:
 
 
 def _partition(written: str, where: str) -> int:
-    if not (written.isascii() and written.isdigit() and len(written) <= 10 and int(written) <= MAX_PARTITION):
+    number = fields.decimal(written, MAX_PARTITION)
+    if number is None:
         raise MalformedValue(where, f"{written[:40]!r} is not a partition number")
-    return int(written)
+    return number
 
 
 def _start_point(point: Any, where: str) -> StartPoint:
@@ -156,13 +153,13 @@ NODE_PREFIX = {CommandType.STOP_FETCHER: "stop-", CommandType.START_FETCHER: "st
 """The name contains the type, so that a listing alone shows which commands are outstanding."""
 
 
-MAX_SEQUENCE_DIGITS = 19
+MAX_SEQUENCE = 10**19 - 1
 
 
 def parse_command_id(name: str) -> CommandId | None:
     """Parses a command's znode name. Returns ``None`` for any other name."""
     for command_type, prefix in NODE_PREFIX.items():
-        digits = name.removeprefix(prefix)
-        if digits != name and digits.isascii() and digits.isdigit() and len(digits) <= MAX_SEQUENCE_DIGITS:
-            return CommandId(int(digits), command_type, name)
+        sequence = fields.decimal(name.removeprefix(prefix), MAX_SEQUENCE) if name.startswith(prefix) else None
+        if sequence is not None:
+            return CommandId(sequence, command_type, name)
     return None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeVar
 
 from kafka_coord.errors import MalformedValue, UnknownVersion
 
@@ -13,6 +14,7 @@ MAX_VALUE_BYTES = 900_000
 """The largest value this project stores (jute.maxbuffer is 1 MB for the whole request)."""
 
 Json = Mapping[str, Any]
+Choice = TypeVar("Choice", bound=StrEnum)
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
@@ -60,6 +62,21 @@ def text(value: Json, field: str, where: str, default: str | None = None) -> str
     return found
 
 
+def optional_text(value: Json, field: str, where: str) -> str | None:
+    """Like :func:`text`, but returns ``None`` if the field is absent or null."""
+    return text(value, field, where) if value.get(field) is not None else None
+
+
+def choice(value: Json, field: str, where: str, choices: type[Choice], default: str | None = None) -> Choice:
+    """Reads a string field that has one of the values of ``choices``."""
+    written = text(value, field, where, default)
+    try:
+        return choices(written)
+    except ValueError:
+        reason = f"field {field!r} is {written[:40]!r}, not one of {', '.join(choices)}"
+        raise MalformedValue(where, reason, field) from None
+
+
 def number(value: Json, field: str, where: str, default: int | None = None, *, at_least: int | None = None) -> int:
     """Reads an integer field of at most 64 bits and checks its lower bound."""
     found = value.get(field, default)
@@ -68,6 +85,18 @@ def number(value: Json, field: str, where: str, default: int | None = None, *, a
     if at_least is not None and found < at_least:
         raise MalformedValue(where, f"field {field!r} is {found}, less than {at_least}", field)
     return found
+
+
+def optional_number(value: Json, field: str, where: str) -> int | None:
+    """Like :func:`number`, but returns ``None`` if the field is absent or null."""
+    return number(value, field, where) if value.get(field) is not None else None
+
+
+def decimal(written: str, most: int) -> int | None:
+    """Returns the number from 0 to ``most`` that ``written`` shows in decimal digits, or ``None`` if it shows none."""
+    if not (written.isascii() and written.isdigit() and len(written) <= len(str(most))):
+        return None
+    return found if (found := int(written)) <= most else None
 
 
 def mapping(value: Json, field: str, where: str, default: Json | None = None) -> Json:

@@ -86,13 +86,7 @@ class Subscription:
     @classmethod
     def from_json(cls, value: fields.Json, where: str) -> Subscription:
         written = fields.mapping(value, "subscription", where)
-        try:
-            kind = SubscriptionKind(fields.text(value, "pattern", where, "static"))
-        except ValueError:
-            kinds = ", ".join(SubscriptionKind)
-            raise MalformedValue(
-                where, f"field 'pattern' is {value['pattern']!r}, not one of {kinds}", "pattern"
-            ) from None
+        kind = fields.choice(value, "pattern", where, SubscriptionKind, "static")
         for name, streams in written.items():
             if not isinstance(streams, int) or isinstance(streams, bool) or not 1 <= streams <= MAX_STREAMS:
                 shown = fields.shown(streams)
@@ -167,12 +161,7 @@ class Member:
     def from_json(cls, value: fields.Json, consumer: str, incarnation: int, where: str) -> Member:
         """Reads a registration's value strictly. Raises :class:`MalformedValue`. ``value`` comes from
         :func:`json_fields.load`."""
-        try:
-            mode = Mode(fields.text(value, "mode", where, "incremental"))
-        except ValueError:
-            raise MalformedValue(
-                where, f"field 'mode' is {value['mode']!r}, not incremental or eager", "mode"
-            ) from None
+        mode = fields.choice(value, "mode", where, Mode, "incremental")
         grace_ms = fields.number(value, "rejoin_grace_ms", where, 0, at_least=0)
         if grace_ms > MAX_GRACE_MS:
             raise MalformedValue(
@@ -184,22 +173,18 @@ class Member:
             consumer=consumer,
             incarnation=incarnation,
             subscription=Subscription.from_json(value, where),
-            assignor=_optional_text(value, "assignor", where),
+            assignor=fields.optional_text(value, "assignor", where),
             capacity=fields.number(value, "capacity", where, 1, at_least=1),
-            rack=_optional_text(value, "rack", where),
+            rack=fields.optional_text(value, "rack", where),
             mode=mode,
             session_timeout_ms=timeout or None,
             rejoin_grace_ms=grace_ms,
-            host=_optional_text(value, "host", where),
-            client=_optional_text(value, "client", where),
+            host=fields.optional_text(value, "host", where),
+            client=fields.optional_text(value, "client", where),
             timestamp=fields.plain(timestamp)[:40],
-            gateway=fields.number(value, "gateway", where) if value.get("gateway") is not None else None,
-            address=_optional_text(value, "address", where),
-            protocol=_optional_text(value, "protocol", where),
-            software=_optional_text(value, "software", where),
+            gateway=fields.optional_number(value, "gateway", where),
+            address=fields.optional_text(value, "address", where),
+            protocol=fields.optional_text(value, "protocol", where),
+            software=fields.optional_text(value, "software", where),
             rebalance_timeout_ms=fields.number(value, "rebalance_timeout_ms", where, 0, at_least=0),
         )
-
-
-def _optional_text(value: fields.Json, field_name: str, where: str) -> str | None:
-    return fields.text(value, field_name, where) if value.get(field_name) is not None else None

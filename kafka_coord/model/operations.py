@@ -13,7 +13,7 @@ from kafka_coord.model.action import MAX_CHANGE
 from kafka_coord.model.command import CommandType
 from kafka_coord.model.member import Member
 from kafka_coord.model.names import legal
-from kafka_coord.model.partitions import NO_PARTITIONS, PartitionSet, TopicPartition
+from kafka_coord.model.partitions import NO_PARTITIONS, PartitionSet, TopicPartition, nested
 
 DEFAULT_ASSIGNOR = "sticky"
 DEFAULT_REBALANCE_TIMEOUT_MS = 60_000
@@ -48,7 +48,7 @@ class GroupSettings:
     @classmethod
     def from_json(cls, value: fields.Json, where: str) -> GroupSettings:
         return cls(
-            assignor=fields.text(value, "assignor", where) if value.get("assignor") is not None else None,
+            assignor=fields.optional_text(value, "assignor", where),
             rebalance_timeout_ms=fields.number(
                 value, "rebalance_timeout_ms", where, DEFAULT_REBALANCE_TIMEOUT_MS, at_least=1
             ),
@@ -158,10 +158,7 @@ class Request:
             value["change"] = self.change[:MAX_CHANGE]
         value["timestamp_ms"] = self.timestamp_ms
         if self.offsets:
-            topics: dict[str, dict[str, int]] = {}
-            for (topic, partition), offset in sorted(self.offsets.items()):
-                topics.setdefault(topic, {})[str(partition)] = offset
-            value["offsets"] = topics
+            value["offsets"] = nested(self.offsets)
         if self.partitions:
             value["partitions"] = self.partitions.to_json()
         if self.to is not None:
@@ -174,13 +171,7 @@ class Request:
 
     @classmethod
     def from_json(cls, value: fields.Json, request_id: str, where: str, znode_version: int = 0) -> Request:
-        written = fields.text(value, "type", where)
-        try:
-            request_type = RequestType(written)
-        except ValueError:
-            raise MalformedValue(
-                where, f"field 'type' is {written[:40]!r}, not one of {', '.join(RequestType)}"
-            ) from None
+        request_type = fields.choice(value, "type", where, RequestType)
         group, consumer = fields.text(value, "group", where, ""), fields.text(value, "consumer", where, "")
         try:
             if request_type in GROUP_REQUESTS and (group or request_type is not RequestType.LOOK):
@@ -189,9 +180,7 @@ class Request:
                 legal("consumer", consumer)
         except InvalidName as error:
             raise MalformedValue(where, str(error)) from None
-        to = fields.text(value, "to", where, "")
-        if (to or request_type is RequestType.CONVERT_GROUP) and to not in GroupKind.__members__.values():
-            raise MalformedValue(where, f"field 'to' is {to[:40]!r}, not one of {', '.join(GroupKind)}")
+        converts = request_type is RequestType.CONVERT_GROUP or bool(fields.text(value, "to", where, ""))
         offsets: dict[TopicPartition, int] = {}
         for topic, found in fields.mapping(value, "offsets", where, {}).items():
             if not isinstance(found, dict):
@@ -212,7 +201,7 @@ class Request:
             timestamp_ms=fields.number(value, "timestamp_ms", where, 0),
             offsets=offsets,
             partitions=PartitionSet.from_json(value.get("partitions", {}), where),
-            to=GroupKind(to) if to else None,
+            to=fields.choice(value, "to", where, GroupKind, "") if converts else None,
             successor=fields.number(value, "successor", where, at_least=0) if "successor" in value else None,
             unchanged_since=fields.number(value, "unchanged_since", where, 0),
             result=fields.text(value, "result", where, ""),
@@ -365,9 +354,6 @@ class Decision:
 
     @classmethod
     def from_json(cls, value: fields.Json, where: str) -> Decision:
-        def duration(name: str) -> int | None:
-            return fields.number(value, name, where) if value.get(name) is not None else None
-
         moves = fields.mapping(value, "moves", where, {})
         return cls(
             generation=fields.number(value, "generation", where),
@@ -380,8 +366,8 @@ class Decision:
             moved=fields.number(value, "moved", where, 0),
             started=fields.number(value, "started", where, 0),
             stopped=fields.number(value, "stopped", where, 0),
-            stopped_ms=duration("stopped_ms"),
-            settled_ms=duration("settled_ms"),
+            stopped_ms=fields.optional_number(value, "stopped_ms", where),
+            settled_ms=fields.optional_number(value, "settled_ms", where),
             moves={
                 consumer: {kind: fields.plain(what) for kind, what in found.items()}
                 for consumer, found in moves.items()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeVar
 
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import json_fields as fields
@@ -13,6 +14,8 @@ from kafka_coord.model.names import is_legal
 MAX_PARTITION = (1 << 31) - 1
 MAX_PARTITIONS_PER_VALUE = 1_000_000
 """The limit on the partitions in one value, because a hostile range such as "0-2147483647" would exhaust the memory."""
+
+T = TypeVar("T")
 
 _RANGES = re.compile(r"\d{1,10}(?:-\d{1,10})?(?:,\d{1,10}(?:-\d{1,10})?)*")
 
@@ -171,6 +174,14 @@ class PartitionSet:
 
 
 NO_PARTITIONS = PartitionSet()
+
+
+def nested(values: Mapping[TopicPartition, T]) -> dict[str, dict[str, T]]:
+    """Returns ``{topic: {"partition": value}}``, the form of a JSON object, sorted."""
+    topics: dict[str, dict[str, T]] = {}
+    for (topic, partition), value in sorted(values.items(), key=itemgetter(0)):
+        topics.setdefault(topic, {})[str(partition)] = value
+    return topics
 
 
 def ranges(numbers: Iterable[int]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import Broker, Unreadable
+from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetChildren, GetData, Node, ReadResult, Store
 
@@ -23,8 +24,7 @@ class Brokers:
 
 def broker_number(name: str) -> int | None:
     """Returns the broker id in a znode's name, or ``None`` if the name is not an id."""
-    number = int(name) if name.isascii() and name.isdigit() and len(name) <= 10 else -1
-    return number if 0 <= number <= _MAX_ID else None
+    return fields.decimal(name, _MAX_ID)
 
 
 def decode_brokers(names: Sequence[str], nodes: Sequence[ReadResult | Unreadable]) -> Brokers:

@@ -23,7 +23,7 @@ from kafka_coord.errors import (
     NoNode,
     StoreUnavailable,
 )
-from kafka_coord.model.json_fields import dump, load, number
+from kafka_coord.model.json_fields import decimal, dump, load, number
 from kafka_coord.model.operations import CoordinatorInfo, Process
 from kafka_coord.zk import layout
 from kafka_coord.zk.instance import InstanceRegistration
@@ -456,9 +456,7 @@ def _nobody() -> None:
 
 def decode_epoch(data: bytes) -> int | None:
     """Returns the epoch in ``/consumers/coordinator_epoch``, or ``None`` if the znode holds anything else."""
-    written = data.decode("ascii", "replace").strip()
-    is_epoch = written.isascii() and written.isdigit() and len(written) < 11 and int(written) < MAX_EPOCH
-    return int(written) if is_epoch else None
+    return decimal(data.decode("ascii", "replace").strip(), MAX_EPOCH - 1)
 
 
 def highest_epoch_written(store: Store) -> int:
