@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from kafka_coord.coordinator.memory import EncodedDecision, GroupMemory, Progress, WrittenHistory
+from kafka_coord.coordinator.observe import past_decisions
 from kafka_coord.coordinator.plan.operator_requests import DONE
 from kafka_coord.coordinator.steps import AT_REST, AnswerRequest, GroupState, Plan, SetTarget, WriteLedgerAndCommands
 from kafka_coord.errors import MalformedValue, NoNode
@@ -170,18 +171,12 @@ class DecisionLog:
         target = observation.assignment
         if plan.state is not GroupState.REBALANCING or target is None or not target.timestamp_ms:
             return None
-        last = next((d for d in reversed(self._decisions(plan.group)) if d.generation == target.generation), None)
+        decisions = past_decisions(self._store, plan.group)
+        last = next((d for d in reversed(decisions) if d.generation == target.generation), None)
         if last is None or last.settled_ms is not None:
             return None
         age_s = max(0.0, self._clock.time() - last.decided_at_ms / 1000)
         return Progress(last, now - age_s)
-
-    def _decisions(self, group: str) -> tuple[Decision, ...]:
-        path = layout.history(group)
-        try:
-            return history_from_json(fields.load(self._store.get(path).data, path), path)
-        except (NoNode, MalformedValue):
-            return ()
 
     def _read(self, group: str) -> WrittenHistory:
         path = layout.history(group)

@@ -18,6 +18,7 @@ from kafka_coord.model import (
     Assignment,
     Channel,
     Command,
+    Decision,
     GroupSettings,
     Ledger,
     Member,
@@ -206,7 +207,8 @@ def _read_group(
         overdue=due.overdue,
         retired=due.retired,
         retention_passed=due.retention_passed,
-        generation_floor=_highest_decided(store, group) if target is None else 0,
+        # if the stored target was lost, the next generation must be higher than all earlier ones
+        generation_floor=max((d.generation for d in past_decisions(store, group)), default=0) if target is None else 0,
         unreadable=tuple(reading.unreadable),
     )
     parents = {layout.owners(group): owners, layout.channels(group): channels, layout.ids(group): ids}
@@ -229,17 +231,14 @@ def _by_consumer(consumers: Iterable[str], answers: Answers) -> dict[str, Answer
     return {c: answers[_READS_EACH * number : _READS_EACH * (number + 1)] for number, c in enumerate(consumers)}
 
 
-def _highest_decided(store: Store, group: str) -> int:
-    """Returns the highest generation in the history. If the stored target was lost, the next generation must be
-    higher."""
+def past_decisions(store: Store, group: str) -> tuple[Decision, ...]:
+    """Reads the group's past decisions. Returns none if they are unreadable."""
     path = layout.history(group)
     (node,) = read_each(store, [GetData(path)])
-    if not isinstance(node, Node):
-        return 0
     try:
-        return max((d.generation for d in history_from_json(fields.load(node.data, path), path)), default=0)
+        return history_from_json(fields.load(node.data, path), path) if isinstance(node, Node) else ()
     except MalformedValue:
-        return 0  # the write that replaces the history reports this
+        return ()  # the write that replaces the history reports this
 
 
 class _Decoding:

@@ -18,6 +18,7 @@ from kafka_coord.errors import Fenced, KafkaCoordError, NodeExists, StoreError, 
 from kafka_coord.model import Process, RequestType
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import COMPLAIN_AGAIN_S, Leadership, ZkElection
+from kafka_coord.zk.instance import InstanceRegistration
 from kafka_coord.zk.store import Op, SessionState, Store
 from kafka_coord.zk.successor import Successor, name_op
 
@@ -56,7 +57,8 @@ class CoordinatorService:
         self._registered = threading.Event()
         self._finished = threading.Event()
         self._failure: KafkaCoordError | None = None
-        self._election = ZkElection(store, broker_id, endpoints or {}, self.awake.set, process)
+        self._election = ZkElection(store, broker_id, endpoints or {}, self.awake.set)
+        self._instance = InstanceRegistration(store, broker_id, endpoints or {}, self.awake.set, process)
         self._sessions = SessionExpirationListener(self.awake.set)
         self._unsubscribe = store.on_session(self._sessions.on_session)
         self._stand_again_at = 0.0
@@ -179,10 +181,10 @@ class CoordinatorService:
         return IDLE_WAIT_S
 
     def _register(self) -> None:
-        if not self._registered.is_set() or not self._election.is_registered():
+        if not self._registered.is_set() or not self._instance.is_registered():
             for path in layout.PERSISTENT_ROOTS:
                 self._store.ensure_path(path)
-            self._election.register_instance()
+            self._instance.register()
             self._registered.set()
 
     def _stand(self) -> None:
@@ -332,7 +334,7 @@ class CoordinatorService:
         self._unsubscribe()
         try:
             self._resign("the service stops")
-            self._election.unregister_instance()
+            self._instance.unregister()
         except StoreError as error:
             log.warning("could not resign, so the leadership will end with the session: %s", error)
         finally:

@@ -96,7 +96,6 @@ class DeleteOffsets:
     """Carry out a ``delete-offsets`` request."""
 
     request: Request
-    partitions: PartitionSet
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,8 +89,8 @@ class Translation:
                 return [[Delete(layout.registration(group, consumer))]]
             case WriteOffsets(request):
                 return in_parts(self._reset(request), self._store.acl_bytes)
-            case DeleteOffsets(_, partitions):
-                return in_parts([Delete(layout.offset(group, t, p)) for t, p in self._existing(partitions)])
+            case DeleteOffsets(request):
+                return in_parts([Delete(layout.offset(group, t, p)) for t, p in self._existing(request.partitions)])
             case AnswerRequest(request, result, message):
                 return [[answer_op(request, result, message)]]
             case RemoveGroup():

@@ -18,7 +18,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from kazoo.exceptions import EXCEPTIONS
 from kazoo.protocol.states import ZnodeStat
@@ -255,14 +255,11 @@ class AddWatch:
         """The answer is empty."""
 
 
-class MultiReadAnswer:
+class MultiReadAnswer(NamedTuple):
     """Results in the order of the reads (an ``int`` is an error code), and the length of the reply."""
 
-    __slots__ = ("answers", "size")
-
-    def __init__(self, answers: Sequence[ReadResult | int], size: int) -> None:
-        self.answers = answers
-        self.size = size
+    answers: Sequence[ReadResult | int]
+    size: int
 
 
 def results(reads: Sequence[Read], answer: MultiReadAnswer) -> list[ReadResult]:

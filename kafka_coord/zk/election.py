@@ -24,9 +24,8 @@ from kafka_coord.errors import (
     StoreUnavailable,
 )
 from kafka_coord.model.json_fields import decimal, dump, load, number
-from kafka_coord.model.operations import CoordinatorInfo, Process
+from kafka_coord.model.operations import CoordinatorInfo
 from kafka_coord.zk import layout
-from kafka_coord.zk.instance import InstanceRegistration
 from kafka_coord.zk.store import (
     Check,
     Create,
@@ -76,19 +75,11 @@ class ZkElection:
     then calls :meth:`step` and, if it wants to lead, :meth:`elect`.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        broker_id: int,
-        endpoints: Mapping[str, str],
-        wake: Callable[[], None],
-        process: Process | None = None,
-    ) -> None:
+    def __init__(self, store: Store, broker_id: int, endpoints: Mapping[str, str], wake: Callable[[], None]) -> None:
         self._store = store
         self._broker_id = broker_id
         self._endpoints = dict(endpoints)
         self._wake = wake
-        self._instance = InstanceRegistration(store, broker_id, endpoints, wake, process)
         self._leadership: Leadership | None = None
         self._lost = ""
         self._fired = True
@@ -104,18 +95,6 @@ class ZkElection:
         self._unresolved = False
         self._highest_epoch_seen = 0
         self._complaints: dict[str, _Complaint] = {}
-
-    def register_instance(self) -> None:
-        """See :meth:`InstanceRegistration.register`."""
-        self._instance.register()
-
-    def is_registered(self) -> bool:
-        """Whether this instance's znode exists in the current session."""
-        return self._instance.is_registered()
-
-    def unregister_instance(self) -> None:
-        """Deletes the instance's znode immediately, without waiting for its session to end."""
-        self._instance.unregister()
 
     # --- watching ----------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from kafka_coord.model.json_fields import load
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import Leadership, ZkElection
 from kafka_coord.zk.fencing import write_fenced
+from kafka_coord.zk.instance import InstanceRegistration
 from kafka_coord.zk.session import KazooStore
 from kafka_coord.zk.store import Create, SessionState, SetData
 from tests.waiting import eventually
@@ -35,12 +36,9 @@ class Candidate:
         self.lossy = LosingReplies(self.store)
         self.woken = threading.Event()
         self.broker_id = broker_id
-        self.election = ZkElection(
-            self.lossy,  # type: ignore[arg-type]
-            broker_id,
-            {"channel": f"host-{broker_id}:9100"},
-            self.woken.set,
-        )
+        asked = (self.lossy, broker_id, {"channel": f"host-{broker_id}:9100"}, self.woken.set)
+        self.instance = InstanceRegistration(*asked)  # type: ignore[arg-type]
+        self.election = ZkElection(*asked)  # type: ignore[arg-type]
 
     def wins(self) -> Leadership:
         """Stands for election until it is elected."""

@@ -25,7 +25,7 @@ PATH = layout.instance(1)
 def refused(instance: Candidate) -> str:
     """The final message to an instance whose broker id is taken; "" while it must wait."""
     try:
-        instance.election.register_instance()
+        instance.instance.register()
     except NodeExists:
         return ""
     except SettingsError as error:
@@ -35,20 +35,20 @@ def refused(instance: Candidate) -> str:
 
 def test_an_instance_registers_and_takes_its_znode_away(open_store: OpenStore, store: KazooStore) -> None:
     instance = Candidate(open_store, 1)
-    assert not instance.election.is_registered()
+    assert not instance.instance.is_registered()
 
-    instance.election.register_instance()
-    instance.election.register_instance()
+    instance.instance.register()
+    instance.instance.register()
 
-    assert instance.election.is_registered()
+    assert instance.instance.is_registered()
     node = store.get(PATH)
     assert node.stat.ephemeral_owner == instance.store.session.session_id
     info = CoordinatorInfo.from_json(load(node.data, PATH), PATH)
     assert (info.broker_id, info.epoch, info.endpoints) == (1, 0, {"channel": "host-1:9100"})
-    instance.election.unregister_instance()
-    instance.election.unregister_instance()
+    instance.instance.unregister()
+    instance.instance.unregister()
     assert store.exists(PATH) is None
-    assert not instance.election.is_registered()
+    assert not instance.instance.is_registered()
 
 
 @pytest.mark.parametrize("took_effect", [True, False])
@@ -58,37 +58,37 @@ def test_a_registration_whose_reply_was_lost_is_found_or_made_again(
     instance = Candidate(open_store, 1)
     (instance.lossy.lose_after if took_effect else instance.lossy.lose_before)("create")
     with pytest.raises(StoreUnavailable):
-        instance.election.register_instance()
+        instance.instance.register()
 
-    instance.election.register_instance()
+    instance.instance.register()
 
-    assert instance.election.is_registered()
+    assert instance.instance.is_registered()
     assert store.get(PATH).stat.ephemeral_owner == instance.store.session.session_id
 
 
 def test_the_ghost_of_an_earlier_session_is_waited_out(open_store: OpenStore) -> None:
     ghost, instance = Candidate(open_store, 1), Candidate(open_store, 1)
-    ghost.election.register_instance()
+    ghost.instance.register()
 
     with pytest.raises(NodeExists, match="waiting up to 12 s for its session to end"):
-        instance.election.register_instance()
+        instance.instance.register()
     instance.woken.clear()
     ghost.store.close()
 
     assert instance.woken.wait(5)
-    instance.election.register_instance()
-    assert instance.election.is_registered()
+    instance.instance.register()
+    assert instance.instance.is_registered()
 
 
 def test_a_namesake_that_lives_on_is_an_error_that_says_what_to_do(open_store: OpenStore) -> None:
     namesake = Candidate(open_store, 1, session_timeout_ms=2_000)
-    namesake.election.register_instance()
+    namesake.instance.register()
     instance = Candidate(open_store, 1)
 
     sentence = eventually(lambda: refused(instance))
     assert "broker id 1 is taken by an instance with session 0x" in sentence
     assert "use another broker id here" in sentence
-    assert namesake.election.is_registered()
+    assert namesake.instance.is_registered()
 
 
 def test_a_namesake_is_named_by_its_host_and_pid(open_store: OpenStore, store: KazooStore) -> None:
@@ -98,31 +98,31 @@ def test_a_namesake_is_named_by_its_host_and_pid(open_store: OpenStore, store: K
     assert CoordinatorInfo.from_json(load(store.get(PATH).data, PATH), PATH).process == process
 
     with pytest.raises(NodeExists, match="broker id 1 is taken by an instance on host kafka-1, pid 4711, since 20"):
-        Candidate(open_store, 1).election.register_instance()
+        Candidate(open_store, 1).instance.register()
 
 
 @pytest.mark.parametrize("operation", ["create", "get"])
 def test_a_ghost_is_waited_for_anew_once_zookeeper_was_away(open_store: OpenStore, operation: str) -> None:
     """The next leader gives the ghost's session its whole timeout again."""
     ghost = Candidate(open_store, 1, session_timeout_ms=2_000)
-    ghost.election.register_instance()
+    ghost.instance.register()
     instance, witness = Candidate(open_store, 1), Candidate(open_store, 1)
     with pytest.raises(NodeExists):
-        instance.election.register_instance()
+        instance.instance.register()
     eventually(lambda: refused(witness))  # the one that began to wait later has waited long enough
     instance.lossy.lose_before(operation)
     with pytest.raises(StoreUnavailable):
-        instance.election.register_instance()
+        instance.instance.register()
 
     with pytest.raises(NodeExists, match="for its session to end"):
-        instance.election.register_instance()
+        instance.instance.register()
 
 
 def test_a_znode_of_no_session_is_not_waited_for(open_store: OpenStore) -> None:
     instance = Candidate(open_store, 1)
     instance.store.create(PATH, b"left by hand")
     with pytest.raises(SettingsError, match="delete it"):
-        instance.election.register_instance()
+        instance.instance.register()
 
 
 def test_a_namesake_that_writes_nonsense_is_waited_for_as_long_as_our_own_session(open_store: OpenStore) -> None:
@@ -131,24 +131,24 @@ def test_a_namesake_that_writes_nonsense_is_waited_for_as_long_as_our_own_sessio
     for nonsense in (b"\xff", b"[]", b"7", json.dumps({"session_timeout_ms": -5}).encode(), b""):
         other.create(PATH, nonsense, ephemeral=True)
         with pytest.raises(NodeExists, match="waiting up to 12 s for its session to end"):
-            instance.election.register_instance()
+            instance.instance.register()
         other.delete(PATH)
 
 
 def test_a_registration_that_is_deleted_or_lost_with_its_session_is_noticed(open_store: OpenStore) -> None:
     instance = Candidate(open_store, 1)
     other = open_store()
-    instance.election.register_instance()
+    instance.instance.register()
 
     other.delete(PATH)
-    eventually(lambda: not instance.election.is_registered())
+    eventually(lambda: not instance.instance.is_registered())
     assert instance.woken.is_set()
-    instance.election.register_instance()
-    assert instance.election.is_registered()
+    instance.instance.register()
+    assert instance.instance.is_registered()
 
     expire(instance.store)
     eventually(lambda: instance.store.session.state is SessionState.LOST)
-    assert not instance.election.is_registered()
+    assert not instance.instance.is_registered()
     eventually(lambda: instance.store.session.state is SessionState.CONNECTED)
-    instance.election.register_instance()
+    instance.instance.register()
     assert other.get(PATH).stat.ephemeral_owner == instance.store.session.session_id

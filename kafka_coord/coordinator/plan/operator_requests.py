@@ -46,15 +46,9 @@ def offset_steps(observation: Observation, membership: Membership, holders: Iter
         fault = _fault(observation, membership, partitions, ledgers, reset=reset)
         if fault:
             steps.append(refused(request, fault))
-        elif reset:
-            return [
-                *steps,
-                WriteOffsets(request),
-                done(request, f"offsets of {counted(len(partitions), 'partition')} written"),
-            ]
         else:
-            deletion = DeleteOffsets(request, partitions)
-            return [*steps, deletion, done(request, f"offsets of {counted(len(partitions), 'partition')} deleted")]
+            step, verb = (WriteOffsets(request), "written") if reset else (DeleteOffsets(request), "deleted")
+            return [*steps, step, done(request, f"offsets of {counted(len(partitions), 'partition')} {verb}")]
     return steps
 
 

@@ -130,8 +130,8 @@ class _Replay:
                 found = [*self._evict(consumer)]
             case WriteOffsets(request):
                 found = [*self._offsets(PartitionSet.of(request.offsets))]
-            case DeleteOffsets(_, partitions):
-                found = [*self._offsets(partitions)]
+            case DeleteOffsets(request):
+                found = [*self._offsets(request.partitions)]
             case RemoveGroup():
                 found = ["7: a group with members is removed"] if self.observation.members else []
                 self.ledgers.clear()

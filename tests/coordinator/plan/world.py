@@ -235,8 +235,8 @@ class World:
                 self.bad_offsets -= step.request.offsets.keys()
                 self.told_offsets.update(step.request.offsets)
             case DeleteOffsets():
-                self._check_unheld(step.partitions)
-                self.bad_offsets -= set(step.partitions)
+                self._check_unheld(step.request.partitions)
+                self.bad_offsets -= set(step.request.partitions)
             case RemoveGroup():
                 if self.members:
                     raise Refused(step)
