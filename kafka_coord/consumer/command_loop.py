@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kafka_coord.channel.interface import MemberChannel
 from kafka_coord.channel.operations import Offsets, Registration, in_order
@@ -35,34 +35,24 @@ class _Current:
     released: Offsets | None = None
 
 
+@dataclass(eq=False)
 class CommandLoop:
     """Carries out one consumer's commands. The connector's thread calls it while the consumer is registered."""
 
-    def __init__(
-        self,
-        channel: MemberChannel,
-        fetchers: Fetchers,
-        counters: Counters,
-        *,
-        wake: Callable[[], None],
-        look_interval_s: float,
-        on_start: PartitionCallback | None,
-        on_stop: PartitionCallback | None,
-    ) -> None:
-        self._channel = channel
-        self._fetchers = fetchers
-        self._counters = counters
-        self._wake = wake
-        self._look_interval_s = look_interval_s
-        self._on_start = on_start
-        self._on_stop = on_stop
-        self._queue: deque[CommandId] = deque()
-        self._arrived: deque[CommandId] = deque()
-        """The commands that arrived since the channel was last listed. Any thread may add one."""
-        self._current: _Current | None = None
-        self._reported: set[str] = set()
-        self._changed = True
-        self.look_due = 0.0
+    _channel: MemberChannel
+    _fetchers: Fetchers
+    _counters: Counters
+    _wake: Callable[[], None]
+    _look_interval_s: float
+    _on_start: PartitionCallback | None
+    _on_stop: PartitionCallback | None
+    _queue: deque[CommandId] = field(default_factory=deque)
+    _arrived: deque[CommandId] = field(default_factory=deque)
+    """The commands that arrived since the channel was last listed. Any thread may add one."""
+    _current: _Current | None = None
+    _reported: set[str] = field(default_factory=set)
+    _changed: bool = True
+    look_due: float = 0.0
 
     def reset(self) -> None:
         """Forgets the commands of an incarnation that is gone."""

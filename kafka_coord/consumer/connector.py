@@ -93,15 +93,7 @@ class Connector:
         self._on_stop = on_stop
         self._on_lost = on_lost
         self.counters = Counters()
-        self._commands = CommandLoop(
-            channel,
-            fetchers,
-            self.counters,
-            wake=wake,
-            look_interval_s=look_interval_s,
-            on_start=on_start,
-            on_stop=on_stop,
-        )
+        self._commands = CommandLoop(channel, fetchers, self.counters, wake, look_interval_s, on_start, on_stop)
         self._registration: Registration | None = None
         self._value: bytes | None = None
         self._name_taken_since: float | None = None

@@ -35,28 +35,18 @@ class Batch:
     idle: bool
 
 
+@dataclass(eq=False)
 class GroupReader:
     """Takes groups and reads them, on the handler's thread."""
 
-    def __init__(
-        self,
-        store: Store,
-        queue: RebalanceRequestQueue,
-        requests: PendingRequests,
-        catalog: TopicCatalog,
-        memories: GroupMemories,
-        idle: IdleGroups,
-        options: CoordinatorOptions,
-        epoch: int,
-    ) -> None:
-        self._store = store
-        self._queue = queue
-        self._requests = requests
-        self._catalog = catalog
-        self._memories = memories
-        self._idle = idle
-        self._options = options
-        self._epoch = epoch
+    _store: Store
+    _queue: RebalanceRequestQueue
+    _requests: PendingRequests
+    _catalog: TopicCatalog
+    _memories: GroupMemories
+    _idle: IdleGroups
+    _options: CoordinatorOptions
+    _epoch: int
 
     def take(self, timeout_s: float) -> Batch | None:
         """Returns the groups that are due. Waits up to ``timeout_s`` for the first. Returns ``None`` if there is

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from kafka_coord.coordinator.catalog import TopicCatalog
@@ -41,18 +42,16 @@ class IllegalNames:
             log.warning("left alone %s with illegal names below=%s: %s; use %s", self._kind, self._parent, shown, RULE)
 
 
+@dataclass(eq=False)
 class TopicPartitionChangeListener:
     """Watches ``/brokers/topics/<topic>``, whose *data* is the partition list (KAFKA-1075). ``held`` are the topics
     read before :meth:`begin`, while the racks of the brokers are still unknown. Afterwards, it is ``None``."""
 
-    def __init__(
-        self, catalog: TopicCatalog, registry: GroupRegistry, queue: RebalanceRequestQueue, racks: Mapping[int, str]
-    ) -> None:
-        self._catalog = catalog
-        self._registry = registry
-        self._queue = queue
-        self._racks = racks
-        self.held: dict[str, Node] | None = {}
+    _catalog: TopicCatalog
+    _registry: GroupRegistry
+    _queue: RebalanceRequestQueue
+    _racks: Mapping[int, str]
+    held: dict[str, Node] | None = field(default_factory=dict)
 
     def begin(self) -> None:
         """Processes the held topics. Call it once the racks are known."""
@@ -82,22 +81,16 @@ class TopicPartitionChangeListener:
             request_interested(topic, self._registry, self._queue)
 
 
+@dataclass(eq=False)
 class TopicChangeListener:
     """Watches ``/brokers/topics`` for created and deleted topics."""
 
-    def __init__(
-        self,
-        watches: Watches,
-        registry: GroupRegistry,
-        queue: RebalanceRequestQueue,
-        partitions: TopicPartitionChangeListener,
-    ) -> None:
-        self._watches = watches
-        self._registry = registry
-        self._queue = queue
-        self._partitions = partitions
-        self._watched: set[str] = set()
-        self._names = IllegalNames("topics", layout.BROKER_TOPICS)
+    _watches: Watches
+    _registry: GroupRegistry
+    _queue: RebalanceRequestQueue
+    _partitions: TopicPartitionChangeListener
+    _watched: set[str] = field(default_factory=set)
+    _names: IllegalNames = field(default_factory=lambda: IllegalNames("topics", layout.BROKER_TOPICS))
 
     def on_children(self, topics: tuple[str, ...] | None) -> None:
         self._names.report(topics or ())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -30,27 +31,19 @@ class Unsupported(StoreError):
     """The server or kazoo does not support a request, and the caller falls back to another request."""
 
 
+@dataclass(eq=False)
 class Calls:
     """Sends requests on behalf of one session. Thread-safe."""
 
-    def __init__(
-        self,
-        session: KazooSession,
-        handler: KazooHandler,
-        clock: Clock,
-        servers: str,
-        *,
-        timeout_s: float,
-        max_request_bytes: int,
-    ) -> None:
-        self._session = session
-        self._clock = clock
-        self._servers = servers
-        self._handler = handler
-        self._timeout_s = timeout_s
-        self._max_request_bytes = max_request_bytes
-        self._dropped_at = 0  # size of the large request on which the connection broke, or 0
-        self._pid = os.getpid()
+    _session: KazooSession
+    _handler: KazooHandler
+    _clock: Clock
+    _servers: str
+    _timeout_s: float
+    _max_request_bytes: int
+    _dropped_at: int = 0
+    """The size of the large request on which the connection broke, or 0."""
+    _pid: int = field(default_factory=os.getpid)
 
     def ask(
         self, doing: str, path: str, send: Callable[[], Any], *, through_leader: bool = False, size: int = 0

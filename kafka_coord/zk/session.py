@@ -136,14 +136,8 @@ class KazooStore(Store):
             **options.client_arguments(),
         )
         self._session = KazooSession(self._client, clock, session_timeout_ms)
-        self._calls = Calls(
-            self._session,
-            handler,
-            clock,
-            ", ".join(where.servers),
-            timeout_s=call_timeout_s,
-            max_request_bytes=options.max_request_bytes,
-        )
+        servers = ", ".join(where.servers)
+        self._calls = Calls(self._session, handler, clock, servers, call_timeout_s, options.max_request_bytes)
         self._prefix = len(where.chroot.encode())
         self._acl_size = len(bulk.packed_acl(options.longest_acls()))
         self._multi_read_refused_in = 0  # the session in which a server refused a multi-read
