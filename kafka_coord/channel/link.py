@@ -1,9 +1,10 @@
 """The consumer's end of the socket channel. It is the connector's session and channel over one connection.
 
-It adds a lock, a clock and waiting threads to :class:`~kafka_coord.channel.membership.Membership`. The owner of the
-socket (:mod:`kafka_coord.channel.client`) calls :meth:`SocketLink.connected`, :meth:`SocketLink.received` and
-:meth:`SocketLink.lost`. The connector calls all other methods, as with the channel over ZooKeeper. A method that needs
-an answer waits for up to ``patience_s`` and then raises :class:`StoreUnavailable`. The next call continues the wait.
+It adds a lock, a clock and waiting threads to :class:`~kafka_coord.channel.membership.Membership`, which documents the
+methods that both have. The owner of the socket (:mod:`kafka_coord.channel.client`) calls :meth:`SocketLink.connected`,
+:meth:`SocketLink.received` and :meth:`SocketLink.lost`. The connector calls all other methods, as with the channel over
+ZooKeeper. A method that needs an answer waits for up to ``patience_s`` and then raises :class:`StoreUnavailable`. The
+next call continues the wait.
 """
 
 from __future__ import annotations
@@ -84,7 +85,6 @@ class SocketLink:
 
     @property
     def session_id(self) -> int:
-        """The id changes with each registration, and with each connection without a registration."""
         return self._membership.session_id
 
     @property
@@ -92,7 +92,6 @@ class SocketLink:
         return self._membership.suspended_since
 
     def lease_deadline(self) -> float:
-        """Like :meth:`kafka_coord.channel.membership.Membership.lease_deadline`."""
         return self._membership.lease_deadline()
 
     def on_session(self, listener: SessionListener) -> Callable[[], None]:
@@ -109,7 +108,6 @@ class SocketLink:
             self._now(lambda: self._membership.connected(self.clock.monotonic()))
 
     def received(self, frame: Frame) -> None:
-        """Handles a frame. Raises :class:`BadFrame` if it is not allowed now. The caller must close the connection."""
         self._now(lambda: self._membership.received(frame, self.clock.monotonic()))
 
     def lost(self) -> None:
@@ -120,7 +118,6 @@ class SocketLink:
         self._now(self._membership.ask_metadata)
 
     def close(self) -> None:
-        """Ends the membership because the consumer is stopping. Do not connect again."""
         self._now(self._membership.close)
 
     # --- instructions ------------------------------------------------------------------------------------------------
@@ -176,7 +173,6 @@ class SocketLink:
     # --- the connector's channel -------------------------------------------------------------------------------------
 
     def register(self, value: bytes) -> Registration | Holder:
-        """Like :meth:`kafka_coord.channel.zookeeper.ConsumerChannel.register`."""
         member = Member.from_json(fields.load(value, "registration"), self.consumer, 0, "registration")
         try:
             return self._wait_for_answer(lambda: self._membership.register(member, self.clock.monotonic()))
@@ -184,11 +180,9 @@ class SocketLink:
             return Holder(error.incarnation, 0, None)
 
     def abandon(self, registration: Registration) -> None:
-        """Closes the connection of this incarnation. The next connection registers again."""
         self._now(lambda: self._membership.abandon(registration))
 
     def was_evicted(self, registration: Registration) -> bool:
-        """Whether the coordinator said that this incarnation is no longer a member."""
         return self._membership.was_evicted(registration)
 
     def is_registered(self, registration: Registration, watcher: Watcher | None = None) -> bool:
@@ -198,7 +192,6 @@ class SocketLink:
             return self._membership.registration == registration
 
     def outstanding(self, watcher: Watcher | None = None) -> tuple[tuple[CommandId, ...], tuple[str, ...]]:
-        """Returns the commands that have arrived and are not finished, in order."""
         with self._news:
             self._watch(watcher)
             return self._membership.outstanding(), ()
@@ -217,16 +210,13 @@ class SocketLink:
             return self._membership.command(command)
 
     def drop(self, command: CommandId) -> None:
-        """Refuses a command for another incarnation, which a coordinator never sends."""
         self._now(lambda: self._membership.drop(command))
 
     def acknowledge(self, registration: Registration, command: CommandId, offsets: Offsets) -> frozenset[str]:
-        """Answers the command and returns once the coordinator has stored the answer."""
         self._wait_for_answer(lambda: self._membership.acknowledge(registration, command, offsets))
         return frozenset()
 
     def commit(self, registration: Registration, offsets: Offsets) -> frozenset[str]:
-        """Like :meth:`kafka_coord.channel.zookeeper.ConsumerChannel.commit`."""
         return self._wait_for_answer(lambda: self._membership.commit(registration, offsets))
 
     def leave(self, registration: Registration, offsets: Offsets, also: Iterable[Op] = ()) -> frozenset[str]:
@@ -236,13 +226,11 @@ class SocketLink:
         return self._wait_for_answer(lambda: self._membership.leave(registration, offsets, for_good=for_good))
 
     def auto_commit(self, registration: Registration, offsets: Offsets) -> Offsets:
-        """Adds offsets to the answer to the next ping. Returns the offsets that were stored since the last call."""
         return self._now(lambda: self._membership.auto_commit(registration, offsets))
 
     def started_at(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Does nothing, because the coordinator knows the offsets it sent."""
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Returns the stored offset of each partition, or ``None`` if there is none."""
         wanted = list(partitions)
         return self._wait_for_answer(lambda: self._membership.committed(wanted))

@@ -36,7 +36,7 @@ def choose(brokers: tuple[Broker, ...], protocol: str, listener: str | None) -> 
 
 
 class BrokerDirectory:
-    """Keeps the addresses of live brokers. :meth:`step` runs on the owner's thread; the watch only wakes that
+    """Keeps the addresses of live brokers. :meth:`step` runs on the owner's thread. The watch only wakes that
     thread."""
 
     def __init__(

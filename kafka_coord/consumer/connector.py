@@ -121,8 +121,9 @@ class Connector:
         return self.hands_out_until() > self._store.clock.monotonic()
 
     def hands_out_until(self) -> float:
-        """The time (``clock.monotonic()``) until which the registration certainly exists, even without a further reply.
-        0.0 if the registration may not exist. See :meth:`~kafka_coord.zk.store.Session.lease_deadline`."""
+        """Returns the ``clock.monotonic()`` until which the registration certainly exists, even without a further
+        reply. Returns 0.0 if the registration may not exist. See
+        :meth:`~kafka_coord.zk.store.Session.lease_deadline`."""
         registration = self._registration
         if registration is None:
             return 0.0

@@ -26,7 +26,7 @@ class Run:
         self.messages = messages
 
     def from_position(self) -> list[Any]:
-        """The messages not handed out yet."""
+        """Returns the messages not handed out yet."""
         position = self.holding.position
         if self.messages[0].offset() >= position:
             return self.messages

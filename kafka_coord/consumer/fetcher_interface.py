@@ -30,7 +30,7 @@ class Fetchers(Protocol):
         finished them."""
 
     def held_partitions(self) -> Iterable[TopicPartition]:
-        """All partitions held."""
+        """Return all partitions held."""
 
     def release(self, partitions: Iterable[TopicPartition]) -> Offsets:
         """Forget these stopped partitions, and return the offsets that still have to be committed for them."""

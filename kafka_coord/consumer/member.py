@@ -134,7 +134,7 @@ class GroupMember(Generic[K, V]):
         self._constructed()
 
     def _constructed(self) -> None:
-        """The constructor's last step."""
+        """Runs as the constructor's last step."""
         self._open()
 
     @classmethod

@@ -49,7 +49,7 @@ class Stream(Generic[K, V]):
         return self._fetcher.take_messages(max_messages, timeout_s)
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions this stream fetches now."""
+        """Returns the partitions that this stream fetches now."""
         return frozenset(holding.partition for holding in self._fetcher.partitions.holdings() if not holding.stopping)
 
     def __iter__(self) -> Iterator[Record[K, V]]:

@@ -35,7 +35,7 @@ class StreamPartitions:
         """Whether the application still works on records of a lost incarnation."""
 
     def fetch_points(self) -> dict[Key, tuple[int, int]]:
-        """The partitions to fetch, in the form of :class:`~kafka_coord.consumer.assigned_client.AssignedClient`."""
+        """Returns the partitions to fetch, in the form that :mod:`kafka_coord.consumer.assigned_client` defines."""
         with self.lock:
             self.runs.account()
             return {key: (holding.serial, holding.fetch_from) for key, holding in self.live.items()}

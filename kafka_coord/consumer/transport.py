@@ -51,7 +51,7 @@ class Endpoint:
     session_timeout_ms: int | None = None
 
     def session_timeout(self) -> int:
-        """The session timeout in ms. Raises :class:`SettingsError`."""
+        """Returns the session timeout in ms. Raises :class:`SettingsError`."""
         if self.session_timeout_ms is None:
             return DEFAULT_SESSION_TIMEOUT_MS if self.bootstrap is None else DEFAULT_SOCKET_SESSION_TIMEOUT_MS
         return between("session_timeout_ms", self.session_timeout_ms, 100, 3_600_000)

@@ -10,7 +10,7 @@ from kafka_coord.model import TopicInfo
 
 
 class TopicCatalog:
-    """All Kafka topics. The listeners' thread writes them; the handler reads immutable snapshots."""
+    """All Kafka topics. The listeners' thread writes them. The handler reads immutable snapshots."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -37,11 +37,10 @@ class RebalanceObserver(Protocol):
     """Receives each completed pass. Its methods must neither block nor raise."""
 
     def written(self, plan: PreparedPlan, commands: NewCommands) -> None:
-        """Called on the handler's thread when a pass is complete. ``commands`` are the command znodes that it
-        created."""
+        """Handles a completed pass, on the handler's thread. The pass created the znodes ``commands``."""
 
     def interrupted(self) -> None:
-        """Called when the leadership has ended and none of its passes continues."""
+        """Handles the end of the leadership. None of its passes continues."""
 
 
 class RebalanceRequestHandler:

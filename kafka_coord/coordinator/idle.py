@@ -115,7 +115,8 @@ class IdleGroups:
         return None
 
     def unwritten(self, memory: GroupMemory, snapshot: Snapshot) -> Create | SetData | None:
-        """Returns the write that records the group as at rest, or ``None`` if it is already recorded or must not be."""
+        """Returns the write that records the group as at rest. Returns ``None`` if the group is already recorded or
+        must not be recorded."""
         at_rest = memory.at_rest
         if at_rest is None or snapshot.zxids is None or memory.settled_written == at_rest.settled:
             return None

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class IllegalNames:
-    """Warns once, in one line, about children with illegal names, and leaves them alone."""
+    """Warns once, in one line, about children with illegal names, which are ignored."""
 
     def __init__(self, kind: str, parent: str) -> None:
         self._kind = kind
@@ -39,7 +39,7 @@ class IllegalNames:
         self._reported = found
         if new:
             shown = ", ".join(repr(name[:60]) for name in new[:5]) + (f" and {len(new) - 5} more" if new[5:] else "")
-            log.warning("left alone %s with illegal names below=%s: %s; use %s", self._kind, self._parent, shown, RULE)
+            log.warning("ignoring %s with illegal names below=%s: %s; use %s", self._kind, self._parent, shown, RULE)
 
 
 @dataclass(eq=False)
@@ -74,7 +74,7 @@ class TopicPartitionChangeListener:
         try:
             info = decode_topic(topic, node, self._racks)
         except MalformedValue as error:
-            report("left alone unreadable", [Unreadable(error.where, error.reason)])
+            report("cannot read", [Unreadable(error.where, error.reason)])
             return
         before = self._catalog.put(info)
         if before != info:
@@ -235,5 +235,5 @@ class BrokerChangeListener:
 def _racks(brokers: Sequence[str], nodes: Sequence[Answer]) -> dict[int, str]:
     """Returns broker id → rack, for the brokers that have a rack."""
     found = decode_brokers(brokers, nodes)
-    report("left alone unreadable", found.unreadable)
+    report("cannot read", found.unreadable)
     return {broker.broker_id: broker.rack for broker in found.live if broker.rack is not None}

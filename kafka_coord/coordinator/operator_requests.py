@@ -34,7 +34,7 @@ def unanswered_op(request: Request) -> Check:
 
 class PendingRequests:
     """The requests under ``/consumers/requests`` that the elected coordinator answers, and all old answers.
-    Thread-safe: the listener loads requests, and the handler answers them."""
+    Thread-safe, because the listener loads requests and the handler answers them."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

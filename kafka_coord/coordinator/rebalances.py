@@ -1,4 +1,4 @@
-"""Counts the rebalances that one leadership has decided. The handler's thread writes; any thread may read."""
+"""Counts the rebalances that one leadership has decided. The handler's thread writes. Any thread may read."""
 
 from __future__ import annotations
 

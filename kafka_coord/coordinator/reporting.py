@@ -50,7 +50,7 @@ def report_pass(memory: GroupMemory, plan: Plan, observation: Observation, now: 
     if changed or plan.steps:
         log.log(level, "%s group=%s state=%s", outcome.summary, memory.group, plan.state, extra=_event(plan))
     found = frozenset(observation.unreadable)
-    report("left alone unreadable", found - memory.unreadable)
+    report("cannot read", found - memory.unreadable)
     memory.unreadable = found
     if plan.state is GroupState.REBALANCING:
         _report_unsettled(memory, outcome.summary, now, observation)

@@ -12,7 +12,7 @@ from kafka_coord.model.partitions import TopicPartition
 
 class CommittedOffset(NamedTuple):
     """A group's committed offset of one partition. ``leader_epoch`` is -1 if the client sent none. A named tuple saves
-    memory: a partition of the groups log may hold a million offsets."""
+    memory, because a partition of the groups log may hold a million offsets."""
 
     offset: int
     leader_epoch: int = -1

@@ -66,7 +66,7 @@ class Ledger:
 
     @classmethod
     def from_json(cls, value: fields.Json, consumer: str, znode_version: int, where: str) -> Ledger:
-        """Reads the value strictly; raises :class:`MalformedValue`."""
+        """Reads the value strictly. Raises :class:`MalformedValue`."""
         incarnation = fields.number(value, "incarnation", where)
         owned = PartitionSet.from_json(value.get("owned", {}), where)
         stopping = PartitionSet.from_json(value.get("stopping", {}), where)
@@ -132,7 +132,7 @@ class Assignment:
 
     @classmethod
     def from_json(cls, value: fields.Json, znode_version: int, where: str) -> Assignment:
-        """Reads the value strictly; raises :class:`MalformedValue`."""
+        """Reads the value strictly. Raises :class:`MalformedValue`."""
         members = _disjoint(fields.mapping(value, "members", where), where)
         streams = {
             consumer: streams_from_json(found, members.get(consumer, NO_PARTITIONS), where)

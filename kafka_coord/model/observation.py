@@ -37,7 +37,7 @@ def same_topic(identity: str, other: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A znode that could not be decoded. It is reported and left alone.
+    """A znode that could not be decoded. It is reported and not changed.
 
     ``incarnation`` is the czxid of an unreadable registration, or 0 if it is unknown. It distinguishes a consumer that
     returned with an unreadable registration from its previous incarnation, whose ledger still exists.

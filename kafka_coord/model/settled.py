@@ -67,7 +67,7 @@ class Settled:
 
     @classmethod
     def from_json(cls, value: json_fields.Json, where: str) -> Settled:
-        """Reads the value strictly; raises :class:`MalformedValue`."""
+        """Reads the value strictly. Raises :class:`MalformedValue`."""
         wanted, patterns = value.get("wanted"), value.get("patterns")
         if not isinstance(wanted, list) or not all(isinstance(topic, str) and is_legal(topic) for topic in wanted):
             raise MalformedValue(where, f"field 'wanted' is {json_fields.shown(wanted)}, not a list of topics")

@@ -242,7 +242,7 @@ class AclPlan:
         )
 
     def everyone(self) -> frozenset[Identity]:
-        """Every identity in any role."""
+        """Returns every identity in any role."""
         named = (one for group in self.consumers.values() for one in group)
         return frozenset((*self.coordinators, *self.operators, *self.readers, *named))
 

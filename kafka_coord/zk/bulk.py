@@ -231,7 +231,7 @@ class SetWatches:
         return b"".join(parts)
 
     def deserialize(self, _buffer: bytes, _offset: int) -> None:
-        """The answer is empty."""
+        """Does nothing, because the answer is empty."""
 
 
 class AddWatch:
@@ -252,7 +252,7 @@ class AddWatch:
         return _INT.pack(len(path)) + path + _INT.pack(self._PERSISTENT_RECURSIVE)
 
     def deserialize(self, _buffer: bytes, _offset: int) -> None:
-        """The answer is empty."""
+        """Does nothing, because the answer is empty."""
 
 
 class MultiReadAnswer(NamedTuple):

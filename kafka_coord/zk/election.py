@@ -62,7 +62,7 @@ class Leadership:
 
 @dataclass(frozen=True, slots=True)
 class _Complaint:
-    """``value`` is the faulty value; ``logged_at`` is monotonic seconds."""
+    """``value`` is the faulty value. ``logged_at`` is in monotonic seconds."""
 
     text: str
     value: str
@@ -419,7 +419,7 @@ class ZkElection:
                 raise
 
     def forget(self) -> None:
-        """Stops leading in this process only; changes nothing on ZooKeeper."""
+        """Stops leading in this process only. Changes nothing in ZooKeeper."""
         self._leadership = None
         self._fired = True
 

@@ -403,7 +403,7 @@ class KazooStore(Store):
         return found, weight
 
     def acl(self, path: str) -> tuple[str, ...]:
-        """The znode's ACL, as ``scheme:id:permissions``, for example ``world:anyone:ALL``."""
+        """Returns the znode's ACL as ``scheme:id:permissions``, for example ``world:anyone:ALL``."""
         acls, _ = self._calls.ask("get the ACL of", path, lambda: self._client.get_acls_async(self._at(path)))
         return tuple(f"{acl.id.scheme}:{acl.id.id}:{'|'.join(acl.acl_list)}" for acl in acls)
 

@@ -132,7 +132,7 @@ def test_what_only_its_writer_may_read_in_a_readable_group_is_reported_and_the_r
     world.consumer("c1").join()
     world.settles("c1", partitions=4)
     foreign.create(layout.registration("delays", "s1"), b"{}", ephemeral=True)
-    said("left alone unreadable", layout.registration("delays", "s1"), "its ACL forbids reading it")
+    said("cannot read path=", layout.registration("delays", "s1"), "its ACL forbids reading it")
     world.consumer("c2").join()
     world.settles("c1", "c2", partitions=4)
     bystander()

@@ -99,7 +99,7 @@ def test_a_registration_as_large_as_a_request_is_read_or_refused_and_others_go_o
     world.instance(1).start_elected()
     put(world, layout.registration("delays", "large"), large)
     put(world, layout.registration("delays", "larger"), larger)
-    said("left alone unreadable", layout.registration("delays", "larger"), "the limit is 900000")
+    said("cannot read path=", layout.registration("delays", "larger"), "the limit is 900000")
     said("group=delays", "the registration of large is too large for its place to be kept")
     world.consumer("c1").join()
     eventually(lambda: world.owned().get("c1", PartitionSet()) == PartitionSet({"flights": range(4)}))

@@ -61,7 +61,7 @@ def test_a_registration_with_a_pattern_that_cannot_be_run_is_reported(world: Wor
     value = {"version": 1, "subscription": {pattern: 1}, "pattern": "white_list"}
     put(world, layout.registration("wild", "w1"), json.dumps(value).encode())
     world.instance(1).start_elected()
-    said("left alone unreadable", layout.registration("wild", "w1"), "topic pattern", "repair or stop that consumer")
+    said("cannot read path=", layout.registration("wild", "w1"), "topic pattern", "repair or stop that consumer")
     bystander()
 
 

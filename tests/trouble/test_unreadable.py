@@ -27,7 +27,7 @@ def test_a_registration_nobody_can_read_takes_no_part_and_the_others_go_on(world
     c1 = world.consumer("c1").join()
     world.settles("c1", partitions=4)
     put(world, layout.registration("delays", "broken"), garbage)
-    said("left alone unreadable", "ids/broken")
+    said("cannot read path=", "ids/broken")
     world.consumer("c2").join()
     world.settles("c1", "c2", partitions=4)
     assert world.node(layout.registration("delays", "broken")).data == garbage
@@ -112,7 +112,7 @@ def test_settings_nobody_can_read_never_let_offsets_expire(world: World, said):
     old = {"version": 1, "generation": 3, "epoch": 1, "inputs": "empty", "assignor": "sticky", "members": {}}
     put(world, layout.assignment("delays"), fields.dump(old | {"timestamp_ms": 1}))  # empty since 1970
     world.instance(1).start_elected()
-    said("left alone unreadable", f"path={layout.group('delays')} ", "version 8")
+    said("cannot read path=", f"path={layout.group('delays')} ", "version 8")
     look(world)
     assert world.node(layout.offset("delays", "flights", 0)).data == b"12"
     world.store.set(layout.group("delays"), settings)
@@ -126,7 +126,7 @@ def test_a_pause_nobody_can_read_is_a_pause(world: World, said):
     world.settles("c1", partitions=4)
     put(world, layout.paused("delays"), b"\xff")
     look(world)
-    said("left alone unreadable", layout.paused("delays"))
+    said("cannot read path=", layout.paused("delays"))
     world.consumer("c2").join()
     look(world)
     assert set(world.target().members) == {"c1"}
@@ -144,7 +144,7 @@ def test_offsets_of_which_topic_cannot_be_told_are_never_deleted_nor_started_fro
     world.instance(1).start_elected()
     c1 = world.consumer("c1", topics=["flights", "other"]).join()
     eventually(lambda: c1.owned.topics == ("other",))
-    line = said("left alone unreadable", f"path={path} ", "is not a topic identity", "set it to")
+    line = said("cannot read path=", f"path={path} ", "is not a topic identity", "set it to")
     assert world.node(layout.offset("delays", "flights", 1)).data == b"4711"
     world.store.set(path, line.rpartition("set it to '")[2].partition("'")[0].encode())  # as it says
     look(world)
@@ -157,7 +157,7 @@ def test_a_topic_whose_znode_becomes_garbage_keeps_its_owners(world: World, said
     c1 = world.consumer("c1").join()
     world.settles("c1", partitions=4)
     world.kafka.raw_topic("flights", b'{"version":3,"partitions":{"0":')
-    said("left alone unreadable", layout.broker_topic("flights"))
+    said("cannot read path=", layout.broker_topic("flights"))
     look(world)
     assert len(c1.owned) == 4
     world.kafka.topic("flights", 6)
@@ -217,8 +217,8 @@ def test_thousands_of_stray_znodes_are_reported_in_a_few_lines(world: World, sai
             world.store.multi([Create(f"{parent}/stray {n}", b"?") for n in range(at, at + 500)])
     world.instance(1).start_elected()
     world.consumer("c1").join()
-    said("left alone groups with illegal names", "995 more")
-    said("left alone unreadable", "more below", layout.ids("delays"))
+    said("ignoring groups with illegal names", "995 more")
+    said("cannot read: ", "more below", layout.ids("delays"))
     look(world)
     bystander()
     lines = [record for record in caplog.records if "stray" in record.getMessage()]
@@ -231,7 +231,7 @@ def test_a_command_nobody_can_read_is_named_and_counted_until_its_consumer_is_ev
     (name,) = eventually(lambda: world.children(layout.channel("delays", "c1")))
     command = layout.command("delays", "c1", name)
     world.store.set(command, b"\xff oops")
-    assert said("left alone unreadable", command).endswith("evict it: kafka-coord groups evict delays c1")
+    assert said("cannot read path=", command).endswith("evict it: kafka-coord groups evict delays c1")
     assert handler.unreadable == 1
     summary = handler.outcomes["delays"].summary
     assert f"c1 cannot read its command {name}, so it carries out no more commands; evict it" in summary
@@ -247,5 +247,5 @@ def test_a_ledger_nobody_can_read_of_a_consumer_that_is_gone_is_removed_and_evic
     world.settles("c1", partitions=4)
     put(world, layout.ledger("delays", "c9"), b"\x00 oops")
     answer = world.ask(Request(RequestType.EVICT, group="delays", consumer="c9"))
-    assert (answer.result, answer.message) == ("done", "c9 was already gone; its remains were removed")
+    assert (answer.result, answer.message) == ("done", "c9 was already gone; its ledger and commands were removed")
     eventually(lambda: world.node(layout.ledger("delays", "c9")) is None)

@@ -13,9 +13,9 @@ from kafka_coord.model import NO_PARTITIONS, Member, PartitionSet, Streams, Topi
 class AssignmentInputs:
     """The input of an assignor.
 
-    ``members`` is sorted by consumer name. ``topics`` holds every topic that exists in Kafka and has a subscriber.
-    ``subscriptions`` (consumer → its topics, sorted) is resolved: patterns are matched, missing topics left out.
-    ``current`` maps consumers to the partitions they have now. A partition has at most one consumer.
+    ``members`` is sorted by consumer name. ``topics`` holds every topic that exists in Kafka and has a subscriber. In
+    ``subscriptions`` (consumer → its topics, sorted), patterns are matched and missing topics are left out. ``current``
+    maps consumers to the partitions they have now. A partition has at most one consumer.
     """
 
     members: Mapping[str, Member]
@@ -62,7 +62,7 @@ class Target:
 
 @runtime_checkable
 class Assignor(Protocol):
-    """Computes targets. An assignor is named after its entry point in ``kafka_coord.assignors``; its constructor takes
+    """Computes targets. An assignor is named after its entry point in ``kafka_coord.assignors``. Its constructor takes
     no arguments.
 
     An assignor that fills ``Target.streams`` has an attribute ``decides_streams = True``. For other assignors, the

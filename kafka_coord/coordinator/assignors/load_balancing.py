@@ -17,8 +17,8 @@ def balance_loads(
 ) -> None:
     """Hands out ``pool``, then moves partitions for as long as a move improves the balance of two members.
 
-    Load is partitions per weight. The result is balanced in the sense of Kafka's sticky assignor: no partition could
-    move to a subscriber that would then be less loaded than the current owner is now. Each move lowers the sum of
+    Load is partitions per weight. The result is balanced in the sense of Kafka's sticky assignor, in which no partition
+    could move to a subscriber that would then be less loaded than the current owner is now. Each move lowers the sum of
     squares, so the loop ends. The most loaded member gives first, so hardly any partition moves twice.
     """
     takers = Takers(shares, topics, weights, inputs)

@@ -15,7 +15,7 @@ class StickyAssignor:
     """Gives members with the same subscription equal numbers of partitions, to within one, with only the necessary
     moves.
 
-    If subscriptions differ, the result is balanced in the sense of Kafka's sticky assignor: no single move improves it.
+    If subscriptions differ, the result is balanced as with Kafka's sticky assignor, so no single move improves it.
     """
 
     def assign(self, inputs: AssignmentInputs) -> Target:

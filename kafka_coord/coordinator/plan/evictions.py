@@ -63,7 +63,7 @@ def _asked_for(observation: Observation, membership: Membership, found: Eviction
             found.given_up.add(consumer)
             answers.append(done(request, f"{consumer} was already gone; its place is no longer kept"))
         elif consumer in membership.gone:
-            answers.append(done(request, f"{consumer} was already gone; its remains were removed"))
+            answers.append(done(request, f"{consumer} was already gone; its ledger and commands were removed"))
         else:
             answers.append(refused(request, f"{consumer} is not a member of group {observation.group}"))
 

@@ -21,8 +21,8 @@ from kafka_coord.model import Observation
 def plan(observation: Observation, assignors: Mapping[str, Assignor]) -> Plan:
     """Plans the writes for one group and gives a summary with the reasons.
 
-    Pure and level-triggered: the same snapshot gives the same plan. If only the first steps of a plan are written, the
-    next plan continues from there. ``assignors`` must include ``sticky``, the default.
+    It is pure and level-triggered, so the same snapshot gives the same plan. If only the first steps of a plan are
+    written, the next plan continues from there. ``assignors`` must include ``sticky``, the default.
 
     The steps clean up after consumers that are gone, evict, set the new target, reduce the ledgers of consumers in
     grace to that target, write offsets, and then write once for each live member. Of these last writes, those that only

@@ -51,7 +51,7 @@ def summary_of(
     if released:
         shown = ", ".join(f"{partitions_text(released[c])} of {c}" for c in sorted(released)[:3])
         more = f" and of {len(released) - 3} more" if len(released) > 3 else ""
-        parts.append(f"released {shown}{more}, which are gone")
+        parts.append(f"released from consumers that are gone: {shown}{more}")
     deaf = unreadable_commands(observation)
     stopping = {c: stop for c, stop in (reconciled.stopping | reconciled.told_to_stop).items() if c not in deaf}
     unnamed = [consumer for consumer, partitions in stopping.items() if not partitions]

@@ -106,7 +106,7 @@ def test_a_dead_members_partitions_are_released_and_started_elsewhere_in_one_pas
 
     assert [type(step) for step in decided.steps] == [ForgetConsumer, SetTarget, WriteLedgerAndCommands]
     assert "member c2 left" in decided.summary
-    assert "released flights[4-7] of c2, which are gone" in decided.summary
+    assert "released from consumers that are gone: flights[4-7] of c2" in decided.summary
     assert "told c1 to start flights[4-7]" in decided.summary
 
 

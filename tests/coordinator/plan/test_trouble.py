@@ -145,7 +145,7 @@ def test_evicting_one_that_is_gone_and_left_a_broken_ledger_is_no_mistake(world)
     world.look()
 
     answer = world.answer_to(request)
-    assert (answer.result, answer.message) == ("done", "c2 was already gone; its remains were removed")
+    assert (answer.result, answer.message) == ("done", "c2 was already gone; its ledger and commands were removed")
     assert sorted(world.ledgers) == ["c1"]
 
 
