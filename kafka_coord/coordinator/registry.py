@@ -14,9 +14,13 @@ class GroupRegistry:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.consumer_groups_per_topic: dict[str, set[str]] = {}
-        self.groups_with_wildcard_topics: set[str] = set()
         self._static_topics: dict[str, frozenset[str]] = {}
         self._patterns: dict[str, tuple[Subscription, ...]] = {}
+
+    @property
+    def groups_with_wildcard_topics(self) -> set[str]:
+        with self._lock:
+            return set(self._patterns)
 
     def update(self, group: str, members: Iterable[Member]) -> bool:
         """Replaces the group's subscriptions with those of its members. Returns whether they changed."""
@@ -35,7 +39,9 @@ class GroupRegistry:
             for topic in topics - before:
                 self.consumer_groups_per_topic.setdefault(topic, set()).add(group)
             self._static_topics[group] = topics
-            self._wildcards_of(group, interests[1])
+            self._patterns.pop(group, None)
+            if wildcards:
+                self._patterns[group] = interests[1]
         return changed
 
     def drop(self, group: str) -> None:
@@ -43,7 +49,7 @@ class GroupRegistry:
         with self._lock:
             for topic in self._static_topics.pop(group, ()):
                 self._forget_interest(topic, group)
-            self._wildcards_of(group, ())
+            self._patterns.pop(group, None)
 
     def groups_for_topic(self, topic: str) -> frozenset[str]:
         """Returns the groups that subscribe to this topic, by name or by pattern. Includes groups with a pattern that
@@ -51,13 +57,12 @@ class GroupRegistry:
         matches it."""
         with self._lock:
             by_name = frozenset(self.consumer_groups_per_topic.get(topic, ()))
-            patterns = [(g, self._patterns[g]) for g in self.groups_with_wildcard_topics - by_name]
+            patterns = [(g, wanted) for g, wanted in self._patterns.items() if g not in by_name]
         return by_name | {g for g, wanted in patterns if any(not s.knows(topic) or s.wants(topic) for s in wanted)}
 
     def clear(self) -> None:
         with self._lock:
             self.consumer_groups_per_topic.clear()
-            self.groups_with_wildcard_topics.clear()
             self._static_topics.clear()
             self._patterns.clear()
 
@@ -67,11 +72,3 @@ class GroupRegistry:
             groups.discard(group)
             if not groups:
                 del self.consumer_groups_per_topic[topic]
-
-    def _wildcards_of(self, group: str, wanted: tuple[Subscription, ...]) -> None:
-        if wanted:
-            self.groups_with_wildcard_topics.add(group)
-            self._patterns[group] = wanted
-        else:
-            self.groups_with_wildcard_topics.discard(group)
-            self._patterns.pop(group, None)

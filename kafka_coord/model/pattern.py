@@ -38,11 +38,8 @@ class TopicPattern:
         # dropped
         parts = (part.replace(",", "|") for part in pattern.strip().replace(" ", "").strip("\"'").split("\\,"))
         self._written = ",".join(parts)
-        options = re2.Options()
-        options.log_errors = False
-        options.max_mem = MAX_PROGRAM_BYTES
         try:
-            re2.compile(self._written, options)
+            re2.compile(self._written, _options(MAX_PROGRAM_BYTES))
         except re2.error as error:
             shown = error.args[0] if error.args else error
             shown = shown.decode(errors="replace") if isinstance(shown, bytes) else shown
@@ -98,7 +95,11 @@ def _remembered(pattern: str) -> TopicPattern | InvalidPattern:
 def _compiled(written: str) -> Any:
     """Compiles a pattern. The cache is small, because 256 patterns (4 MiB each) that match at the same time use 1
     GB."""
+    return re2.compile(written, _options(_MATCHING_BYTES))
+
+
+def _options(max_bytes: int) -> Any:
     options = re2.Options()
     options.log_errors = False
-    options.max_mem = _MATCHING_BYTES
-    return re2.compile(written, options)
+    options.max_mem = max_bytes
+    return options

@@ -38,13 +38,9 @@ def on_connected(client: KazooClient, monotonic: Callable[[], float], tell: Call
     kazoo keeps the negotiated timeout in local variables only. Returns False if the timeout cannot be read. The caller
     then assumes the shortest timeout that a server grants, which is as safe but less patient.
     """
-    connection = getattr(client, "_connection", None)
-    invoke = getattr(connection, "_invoke", None)
-    if connection is None or invoke is None:
-        log.warning(
-            "cannot read the negotiated session timeout; assuming the shortest a server grants (safe, less patient)"
-            " reason='this kazoo has no ConnectionHandler._invoke'"
-        )
+    lost = "cannot read the negotiated session timeout; assuming the shortest a server grants (safe, less patient)"
+    connection, invoke = _of_connection(client, "_invoke", lost)
+    if invoke is None:
         return False
 
     def listening(timeout: float, request: Any, xid: int | None = None) -> Any:
@@ -60,6 +56,15 @@ def on_connected(client: KazooClient, monotonic: Callable[[], float], tell: Call
     return True
 
 
+def _of_connection(client: KazooClient, name: str, lost: str) -> tuple[Any, Any]:
+    """Returns kazoo's connection and its method ``name``. If there is none, logs which feature is lost."""
+    connection = getattr(client, "_connection", None)
+    method = getattr(connection, name, None)
+    if method is None:
+        log.warning("%s reason='this kazoo has no ConnectionHandler.%s'", lost, name)
+    return connection, method
+
+
 def on_watch_events(client: KazooClient, tell: Callable[[int, str], None]) -> bool:
     """Calls ``tell(type, path)`` for every watch event from the server, on kazoo's connection thread, after kazoo has
     called its own watchers.
@@ -67,13 +72,9 @@ def on_watch_events(client: KazooClient, tell: Callable[[int, str], None]) -> bo
     kazoo calls a watcher once, and only for its own path, because it has no persistent or recursive watchers. Returns
     False if this kazoo hides its events. Then use one-shot watches.
     """
-    connection = getattr(client, "_connection", None)
-    read = getattr(connection, "_read_watch_event", None)
-    if connection is None or read is None:
-        log.warning(
-            "cannot use persistent watches; falling back to one-shot watches"
-            " reason='this kazoo has no ConnectionHandler._read_watch_event'"
-        )
+    lost = "cannot use persistent watches; falling back to one-shot watches"
+    connection, read = _of_connection(client, "_read_watch_event", lost)
+    if read is None:
         return False
 
     def listening(buffer: bytes, offset: int) -> Any:
