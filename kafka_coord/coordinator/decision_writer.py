@@ -10,13 +10,12 @@ from kafka_coord.coordinator.assignors import Assignor
 from kafka_coord.coordinator.decide import decide
 from kafka_coord.coordinator.execute import Executor, NewCommands, Units
 from kafka_coord.coordinator.history import DecisionLog
-from kafka_coord.coordinator.idle import IdleGroups
 from kafka_coord.coordinator.memory import GroupMemory
 from kafka_coord.coordinator.observe import Snapshot
 from kafka_coord.coordinator.pattern_budget import match_patterns
 from kafka_coord.coordinator.steps import Plan
-from kafka_coord.coordinator.tamper_repair import remember_ledgers, repairs
-from kafka_coord.errors import Fenced, StoreError, StoreUnavailable
+from kafka_coord.coordinator.tamper_repair import repairs
+from kafka_coord.errors import Fenced, StoreUnavailable
 from kafka_coord.model import Decision
 from kafka_coord.zk.store import Store
 
@@ -47,11 +46,10 @@ class PreparedPlan:
 class DecisionWriter:
     """Decides and writes under one leadership, on the handler's thread."""
 
-    def __init__(self, store: Store, executor: Executor, assignors: Mapping[str, Assignor], idle: IdleGroups) -> None:
+    def __init__(self, store: Store, executor: Executor, assignors: Mapping[str, Assignor]) -> None:
         self._store = store
         self._executor = executor
         self._assignors = assignors
-        self._idle = idle
         self._log = DecisionLog(store)
 
     def decide(self, memory: GroupMemory, snapshot: Snapshot) -> PreparedPlan | None:
@@ -88,27 +86,3 @@ class DecisionWriter:
             log.debug("writing groups=%d one by one reason=%r", len(writing), error)
             return {}
         return {one.memory.group: commands for one, commands in zip(writing, found or (), strict=False)}
-
-    def written(self, plan: PreparedPlan) -> float | None:
-        """Remembers the written values. Returns the (monotonic) time at which to check again whether the group is at
-        rest."""
-        memory, snapshot = plan.memory, plan.snapshot
-        remember_ledgers(memory, snapshot.observation, plan.plan)
-        if plan.plan.steps:
-            memory.mark_active()
-            return None
-        return self._idle.after_pass(memory, snapshot, plan.plan)
-
-    def settle(self, plans: Sequence[PreparedPlan]) -> None:
-        """Records which groups are at rest, for the next coordinator. Raises :class:`Fenced`."""
-        ops = [(one.memory, op) for one in plans if (op := self._idle.unwritten(one.memory, one.snapshot)) is not None]
-        if not ops:
-            return
-        try:
-            self._idle.write(self._executor, ops)
-        except Fenced:
-            raise
-        except StoreError as error:
-            log.info("could not record that groups are at rest groups=%d: %s", len(ops), error)
-            for memory, _ in ops:
-                memory.invalidate()

@@ -82,16 +82,6 @@ class GroupReader:
             and not self._requests.of_group(group)
         )
 
-    def still_idle(self, memories: Sequence[GroupMemory]) -> list[bool]:
-        """Whether each of these groups is still at rest. Raises :class:`StoreError`."""
-        try:
-            return self._idle.still_idle(memories)
-        except StoreError:
-            raise
-        except Exception:
-            log.exception("cannot tell whether groups are at rest groups=%d; reading each in full", len(memories))
-            return [False] * len(memories)
-
     def snapshots(self, memories: Sequence[GroupMemory]) -> list[SnapshotResult]:
         """Returns complete snapshots. If reading all groups together fails unexpectedly, reads each group alone."""
         try:

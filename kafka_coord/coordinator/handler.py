@@ -26,6 +26,7 @@ from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.reporting import StuckGroup, report_failure, report_pass, say_again_at, stuck
 from kafka_coord.coordinator.scheduling import Scheduler
 from kafka_coord.coordinator.steps import AnswerRequest, GroupState, Plan, SetTarget
+from kafka_coord.coordinator.tamper_repair import remember_ledgers
 from kafka_coord.errors import Fenced, MultiFailed, StoreError, StoreUnavailable
 from kafka_coord.model import Action, GroupSettings, Observation
 from kafka_coord.zk.store import Store
@@ -75,7 +76,7 @@ class RebalanceRequestHandler:
         """Startup fills the memories. From its first step on, the handler owns them."""
         self.idle = IdleGroups(store, catalog, options)
         self._reader = GroupReader(store, queue, requests, catalog, self.memories, self.idle, options, leadership.epoch)
-        self._writer = DecisionWriter(store, leadership.executor, assignors, self.idle)
+        self._writer = DecisionWriter(store, leadership.executor, assignors)
         self._scheduler = Scheduler(store, queue, options)
         self._handling: frozenset[str] = frozenset()
         self._stepped_at = self._clock.monotonic()
@@ -143,7 +144,7 @@ class RebalanceRequestHandler:
     def _check_idle(self, memories: Sequence[GroupMemory]) -> None:
         """Schedules a pass over groups that are no longer at rest."""
         try:
-            found = self._reader.still_idle(memories)
+            found = self.idle.still_idle(memories)
         except StoreError as error:
             for memory in memories:
                 self._failed(memory, error)
@@ -217,7 +218,7 @@ class RebalanceRequestHandler:
                 one.memory.failures = 0
         if self._may_go_on():
             try:
-                self._writer.settle(plans)
+                self.idle.settle(self._leadership.executor, [(one.memory, one.snapshot) for one in plans])
             except Fenced as error:
                 self._depose(error)
 
@@ -227,7 +228,8 @@ class RebalanceRequestHandler:
         report_pass(memory, plan.plan, observation, self._clock.monotonic())
         if plan.decision is not None:
             self.rebalances.count(plan.decision, is_new=any(isinstance(step, SetTarget) for step in plan.plan.steps))
-        self._scheduler.written(plan, commands, self._writer.written(plan))
+        remember_ledgers(memory, observation, plan.plan)
+        self._scheduler.written(plan, commands, self.idle.after_pass(memory, plan.snapshot, plan.plan))
         if self.observer is not None:
             self.observer.written(plan, commands)
         due = say_again_at(memory)

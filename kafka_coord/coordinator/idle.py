@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from kafka_coord.coordinator.catalog import TopicCatalog
@@ -15,7 +15,7 @@ from kafka_coord.coordinator.observe import Snapshot, unchanged
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.steps import Plan
 from kafka_coord.coordinator.tolerant_reads import Answer
-from kafka_coord.errors import Fenced, MalformedValue, MultiFailed
+from kafka_coord.errors import Fenced, MalformedValue, MultiFailed, StoreError
 from kafka_coord.model import Settled, TopicInfo
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.partitions import ranges
@@ -80,7 +80,16 @@ class IdleGroups:
         return memory.at_rest is not None and self._store.clock.monotonic() < memory.at_rest.whole_at
 
     def still_idle(self, memories: Sequence[GroupMemory]) -> list[bool]:
-        """Whether each of these groups is still at rest. Raises :class:`StoreUnavailable`."""
+        """Whether each of these groups is still at rest. Raises :class:`StoreError`."""
+        try:
+            return self._unchanged(memories)
+        except StoreError:
+            raise
+        except Exception:
+            log.exception("cannot tell whether groups are at rest groups=%d; reading each in full", len(memories))
+            return [False] * len(memories)
+
+    def _unchanged(self, memories: Sequence[GroupMemory]) -> list[bool]:
         topics = self._catalog.topics  # read before ZooKeeper, so that an event reports every later change
         asked = [(memory.group, memory.at_rest) for memory in memories if memory.at_rest is not None]
         found = unchanged(self._store, [(group, at_rest.settled.zxids) for group, at_rest in asked])
@@ -114,7 +123,21 @@ class IdleGroups:
         memory.at_rest = AtRest(settled, topics, self._next_whole(memory.group))
         return None
 
-    def unwritten(self, memory: GroupMemory, snapshot: Snapshot) -> Create | SetData | None:
+    def settle(self, executor: Executor, passes: Iterable[tuple[GroupMemory, Snapshot]]) -> None:
+        """Records groups as at rest, for the next coordinator. Raises :class:`Fenced`."""
+        ops = [(memory, op) for memory, snapshot in passes if (op := self._unwritten(memory, snapshot)) is not None]
+        if not ops:
+            return
+        try:
+            self._write(executor, ops)
+        except Fenced:
+            raise
+        except StoreError as error:
+            log.info("could not record that groups are at rest groups=%d: %s", len(ops), error)
+            for memory, _ in ops:
+                memory.invalidate()
+
+    def _unwritten(self, memory: GroupMemory, snapshot: Snapshot) -> Create | SetData | None:
         """Returns the write that records the group as at rest. Returns ``None`` if the group is already recorded or
         must not be recorded."""
         at_rest = memory.at_rest
@@ -128,9 +151,8 @@ class IdleGroups:
         path = layout.settled(memory.group)
         return SetData(path, data) if memory.settled_exists else Create(path, data)
 
-    def write(self, executor: Executor, ops: Sequence[tuple[GroupMemory, Create | SetData]]) -> None:
-        """Records groups as at rest, all together. If that fails, records them one by one. Raises :class:`Fenced` and
-        :class:`StoreUnavailable`."""
+    def _write(self, executor: Executor, ops: Sequence[tuple[GroupMemory, Create | SetData]]) -> None:
+        """Writes all records together. If that fails, writes them one by one."""
         try:
             executor.write([[op] for _, op in ops])
         except Fenced:
