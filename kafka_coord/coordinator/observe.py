@@ -214,7 +214,9 @@ def _read_group(
     parents = {layout.owners(group): owners, layout.channels(group): channels, layout.ids(group): ids}
     absent = {path for path, listing in parents.items() if listing is None}
     absent |= {layout.channel(group, c) for c in members if c not in seen_channels}
-    as_of = _zxids(group_node, *answers[:zxids_at], assignment) if query.with_zxids else None
+    as_of = None
+    if query.with_zxids:
+        as_of = _zxids(group_node, answers[0], answers[1], answers[2], assignment)
     return Snapshot(observation, frozenset(absent), history if isinstance(history, Node) else None, as_of)
 
 
