@@ -271,7 +271,7 @@ def test_while_paused_nothing_moves_and_the_dead_are_released(world):
 
     assert decided.state is GroupState.PAUSED
     assert decided.summary.startswith("paused by op (maintenance): nothing is moved, started or evicted")
-    assert "released flights[4-7] of c2" in decided.summary
+    assert "released from consumers that are gone: flights[4-7] of c2" in decided.summary
     assert sorted(world.ledgers) == ["c1"]
     assert world.look().steps == ()
 
