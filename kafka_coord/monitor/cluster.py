@@ -12,7 +12,7 @@ from kafka_coord.monitor.reading import Reading, split
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import broker_number
 from kafka_coord.zk.election import decode_epoch
-from kafka_coord.zk.store import GetChildren, GetData, Node, ReadResult, Store
+from kafka_coord.zk.store import GetChildren, GetData, Node, Read, ReadResult, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +68,15 @@ def read_cluster(store: Store, earlier: Cluster | None = None) -> Cluster:
     # read before the names: names newer than their zxid are read again, but older names never would be
     pzxid = groups.stat.pzxid if isinstance(groups, Node) else 0
     names = earlier.names if earlier is not None and earlier.names.pzxid == pzxid else None
-    listing = [GetChildren(layout.GROUPS)] if pzxid and names is None else []
+    listing: list[Read] = [GetChildren(layout.GROUPS)] if pzxid and names is None else []
     instance_ids = _numbers(instances)
     topic_names = topics if isinstance(topics, tuple) else ()
     found = reading.many(
-        [GetData(layout.instance(number)) for number in instance_ids]
-        + [GetData(layout.broker_topic(name)) for name in topic_names]
-        + listing
+        [
+            *(GetData(layout.instance(number)) for number in instance_ids),
+            *(GetData(layout.broker_topic(name)) for name in topic_names),
+            *listing,
+        ]
     )
     instance_nodes, topic_nodes, listed = split(found, len(instance_ids), len(topic_names), len(listing))
     if names is None:
