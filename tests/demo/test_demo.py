@@ -80,12 +80,13 @@ def test_stock_clients_play_through_a_killed_coordinator_and_one_that_moves(tmp_
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.timeout(420)
 def test_every_kind_of_consumer_works_in_one_group_and_one_of_each_is_killed(tmp_path: Path) -> None:
     done = subprocess.run(
         [*DEMO, "--clients", "mixed", "--dir", str(tmp_path / "run"), "--report", str(tmp_path / "report.html")],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=400,
         check=False,
     )
 

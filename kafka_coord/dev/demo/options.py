@@ -37,7 +37,8 @@ class Kind(StrEnum):
 
 
 _STOCK_KINDS = frozenset({Kind.CONSUMER, Kind.CLASSIC})
-_MIX = (Kind.SPARK, Kind.CONSUMER, Kind.CLASSIC, Kind.OWN, Kind.CONSUMER, Kind.CLASSIC, Kind.OWN)
+_MIX = (Kind.SPARK, Kind.CONSUMER, Kind.CLASSIC, Kind.OWN, Kind.CONSUMER, Kind.CLASSIC, Kind.OWN, Kind.CONSUMER)
+"""The last one joins later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,7 @@ class DemoOptions:
 _QUICK = DemoOptions(records=36_000, seconds=14.0, spark=False, shared_records=24_000)
 _STOCK = DemoOptions(records=80_000, seconds=22.0, spark=False, session_timeout_ms=4_000, clients=Clients.KAFKA)
 _QUICK_STOCK = replace(_STOCK, records=24_000, seconds=8.0, partitions=6, grown_partitions=8)
-_MIXED = replace(_STOCK, records=200_000, seconds=60.0, clients=Clients.MIXED, consumers=len(_MIX))
+_MIXED = replace(_STOCK, records=200_000, seconds=60.0, clients=Clients.MIXED, consumers=len(_MIX) - 1)
 _QUICK_MIXED = replace(_MIXED, records=80_000, seconds=40.0)
 _BASES = {
     Clients.OWN: (DemoOptions(), _QUICK),
