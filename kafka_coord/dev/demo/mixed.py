@@ -24,11 +24,9 @@ class MixedScenario(Scenario):
     def _acts(self) -> Sequence[tuple[float, Callable[[], None]]]:
         return (
             (0.08, self._join),
-            (0.16, partial(self._kill, Kind.CONSUMER)),
-            (0.28, partial(self._kill, Kind.CLASSIC)),
+            (0.20, partial(self._kill, Kind.CONSUMER, Kind.CLASSIC)),
             (0.40, self._kill_coordinator),
-            (0.54, partial(self._kill, Kind.OWN)),
-            (0.66, partial(self._kill, Kind.SPARK)),
+            (0.60, partial(self._kill, Kind.OWN, Kind.SPARK)),
             (0.76, self._grow),
             (0.88, self._leave),
         )

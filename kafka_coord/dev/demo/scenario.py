@@ -93,18 +93,22 @@ class Scenario:
         self._note(EventKind.JOINED, f"{name} joins and takes its share", at_ms)
         self._wait_until_settled(lambda found: name in _owners(found), f"{name} with its own partitions")
 
-    def _kill(self, kind: Kind | None = None) -> None:
-        """Kills a random consumer. If ``kind`` is given, kills a consumer of this kind."""
+    def _kill(self, *kinds: Kind) -> None:
+        """Kills a random consumer. If kinds are given, kills one consumer of each kind at the same time."""
         self._wait_until_settled(lambda _found: True, "the group stable")  # its members have told what they own
-        working = self._workforce.working
-        victim = self._random.choice([name for name in working if kind in {None, self._workforce.kind(name)}])
-        self._workforce.kill(victim)
-        at_ms = now_ms()
-        held = self._left_behind(victim)
-        self.killings.append(Killing(victim, at_ms, held))
-        told = f"{victim} is killed (kill -9) while it owns {len(held)} partitions"
-        self._note(EventKind.KILLED, told, at_ms)
-        self._wait_until_settled(lambda found: victim not in _owners(found), f"the partitions of {victim} with others")
+        working = list(self._workforce.working)
+        candidates = [[name for name in working if self._workforce.kind(name) is kind] for kind in kinds] or [working]
+        victims = [self._random.choice(names) for names in candidates]
+        for victim in victims:
+            self._workforce.kill(victim)
+            at_ms = now_ms()
+            held = self._left_behind(victim)
+            self.killings.append(Killing(victim, at_ms, held))
+            told = f"{victim} is killed (kill -9) while it owns {len(held)} partitions"
+            self._note(EventKind.KILLED, told, at_ms)
+        self._wait_until_settled(
+            lambda found: not _owners(found) & set(victims), f"the partitions of {', '.join(victims)} with others"
+        )
 
     def _kill_coordinator(self) -> None:
         before = self._wait_for(lambda view: view.coordinator is not None, "a coordinator", 30.0).coordinator

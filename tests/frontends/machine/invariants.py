@@ -53,7 +53,7 @@ class ValidatedMachine(MembershipMachine):
         return found.key if found is not None else None
 
 
-term.MembershipMachine = ValidatedMachine  # type: ignore[attr-defined, misc]
+term.MembershipMachine = ValidatedMachine  # type: ignore[attr-defined]
 
 
 def check(machine: ValidatedMachine) -> None:
