@@ -11,7 +11,7 @@ import click
 
 from kafka_coord.cli.connection import connection_options, current_settings, open_store
 from kafka_coord.cli.options import output_option
-from kafka_coord.cli.output import Column, Format, Section, note, show
+from kafka_coord.cli.output import Format, Section, columns, note, show
 from kafka_coord.cli.requests import confirm
 from kafka_coord.errors import SettingsError, StoreError, VerificationFailed
 
@@ -20,17 +20,10 @@ if TYPE_CHECKING:
     from kafka_coord.zk.acl import AclOf, AclPlan
     from kafka_coord.zk.acl_tree import AclStore, Comparison
 
-_RULES = (
-    Column("znode"),
-    Column("coordinators"),
-    Column("operators"),
-    Column("consumers"),
-    Column("readers"),
-    Column("why"),
-)
-_ROLES = (Column("role"), Column("group"), Column("identities"))
-_PATHS = (Column("znode"), Column("acl"))
-_DEVIATIONS = (Column("znode"), Column("what"), Column("found"), Column("wanted"))
+_RULES = columns("znode coordinators operators consumers readers why")
+_ROLES = columns("role group identities")
+_PATHS = columns("znode acl")
+_DEVIATIONS = columns("znode what found wanted")
 _SHOWN = 200
 
 

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from kafka_coord.cli.connection import connection_options, current_settings, open_store
 from kafka_coord.cli.options import output_option
-from kafka_coord.cli.output import Column, Format, Section, number, show
+from kafka_coord.cli.output import Column, Format, Section, columns, show
 from kafka_coord.errors import NoNode, VerificationFailed
-from kafka_coord.monitor.audit import EventHistory, Report, Selection, parse_partition
+from kafka_coord.monitor.audit import EventHistory, Selection, parse_partition
 from kafka_coord.monitor.audit import audit as run_audit
+from kafka_coord.monitor.audit.report import F, Findings
 
-_FINDINGS = (
-    Column("when"),
-    Column("zxid"),
-    Column("rule"),
-    Column("group"),
-    Column("what"),
-    Column("who"),
-)
-_LOG_FINDINGS = (
-    Column("when"),
-    number("partition"),
-    number("offset"),
-    Column("rule"),
-    Column("group"),
-    Column("what"),
-)
-_EVENTS = (Column("when"), Column("group"), Column("what"), Column("why"), Column("who"))
-_FIGURES = (Column("checked"), Column("count", right=True))
+_FINDINGS = columns("when zxid rule group what who")
+_LOG_FINDINGS = columns("when #partition #offset rule group what")
+_EVENTS = columns("when group what why who")
+_FIGURES = columns("checked #count")
 
 
 @click.command()
@@ -89,18 +78,13 @@ def audit(
     history = EventHistory(Selection(group, consumer, parse_partition(partition) if partition else None))
     told = bool(partition or group or consumer)
     report = run_audit(directories, chroot=chroot, running=running, watch=history if told else None)
-    document, sections = report.to_json(), _sections(report)
-    if told:
-        events = [event.to_json() for event in history.events]
-        document["history"] = events
-        sections.insert(0, Section("history", _EVENTS, events))
-    show(output, document, sections, summary=[_verdict(report)])
-    if not report.clean:
-        raise VerificationFailed(_verdict(report))
+    events = [event.to_json() for event in history.events] if told else None
+    checked = "{transactions} transactions, {grants} grants of partitions, {commands} commands, {commits} commits"
+    _show(output, report, _FINDINGS, checked, events)
 
 
 def _audit_groups_log(output: Format) -> None:
-    from kafka_coord.cli.lag import note_left_out
+    from kafka_coord.cli.opening import note_left_out
     from kafka_coord.grouplog.cluster import Cluster
     from kafka_coord.monitor.lag import bootstrap_servers
     from kafka_coord.monitor.log_audit import audit_groups_log
@@ -118,42 +102,29 @@ def _audit_groups_log(output: Format) -> None:
 
         cluster = Cluster.of(bootstrap_servers(store, properties, note_left_out), properties)
         report = audit_groups_log(cluster, znode_version)
-    figures = report.figures
-    verdict = (
-        f"{figures.get('violations', 0)} violations, {figures.get('warnings', 0)} warnings in"
-        f" {figures.get('records', 0)} records of {figures.get('partitions', 0)} partitions,"
-        f" {figures.get('terms', 0)} terms, {figures.get('commits', 0)} commits"
-    )
+    checked = "{records} records of {partitions} partitions, {terms} terms, {commits} commits"
+    _show(output, report, _LOG_FINDINGS, checked)
+
+
+def _show(
+    output: Format,
+    report: Findings[F],
+    columns: Sequence[Column],
+    checked: str,
+    events: list[dict[str, Any]] | None = None,
+) -> None:
+    """Prints the report. Raises :class:`VerificationFailed` if it has violations."""
+    verdict = ("{violations} violations, {warnings} warnings in " + checked).format_map(Counter(report.figures))
+    figures = [{"checked": name.replace("_", " "), "count": count} for name, count in report.figures.items()]
+    document = report.to_json()
     sections = [
-        Section("violations", _LOG_FINDINGS, [found.to_json() for found in report.violations]),
-        Section("warnings", _LOG_FINDINGS, [found.to_json() for found in report.warnings]),
-        _checked(figures),
+        Section("violations", columns, [found.to_json() for found in report.violations]),
+        Section("warnings", columns, [found.to_json() for found in report.warnings]),
+        Section("checked", _FIGURES, figures),
     ]
-    show(output, report.to_json(), sections, summary=[verdict])
+    if events is not None:
+        document["history"] = events
+        sections.insert(0, Section("history", _EVENTS, events))
+    show(output, document, sections, summary=[verdict])
     if not report.clean:
         raise VerificationFailed(verdict)
-
-
-def _checked(figures: Mapping[str, int]) -> Section:
-    return Section(
-        "checked",
-        _FIGURES,
-        [{"checked": name.replace("_", " "), "count": count} for name, count in figures.items()],
-    )
-
-
-def _sections(report: Report) -> list[Section]:
-    return [
-        Section("violations", _FINDINGS, [found.to_json() for found in report.violations]),
-        Section("warnings", _FINDINGS, [found.to_json() for found in report.warnings]),
-        _checked(report.figures),
-    ]
-
-
-def _verdict(report: Report) -> str:
-    figures = report.figures
-    checked = f"{figures.get('transactions', 0)} transactions, {figures.get('grants', 0)} grants of partitions"
-    return (
-        f"{figures.get('violations', 0)} violations, {figures.get('warnings', 0)} warnings in {checked},"
-        f" {figures.get('commands', 0)} commands, {figures.get('commits', 0)} commits"
-    )

@@ -22,8 +22,12 @@ Names = Callable[["Instances", click.Context], Iterable[str]]
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
-def managed_groups(instances: Instances, _: click.Context) -> Iterable[str]:
-    return instances.store.children(layout.GROUPS)
+def _below(path: str) -> Names:
+    return lambda instances, _: instances.store.children(path)
+
+
+managed_groups, topics = _below(layout.GROUPS), _below(layout.BROKER_TOPICS)
+running_instances, requests = _below(layout.COORDINATORS), _below(layout.REQUESTS)
 
 
 def all_groups(instances: Instances, _: click.Context) -> Iterable[str]:
@@ -41,18 +45,6 @@ def members(instances: Instances, ctx: click.Context) -> Iterable[str]:
     if instances.store.exists(layout.ids(group)) is not None:
         return instances.store.children(layout.ids(group))
     return [one.consumer for one in read_client_group(instances, group).members]
-
-
-def topics(instances: Instances, _: click.Context) -> Iterable[str]:
-    return instances.store.children(layout.BROKER_TOPICS)
-
-
-def running_instances(instances: Instances, _: click.Context) -> Iterable[str]:
-    return instances.store.children(layout.COORDINATORS)
-
-
-def requests(instances: Instances, _: click.Context) -> Iterable[str]:
-    return instances.store.children(layout.REQUESTS)
 
 
 def assignors(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:

@@ -9,7 +9,7 @@ import click
 from kafka_coord.cli.connection import connection_options, open_store
 from kafka_coord.cli.groups.show import report_unreadable
 from kafka_coord.cli.options import CONSUMER, GROUP, group_argument, output_option
-from kafka_coord.cli.output import Column, Format, Section, duration, show
+from kafka_coord.cli.output import Column, Format, Section, columns, duration, show
 from kafka_coord.errors import NotFound
 from kafka_coord.monitor.channel import Waiting, read_waiting
 from kafka_coord.monitor.cluster import read_cluster
@@ -17,25 +17,8 @@ from kafka_coord.monitor.documents import command_document
 from kafka_coord.monitor.groups import snapshot_of
 from kafka_coord.monitor.snapshot import read_groups
 
-_LIST = (
-    Column("group"),
-    Column("consumer"),
-    Column("command"),
-    Column("waits_for", "WAITS"),
-    Column("for_live", "LIVE"),
-    Column("partitions"),
-)
-_SHOW = (
-    Column("consumer"),
-    Column("command"),
-    Column("waits_for", "WAITS"),
-    Column("generation"),
-    Column("epoch"),
-    Column("incarnation"),
-    Column("for_live", "LIVE"),
-    Column("partitions"),
-    Column("reason"),
-)
+_LIST = columns("group consumer command waits_for=WAITS for_live=LIVE partitions")
+_SHOW = columns("consumer command waits_for=WAITS generation epoch incarnation for_live=LIVE partitions reason")
 
 
 @click.group()

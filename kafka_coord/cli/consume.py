@@ -113,12 +113,11 @@ def consume(
     kafka-coord consume --group delays --topic flights --quiet --idle-exit 10
     kafka-coord consume --group delays --topic flights --bootstrap broker1:7171,broker2:7171
     """
-    given = {"--topic": topics or None, "--include": include, "--exclude": exclude}
-    if sum(value is not None for value in given.values()) != 1:
-        raise SettingsError(f"give one of {', '.join(given)} (--topic may be repeated)")
+    subscription: dict[str, Any] = {"topics": list(topics) or None, "include": include, "exclude": exclude}
+    if sum(value is not None for value in subscription.values()) != 1:
+        raise SettingsError("give one of --topic, --include, --exclude (--topic may be repeated)")
     printing = _Printing(make_formatter(formatter), quiet=quiet, max_messages=max_messages, idle_s=idle_s)
     settings = current_settings(socket__bootstrap=bootstrap)
-    subscription: dict[str, Any] = {"topics": list(topics) or None, "include": include, "exclude": exclude}
     with stopping_at_signals() as stopping:
         consumer = _open(
             settings,

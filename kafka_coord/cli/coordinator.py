@@ -11,7 +11,7 @@ from kafka_coord.cli.candidates import offering
 from kafka_coord.cli.connection import connection_options, open_store
 from kafka_coord.cli.groups.show import nobody_decides, report_unreadable
 from kafka_coord.cli.options import output_option, who
-from kafka_coord.cli.output import ACTIONS, Column, Format, Section, duration, number, paused_by, show
+from kafka_coord.cli.output import ACTIONS, Format, Section, columns, duration, paused_by, show
 from kafka_coord.cli.requests import asked, asking_options, reason_option, show_answers
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import NotFound
@@ -26,35 +26,9 @@ from kafka_coord.monitor.documents import (
 from kafka_coord.monitor.history import read_cluster_history
 from kafka_coord.monitor.requests import await_successor, read_requests, withdraw
 
-_INSTANCES = (
-    number("broker_id", "BROKER"),
-    Column("elected"),
-    Column("broker_up"),
-    Column("host"),
-    number("pid"),
-    Column("release"),
-    number("up"),
-    Column("endpoints"),
-)
-_ELECTIONS = (
-    number("epoch"),
-    number("broker_id", "BROKER"),
-    Column("host"),
-    Column("elected"),
-    Column("ended"),
-    Column("why"),
-)
-_REQUESTS = (
-    Column("request"),
-    Column("type"),
-    Column("group"),
-    Column("consumer"),
-    Column("by"),
-    Column("since"),
-    Column("age"),
-    Column("result"),
-    Column("reason"),
-)
+_INSTANCES = columns("#broker_id=BROKER elected broker_up host #pid release #up endpoints")
+_ELECTIONS = columns("#epoch #broker_id=BROKER host elected ended why")
+_REQUESTS = columns("request type group consumer by since age result reason")
 
 
 _UNKNOWN = "an instance is elected, but its znode cannot be read"

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import click
 
-from kafka_coord.cli.connection import connection_options, current_settings, open_store
-from kafka_coord.cli.lag import note_left_out
+from kafka_coord.cli.connection import connection_options, current_settings
+from kafka_coord.cli.opening import open_cluster
 from kafka_coord.cli.options import output_option
 from kafka_coord.cli.output import Column, Format, Section, show
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import VerificationFailed
 from kafka_coord.monitor.doctor import LagSight, Severity, examine
 from kafka_coord.monitor.documents import finding_document
-from kafka_coord.monitor.lag import BrokerLog
 
 _COLUMNS = (Column("severity"), Column("check"), Column("what"), Column("todo", "WHAT TO DO"))
 
@@ -36,17 +35,16 @@ def doctor(strict: bool, everything: bool, output: Format) -> None:
     kafka-coord doctor --all
     kafka-coord doctor -o json --strict
     """
-    settings = current_settings()
-    zookeeper = settings.zookeeper
-    with open_store(settings) as store, BrokerLog(store, settings.kafka.properties, note_left_out) as log:
+    zookeeper = current_settings().zookeeper
+    with open_cluster() as (instances, brokers):
         findings = list(
             examine(
-                store,
+                instances.store,
                 zookeeper.hosts,
                 session_timeout_ms=zookeeper.session_timeout_ms,
                 tls=zookeeper.tls,
-                kafka=settings.kafka.properties,
-                lag=LagSight(log.known_ends),
+                kafka=instances.properties,
+                lag=LagSight(brokers.known_ends),
             )
         )
     documents = [finding_document(one) for one in findings]

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -50,18 +49,11 @@ class FailingCleanly(click.Group):
         except BrokenPipeError as error:
             raise _ReaderGone from error  # click would make it exit code 1
 
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        **extra: Any,
-    ) -> Any:
+    def main(self, *args: Any, **options: Any) -> Any:
         # This replaces click's standalone mode, which would print a KafkaCoordError as a traceback.
-        del standalone_mode
+        options |= {"standalone_mode": False, "prog_name": options.get("prog_name") or "kafka-coord"}
         try:
-            code = super().main(args, prog_name or "kafka-coord", complete_var, standalone_mode=False, **extra)
+            code = super().main(*args, **options)
             sys.stdout.flush()
             sys.exit(code if isinstance(code, int) else 0)
         except click.ClickException as error:

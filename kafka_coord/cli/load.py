@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from itertools import islice
 
 import click
 
 from kafka_coord.cli.connection import connection_options, current_settings, open_store
-from kafka_coord.cli.lag import note_left_out
+from kafka_coord.cli.opening import note_left_out
 from kafka_coord.cli.options import TOPIC
 from kafka_coord.cli.output import note
 from kafka_coord.cli.records import KeyValue, read_records
@@ -68,7 +68,10 @@ def load(
     note(made)
     began = time.monotonic()
     with contextlib.closing(records), _progress(limit) as count:
-        written = _produce(bootstrap, topic, islice(records, limit), count, settings.kafka.properties)
+        from kafka_coord.cli.produce import produce
+
+        kafka = settings.kafka.properties
+        written = produce(bootstrap, topic, islice(records, limit), on_count=count, properties=kafka)
     seconds = max(0.001, time.monotonic() - began)
     click.echo(f"wrote {written:,} records to {topic} in {seconds:.1f} s ({written / seconds:,.0f}/s)")
 
@@ -77,18 +80,6 @@ def _flights() -> Generator[KeyValue, None, None]:
     from kafka_coord.dev.cluster.flights import read_flights
 
     yield from read_flights()
-
-
-def _produce(
-    bootstrap: str,
-    topic: str,
-    records: Iterator[KeyValue],
-    count: Callable[[int], None],
-    properties: Mapping[str, str],
-) -> int:
-    from kafka_coord.cli.produce import produce
-
-    return produce(bootstrap, topic, records, on_count=count, properties=properties)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from click.shell_completion import CompletionItem
 from kafka_coord.cli import candidates
 from kafka_coord.cli.candidates import Names, offering
 from kafka_coord.cli.output import Format
+from kafka_coord.model import GroupKind
 from kafka_coord.model.names import legal
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -24,44 +25,58 @@ else:
     _NameType = click.ParamType  # generic only in newer releases of click
 
 
-class LegalName(_NameType):
-    """A legal Kafka name. Refuses an illegal name and states the rule, before the command contacts a server."""
+class Name(_NameType):
+    """A name that shell completion offers. Refuses an illegal Kafka name and states the rule, before the command
+    contacts a server. ``any_characters`` allows every name, because Kafka clients may name their groups so."""
 
-    def __init__(self, kind: str, names: Names) -> None:
-        self.name, self._names = kind, names
+    def __init__(self, kind: str, names: Names, *, any_characters: bool = False) -> None:
+        self.name, self._names, self._any_characters = kind, names, any_characters
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         del param, ctx
-        return legal(self.name, value)
+        return str(value) if value and self._any_characters else legal(self.name, value)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(name) for name in offering(self._names)(ctx, param, incomplete)]
 
 
-GROUP = LegalName("group", candidates.managed_groups)
-CONSUMER = LegalName("consumer", candidates.members)
-TOPIC = LegalName("topic", candidates.topics)
+GROUP = Name("group", candidates.managed_groups)
+ANY_GROUP = Name("group", candidates.all_groups, any_characters=True)
+CONSUMER = Name("consumer", candidates.members)
+TOPIC = Name("topic", candidates.topics)
 
 group_argument = click.argument("group", type=GROUP)
 """The argument ``GROUP``."""
+any_group_argument = click.argument("group", type=ANY_GROUP)
+kind_option = click.option(
+    "--kind",
+    type=click.Choice([str(one) for one in GroupKind]),
+    help="The kind of group, if two groups have this name. [default: the managed one]",
+)
 
 
-def _as_format(_: click.Context, __: click.Parameter, value: str) -> Format:
-    return Format(value)
+def partitions_option(what: str) -> Callable[[F], F]:
+    """Adds ``--topic TOPIC[:0,1-3]``, repeatable, for :func:`kafka_coord.monitor.scope.parse_scope`."""
+    complete = offering(candidates.topics)
+    return click.option("--topic", "topics", multiple=True, metavar="TOPIC[:0,1-3]", shell_complete=complete, help=what)
 
 
-def output_option(command: F) -> F:
-    """Adds ``-o``, the format of the result."""
+def result_format(*names: str, what: str, envvar: str | None = None) -> Callable[[F], F]:
+    """Adds an option for the format of the result."""
     return click.option(
-        "--output",
-        "-o",
+        *names,
         type=click.Choice([str(one) for one in Format]),
-        callback=_as_format,
+        callback=lambda _ctx, _parameter, value: Format(value),
         default="table",
-        envvar="KAFKA_COORD_OUTPUT",
+        envvar=envvar,
         show_default=True,
-        help="How to print the result. [variable: KAFKA_COORD_OUTPUT]",
-    )(command)
+        help=what,
+    )
+
+
+output_option = result_format(
+    "--output", "-o", envvar="KAFKA_COORD_OUTPUT", what="How to print the result. [variable: KAFKA_COORD_OUTPUT]"
+)
 
 
 def timeout_option(default_s: float, what: str) -> Callable[[F], F]:

@@ -58,6 +58,16 @@ def number(key: str, title: str = "") -> Column:
     return Column(key, title, right=True)
 
 
+def columns(written: str) -> tuple[Column, ...]:
+    """Parses keys that are separated by blanks. ``#`` before a key makes a column of right-aligned numbers, and
+    ``=TITLE`` after it sets the heading."""
+    found = []
+    for one in written.split():
+        key, _, title = one.removeprefix("#").partition("=")
+        found.append(Column(key, title, right=one.startswith("#")))
+    return tuple(found)
+
+
 def show(output: Format, document: Any, sections: Sequence[Section], *, summary: Sequence[str] = ()) -> None:
     """Prints to standard output.
 
@@ -131,8 +141,8 @@ def rich_table(section: Section) -> Table:
     for column in section.columns:
         table.add_column(column.heading, justify="right" if column.right else "left", overflow="fold")
     for row in section.rows:
-        cells = ((column, cell(row.get(column.key))) for column in section.columns)
-        table.add_row(*(Text(text, style=_STYLES.get(text, "") if _styled(column) else "") for column, text in cells))
+        cells = ((column.key, cell(row.get(column.key))) for column in section.columns)
+        table.add_row(*(Text(text, style=_STYLES.get(text, "") if key in _STYLED else "") for key, text in cells))
     return table
 
 
@@ -142,6 +152,7 @@ def terminal() -> Console:
     return Console(highlight=False, soft_wrap=False)
 
 
+_STYLED = {"state", "severity", "holding"}
 _STYLES = {
     "Stable": "green",
     "Rebalancing": "yellow",
@@ -154,10 +165,6 @@ _STYLES = {
     "error": "red",
     "stopping": "yellow",
 }
-
-
-def _styled(column: Column) -> bool:
-    return column.key in {"state", "severity", "holding"}
 
 
 def cell(value: Any) -> str:
@@ -186,7 +193,7 @@ def _escaped(character: str) -> str:
     return f"\\u{{{ord(character):x}}}" if unicodedata.category(character) != "Zs" else " "
 
 
-ACTIONS = (Column("at"), Column("by"), Column("action"), Column("reason"), Column("change"))
+ACTIONS = columns("at by action reason change")
 """The columns of an operator's action (:func:`~kafka_coord.monitor.documents.action_document`)."""
 
 

@@ -11,8 +11,8 @@ import click
 
 from kafka_coord.cli.connection import connection_options, open_store
 from kafka_coord.cli.lazy import LazyCommands
-from kafka_coord.cli.options import GROUP, output_option
-from kafka_coord.cli.output import Column, Format, Section, note, number, show
+from kafka_coord.cli.options import GROUP, output_option, result_format
+from kafka_coord.cli.output import Format, Section, columns, note, show
 from kafka_coord.errors import DevClusterError, SettingsError
 from kafka_coord.monitor.history import read_history
 
@@ -40,28 +40,11 @@ _JOBS = (
 _SAMPLE = "kafka_coord.dev.commands.pipeline"
 """The sample job, in the distribution kafka-coord-dev, together with its input."""
 
-_COST = (
-    number("times"),
-    number("p50_ms"),
-    number("p99_ms"),
-    number("max_ms"),
-    number("total_ms"),
-    number("not_taken_up"),
-)
 _HISTORY = {
-    "rebalances": (
-        Column("source"),
-        Column("group"),
-        Column("cause"),
-        number("decisions"),
-        number("moved"),
-        number("settled_p50_ms"),
-        number("settled_p95_ms"),
-        number("settled_max_ms"),
-    ),
-    "without_owner": (Column("source"), Column("group"), Column("ending"), *_COST),
+    "rebalances": columns("source group cause #decisions #moved #settled_p50_ms #settled_p95_ms #settled_max_ms"),
+    "without_owner": columns("source group ending #times #p50_ms #p99_ms #max_ms #total_ms #not_taken_up"),
 }
-_JOB_COLUMNS = (Column("job"), Column("kind"), Column("reads"), Column("gives"))
+_JOB_COLUMNS = columns("job kind reads gives")
 
 
 @click.group(cls=LazyCommands, lazy={"report": (f"{_SAMPLE}:report", "Summarise the output of 'run flights'.")})
@@ -137,17 +120,8 @@ def output_directory(command: F) -> F:
     )(command)
 
 
-def format_option(command: F) -> F:
-    """Adds ``--format``, the format of the result. ``--output`` is a directory here."""
-    return click.option(
-        "--format",
-        "output",
-        type=click.Choice([str(one) for one in Format]),
-        callback=lambda _ctx, _parameter, value: Format(value),
-        default="table",
-        show_default=True,
-        help="How to print the result.",
-    )(command)
+format_option = result_format("--format", "output", what="How to print the result.")
+"""``--output`` is a directory here."""
 
 
 @run.command()
@@ -232,11 +206,11 @@ def package(directory: Path, environment: bool) -> None:
 
     if environment:
         made = write_environment(directory, note)
-        note("ship it:   --conf spark.archives=FILE#environment, with PYSPARK_PYTHON=./environment/bin/python")
-        note("           and unpack it into ./environment where the driver runs")
+        note("pass it with --conf spark.archives=FILE#environment and PYSPARK_PYTHON=./environment/bin/python,")
+        note("and unpack it into ./environment where the driver runs")
     else:
         made = write_zip(directory)
-        note("ship it:   --conf spark.submit.pyFiles=FILE; install kafka-coord[cli,spark] in the driver's Python")
+        note("pass it with --conf spark.submit.pyFiles=FILE, and install kafka-coord[cli,spark] in the driver's Python")
     click.echo(made)
 
 

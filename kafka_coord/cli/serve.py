@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kafka_coord.serve")
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 _LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
 _RETRY_S = 1.0
 _POLL_S = 0.1
@@ -45,143 +49,93 @@ _POLL_S = 0.1
 _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bound here, recognised
 
 
+_OPTIONS = {
+    "--broker-id ID": "The broker.id of the broker beside this instance.",
+    "--listen-http HOST:PORT": "Serve /metrics (Prometheus), /health and /dashboard/ at this address. [default: off]",
+    "--http-dashboard/--no-http-dashboard": (
+        "With --listen-http: whether to serve the dashboard, which shows groups, hosts and offsets. [default: on]"
+    ),
+    "--http-host-names NAMES": "Additional host names that browsers may use for --listen-http, separated by commas.",
+    "--http-operators FILE": (
+        "TOML file with the operators who may act in the dashboard: pause, resume, rebalance, evict, reset. Needs "
+        "--http-cert-file, unless --listen-http is on 127.0.0.1. [default: the dashboard is read-only]"
+    ),
+    "--http-cert-file FILE": "PEM certificate; turns on TLS for HTTP. [default: off]",
+    "--http-key-file FILE": "PEM private key. [default: in the certificate file]",
+    "--http-client-ca-file FILE": "PEM certificates of the CA for operators' certificates. [default: none]",
+    "--listen-channel HOST:PORT": "Serve consumers without ZooKeeper at this address. [default: off]",
+    "--advertise-channel HOST:PORT": "The address to which consumers connect. [default: the listening address]",
+    "--channel-cert-file FILE": "PEM certificate; turns on TLS for consumers. [default: off]",
+    "--channel-key-file FILE": "PEM private key. [default: in the certificate file]",
+    "--channel-client-ca-file FILE": (
+        "PEM certificates of the CA that must sign consumers' certificates. [default: none]"
+    ),
+    "--channel-users-file FILE": (
+        "TOML file that says which users may join which groups. [default: everybody may join every group]"
+    ),
+    "--listen-kafka HOST:PORT": (
+        "Serve Kafka clients at this address; the broker handles everything except groups. [default: off]"
+    ),
+    "--broker-listener HOST:PORT": (
+        "With --listen-kafka: the broker's listener that advertises the address of --listen-kafka."
+    ),
+    "--kafka-rewrite": (
+        "With --listen-kafka: replace the brokers' addresses in their answers with the instances' addresses. Set it "
+        "on all instances or on none."
+    ),
+    "--kafka-hold-heartbeats/--no-kafka-hold-heartbeats": (
+        "Whether to hold Heartbeats of Kafka clients until there is news, so they learn of a rebalance immediately. "
+        "[default: on]"
+    ),
+    "--managed-groups PATTERN": (
+        "With --listen-kafka: groups of classic clients that are managed from their first member on, as regular "
+        "expressions separated by commas. Must be the same on all instances. [default: none]"
+    ),
+    "--kafka-certificate FILE": "PEM certificate; turns on TLS for Kafka clients. [default: off]",
+    "--kafka-key FILE": "PEM private key. [default: in the certificate file]",
+    "--kafka-max-connections COUNT": "The maximum number of Kafka client connections. [default: 10000]",
+    "--kafka-max-connections-per-ip COUNT": (
+        "The maximum number of connections from one address. [default: three quarters of the maximum]"
+    ),
+    "--kafka-max-request-bytes BYTES": (
+        "The largest request, like the broker's socket.request.max.bytes. [default: 104857600]"
+    ),
+    "--kafka-queued-max-bytes BYTES": (
+        "Memory for the incomplete requests and unsent answers of all Kafka clients. [default: 268435456]"
+    ),
+    "--kafka-max-idle-ms MS": (
+        "How long a Kafka client's connection may be idle, like the broker's connections.max.idle.ms. [default: 600000]"
+    ),
+    "--kafka-initial-rebalance-delay-ms MS": (
+        "How long an empty group waits for more members, like the broker's group.initial.rebalance.delay.ms. "
+        "[default: 3000]"
+    ),
+    "--kafka-consumer-session-timeout-ms MS": (
+        "How long a KIP-848 member may be silent, like the broker's group.consumer.session.timeout.ms. Keep it above "
+        "15000: librdkafka waits up to 10 seconds before it connects again. [default: 45000]"
+    ),
+    "--session-timeout-ms MS": (
+        "The ZooKeeper session timeout, after which another instance replaces a dead one, in ms. [default: 10000]"
+    ),
+    "--log-level LEVEL": "DEBUG, INFO, WARNING or ERROR. [default: INFO]",
+    "--log-format FORMAT": "text, or json: one object per line. [default: text]",
+    "--trace-rebalances": (
+        "Export rebalances as OpenTelemetry traces (see the OTEL_* variables). Needs the extra otel. [default: off]"
+    ),
+    "--look-interval-ms MS": "How often to check a group that had no events, in ms. [default: 60000]",
+}
+"""Maps each option and the name of its value, if it takes one, to its help. All default to the settings' own."""
+
+
+def _serve_options(command: F) -> F:
+    for option, text in reversed(_OPTIONS.items()):
+        name, _, metavar = option.partition(" ")
+        command = click.option(name, metavar=metavar or None, is_flag=not metavar, default=None, help=text)(command)
+    return command
+
+
 @click.command()
-@click.option("--broker-id", metavar="ID", help="The broker.id of the broker beside this instance.")
-@click.option(
-    "--listen-http",
-    metavar="HOST:PORT",
-    help="Serve /metrics (Prometheus), /health and /dashboard/ at this address. [default: off]",
-)
-@click.option(
-    "--http-dashboard/--no-http-dashboard",
-    default=None,
-    help="With --listen-http: whether to serve the dashboard, which shows groups, hosts and offsets. [default: on]",
-)
-@click.option(
-    "--http-host-names",
-    metavar="NAMES",
-    help="Additional host names that browsers may use for --listen-http, separated by commas.",
-)
-@click.option(
-    "--http-operators",
-    metavar="FILE",
-    help="TOML file with the operators who may act in the dashboard: pause, resume, rebalance, evict, reset. Needs "
-    "--http-cert-file, unless --listen-http is on 127.0.0.1. [default: the dashboard is read-only]",
-)
-@click.option("--http-cert-file", metavar="FILE", help="PEM certificate; turns on TLS for HTTP. [default: off]")
-@click.option("--http-key-file", metavar="FILE", help="PEM private key. [default: in the certificate file]")
-@click.option(
-    "--http-client-ca-file",
-    metavar="FILE",
-    help="PEM certificates of the CA for operators' certificates. [default: none]",
-)
-@click.option(
-    "--listen-channel", metavar="HOST:PORT", help="Serve consumers without ZooKeeper at this address. [default: off]"
-)
-@click.option(
-    "--advertise-channel",
-    metavar="HOST:PORT",
-    help="The address to which consumers connect. [default: the listening address]",
-)
-@click.option("--channel-cert-file", metavar="FILE", help="PEM certificate; turns on TLS for consumers. [default: off]")
-@click.option("--channel-key-file", metavar="FILE", help="PEM private key. [default: in the certificate file]")
-@click.option(
-    "--channel-client-ca-file",
-    metavar="FILE",
-    help="PEM certificates of the CA that must sign consumers' certificates. [default: none]",
-)
-@click.option(
-    "--channel-users-file",
-    metavar="FILE",
-    help="TOML file that says which users may join which groups. [default: everybody may join every group]",
-)
-@click.option(
-    "--listen-kafka",
-    metavar="HOST:PORT",
-    help="Serve Kafka clients at this address; the broker handles everything except groups. [default: off]",
-)
-@click.option(
-    "--broker-listener",
-    metavar="HOST:PORT",
-    help="With --listen-kafka: the broker's listener that advertises the address of --listen-kafka.",
-)
-@click.option(
-    "--kafka-rewrite",
-    is_flag=True,
-    default=None,
-    help="With --listen-kafka: replace the brokers' addresses in their answers with the instances' addresses. "
-    "Set it on all instances or on none.",
-)
-@click.option(
-    "--kafka-hold-heartbeats/--no-kafka-hold-heartbeats",
-    default=None,
-    help="Whether to hold Heartbeats of Kafka clients until there is news, so they learn of a rebalance immediately."
-    " [default: on]",
-)
-@click.option(
-    "--managed-groups",
-    metavar="PATTERN",
-    help="With --listen-kafka: groups of classic clients that are managed from their first member on, as regular "
-    "expressions separated by commas. Must be the same on all instances. [default: none]",
-)
-@click.option(
-    "--kafka-certificate", metavar="FILE", help="PEM certificate; turns on TLS for Kafka clients. [default: off]"
-)
-@click.option("--kafka-key", metavar="FILE", help="PEM private key. [default: in the certificate file]")
-@click.option(
-    "--kafka-max-connections",
-    metavar="COUNT",
-    help="The maximum number of Kafka client connections. [default: 10000]",
-)
-@click.option(
-    "--kafka-max-connections-per-ip",
-    metavar="COUNT",
-    help="The maximum number of connections from one address. [default: three quarters of the maximum]",
-)
-@click.option(
-    "--kafka-max-request-bytes",
-    metavar="BYTES",
-    help="The largest request, like the broker's socket.request.max.bytes. [default: 104857600]",
-)
-@click.option(
-    "--kafka-queued-max-bytes",
-    metavar="BYTES",
-    help="Memory for the incomplete requests and unsent answers of all Kafka clients. [default: 268435456]",
-)
-@click.option(
-    "--kafka-max-idle-ms",
-    metavar="MS",
-    help="How long a Kafka client's connection may be idle, like the broker's connections.max.idle.ms. "
-    "[default: 600000]",
-)
-@click.option(
-    "--kafka-initial-rebalance-delay-ms",
-    metavar="MS",
-    help="How long an empty group waits for more members, like the broker's group.initial.rebalance.delay.ms. "
-    "[default: 3000]",
-)
-@click.option(
-    "--kafka-consumer-session-timeout-ms",
-    metavar="MS",
-    help="How long a KIP-848 member may be silent, like the broker's group.consumer.session.timeout.ms. "
-    "Keep it above 15000: librdkafka waits up to 10 seconds before it connects again. [default: 45000]",
-)
-@click.option(
-    "--session-timeout-ms",
-    metavar="MS",
-    help="The ZooKeeper session timeout, after which another instance replaces a dead one, in ms. [default: 10000]",
-)
-@click.option("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR. [default: INFO]")
-@click.option("--log-format", metavar="FORMAT", help="text, or json: one object per line. [default: text]")
-@click.option(
-    "--trace-rebalances",
-    is_flag=True,
-    default=None,
-    help="Export rebalances as OpenTelemetry traces (see the OTEL_* variables). Needs the extra otel. [default: off]",
-)
-@click.option(
-    "--look-interval-ms", metavar="MS", help="How often to check a group that had no events, in ms. [default: 60000]"
-)
+@_serve_options
 @connection_options
 def serve(session_timeout_ms: str | None, **serve_options: str | bool | None) -> None:
     """Run one coordinator instance beside a broker, in the foreground, until SIGTERM or Ctrl-C.
@@ -224,6 +178,7 @@ def run_service(settings: Settings, broker_id: int) -> None:
     from kafka_coord.coordinator.gc_tuning import collecting_rarely
     from kafka_coord.coordinator.service import CoordinatorService
     from kafka_coord.frontends.socket.leadership_view import LeadershipView
+    from kafka_coord.monitor.lag_rings import LagRings
 
     tracing = _tracing(settings.serve, broker_id)
     with stopping_at_signals(_say_stopping) as asked, collecting_rarely():
@@ -247,7 +202,8 @@ def run_service(settings: Settings, broker_id: int) -> None:
                 observer=tracing.observer(store.clock) if tracing is not None else None,
             )
             leadership_view.service = service
-            lags, site = _lags_and_dashboard(settings, service)
+            rings = LagRings()  # the lag sampler and the dashboard share their samples
+            lags, site = _lags(settings, service, rings), _dashboard(settings, rings)
             metrics = _metrics(settings.serve, service, store, gateway, kafka, lags, site)
             for part in (tracing, lags, metrics, site, kafka, gateway):
                 if part is not None:
@@ -285,14 +241,6 @@ def log_dead_thread(died: threading.ExceptHookArgs) -> None:
     name = died.thread.name if died.thread is not None else "unknown"
     error = (died.exc_type, died.exc_value or died.exc_type(), died.exc_traceback)
     log.critical("the thread %s has ended because of a bug; restart this instance", name, exc_info=error)
-
-
-def _lags_and_dashboard(settings: Settings, service: CoordinatorService) -> tuple[LagSampler | None, Site | None]:
-    """Creates the lag sampler and the dashboard, which share their samples."""
-    from kafka_coord.monitor.lag_rings import LagRings
-
-    rings = LagRings()
-    return _lags(settings, service, rings), _dashboard(settings, rings)
 
 
 def _lags(settings: Settings, service: CoordinatorService, rings: LagRings) -> LagSampler | None:
@@ -407,17 +355,14 @@ def _kafka_listener(settings: Settings, broker_id: int, store: Store) -> KafkaLi
         initial_rebalance_delay_s=serve_settings.kafka_initial_rebalance_delay_ms / 1000,
         consumer_session_timeout_s=serve_settings.kafka_consumer_session_timeout_ms / 1000,
     )
-    address, behind = serve_settings.listen_kafka, serve_settings.broker_listener
-    security = BrokerSecurity.of(settings.kafka.properties)
-    tls = tls_context(serve_settings.kafka_certificate, serve_settings.kafka_key)
     listener = KafkaListener(
-        address,
-        behind,
+        serve_settings.listen_kafka,
+        serve_settings.broker_listener,
         store,
         broker_id,
         limits=limits,
-        security=security,
-        tls=tls,
+        security=BrokerSecurity.of(settings.kafka.properties),
+        tls=tls_context(serve_settings.kafka_certificate, serve_settings.kafka_key),
         rewrite=serve_settings.kafka_rewrite,
         group_limits=group_limits,
         holds=serve_settings.kafka_hold_heartbeats,
@@ -457,15 +402,7 @@ def options_of(serve_settings: ServeSettings) -> CoordinatorOptions:
     """Returns the coordinator's options. Options without a setting keep their defaults."""
     from kafka_coord.coordinator.options import CoordinatorOptions
 
-    names = (
-        "look_interval_ms",
-        "settled_after_ms",
-        "whole_look_interval_ms",
-        "retry_backoff_ms",
-        "retry_backoff_max_ms",
-        "channel_retirement_ms",
-    )
-    given = {name: getattr(serve_settings, name) for name in names}
+    given = {one.name: getattr(serve_settings, one.name, None) for one in dataclasses.fields(CoordinatorOptions)}
     return CoordinatorOptions(**{name: value for name, value in given.items() if value is not None})
 
 

@@ -13,11 +13,11 @@ import click
 
 from kafka_coord.cli.connection import connection_options, current_settings
 from kafka_coord.cli.options import output_option
-from kafka_coord.cli.output import Column, Format, Section, note, show
+from kafka_coord.cli.output import Format, Section, columns, note, show
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.settings import Settings, keys
 
-_COLUMNS = (Column("setting"), Column("value"), Column("origin", "FROM"))
+_COLUMNS = columns("setting value origin=FROM")
 
 
 @click.group()

@@ -11,17 +11,15 @@ from typing import Any
 
 import click
 
-from kafka_coord.cli.connection import connection_options, current_settings, open_store
-from kafka_coord.cli.groups.kinds import AnyName
-from kafka_coord.cli.lag import note_left_out
-from kafka_coord.cli.options import output_option
+from kafka_coord.cli.connection import connection_options
+from kafka_coord.cli.opening import open_cluster
+from kafka_coord.cli.options import ANY_GROUP, output_option
 from kafka_coord.cli.output import (
-    Column,
     Format,
     Section,
     clean,
+    columns,
     duration,
-    number,
     plain_lines,
     rich_table,
     terminal,
@@ -34,32 +32,17 @@ from kafka_coord.monitor.client_groups.asking import Instances
 from kafka_coord.monitor.client_groups.groups import read_client_group
 from kafka_coord.monitor.documents import command_document, group_document, iso_time
 from kafka_coord.monitor.groups import EndOffsets, kind_of
-from kafka_coord.monitor.lag import BrokerLog
+from kafka_coord.monitor.offsets import LagTotal
 from kafka_coord.monitor.operate import require_group
 from kafka_coord.monitor.overview import Overview, read_overview
 
-_GROUPS = (
-    Column("group"),
-    Column("state"),
-    number("generation", "GEN"),
-    number("members"),
-    number("partitions"),
-    number("pending"),
-    number("lag"),
-)
-_OWNERS = (
-    Column("group"),
-    Column("consumer"),
-    Column("owned"),
-    Column("stopping"),
-    number("pending"),
-    number("lag"),
-)
-_COMMANDS = (Column("group"), Column("consumer"), Column("command"), Column("waits_for", "WAITS"), Column("partitions"))
+_GROUPS = columns("group state #generation=GEN #members #partitions #pending #lag")
+_OWNERS = columns("group consumer owned stopping #pending #lag")
+_COMMANDS = columns("group consumer command waits_for=WAITS partitions")
 
 
 @click.command()
-@click.argument("groups", type=AnyName(), nargs=-1, metavar="[GROUP…]")
+@click.argument("groups", type=ANY_GROUP, nargs=-1, metavar="[GROUP…]")
 @click.option(
     "--interval",
     type=click.FloatRange(0.1, 3600),
@@ -82,15 +65,13 @@ def watch(groups: tuple[str, ...], interval: float, count: int | None, no_lag: b
     kafka-coord watch delays --interval 0.5
     kafka-coord watch delays --count 1 -o json
     """
-    settings = current_settings()
-    with open_store(settings) as store, BrokerLog(store, settings.kafka.properties, note_left_out) as log:
-        instances = Instances(store, settings.kafka.properties)
+    with open_cluster() as (instances, brokers):
         for group in groups:
-            if kind_of(store, group) is GroupKind.MANAGED:
-                require_group(store, group)
+            if kind_of(instances.store, group) is GroupKind.MANAGED:
+                require_group(instances.store, group)
             else:
                 read_client_group(instances, group)
-        ends = None if no_lag else log.known_ends
+        ends = None if no_lag else brokers.known_ends
         frames = _frames(instances, groups, ends, interval, count)
         if output is Format.TABLE and sys.stdout.isatty():
             _live(frames)
@@ -162,7 +143,7 @@ def _sentence(frame: Overview) -> str:
 
 def _sections(frame: Overview, limit: int | None = None) -> list[Section]:
     groups = [
-        group_document(row) | {"lag": _lag(*frame.lags[row.group])} if row.group in frame.lags else group_document(row)
+        group_document(row) | {"lag": _lag(frame.lags[row.group]) if row.group in frame.lags else None}
         for row in frame.groups
     ]
     owners = [
@@ -172,7 +153,7 @@ def _sections(frame: Overview, limit: int | None = None) -> list[Section]:
             "owned": str(row.owned),
             "stopping": str(row.stopping) if row.stopping else None,
             "pending": row.pending,
-            "lag": _lag(row.lag, row.unknown),
+            "lag": _lag(row.lag),
         }
         for row in frame.owners
     ]
@@ -192,10 +173,16 @@ def _sections(frame: Overview, limit: int | None = None) -> list[Section]:
     ]
 
 
-def _lag(records: int, unknown: int) -> str:
-    if not unknown:
-        return str(records)
-    return f"{records} + {unknown} unknown" if records else "unknown"
+def _lag(total: LagTotal) -> str:
+    if not total.unknown:
+        return str(total.lag or 0)
+    return f"{total.lag} + {total.unknown} unknown" if total.lag else "unknown"
+
+
+def _lag_fields(total: LagTotal | None) -> dict[str, int | None]:
+    if total is None:
+        return {"lag": None, "lag_unknown": None}
+    return {"lag": total.lag or 0, "lag_unknown": total.unknown}
 
 
 def _document(frame: Overview) -> dict[str, Any]:
@@ -205,11 +192,7 @@ def _document(frame: Overview) -> dict[str, Any]:
         "coordinator": elected.broker_id if elected else None,
         "epoch": elected.epoch if elected else None,
         "undecided": frame.cluster.undecided or None,
-        "groups": [
-            group_document(row)
-            | dict(zip(("lag", "lag_unknown"), frame.lags.get(row.group, (None, None)), strict=True))
-            for row in frame.groups
-        ],
+        "groups": [group_document(row) | _lag_fields(frame.lags.get(row.group)) for row in frame.groups],
         "owners": [
             {
                 "group": row.group,
@@ -217,8 +200,7 @@ def _document(frame: Overview) -> dict[str, Any]:
                 "owned": row.owned.to_json(),
                 "stopping": row.stopping.to_json(),
                 "pending": row.pending,
-                "lag": row.lag,
-                "lag_unknown": row.unknown,
+                **_lag_fields(row.lag),
             }
             for row in frame.owners
         ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from kafka_coord.coordinator.plan.membership import membership_of
@@ -14,20 +13,10 @@ from kafka_coord.monitor.client_groups.changes import evict_members, require_mem
 from kafka_coord.monitor.documents import answer_document, done_document
 from kafka_coord.monitor.groups import snapshot_of
 from kafka_coord.monitor.operate import pause_of, record
-from kafka_coord.monitor.requests import OnProgress, ask, submit
+from kafka_coord.monitor.requests import Acting, ask, submit
 from kafka_coord.monitor.snapshot import GroupSnapshot
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
-
-
-@dataclass(frozen=True, slots=True)
-class Acting:
-    """``by`` and ``reason`` go into the history. ``timeout_s`` is the time limit for each answer."""
-
-    by: str
-    reason: str
-    timeout_s: float
-    on_progress: OnProgress
 
 
 def rebalance(store: Store, group: str, acting: Acting, paused_by: Callable[[Pause], str]) -> dict[str, Any]:

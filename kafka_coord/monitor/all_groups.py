@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kafka_coord.monitor.client_groups.asking import Instances
-from kafka_coord.monitor.client_groups.groups import list_client_groups, with_lags, with_offsets
+from kafka_coord.monitor.client_groups.groups import described, list_client_groups, with_offsets
 from kafka_coord.monitor.cluster import Cluster
 from kafka_coord.monitor.groups import EndOffsets, GroupRow, OnOffsets, list_groups
 
@@ -30,9 +30,12 @@ def list_all_groups(
     clients = list_client_groups(instances)
     rows = clients.rows
     if end_offsets is not None:
-        found = with_offsets(instances, clients.groups)
-        rows, client_note = with_lags(found, cluster.topics, end_offsets, on_offsets)
-        note = note or client_note
+        found = described(with_offsets(instances, clients.groups), cluster.topics, end_offsets)
+        rows = tuple(replace(row, lag=one.lag) for row, one in zip(rows, found, strict=True))
+        note = note or next((one.lag_note for one in found), "")
+        if on_offsets is not None:
+            for one in found:
+                on_offsets(one.group, one.offsets, 0)
     return AllGroups(cluster, tuple(sorted((*managed, *rows), key=_largest_first)), note, clients.missing)
 
 

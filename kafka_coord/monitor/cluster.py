@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from kafka_coord.coordinator.kafka_znodes import decode_topic
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import CoordinatorInfo, Pause, TopicInfo, Unreadable
-from kafka_coord.monitor.reading import Reading, split
+from kafka_coord.monitor.reading import Reading, numbers, plainly
 from kafka_coord.zk import layout
-from kafka_coord.zk.brokers import broker_number
 from kafka_coord.zk.election import decode_epoch
 from kafka_coord.zk.store import GetChildren, GetData, Node, Read, ReadResult, Store
 
@@ -68,40 +67,33 @@ def read_cluster(store: Store, earlier: Cluster | None = None) -> Cluster:
     # read before the names: names newer than their zxid are read again, but older names never would be
     pzxid = groups.stat.pzxid if isinstance(groups, Node) else 0
     names = earlier.names if earlier is not None and earlier.names.pzxid == pzxid else None
-    listing: list[Read] = [GetChildren(layout.GROUPS)] if pzxid and names is None else []
-    instance_ids = _numbers(instances)
+    listing = GetChildren(layout.GROUPS)
     topic_names = topics if isinstance(topics, tuple) else ()
-    found = reading.many(
+    found = reading.all(
         [
-            *(GetData(layout.instance(number)) for number in instance_ids),
+            *(GetData(layout.instance(number)) for number in numbers(instances)),
             *(GetData(layout.broker_topic(name)) for name in topic_names),
-            *listing,
+            *([listing] if pzxid and names is None else ()),
         ]
     )
-    instance_nodes, topic_nodes, listed = split(found, len(instance_ids), len(topic_names), len(listing))
+    topic_nodes = {
+        name: node for name in topic_names if isinstance(node := found[GetData(layout.broker_topic(name))], Node)
+    }
     if names is None:
         of_names = Reading(store)
-        legal = of_names.names(layout.GROUPS, listed[0]) if listed else ()
+        legal = of_names.names(layout.GROUPS, found.get(listing))
         names = GroupNames(pzxid, legal, tuple(of_names.unreadable))
-    coordinator = reading.decode(layout.COORDINATOR, elected, _coordinator)
+    coordinator = reading.decode(layout.COORDINATOR, elected, plainly(CoordinatorInfo.from_json))
     return Cluster(
         initialised=isinstance(groups, Node),
         coordinator=coordinator,
         undecided=_undecided(coordinator, elected, epoch),
         since_ms=elected.stat.ctime_ms if isinstance(elected, Node) else None,
-        instances={
-            number: info
-            for number, node in zip(instance_ids, instance_nodes, strict=True)
-            if (info := reading.decode(layout.instance(number), node, _coordinator)) is not None
-        },
-        brokers=_numbers(brokers),
-        topics=_topics(reading, topic_names, topic_nodes),
-        topics_changed_ms={
-            name: node.stat.mtime_ms
-            for name, node in zip(topic_names, topic_nodes, strict=True)
-            if isinstance(node, Node)
-        },
-        pause=reading.decode(layout.PAUSED, paused, lambda value, _, where: Pause.from_json(value, where), Pause()),
+        instances=decode_instances(reading, numbers(instances), found),
+        brokers=numbers(brokers),
+        topics=_topics(reading, topic_nodes),
+        topics_changed_ms={name: node.stat.mtime_ms for name, node in topic_nodes.items()},
+        pause=reading.decode(layout.PAUSED, paused, plainly(Pause.from_json), Pause()),
         names=names,
         unreadable=(*names.unreadable, *reading.unreadable),
     )
@@ -111,7 +103,7 @@ def read_coordinator(store: Store) -> CoordinatorInfo | None:
     """Returns the coordinator, or ``None`` if none is elected or its znode cannot be read."""
     reading = Reading(store)
     (elected,) = reading.many([GetData(layout.COORDINATOR)])
-    return reading.decode(layout.COORDINATOR, elected, _coordinator)
+    return reading.decode(layout.COORDINATOR, elected, plainly(CoordinatorInfo.from_json))
 
 
 def _undecided(coordinator: CoordinatorInfo | None, elected: ReadResult, epoch: ReadResult) -> str:
@@ -130,20 +122,21 @@ def _undecided(coordinator: CoordinatorInfo | None, elected: ReadResult, epoch: 
     return ""
 
 
-def _coordinator(value: Mapping[str, object], _: Node, where: str) -> CoordinatorInfo:
-    return CoordinatorInfo.from_json(value, where)
+def decode_instances(
+    reading: Reading, ids: Iterable[int], found: Mapping[Read, ReadResult]
+) -> dict[int, CoordinatorInfo]:
+    """Decodes the znodes of the running instances."""
+    decoded = {
+        number: reading.decode(path, found[GetData(path)], plainly(CoordinatorInfo.from_json))
+        for number in ids
+        for path in [layout.instance(number)]
+    }
+    return {number: info for number, info in decoded.items() if info is not None}
 
 
-def _numbers(listing: ReadResult) -> tuple[int, ...]:
-    names = listing if isinstance(listing, tuple) else ()
-    return tuple(sorted(number for name in names if (number := broker_number(name)) is not None))
-
-
-def _topics(reading: Reading, names: tuple[str, ...], nodes: Sequence[ReadResult]) -> dict[str, TopicInfo]:
+def _topics(reading: Reading, nodes: Mapping[str, Node]) -> dict[str, TopicInfo]:
     topics = {}
-    for name, node in zip(names, nodes, strict=True):
-        if not isinstance(node, Node):
-            continue
+    for name, node in nodes.items():
         try:
             topics[name] = decode_topic(name, node, {})
         except MalformedValue as error:

@@ -10,13 +10,14 @@ from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import MalformedValue, NotFound
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import (
-    CoordinatorInfo,
+    NO_PARTITIONS,
     GroupKind,
     GroupSettings,
+    Ledger,
     Member,
-    Mode,
     PartitionSet,
     Pause,
+    Subscription,
     TopicPartition,
     Unreadable,
 )
@@ -35,6 +36,8 @@ from kafka_coord.monitor.offsets import (
 )
 from kafka_coord.monitor.ownership import Unowned, without_member
 from kafka_coord.monitor.presence import Presence
+from kafka_coord.monitor.reading import group_of
+from kafka_coord.monitor.sequences import grouped, some
 from kafka_coord.monitor.snapshot import GroupSnapshot, read_groups
 from kafka_coord.monitor.state import group_state, group_status
 from kafka_coord.monitor.waits import waits
@@ -63,13 +66,13 @@ class GroupRow:
     group: str
     kind: GroupKind
     state: GroupState
-    generation: int | None
     members: int
     partitions: int
     assignor: str
-    pending: int
-    unreadable: int
     coordinator: int | None
+    generation: int | None = None
+    pending: int = 0
+    unreadable: int = 0
     log_partition: int | None = None
     lag: LagTotal | None = None
     """``None`` if the brokers were not asked."""
@@ -91,19 +94,19 @@ class MemberRow:
     host: str | None
     client: str | None
     channel: str
-    gateway: int | None
-    address: str | None
-    incarnation: int
-    since_ms: int | None
     subscription: str
     mode: str
-    capacity: int
     rack: str | None
-    rejoin_grace_ms: int
     owned: PartitionSet
-    stopping: PartitionSet
     target: PartitionSet
-    pending: tuple[WaitingCommand, ...]
+    stopping: PartitionSet = NO_PARTITIONS
+    pending: tuple[WaitingCommand, ...] = ()
+    gateway: int | None = None
+    address: str | None = None
+    incarnation: int = 0
+    since_ms: int | None = None
+    capacity: int = 1
+    rejoin_grace_ms: int = 0
     heard_ms_ago: int | None = None
     software: str | None = None
     protocol: str | None = None
@@ -122,22 +125,22 @@ class GroupDescription:
     kind: GroupKind
     state: GroupState
     status: str
-    generation: int | None
-    reason: str
-    decided_at_ms: int | None
     assignor: str
     coordinator: int | None
-    log_partition: int | None
-    settings: GroupSettings | None
-    pause: Pause | None
-    paused_everywhere: bool
     members: tuple[MemberRow, ...]
     offsets: tuple[OffsetRow, ...]
-    of_earlier_topic: PartitionSet
     unowned: Unowned
     lag_note: str
-    heard_note: str
-    unreadable: tuple[Unreadable, ...]
+    log_partition: int | None = None
+    generation: int | None = None
+    reason: str = ""
+    decided_at_ms: int | None = None
+    settings: GroupSettings | None = None
+    pause: Pause | None = None
+    paused_everywhere: bool = False
+    of_earlier_topic: PartitionSet = NO_PARTITIONS
+    heard_note: str = ""
+    unreadable: tuple[Unreadable, ...] = ()
 
     @property
     def pending(self) -> int:
@@ -161,7 +164,7 @@ def list_groups(
     cluster = read_cluster(store)
     snapshots = read_groups(store, cluster.groups, cluster)
     committed = read_all_committed(store, snapshots, cluster.topics)
-    commands = Counter(one.path.split("/")[3] for one in read_waiting(store, snapshots).unreadable)
+    commands = Counter(group_of(one.path) for one in read_waiting(store, snapshots).unreadable)
     ends, note = _ends(snapshots, committed, end_offsets)
     rows = []
     for group, snapshot in sorted(snapshots.items()):
@@ -192,7 +195,8 @@ def snapshot_of(store: Store, group: str, earlier: Cluster | None = None) -> tup
     cluster = read_cluster(store, earlier)
     found = read_groups(store, [group], cluster).get(group)
     if found is None:
-        raise NotFound(f"no group {group!r}; {_known(cluster.groups)}")
+        known = f"there are {some(cluster.groups, 10)}" if cluster.groups else "there are no groups"
+        raise NotFound(f"no group {group!r}; {known}")
     return cluster, found
 
 
@@ -228,7 +232,7 @@ def describe_group(
     Raises :class:`NotFound`.
     """
     cluster, snapshot = snapshot_of(store, group, earlier)
-    return next(_described(store, cluster, {group: snapshot}, end_offsets, presences))
+    return next(describe_snapshots(store, cluster, {group: snapshot}, end_offsets, presences))
 
 
 def describe_groups(
@@ -240,158 +244,122 @@ def describe_groups(
 ) -> tuple[GroupDescription, ...]:
     """Describes several groups like :func:`describe_group`, in one set of reads. Leaves out groups that do not
     exist."""
-    return tuple(_described(store, cluster, read_groups(store, groups, cluster), end_offsets, presences))
+    return tuple(describe_snapshots(store, cluster, read_groups(store, groups, cluster), end_offsets, presences))
 
 
-def _described(
+def describe_snapshots(
     store: Store,
     cluster: Cluster,
     snapshots: Mapping[str, GroupSnapshot],
     end_offsets: EndOffsets | None,
-    presences: Presences | None,
+    presences: Presences | None = None,
 ) -> Iterator[GroupDescription]:
+    """Describes groups that have already been read, like :func:`describe_group`."""
     waiting = read_waiting(store, snapshots)
-    commands: dict[str, list[WaitingCommand]] = {}
-    for command in waiting.commands:
-        commands.setdefault(command.group, []).append(command)
-    damaged: dict[str, list[Unreadable]] = {}
-    for one in waiting.unreadable:
-        damaged.setdefault(one.path.split("/")[3], []).append(one)
+    commands = grouped(waiting.commands, lambda one: one.group)
+    damaged = grouped(waiting.unreadable, lambda one: group_of(one.path))
     committed = read_all_committed(store, snapshots, cluster.topics)
     ends, note = _ends(snapshots, committed, end_offsets)
+    now_ms = round(store.clock.time() * 1000)
     for group, snapshot in snapshots.items():
-        yield _description(
-            snapshot,
-            cluster,
-            committed[group],
-            ends,
-            note,
-            _with_presence(store, group, member_rows(snapshot, commands.get(group, ())), cluster, presences),
-            damaged.get(group, ()),
-            tuple(waits(snapshot, commands.get(group, ()), round(store.clock.time() * 1000)).values())[:MAX_WAITS],
+        seen, outstanding = snapshot.observation, commands.get(group, [])
+        target = seen.assignment
+        members, heard_note = _with_presence(store, group, member_rows(snapshot, outstanding), cluster, presences)
+        # the coordinator reads offsets and commands before it starts a partition, and does not start it if they are
+        # unreadable
+        unreadable = (*seen.unreadable, *committed[group].unreadable, *damaged.get(group, ()))
+        judged = group_status(replace(seen, unreadable=unreadable))
+        waits_for = list(waits(snapshot, outstanding, now_ms).values())[:MAX_WAITS]
+        yield GroupDescription(
+            group=group,
+            kind=GroupKind.MANAGED,
+            state=judged.state,
+            status="; ".join((judged.summary, *waits_for)),
+            generation=target.generation if target else None,
+            reason=target.reason if target else "",
+            decided_at_ms=target.timestamp_ms if target else None,
+            assignor=_assignor(snapshot),
+            coordinator=cluster.coordinator.broker_id if cluster.coordinator else None,
+            settings=seen.settings,
+            pause=seen.pause,
+            paused_everywhere=snapshot.paused_everywhere is not None,
+            members=members,
+            offsets=offset_rows(seen, committed[group], ends),
+            of_earlier_topic=committed[group].of_earlier_topic,
+            unowned=without_member(snapshot, committed[group], cluster.topics_changed_ms),
+            lag_note=note,
+            heard_note=heard_note,
+            unreadable=unreadable,
         )
-
-
-def _description(
-    snapshot: GroupSnapshot,
-    cluster: Cluster,
-    committed: Committed,
-    ends: Mapping[TopicPartition, int],
-    note: str,
-    heard: tuple[tuple[MemberRow, ...], str],
-    damaged: Sequence[Unreadable],
-    waiting: Sequence[str],
-) -> GroupDescription:
-    seen, (members, heard_note) = snapshot.observation, heard
-    target = seen.assignment
-    # the coordinator reads offsets and commands before it starts a partition, and does not start it if they are
-    # unreadable
-    judged = group_status(replace(seen, unreadable=(*seen.unreadable, *committed.unreadable, *damaged)))
-    return GroupDescription(
-        group=snapshot.group,
-        kind=GroupKind.MANAGED,
-        state=judged.state,
-        status="; ".join((judged.summary, *waiting)),
-        generation=target.generation if target else None,
-        reason=target.reason if target else "",
-        decided_at_ms=target.timestamp_ms if target else None,
-        assignor=_assignor(snapshot),
-        coordinator=cluster.coordinator.broker_id if cluster.coordinator else None,
-        log_partition=None,
-        settings=seen.settings,
-        pause=seen.pause,
-        paused_everywhere=snapshot.paused_everywhere is not None,
-        members=members,
-        offsets=offset_rows(seen, committed, ends),
-        of_earlier_topic=committed.of_earlier_topic,
-        unowned=without_member(snapshot, committed, cluster.topics_changed_ms),
-        lag_note=note,
-        heard_note=heard_note,
-        unreadable=(*seen.unreadable, *committed.unreadable, *damaged),
-    )
 
 
 def _with_presence(
     store: Store, group: str, members: tuple[MemberRow, ...], cluster: Cluster, presences: Presences | None
 ) -> tuple[tuple[MemberRow, ...], str]:
     """Asks the coordinator about members over sockets, and the instance that serves the group's Kafka clients about
-    those."""
+    those. The second value says why some answers are missing (or ``""``)."""
     if presences is None:
         return members, ""
-    known: dict[tuple[str, str], Presence] = {}
-    notes = {}
+    known: dict[str, Presence] = {}
+    notes: dict[str, None] = {}
     for channel in sorted({member.channel for member in members if member.gateway is not None}):
-        served_by = cluster.coordinator if channel == "socket" else _instance_of(store, cluster, group)
-        reason = "no instance coordinates the group" if served_by is None else ""
-        url = None if served_by is None else served_by.http_url
-        if served_by is not None and url is None:
+        served_by = cluster.coordinator
+        if channel == "kafka":
+            served_by = cluster.instances.get(read_instances(store).leaders.get(partition_of(group), -1))
+        if served_by is None:
+            reason = "no instance coordinates the group"
+        elif served_by.http_url is None:
             reason = f"start the instance beside broker {served_by.broker_id} with --listen-http"
-        elif url is not None:
+        else:
             try:
-                known |= presences(url)
+                found = presences(served_by.http_url)
+                known |= {consumer: one for (in_group, consumer), one in found.items() if in_group == group}
+                continue
             except (OSError, MalformedValue) as error:
-                reason = f"the coordinator did not answer at {url}: {error}"
-        if reason:
-            notes[reason] = f"unknown when the coordinator last heard from consumers without ZooKeeper: {reason}"
-    return tuple(_and_presence(member, known.get((group, member.consumer))) for member in members), "; ".join(
-        notes.values()
+                reason = f"the coordinator did not answer at {served_by.http_url}: {error}"
+        notes[f"unknown when the coordinator last heard from consumers without ZooKeeper: {reason}"] = None
+    rows = tuple(
+        replace(member, **known[member.consumer]._asdict())
+        if member.gateway is not None and member.consumer in known
+        else member
+        for member in members
     )
-
-
-def _instance_of(store: Store, cluster: Cluster, group: str) -> CoordinatorInfo | None:
-    """Returns the instance that serves the group's Kafka clients."""
-    leader = read_instances(store).leaders.get(partition_of(group), -1)
-    return cluster.instances.get(leader)
-
-
-def _and_presence(member: MemberRow, found: Presence | None) -> MemberRow:
-    if found is None or member.gateway is None:
-        return member
-    return replace(member, heard_ms_ago=found.heard_ms_ago, epoch=found.epoch, held_ms=found.held_ms)
-
-
-def _channel(member: Member | None) -> str:
-    if member is None or member.gateway is None:
-        return "zookeeper"
-    return "socket" if member.protocol is None else "kafka"
+    return rows, "; ".join(notes)
 
 
 def member_rows(snapshot: GroupSnapshot, waiting: Iterable[WaitingCommand]) -> tuple[MemberRow, ...]:
     """Returns the members and all other consumers with a ledger, by name."""
     seen = snapshot.observation
-    nothing = PartitionSet()
-    pending: dict[str, list[WaitingCommand]] = {}
-    for command in waiting:
-        pending.setdefault(command.consumer, []).append(command)
+    pending = grouped(waiting, lambda one: one.consumer)
+    targets = seen.assignment.members if seen.assignment else {}
     rows = []
     for consumer in sorted(seen.members.keys() | seen.ledgers.keys()):
-        ledger = seen.ledgers.get(consumer)
-        registered = consumer in seen.members
-        member = seen.members.get(consumer) or (ledger.place if ledger else None)
+        ledger = seen.ledgers.get(consumer) or Ledger(consumer, 0)
+        unknown = Member(consumer, ledger.incarnation, Subscription.to(()))
+        member = seen.members.get(consumer) or ledger.place or unknown
         stat = snapshot.registrations.get(consumer)
-        target = seen.assignment.members.get(consumer, nothing) if seen.assignment else nothing
         rows.append(
             MemberRow(
                 consumer=consumer,
-                registered=registered,
-                host=member.host if member else None,
-                client=member.client if member else None,
-                channel=_channel(member),
-                gateway=member.gateway if member else None,
-                address=member.address if member else None,
-                incarnation=member.incarnation if member else ledger.incarnation if ledger else 0,
+                registered=consumer in seen.members,
+                host=member.host,
+                client=member.client,
+                channel="zookeeper" if member.gateway is None else "socket" if member.protocol is None else "kafka",
+                gateway=member.gateway,
+                address=member.address,
+                incarnation=member.incarnation,
                 since_ms=stat.ctime_ms if stat else None,
-                subscription=_subscription(member.subscription.to_json()) if member else "",
-                mode=str(member.mode if member else Mode.INCREMENTAL),
-                capacity=member.capacity if member else 1,
-                rack=member.rack if member else None,
-                rejoin_grace_ms=member.rejoin_grace_ms if member else 0,
-                owned=ledger.owned if ledger else nothing,
-                stopping=ledger.stopping if ledger else nothing,
-                target=target,
+                subscription=_subscription(member.subscription),
+                mode=str(member.mode),
+                capacity=member.capacity,
+                rack=member.rack,
+                rejoin_grace_ms=member.rejoin_grace_ms,
+                owned=ledger.owned,
+                stopping=ledger.stopping,
+                target=targets.get(consumer, NO_PARTITIONS),
                 pending=tuple(pending.get(consumer, ())),
-                software=member.software if member else None,
-                protocol=member.protocol if member else None,
+                software=member.software,
+                protocol=member.protocol,
             )
         )
     return tuple(rows)
@@ -423,19 +391,9 @@ def _assignor(snapshot: GroupSnapshot) -> str:
     return seen.settings.assignor or decided or DEFAULT_ASSIGNOR
 
 
-def _subscription(written: Mapping[str, object]) -> str:
+def _subscription(found: Subscription) -> str:
     """Formats topics with their streams as ``flights, routes(2)``, and a pattern as ``white_list fl.*``."""
-    topics = written["subscription"]
-    names = [
-        name if streams == 1 else f"{name}({streams})"
-        for name, streams in (topics.items() if isinstance(topics, dict) else ())
-    ]
-    kind = written["pattern"]
-    return ", ".join(names) if kind == "static" else f"{kind} {names[0]}"
-
-
-def _known(groups: tuple[str, ...]) -> str:
-    if not groups:
-        return "there are no groups"
-    shown = ", ".join(groups[:10])
-    return f"there are {shown}" + (f" and {len(groups) - 10} more" if len(groups) > 10 else "")
+    if found.is_wildcard:
+        return f"{found.kind} {found.pattern}"
+    topics = sorted(found.topics.items())
+    return ", ".join(topic if streams == 1 else f"{topic}({streams})" for topic, streams in topics)

@@ -9,7 +9,7 @@ from kafka_coord.errors import MalformedValue, NoNode, NotFound
 from kafka_coord.model import Action, Decision, Settled, Unreadable, actions_from_json, history_from_json
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.cluster_history import ClusterHistory
-from kafka_coord.monitor.reading import Reading
+from kafka_coord.monitor.reading import Reading, plainly
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetData, Store
 
@@ -47,8 +47,8 @@ def read_cluster_history(store: Store) -> ClusterHistory:
 
 
 def read_client_actions(store: Store, group: str) -> tuple[Action, ...]:
-    """What operators did to a client-assigned group, oldest first. The cluster's history keeps it, with the group's
-    name in front (:func:`kafka_coord.monitor.operate.record`). Raises :class:`MalformedValue`."""
+    """Returns the operators' actions on a client-assigned group, oldest first. They are in the cluster's history, and
+    begin with the group's name (:func:`kafka_coord.monitor.operate.record`). Raises :class:`MalformedValue`."""
     about = f"group {group} "
     return tuple(
         replace(one, change=f"{one.change} ".removeprefix(about).strip())
@@ -64,11 +64,11 @@ def _trail(value: fields.Json, where: str) -> tuple[tuple[Decision, ...], tuple[
 def read_actions(store: Store, groups: Iterable[str]) -> tuple[dict[str, tuple[Action, ...]], list[Unreadable]]:
     """Returns the operators' actions on each group, oldest first, and the unreadable ``history`` and ``settled``
     znodes."""
-    reading, names = Reading(store), tuple(groups)
-    found = reading.many(GetData(path) for name in names for path in (layout.history(name), layout.settled(name)))
-    actions = {}
-    for name, history, settled in zip(names, found[::2], found[1::2], strict=True):
-        trail = reading.decode(layout.history(name), history, lambda value, _, where: _trail(value, where))
-        reading.decode(layout.settled(name), settled, lambda value, _, where: Settled.from_json(value, where))
+    reading, names, actions = Reading(store), tuple(groups), {}
+    found = reading.all(GetData(path(name)) for name in names for path in (layout.history, layout.settled))
+    for name in names:
+        history, settled = layout.history(name), layout.settled(name)
+        trail = reading.decode(history, found[GetData(history)], plainly(_trail))
+        reading.decode(settled, found[GetData(settled)], plainly(Settled.from_json))
         actions[name] = trail[1] if trail is not None else ()
     return actions, reading.unreadable

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from operator import attrgetter
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.frontends.kafka.managed import classic, heartbeats
-from kafka_coord.grouplog.term import LogTerm
 from kafka_coord.monitor.exposition import PREFIX, counter, gauge, histogram, labelled
 
 
@@ -71,48 +71,34 @@ def of_kafka(listener: KafkaListener) -> Iterator[Metric]:
     yield from _of_log(listener)
 
 
+_LOG_GAUGES = (
+    (
+        "term",
+        "term",
+        "The term in which this instance coordinates the partition. All instances together have one series for each "
+        "partition.",
+    ),
+    ("load_seconds", "figures.load_s", "Time to claim and load the partition. Its groups waited for so long."),
+    ("loaded_records", "figures.loaded_records", "Records loaded at the start of this term."),
+)
+_LOG_COUNTERS = (
+    ("appends", "figures.appends", "Batches written in this term, the divisor for averages of records and seconds."),
+    ("appended_records", "figures.records", "Records written in this term."),
+    ("append_seconds", "figures.append_s", "Total time until the batches were on all in-sync replicas."),
+)
+"""The name, the attribute of the :class:`LogTerm`, and the help of each metric by log partition."""
+
+
 def _of_log(listener: KafkaListener) -> Iterator[Metric]:
     """Yields metrics by log partition. If a partition has no term here, another instance coordinates it, or none does.
     The counters restart with each term."""
     manager = listener.manager
-    families: list[tuple[Metric, Callable[[LogTerm], float]]] = [
-        (
-            _gauge(
-                "term",
-                "The term in which this instance coordinates the partition. All instances together have one series for "
-                "each partition.",
-            ),
-            lambda one: one.term,
-        ),
-        (
-            _gauge("load_seconds", "Time to claim and load the partition. Its groups waited for so long."),
-            lambda one: one.figures.load_s,
-        ),
-        (_gauge("loaded_records", "Records loaded at the start of this term."), lambda one: one.figures.loaded_records),
-        (
-            _counter("appends", "Batches written in this term, the divisor for averages of records and seconds."),
-            lambda one: one.figures.appends,
-        ),
-        (_counter("appended_records", "Records written in this term."), lambda one: one.figures.records),
-        (
-            _counter("append_seconds", "Total time until the batches were on all in-sync replicas."),
-            lambda one: one.figures.append_s,
-        ),
-    ]
     terms = sorted(dict(manager.terms).items())
-    for family, value in families:
-        for partition, one in terms:
-            family.add_metric([str(partition)], value(one))  # type: ignore[attr-defined]
-        yield family
+    for kind, metrics in ((GaugeMetricFamily, _LOG_GAUGES), (CounterMetricFamily, _LOG_COUNTERS)):
+        for name, attribute, text in metrics:
+            values = {str(partition): attrgetter(attribute)(one) for partition, one in terms}
+            yield labelled(kind, f"kafka_log_{name}", text, "partition", values)
     yield gauge(
         "kafka_log_loading_partitions", "Partitions being claimed or loaded. Their groups wait.", len(manager.loading)
     )
     yield gauge("kafka_groups", "Client-assigned groups that this instance coordinates.", len(manager.groups_cache))
-
-
-def _gauge(name: str, text: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"{PREFIX}_kafka_log_{name}", text, labels=["partition"])
-
-
-def _counter(name: str, text: str) -> CounterMetricFamily:
-    return CounterMetricFamily(f"{PREFIX}_kafka_log_{name}", text, labels=["partition"])

@@ -5,13 +5,13 @@ from __future__ import annotations
 import concurrent.futures
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kafka_coord.errors import BrokerError
 from kafka_coord.model import PartitionSet, TopicPartition, Unreadable
+from kafka_coord.monitor.sequences import parts
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import Brokers, read_brokers
 from kafka_coord.zk.store import Store
@@ -28,11 +28,10 @@ DEFAULT_TIMEOUT_S = 5.0
 _LEADERLESS = "the partition has no live leader"
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerOffsets:
+class BrokerOffsets(NamedTuple):
     """The known offsets. ``note`` says why others are unknown, or is ``""``."""
 
-    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    offsets: Mapping[TopicPartition, int]
     note: str = ""
 
 
@@ -115,11 +114,6 @@ class OffsetReader:
 
         return self._ask(partitions, OffsetSpec.latest)
 
-    def ends(self, partitions: PartitionSet) -> tuple[Mapping[TopicPartition, int], str]:
-        """Calls :meth:`latest`, in the form of :data:`~kafka_coord.monitor.groups.EndOffsets`."""
-        found = self.latest(partitions)
-        return found.offsets, found.note
-
     def earliest(self, partitions: PartitionSet) -> BrokerOffsets:
         """Returns the log start offsets."""
         from confluent_kafka.admin import OffsetSpec
@@ -137,25 +131,26 @@ class OffsetReader:
             return found
         ends = self.latest(beyond)
         kept = {tp: offset for tp, offset in found.offsets.items() if offset >= 0}
-        return BrokerOffsets(kept | dict(ends.offsets), found.note or ends.note)
+        return BrokerOffsets({**kept, **ends.offsets}, found.note or ends.note)
 
     def _ask(self, partitions: PartitionSet, spec: Callable[[], Any]) -> BrokerOffsets:
         from confluent_kafka import KafkaException
 
-        if self._admin is None or not partitions:
-            return BrokerOffsets()
+        admin = self._admin
+        if admin is None or not partitions:
+            return BrokerOffsets({})
         deadline = time.monotonic() + self._timeout_s
         offsets: dict[TopicPartition, int] = {}
         trouble: list[str] = []
         asked = partitions
         for last in (False, True):
             try:
-                led, unled = self._with_leader(asked)
+                led, unled = self._with_leader(admin, asked)
             except KafkaException as error:
                 note = f"lag is unknown: no broker at {self._bootstrap} answered: {self._why(error)}"
                 return BrokerOffsets(offsets, note)
             trouble += unled
-            found = self._list(led, spec, deadline)
+            found = self._list(admin, led, spec, deadline)
             offsets |= found.offsets
             trouble += found.trouble
             if last or not found.leaderless or time.monotonic() >= deadline:
@@ -164,14 +159,14 @@ class OffsetReader:
             asked = PartitionSet.of(found.leaderless)
         return BrokerOffsets(offsets, _sentence(trouble, len(partitions)))
 
-    def _list(self, partitions: Sequence[TopicPartition], spec: Callable[[], Any], deadline: float) -> _Listed:
+    def _list(
+        self, admin: AdminClient, partitions: Sequence[TopicPartition], spec: Callable[[], Any], deadline: float
+    ) -> _Listed:
         from confluent_kafka import KafkaError
         from confluent_kafka import TopicPartition as Wanted
 
-        listed, admin = _Listed(), self._admin
-        if admin is None:
-            return listed
-        for chunk in _chunks(partitions):
+        listed = _Listed()
+        for chunk in parts(partitions, CHUNK):
             left_s = max(0.5, deadline - time.monotonic())
             futures = admin.list_offsets(
                 {Wanted(t, p): spec() for t, p in chunk}, isolation_level=self._isolation, request_timeout=left_s
@@ -190,14 +185,12 @@ class OffsetReader:
                     listed.trouble.append(_reason(failure))
         return listed
 
-    def _with_leader(self, partitions: PartitionSet) -> tuple[list[TopicPartition], list[str]]:
+    def _with_leader(self, admin: AdminClient, partitions: PartitionSet) -> tuple[list[TopicPartition], list[str]]:
         """Returns the partitions that have a leader, and the problems of all others. If one partition of a batch has no
         leader, librdkafka fails the whole batch. If a partition loses its leader after this check, the caller asks
         again for the batch.
         """
-        if self._admin is None:
-            return [], []
-        metadata = self._admin.list_topics(timeout=self._timeout_s)
+        metadata = admin.list_topics(timeout=self._timeout_s)
         led: list[TopicPartition] = []
         trouble: list[str] = []
         for tp in partitions:
@@ -213,10 +206,6 @@ class OffsetReader:
 
     def _why(self, error: Exception) -> str:
         return self._errors[-1] if self._errors else _reason(error)
-
-
-def _chunks(partitions: Sequence[TopicPartition]) -> Iterable[Sequence[TopicPartition]]:
-    return (partitions[at : at + CHUNK] for at in range(0, len(partitions), CHUNK))
 
 
 def _code(error: BaseException) -> int | None:
@@ -258,15 +247,14 @@ class BrokerLog:
     def at_time(self, partitions: PartitionSet, timestamp_ms: int) -> BrokerOffsets:
         return self._connected().at_time(partitions, timestamp_ms)
 
-    def known_ends(self, partitions: PartitionSet) -> tuple[Mapping[TopicPartition, int], str]:
-        """Returns the end offsets, in the form of :data:`~kafka_coord.monitor.groups.EndOffsets`. Does not raise
-        :class:`BrokerError`. The sentence has its text instead."""
+    def known_ends(self, partitions: PartitionSet) -> BrokerOffsets:
+        """Returns the end offsets. Does not raise :class:`BrokerError`. The note has its text instead."""
         if not partitions:
-            return {}, ""
+            return BrokerOffsets({})
         try:
-            return self._connected().ends(partitions)
+            return self.latest(partitions)
         except BrokerError as error:
-            return {}, f"lag is unknown: {error}"
+            return BrokerOffsets({}, f"lag is unknown: {error}")
 
     def _connected(self) -> OffsetReader:
         if self._reader is None:
@@ -278,11 +266,3 @@ class BrokerLog:
         if self._reader is not None:
             self._reader.close()
         self._reader = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

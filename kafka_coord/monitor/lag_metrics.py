@@ -132,7 +132,7 @@ def measure_lags(store: Store, properties: Mapping[str, str], *, most: int, ring
 
     reader = OffsetReader(bootstrap_servers(store, properties), properties)
     try:
-        rows = list_all_groups(Instances(store, properties), reader.ends, None if rings is None else keep).rows
+        rows = list_all_groups(Instances(store, properties), reader.latest, None if rings is None else keep).rows
     finally:
         reader.close()
     if rings is not None:

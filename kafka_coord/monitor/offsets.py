@@ -49,54 +49,47 @@ def read_committed(store: Store, group: str, topics: Mapping[str, TopicInfo]) ->
 
 def read_all_committed(store: Store, groups: Iterable[str], topics: Mapping[str, TopicInfo]) -> dict[str, Committed]:
     """Reads everything below each group's ``offsets`` in three rounds, for any number of groups."""
-    readings = {group: Reading(store) for group in groups}
-    round_of = Reading(store)
-    listings = round_of.many(GetChildren(layout.offsets(group)) for group in readings)
+    names, reading = tuple(groups), Reading(store)
+    listings = reading.all(GetChildren(layout.offsets(group)) for group in names)
     parents = [
-        (group, name)
-        for (group, reading), listing in zip(readings.items(), listings, strict=True)
-        for name in reading.names(layout.offsets(group), listing)
+        (group, topic)
+        for group in names
+        for topic in reading.names(layout.offsets(group), listings[GetChildren(layout.offsets(group))])
     ]
-    found = round_of.many(
-        [GetData(layout.topic_offsets(*parent)) for parent in parents]
-        + [GetChildren(layout.topic_offsets(*parent)) for parent in parents]
-    )
-    partitions = [
-        (group, tp)
-        for (group, name), children in zip(parents, found[len(parents) :], strict=True)
-        for tp in _partitions(readings[group], layout.topic_offsets(group, name), name, children)
-    ]
-    owners = {
-        parent: _belong(readings[parent[0]], parent, node, topics.get(parent[1]))
-        for parent, node in zip(parents, found, strict=False)
-    }
-    offsets: dict[str, dict[TopicPartition, int]] = {group: {} for group in readings}
-    earlier: dict[str, list[TopicPartition]] = {group: [] for group in readings}
-    stored: dict[str, list[TopicPartition]] = {group: [] for group in readings}
-    at_ms: dict[str, dict[TopicPartition, int]] = {group: {} for group in readings}
-    nodes = round_of.many(GetData(layout.offset(group, *tp)) for group, tp in partitions)
-    for (group, tp), node in zip(partitions, nodes, strict=True):
-        stored[group].append(tp)
-        if owners[group, tp.topic] is _Belong.EARLIER:
-            earlier[group].append(tp)
-        if owners[group, tp.topic] is not _Belong.CURRENT or not isinstance(node, Node):
+    found = reading.all(read(layout.topic_offsets(*one)) for one in parents for read in (GetData, GetChildren))
+    stored: dict[str, list[TopicPartition]] = {group: [] for group in names}
+    earlier: dict[str, list[TopicPartition]] = {group: [] for group in names}
+    current: list[tuple[str, TopicPartition]] = []
+    for group, topic in parents:
+        path = layout.topic_offsets(group, topic)
+        partitions = [*_partitions(reading, path, topic, found[GetChildren(path)])]
+        belong = _belong(reading, path, found[GetData(path)], topics.get(topic))
+        stored[group] += partitions
+        if belong is _Belong.EARLIER:
+            earlier[group] += partitions
+        elif belong is _Belong.CURRENT:
+            current += ((group, tp) for tp in partitions)
+    offsets: dict[str, dict[TopicPartition, int]] = {group: {} for group in names}
+    at_ms: dict[str, dict[TopicPartition, int]] = {group: {} for group in names}
+    nodes = reading.many(GetData(layout.offset(group, *tp)) for group, tp in current)
+    for (group, tp), node in zip(current, nodes, strict=True):
+        if not isinstance(node, Node):
             continue
         try:
             offsets[group][tp] = decode_offset(node.data, layout.offset(group, *tp))
             at_ms[group][tp] = node.stat.mtime_ms
         except MalformedValue as error:
-            readings[group].refuse(error.where, error.reason)
-    for group, refused in round_of.by_group().items():
-        readings[group].unreadable += refused
+            reading.refuse(error.where, error.reason)
+    unreadable = reading.by_group()
     return {
         group: Committed(
             offsets[group],
             PartitionSet.of(earlier[group]),
-            tuple(reading.unreadable),
+            tuple(unreadable.get(group, ())),
             PartitionSet.of(stored[group]),
             at_ms[group],
         )
-        for group, reading in readings.items()
+        for group in names
     }
 
 
@@ -108,7 +101,7 @@ class _Belong(Enum):
     UNKNOWN = auto()
 
 
-def _belong(reading: Reading, parent: tuple[str, str], node: ReadResult, topic: TopicInfo | None) -> _Belong:
+def _belong(reading: Reading, path: str, node: ReadResult, topic: TopicInfo | None) -> _Belong:
     if not isinstance(node, Node) or not node.data or topic is None:
         return _Belong.CURRENT
     written = node.data.decode(errors="replace")
@@ -116,7 +109,7 @@ def _belong(reading: Reading, parent: tuple[str, str], node: ReadResult, topic: 
         return _Belong.CURRENT
     if is_identity(written):
         return _Belong.EARLIER
-    reading.refuse(layout.topic_offsets(*parent), unclaimed(written, topic.identity))
+    reading.refuse(path, unclaimed(written, topic.identity))
     return _Belong.UNKNOWN
 
 
@@ -184,12 +177,21 @@ def holders(ledgers: Iterable[Ledger]) -> dict[TopicPartition, tuple[str, str]]:
 def offset_rows(
     seen: Observation, committed: Committed, end_offsets: Mapping[TopicPartition, int]
 ) -> tuple[OffsetRow, ...]:
-    """Returns one row per partition, in order of topic and partition."""
-    held = holders(seen.ledgers.values())
+    """Returns one row per partition of a managed group."""
+    return rows_of(partitions_of(seen, committed), holders(seen.ledgers.values()), committed, end_offsets)
+
+
+def rows_of(
+    partitions: PartitionSet,
+    held: Mapping[TopicPartition, tuple[str, str]],
+    committed: Committed,
+    ends: Mapping[TopicPartition, int],
+) -> tuple[OffsetRow, ...]:
+    """Returns one row per partition, in order of topic and partition. ``held`` is as returned by :func:`holders`."""
     rows = []
-    for tp in partitions_of(seen, committed):
+    for tp in partitions:
         owner, holding = held.get(tp, (None, ""))
-        offset, end = committed.offsets.get(tp), end_offsets.get(tp)
+        offset, end = committed.offsets.get(tp), ends.get(tp)
         at_ms = committed.at_ms.get(tp)
         rows.append(OffsetRow(tp.topic, tp.partition, owner, holding, offset, end, lag_of(offset, end), at_ms))
     return tuple(rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kafka_coord.coordinator.steps import AT_REST, GroupState
 from kafka_coord.errors import BadVersion, MalformedValue, NoNode, NotFound, RequestRefused, Timeout
@@ -13,7 +13,7 @@ from kafka_coord.model import GroupSettings, PartitionSet, Pause, Request, Reque
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.monitor.cluster import read_cluster
-from kafka_coord.monitor.requests import OnProgress, ask, submit
+from kafka_coord.monitor.requests import Acting, ask, submit
 from kafka_coord.monitor.snapshot import GroupSnapshot, read_groups
 from kafka_coord.monitor.state import group_state
 from kafka_coord.zk import layout
@@ -127,16 +127,7 @@ def record(store: Store, kind: str, group: str, *, by: str, reason: str, change:
 
 
 @contextmanager
-def held_by_nobody(
-    store: Store,
-    group: str,
-    partitions: PartitionSet,
-    *,
-    by: str,
-    reason: str,
-    timeout_s: float,
-    on_progress: OnProgress,
-) -> Iterator[None]:
+def held_by_nobody(store: Store, group: str, partitions: PartitionSet, acting: Acting) -> Iterator[None]:
     """Takes the partitions from their owners while the block runs. Pauses the group, evicts the owners, and waits until
     nobody holds the partitions. If the group was not paused before, resumes it at the end. The owners register again
     immediately, and get partitions after the block.
@@ -145,27 +136,21 @@ def held_by_nobody(
     """
     paused_here = store.exists(layout.paused(group)) is None
     if paused_here:
-        pause(store, group, by=by, reason=reason)
+        pause(store, group, by=acting.by, reason=acting.reason)
     try:
         for consumer in _holders(_look(store, group), partitions):
-            on_progress(f"evicting {consumer}; it will register again immediately")
-            request = Request(RequestType.EVICT, group, consumer, reason, by)
-            ask(store, request, timeout_s, on_progress)
-        wait_until(
-            store,
-            group,
-            lambda snapshot, _: not _holders(snapshot, partitions),
-            what=f"free of owners of {partitions}",
-            timeout_s=timeout_s,
-            sleep=time.sleep,
-        )
+            acting.on_progress(f"evicting {consumer}; it will register again immediately")
+            request = Request(RequestType.EVICT, group, consumer, acting.reason, acting.by)
+            ask(store, request, acting.timeout_s, acting.on_progress)
+        what = f"free of owners of {partitions}"
+        wait_until(store, group, lambda seen, _: not _holders(seen, partitions), what=what, timeout_s=acting.timeout_s)
         yield
     finally:
         if paused_here:
             with suppress(RequestRefused):  # somebody else has resumed it
-                resume(store, group, by=by, reason=reason)
+                resume(store, group, by=acting.by, reason=acting.reason)
         else:
-            on_progress(f"group {group} stays paused, because it was paused before")
+            acting.on_progress(f"group {group} stays paused, because it was paused before")
 
 
 def _look(store: Store, group: str) -> GroupSnapshot:
@@ -179,14 +164,6 @@ def _holders(snapshot: GroupSnapshot, partitions: PartitionSet) -> list[str]:
     return sorted(consumer for consumer, ledger in snapshot.observation.ledgers.items() if ledger.held & partitions)
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """The group's state and the generation of its target after a wait."""
-
-    state: GroupState
-    generation: int | None
-
-
 def wait_until(
     store: Store,
     group: str,
@@ -194,36 +171,32 @@ def wait_until(
     *,
     what: str,
     timeout_s: float,
-    sleep: Callable[[float], object],
-) -> Settled:
+) -> None:
     """Polls the group until ``done`` returns true. Raises :class:`NotFound`, and :class:`Timeout` with the outstanding
     commands. ``what`` completes its sentence "the group did not become …".
     """
     deadline = store.clock.monotonic() + timeout_s
     while True:
         snapshot = _look(store, group)
-        seen = snapshot.observation
-        state = group_state(seen)
+        state = group_state(snapshot.observation)
         if done(snapshot, state):
-            return Settled(state, seen.assignment.generation if seen.assignment else None)
+            return
         if store.clock.monotonic() >= deadline:
             waiting = ", ".join(f"{c} ({len(ids)})" for c, ids in snapshot.pending.items()) or "none"
             raise Timeout(
                 f"group {group!r} did not become {what} within {timeout_s:g} s; its state is {state};"
                 f" unacknowledged commands: {waiting}"
             )
-        sleep(_LOOK_AGAIN_S)
+        time.sleep(_LOOK_AGAIN_S)
 
 
-def settled(snapshot: GroupSnapshot, state: GroupState) -> bool:
+def settled(_: GroupSnapshot, state: GroupState) -> bool:
     """Tells whether the group has settled, for :func:`wait_until`."""
-    del snapshot
     return state in AT_REST
 
 
-def quiet(snapshot: GroupSnapshot, state: GroupState) -> bool:
+def quiet(snapshot: GroupSnapshot, _: GroupState) -> bool:
     """Tells whether members have acknowledged every command, so nothing moves while the group is paused."""
-    del state
     return not any(consumer in snapshot.observation.members for consumer in snapshot.pending)
 
 

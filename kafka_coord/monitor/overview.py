@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kafka_coord.coordinator.steps import GroupState
@@ -10,10 +10,11 @@ from kafka_coord.model import PartitionSet
 from kafka_coord.model.names import is_legal
 from kafka_coord.monitor.channel import WaitingCommand, read_waiting
 from kafka_coord.monitor.client_groups.asking import Instances
-from kafka_coord.monitor.client_groups.groups import list_client_groups, with_offsets
+from kafka_coord.monitor.client_groups.groups import described, list_client_groups, with_offsets
 from kafka_coord.monitor.cluster import Cluster, read_cluster
-from kafka_coord.monitor.groups import EndOffsets, GroupRow, group_row
-from kafka_coord.monitor.offsets import OffsetRow, offset_rows, partitions_of, read_committed
+from kafka_coord.monitor.groups import EndOffsets, GroupDescription, GroupRow, describe_snapshots, group_row
+from kafka_coord.monitor.offsets import LagTotal
+from kafka_coord.monitor.sequences import grouped
 from kafka_coord.monitor.snapshot import read_groups
 
 DETAILED = 20
@@ -24,26 +25,24 @@ _BUSY = (GroupState.REBALANCING, GroupState.PAUSED, GroupState.STABLE)
 
 @dataclass(frozen=True, slots=True)
 class OwnerRow:
-    """The partitions of a group that one consumer owns, and their lag. ``lag`` is the sum of the known lags.
-    ``unknown`` counts the partitions of unknown lag. ``consumer`` is ``None`` for partitions that nobody owns.
-    """
+    """The partitions of a group that one consumer owns, and their lag. ``consumer`` is ``None`` for partitions that
+    nobody owns. ``pending`` counts the consumer's unacknowledged commands."""
 
     group: str
     consumer: str | None
     owned: PartitionSet
     stopping: PartitionSet
     pending: int
-    lag: int
-    unknown: int
+    lag: LagTotal
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """One frame. ``lags`` maps some of the groups to (records behind, partitions with unknown lag)."""
+    """One frame. ``lags`` has the lag of some of the groups."""
 
     cluster: Cluster
     groups: tuple[GroupRow, ...]
-    lags: dict[str, tuple[int, int]]
+    lags: Mapping[str, LagTotal]
     owners: tuple[OwnerRow, ...]
     waiting: tuple[WaitingCommand, ...]
     note: str
@@ -60,62 +59,34 @@ def read_overview(instances: Instances, names: Sequence[str], end_offsets: EndOf
     clients = {
         one.group: one for one in listed.groups if one.group not in snapshots and one.group in (names or [one.group])
     }
-    rows = tuple(
-        sorted(
-            (
-                *(group_row(snapshot, cluster) for snapshot in snapshots.values()),
-                *(row for row in listed.rows if row.group in clients),
-            ),
-            key=lambda row: row.group,
-        )
-    )
+    rows = [group_row(snapshot, cluster) for snapshot in snapshots.values()]
+    rows += [row for row in listed.rows if row.group in clients]
     ranked = sorted((row for row in rows if row.state in _BUSY), key=lambda row: (_BUSY.index(row.state), row.group))
     detailed = [row.group for row in ranked[:DETAILED]]
-    waiting = read_waiting(store, snapshots)
-    committed = {group: read_committed(store, group, cluster.topics) for group in detailed if group in snapshots}
-    theirs = {
-        one.group: one for one in with_offsets(instances, [clients[group] for group in detailed if group in clients])
-    }
-    partitions = {group: partitions_of(snapshots[group].observation, found) for group, found in committed.items()}
-    partitions |= {group: found.partitions(cluster.topics) for group, found in theirs.items()}
-    wanted = PartitionSet.union(partitions.values())
-    ends, note = end_offsets(wanted) if end_offsets is not None else ({}, "")
-    owners: list[OwnerRow] = []
-    lags: dict[str, tuple[int, int]] = {}
-    for group in sorted(detailed):
-        if group in theirs:
-            offsets = theirs[group].offsets(partitions[group], ends)
-            members, pending = [member.consumer for member in theirs[group].members], dict[str, int]()
-        else:
-            snapshot = snapshots[group]
-            offsets = offset_rows(snapshot.observation, committed[group], ends)
-            members = sorted(snapshot.observation.members)
-            pending = {one: len(commands) for one, commands in snapshot.pending.items()}
-        lags[group] = _sum(offsets)
-        owners += _owners(group, members, pending, offsets)
-    notes = [*([note] if note else []), *listed.missing]
-    return Overview(cluster, rows, lags, tuple(owners), waiting.commands, "; ".join(notes))
+    managed = {group: snapshots[group] for group in detailed if group in snapshots}
+    theirs = with_offsets(instances, [clients[group] for group in detailed if group in clients])
+    found = [
+        *describe_snapshots(store, cluster, managed, end_offsets),
+        *described(theirs, cluster.topics, end_offsets),
+    ]
+    found.sort(key=lambda one: one.group)
+    return Overview(
+        cluster,
+        tuple(sorted(rows, key=lambda row: row.group)),
+        {one.group: one.lag for one in found},
+        tuple(row for one in found for row in _owners(one)),
+        read_waiting(store, snapshots).commands,
+        "; ".join(dict.fromkeys(filter(None, [*(one.lag_note for one in found), *listed.missing]))),
+    )
 
 
-def _owners(
-    group: str, members: Sequence[str], pending: Mapping[str, int], offsets: Sequence[OffsetRow]
-) -> list[OwnerRow]:
-    """``pending`` maps each consumer to the number of its unacknowledged commands."""
-    found: dict[str | None, list[OffsetRow]] = {consumer: [] for consumer in members}
-    for row in offsets:
-        found.setdefault(row.owner, []).append(row)
-    owners = []
-    for consumer, rows in found.items():
-        lag, unknown = _sum(rows)
-        held = {kind: PartitionSet.of((r.topic, r.partition) for r in rows if r.holding == kind) for kind in _HOLDINGS}
-        unowned = PartitionSet.of((r.topic, r.partition) for r in rows if consumer is None)
-        owned = held["owned"] if consumer else unowned
-        owners.append(OwnerRow(group, consumer, owned, held["stopping"], pending.get(consumer or "", 0), lag, unknown))
-    return owners
-
-
-_HOLDINGS = ("owned", "stopping")
-
-
-def _sum(rows: Sequence[OffsetRow]) -> tuple[int, int]:
-    return sum(row.lag or 0 for row in rows), sum(row.lag is None for row in rows)
+def _owners(found: GroupDescription) -> Iterator[OwnerRow]:
+    of_owner = grouped(found.offsets, lambda row: row.owner)
+    pending: dict[str | None, int] = {member.consumer: len(member.pending) for member in found.members}
+    members = [member.consumer for member in found.members if member.registered]
+    for consumer in dict.fromkeys([*members, *of_owner]):
+        rows = of_owner.get(consumer, [])
+        stopping = PartitionSet.of(row.tp for row in rows if row.holding == "stopping")
+        owned = PartitionSet.of(row.tp for row in rows) - stopping
+        lag = LagTotal.of(row.lag for row in rows)
+        yield OwnerRow(found.group, consumer, owned, stopping, pending.get(consumer, 0), lag)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from kafka_coord.coordinator.tolerant_reads import read_each
@@ -10,7 +10,9 @@ from kafka_coord.errors import MalformedValue
 from kafka_coord.model import Unreadable
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import RULE, is_legal
+from kafka_coord.monitor.sequences import grouped
 from kafka_coord.zk import layout
+from kafka_coord.zk.brokers import broker_number
 from kafka_coord.zk.store import Node, Read, ReadResult, Store
 
 T = TypeVar("T")
@@ -19,12 +21,17 @@ Decoder = Callable[[fields.Json, Node, str], T]
 """Decodes (JSON object, znode, path) into a value, or raises :class:`MalformedValue`."""
 
 
+def plainly(from_json: Callable[[fields.Json, str], T]) -> Decoder[T]:
+    """Returns a decoder that ignores the znode's stat."""
+    return lambda value, _, where: from_json(value, where)
+
+
 class Reading:
     """Reads znodes in rounds. ``unreadable`` collects each unreadable znode with the reason."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, unreadable: Iterable[Unreadable] = ()) -> None:
         self.store = store
-        self.unreadable: list[Unreadable] = []
+        self.unreadable = list(unreadable)
 
     def many(self, reads: Iterable[Read]) -> tuple[ReadResult, ...]:
         """Sends all reads at once. If the ACL forbids a read, returns ``None`` and notes the znode as unreadable."""
@@ -34,6 +41,11 @@ class Reading:
                 self.unreadable.append(answer)
             answers.append(None if isinstance(answer, Unreadable) else answer)
         return tuple(answers)
+
+    def all(self, reads: Iterable[Read]) -> Mapping[Read, ReadResult]:
+        """Does the same as :meth:`many`, and returns the result of each read."""
+        wanted = tuple(reads)
+        return dict(zip(wanted, self.many(wanted), strict=True))
 
     def names(self, parent: str, listing: ReadResult) -> tuple[str, ...]:
         """Returns the legal names of a listing, and notes illegal names as unreadable. If the parent does not exist,
@@ -67,19 +79,15 @@ class Reading:
 
     def by_group(self) -> dict[str, list[Unreadable]]:
         """Returns the unreadable znodes below each group."""
-        found: dict[str, list[Unreadable]] = {}
-        for one in self.unreadable:
-            found.setdefault(one.path.removeprefix(f"{layout.GROUPS}/").partition("/")[0], []).append(one)
-        return found
+        return grouped(self.unreadable, lambda one: group_of(one.path))
 
 
-def split(found: Sequence[ReadResult], *lengths: int) -> list[Sequence[ReadResult]]:
-    """Splits the results of one round into parts of these ``lengths``, which must add up to the length of ``found``."""
-    parts: list[Sequence[ReadResult]] = []
-    at = 0
-    for length in lengths:
-        parts.append(found[at : at + length])
-        at += length
-    if at != len(found):
-        raise ValueError(f"{len(found)} results for {at} reads")
-    return parts
+def group_of(path: str) -> str:
+    """Returns the group in the path of a znode below it."""
+    return path.removeprefix(f"{layout.GROUPS}/").partition("/")[0]
+
+
+def numbers(listing: ReadResult) -> tuple[int, ...]:
+    """Returns the numbers among the names of a listing, sorted."""
+    names = listing if isinstance(listing, tuple) else ()
+    return tuple(sorted(number for name in names if (number := broker_number(name)) is not None))

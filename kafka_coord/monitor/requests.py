@@ -22,6 +22,17 @@ REFUSED = "refused"
 OnProgress = Callable[[str], None]
 """Receives sentences about the progress during the wait for an answer."""
 
+
+@dataclass(frozen=True, slots=True)
+class Acting:
+    """``by`` and ``reason`` go into the history. ``timeout_s`` is the time limit for each answer."""
+
+    by: str
+    reason: str
+    timeout_s: float
+    on_progress: OnProgress
+
+
 _LOOK_AGAIN_S = 1.0
 """Seconds between reads, in case a watch does not fire."""
 _ELECTED_S = 0.05

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +11,6 @@ from typing import Any
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import RequestRefused
 from kafka_coord.model import GroupKind, PartitionSet, Request, RequestType, TopicPartition
-from kafka_coord.monitor.actions import Acting
 from kafka_coord.monitor.client_groups.asking import Instances
 from kafka_coord.monitor.client_groups.changes import write_offsets
 from kafka_coord.monitor.client_groups.groups import ClientGroup, read_client_group
@@ -19,9 +18,10 @@ from kafka_coord.monitor.cluster import Cluster, read_cluster
 from kafka_coord.monitor.groups import snapshot_of
 from kafka_coord.monitor.offsets import holders, offsets_change, partitions_of, read_all_committed
 from kafka_coord.monitor.operate import held_by_nobody, record
-from kafka_coord.monitor.requests import ask
+from kafka_coord.monitor.requests import Acting, ask
 from kafka_coord.monitor.reset import ResetRow
 from kafka_coord.monitor.scope import Scope, all_partitions
+from kafka_coord.monitor.sequences import parts
 from kafka_coord.monitor.snapshot import read_groups
 from kafka_coord.zk.store import Store
 
@@ -151,15 +151,7 @@ def reset(
         _execute(found, rows, acting)
         return found, rows
     mine = PartitionSet.of(row.tp for row in rows)
-    with held_by_nobody(
-        store,
-        found.group,
-        mine,
-        by=acting.by,
-        reason=acting.reason,
-        timeout_s=acting.timeout_s,
-        on_progress=acting.on_progress,
-    ):
+    with held_by_nobody(store, found.group, mine, acting):
         now = again()
         _execute(*now, acting)
         return now
@@ -174,7 +166,7 @@ def _execute(found: Resettable, rows: tuple[ResetRow, ...], acting: Acting) -> N
             " consumers" + (", or add --pause to reset while they run" if found.kind is GroupKind.MANAGED else " first")
         )
     done = 0
-    for part in _parts(rows):
+    for part in parts(rows, IN_ONE_REQUEST):
         try:
             sentence = found.write({row.tp: row.new_offset for row in part})
         except RequestRefused as error:
@@ -183,10 +175,6 @@ def _execute(found: Resettable, rows: tuple[ResetRow, ...], acting: Acting) -> N
             ) from error
         done += len(part)
         acting.on_progress(f"group {found.group}: {sentence}")
-
-
-def _parts(rows: tuple[ResetRow, ...]) -> Iterator[tuple[ResetRow, ...]]:
-    return (rows[at : at + IN_ONE_REQUEST] for at in range(0, len(rows), IN_ONE_REQUEST))
 
 
 def reset_documents(found: Resettable, rows: Sequence[ResetRow]) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from kafka_coord.coordinator.plan.reasons import partitions_text
 from kafka_coord.model import CommandType
 from kafka_coord.monitor.channel import WaitingCommand
 from kafka_coord.monitor.moments import duration, lasting
+from kafka_coord.monitor.sequences import grouped
 from kafka_coord.monitor.snapshot import GroupSnapshot
 
 
@@ -16,13 +17,10 @@ def waits(snapshot: GroupSnapshot, waiting: Iterable[WaitingCommand], now_ms: in
     happens next."""
     found: dict[str, str] = {}
     seen = snapshot.observation
-    oldest: dict[str, WaitingCommand] = {}
-    for command in waiting:
-        if command.consumer in snapshot.registrations:
-            earlier = oldest.get(command.consumer, command)
-            oldest[command.consumer] = min(earlier, command, key=lambda one: one.since_ms)
-    for consumer, command in sorted(oldest.items()):
-        age_ms, member = command.age_ms(now_ms), seen.members.get(consumer)
+    of_consumer = grouped(waiting, lambda one: one.consumer)
+    for consumer in sorted(of_consumer.keys() & snapshot.registrations.keys()):
+        command = min(of_consumer[consumer], key=lambda one: one.since_ms)
+        member = seen.members.get(consumer)
         verb = "stop" if command.id.type is CommandType.STOP_FETCHER else "start"
         told = f"to {verb} {partitions_text(command.partitions)}" if command.partitions else command.id.name
         host = f" on host {member.host}" if member is not None and member.host else ""
@@ -34,7 +32,7 @@ def waits(snapshot: GroupSnapshot, waiting: Iterable[WaitingCommand], now_ms: in
             seen.settings.rebalance_timeout_for(member, command.id.type)
             if member is not None
             else seen.settings.rebalance_timeout_ms
-        ) - age_ms
+        ) - command.age_ms(now_ms)
         found[consumer] = (
             f"{text}; the coordinator evicts it in {duration(left_ms)}"
             if left_ms > 0

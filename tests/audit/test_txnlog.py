@@ -233,7 +233,7 @@ def test_pruned_logs_are_made_up_for_by_a_snapshot(copied: Path):
     report = audit([copied], chroot="/kafka")
     assert report.violations == []
     assert [found.rule for found in report.warnings] == [Rule.INCOMPLETE]
-    assert "begun with snapshot." in report.warnings[0].what
+    assert "begins with snapshot." in report.warnings[0].what
     assert report.figures["groups"] == 1
 
 
@@ -259,7 +259,7 @@ def test_pruned_logs_without_a_snapshot_are_refused(copied: Path):
     logs(copied)[0].unlink()
     for snapshot in copied.glob("snapshot.*"):
         snapshot.unlink()
-    with pytest.raises(MalformedValue, match="no snapshot makes up for it"):
+    with pytest.raises(MalformedValue, match="no snapshot replaces it"):
         audit([copied], chroot="/kafka")
 
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import click
 
-from kafka_coord.cli.connection import current_settings, open_store
-from kafka_coord.cli.groups.kinds import any_group_argument
-from kafka_coord.cli.options import who
-from kafka_coord.cli.output import Column, Format, Section, note, number, show
+from kafka_coord.cli.opening import open_instances
+from kafka_coord.cli.options import any_group_argument, who
+from kafka_coord.cli.output import Format, Section, columns, note, show
 from kafka_coord.cli.requests import asked, asking_options, reason_option
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import RequestRefused, SettingsError, Timeout
@@ -24,7 +23,7 @@ from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.monitor.groups import kind_of, snapshot_of
 from kafka_coord.monitor.offsets import read_committed
 
-_COLUMNS = (Column("group"), Column("topic"), number("partition"), number("offset"), Column("verdict"))
+_COLUMNS = columns("group topic #partition #offset verdict")
 _MOVES, _GONE = "moves", "does not move: the topic was deleted or recreated"
 
 
@@ -67,9 +66,7 @@ def convert(
     to = GroupKind(wanted)
     if to is GroupKind.MANAGED:
         legal("group", group)
-    settings = current_settings()
-    with open_store(settings) as store:
-        instances = Instances(store, settings.kafka.properties)
+    with open_instances() as instances:
         coordinator, _ = instances.directory().coordinator_of(group)
         found = _read(instances, group)
         rows = [] if found.kind is to else [*_rows(group, found)]
@@ -87,12 +84,12 @@ def convert(
             return
         request = Request(RequestType.CONVERT_GROUP, group=group, to=to, reason=reason, by=who())
         try:
-            answer = asked(store, request, timeout_s)
+            answer = asked(instances.store, request, timeout_s)
         except Timeout as error:
             raise Timeout(f"{error}; instance {coordinator} coordinates the group and must convert it") from error
         # The group's history is deleted. In the other direction, its history begins with the conversion.
         if to is GroupKind.CLIENT_ASSIGNED:
-            operate.record(store, "convert to client-assigned", group, by=who(), reason=reason)
+            operate.record(instances.store, "convert to client-assigned", group, by=who(), reason=reason)
     note(f"{answer['result']}: {answer['message']}")
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kafka_coord.cli.connection import connection_options, current_settings, open_store
-from kafka_coord.cli.groups.kinds import AnyName
-from kafka_coord.cli.lag import note_left_out
-from kafka_coord.cli.options import output_option, timeout_option, who
-from kafka_coord.cli.output import Column, Format, Section, note, number, show
+from kafka_coord.cli.opening import note_left_out
+from kafka_coord.cli.options import ANY_GROUP, output_option, timeout_option, who
+from kafka_coord.cli.output import Format, Section, columns, note, show
 from kafka_coord.cli.requests import ANSWER_TIMEOUT_S
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import BrokerError, NotFound, RequestRefused, SettingsError
@@ -23,45 +21,13 @@ from kafka_coord.zk.store import Store
 
 if TYPE_CHECKING:
     from kafka_coord.monitor.copies.copying import GroupCopy
-    from kafka_coord.monitor.copies.offset_stores import KafkaOffsetStore, OffsetStore, OwnOffsetStore
+    from kafka_coord.monitor.copies.offset_stores import KafkaOffsetStore, OwnOffsetStore
 
-_COLUMNS = (
-    Column("group"),
-    Column("topic"),
-    number("partition"),
-    number("source_offset", "SOURCE"),
-    number("target_offset", "TARGET"),
-    Column("verdict"),
-)
+_COLUMNS = columns("group topic #partition #source_offset=SOURCE #target_offset=TARGET verdict")
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """The options of both commands."""
-
-    groups: tuple[str, ...]
-    everything: bool
-    overwrite: bool
-    dry_run: bool
-    execute: bool
-    timeout_s: float
-    output: Format
-
-    def require(self, place: str, *, chosen: bool) -> None:
-        """Checks the options. Raises :class:`SettingsError` if they contradict each other."""
-        if not chosen:
-            raise SettingsError(f"use {place}, because other places are not supported")
-        if bool(self.groups) is self.everything:
-            raise SettingsError("either name groups or give --all" if self.everything else "name groups, or give --all")
-        if self.dry_run and self.execute:
-            raise SettingsError("give either --dry-run or --execute")
-
-
-def _copying_options(command: Callable[[bool, _Asked], None]) -> Callable[..., None]:
-    @functools.wraps(command)
-    def asked(chosen: bool, **given: Any) -> None:
-        command(chosen, _Asked(**given))
-
+def _copying_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options of both commands."""
     for option in (
         connection_options,
         output_option,
@@ -78,10 +44,10 @@ def _copying_options(command: Callable[[bool, _Asked], None]) -> Callable[..., N
         click.option(
             "--all", "everything", is_flag=True, help="Copy all groups of the source that have committed offsets."
         ),
-        click.argument("groups", type=AnyName(), nargs=-1, metavar="[GROUP…]"),
+        click.argument("groups", type=ANY_GROUP, nargs=-1, metavar="[GROUP…]"),
     ):
-        asked = option(asked)
-    return asked
+        command = option(command)
+    return command
 
 
 @click.command("import")
@@ -89,7 +55,7 @@ def _copying_options(command: Callable[[bool, _Asked], None]) -> Callable[..., N
     "--from-kafka", "chosen", is_flag=True, help="Copy from __consumer_offsets, through the brokers' own listener."
 )
 @_copying_options
-def import_command(chosen: bool, asked: _Asked) -> None:
+def import_command(**given: Any) -> None:
     """Copy committed offsets from the brokers' own groups into groups that instances coordinate.
 
     Offsets go to the groups log, or to ZooKeeper if the group is managed. Without --execute, the command only shows
@@ -100,8 +66,7 @@ def import_command(chosen: bool, asked: _Asked) -> None:
     kafka-coord groups import --from-kafka delays
     kafka-coord groups import --from-kafka --all --execute
     """
-    asked.require("--from-kafka", chosen=chosen)
-    _copy(asked, to_kafka=False)
+    _copy("--from-kafka", to_kafka=False, **given)
 
 
 @click.command("export")
@@ -109,7 +74,7 @@ def import_command(chosen: bool, asked: _Asked) -> None:
     "--to-kafka", "chosen", is_flag=True, help="Copy to __consumer_offsets, through the brokers' own listener."
 )
 @_copying_options
-def export_command(chosen: bool, asked: _Asked) -> None:
+def export_command(**given: Any) -> None:
     """Copy committed offsets of groups that instances coordinate to the brokers, so that their clients can go back.
 
     The command also copies managed groups, whose offsets are in ZooKeeper. Without --execute, it only shows the
@@ -120,16 +85,54 @@ def export_command(chosen: bool, asked: _Asked) -> None:
     kafka-coord groups export --to-kafka delays
     kafka-coord groups export --to-kafka --all --execute
     """
-    asked.require("--to-kafka", chosen=chosen)
-    _copy(asked, to_kafka=True)
+    _copy("--to-kafka", to_kafka=True, **given)
 
 
-def _copy(asked: _Asked, *, to_kafka: bool) -> None:
+def _copy(
+    place: str,
+    *,
+    to_kafka: bool,
+    chosen: bool,
+    groups: tuple[str, ...],
+    everything: bool,
+    overwrite: bool,
+    dry_run: bool,
+    execute: bool,
+    timeout_s: float,
+    output: Format,
+) -> None:
+    from kafka_coord.monitor.copies.copying import Verdict, compare, copy
+
+    if not chosen:
+        raise SettingsError(f"use {place}, because other places are not supported")
+    if bool(groups) is everything:
+        raise SettingsError("either name groups or give --all" if everything else "name groups, or give --all")
+    if dry_run and execute:
+        raise SettingsError("give either --dry-run or --execute")
     settings = current_settings()
     with open_store(settings) as store:
-        kafka, own = _offset_stores(store, settings, asked.timeout_s)
+        kafka, own = _offset_stores(store, settings, timeout_s)
         source, target = (own, kafka) if to_kafka else (kafka, own)
-        _run(source, target, kafka, asked)
+        found = compare(source, target, groups or source.groups(), kafka.partitions(), note, overwrite=overwrite)
+        if groups and (without := [one.group for one in found if not one.rows and not one.problem]):
+            raise NotFound(f"{source.name} have no committed offsets of {', '.join(without)}; nothing was changed")
+        problems = {one.group: one.problem for one in found if one.problem and (one.rows or groups)}
+        if execute:
+            problems |= copy(target, found, note)
+    documents = [row for one in found for row in _documents(one)]
+    show(output, documents, [Section("offsets", _COLUMNS, documents)])
+    for one in found:
+        if one.warning and one.rows:
+            note(f"group {one.group}: {one.warning}")
+    ahead = sum(row.verdict is Verdict.AHEAD for one in found for row in one.rows)
+    if ahead:
+        note(f"skipped {counted(ahead, 'partition')}, because the target is ahead; --overwrite copies these too")
+    if problems:
+        told = "; ".join(f"group {group}: {problem}" for group, problem in sorted(problems.items()))
+        raise RequestRefused(f"{counted(len(problems), 'group')} {'not copied' if execute else 'refused'}: {told}")
+    if not execute:
+        written = sum(len(one.wanted()) for one in found)
+        note(f"nothing was changed; --execute writes {counted(written, 'offset')}")
 
 
 def _offset_stores(store: Store, settings: Settings, timeout_s: float) -> tuple[KafkaOffsetStore, OwnOffsetStore]:
@@ -170,34 +173,6 @@ def _own_listeners(store: Store, properties: Mapping[str, str], instances: Mappi
     if not addresses:
         raise BrokerError(problem or "no live broker is registered")
     return ",".join(addresses)
-
-
-def _run(source: OffsetStore, target: OffsetStore, kafka: KafkaOffsetStore, asked: _Asked) -> None:
-    from kafka_coord.monitor.copies.copying import Verdict, compare, copy
-
-    named = asked.groups or source.groups()
-    found = compare(source, target, named, kafka.partitions(), note, overwrite=asked.overwrite)
-    if asked.groups and (without := [one.group for one in found if not one.rows and not one.problem]):
-        raise NotFound(f"{source.name} have no committed offsets of {', '.join(without)}; nothing was changed")
-    problems = {one.group: one.problem for one in found if one.problem and (one.rows or asked.groups)}
-    written = sum(len(one.wanted()) for one in found)
-    if asked.execute:
-        problems |= copy(target, found, note)
-    documents = [row for one in found for row in _documents(one)]
-    show(asked.output, documents, [Section("offsets", _COLUMNS, documents)])
-    for one in found:
-        if one.warning and one.rows:
-            note(f"group {one.group}: {one.warning}")
-    ahead = sum(row.verdict is Verdict.AHEAD for one in found for row in one.rows)
-    if ahead:
-        note(f"skipped {counted(ahead, 'partition')}, because the target is ahead; --overwrite copies these too")
-    if problems:
-        told = "; ".join(f"group {group}: {problem}" for group, problem in sorted(problems.items()))
-        raise RequestRefused(
-            f"{counted(len(problems), 'group')} {'not copied' if asked.execute else 'refused'}: {told}"
-        )
-    if not asked.execute:
-        note(f"nothing was changed; --execute writes {counted(written, 'offset')}")
 
 
 def _documents(one: GroupCopy) -> Iterator[dict[str, Any]]:

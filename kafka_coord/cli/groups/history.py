@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import click
 
-from kafka_coord.cli.connection import connection_options, current_settings, open_store
-from kafka_coord.cli.groups.kinds import any_group_argument, kind_option
-from kafka_coord.cli.lag import log_progress, open_log
-from kafka_coord.cli.options import output_option
-from kafka_coord.cli.output import ACTIONS, Column, Format, Section, duration, number, show
+from kafka_coord.cli.connection import connection_options
+from kafka_coord.cli.opening import open_instances, read_groups_log
+from kafka_coord.cli.options import any_group_argument, kind_option, output_option
+from kafka_coord.cli.output import ACTIONS, Format, Section, columns, duration, show
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import Action, Decision, GroupKind
 from kafka_coord.monitor.client_groups.asking import Instances
@@ -18,22 +17,12 @@ from kafka_coord.monitor.client_groups.log import about_group, entry_of
 from kafka_coord.monitor.documents import action_document, decision_document
 from kafka_coord.monitor.groups import kind_of
 from kafka_coord.monitor.history import read_client_actions, read_trail
-from kafka_coord.settings import Settings
-from kafka_coord.zk.store import Store
 
-_COLUMNS = (
-    number("generation", "GEN"),
-    number("epoch"),
-    Column("decided_at", "DECIDED"),
-    Column("reason"),
-    Column("assignor"),
-    number("members"),
-    number("partitions"),
-    number("moved"),
-    Column("stopped_after", "STOPPED"),
-    Column("settled_after", "SETTLED"),
+_COLUMNS = columns(
+    "#generation=GEN #epoch decided_at=DECIDED reason assignor #members #partitions #moved "
+    "stopped_after=STOPPED settled_after=SETTLED"
 )
-_MOVES = (number("generation", "GEN"), Column("consumer"), Column("gained"), Column("lost"))
+_MOVES = columns("#generation=GEN consumer gained lost")
 
 
 @click.command()
@@ -65,13 +54,12 @@ def history(group: str, kind: str | None, last: int, verbose: bool, only_actions
     kafka-coord groups history delays --last 5 --verbose
     kafka-coord groups history delays --actions -o json
     """
-    settings = current_settings()
-    with open_store(settings) as store:
-        actions: tuple[Action, ...] = ()
+    with open_instances() as instances:
+        store, actions = instances.store, tuple[Action, ...]()
         if kind_of(store, group, kind) is GroupKind.MANAGED:
             decisions, actions = read_trail(store, group)
         else:
-            decisions, actions = _of_client_group(store, settings, group), read_client_actions(store, group)
+            decisions, actions = _of_client_group(instances, group), read_client_actions(store, group)
     decisions, done = decisions[-last:], [action_document(one) for one in actions[-last:]]
     if only_actions:
         show(output, done, [Section("actions", ACTIONS, done)])
@@ -99,12 +87,9 @@ def history(group: str, kind: str | None, last: int, verbose: bool, only_actions
     show(output, documents, sections)
 
 
-def _of_client_group(store: Store, settings: Settings, group: str) -> tuple[Decision, ...]:
-    is_about = about_group(group, offsets=False)
-    with open_log(store, settings, partition_of(group)) as log:
-        found = decisions_of((entry_of(one) for one in log.records(0, log_progress(log)) if is_about(one)), group)
+def _of_client_group(instances: Instances, group: str) -> tuple[Decision, ...]:
+    _, records = read_groups_log(instances, partition_of(group), about_group(group, offsets=False))
+    found = decisions_of(map(entry_of, records), group)
     if not found:
-        read_client_group(
-            Instances(store, settings.kafka.properties), group
-        )  # the group may have only offsets; if it has none, this raises NotFound
+        read_client_group(instances, group)  # the group may have only offsets; if it has none, this raises NotFound
     return found

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 import click
 
 from kafka_coord.classic_groups.metadata import GroupMetadata
-from kafka_coord.cli.connection import connection_options, current_settings, open_store
-from kafka_coord.cli.groups.kinds import AnyName
-from kafka_coord.cli.lag import log_progress, open_log
-from kafka_coord.cli.options import output_option
-from kafka_coord.cli.output import Column, Format, Section, note, number, show
+from kafka_coord.cli.connection import connection_options
+from kafka_coord.cli.opening import open_instances, read_groups_log
+from kafka_coord.cli.options import ANY_GROUP, output_option
+from kafka_coord.cli.output import Format, Section, columns, note, show
 from kafka_coord.errors import SettingsError
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.records import Claim, GroupEntry, OffsetEntry
@@ -22,7 +20,7 @@ from kafka_coord.monitor.client_groups.history import owned_in
 from kafka_coord.monitor.client_groups.log import EntryKind, LogEntry, about_group, entry_of
 from kafka_coord.monitor.documents import iso_time
 
-_COLUMNS = (number("offset"), Column("at"), Column("kind"), Column("group"), Column("what"))
+_COLUMNS = columns("#offset at kind group what")
 
 
 @click.group()
@@ -37,7 +35,7 @@ def log() -> None:
 
 @log.command()
 @click.argument("partition", type=click.IntRange(0, PARTITIONS - 1), required=False)
-@click.option("--group", type=AnyName(), help="Show only the records of this group, and the claims of its partition.")
+@click.option("--group", type=ANY_GROUP, help="Show only the records of this group, and the claims of its partition.")
 @click.option("--from", "first", type=click.IntRange(0), metavar="OFFSET", help="Start at this offset.")
 @click.option(
     "--last",
@@ -67,21 +65,18 @@ def dump(partition: int | None, group: str | None, first: int | None, last: int,
     if (partition is None) is (group is None):
         raise SettingsError(f"name a partition from 0 to {PARTITIONS - 1}, or use --group")
     chosen = partition_of(group) if group is not None else partition or 0
-    settings = current_settings()
-    with open_store(settings) as store, open_log(store, settings, chosen) as reader:
-        extent = reader.extent
-        if first is None:
-            first = extent.first if group is not None else max(extent.first, extent.end - last)
-        wanted = about_group(group) if group is not None else None
-        found = (record for record in reader.records(first, log_progress(reader)) if wanted is None or wanted(record))
-        newest = deque(found, maxlen=last)
+    wanted = about_group(group) if group is not None else None
+    with open_instances() as instances:
+        bounds, newest = read_groups_log(instances, chosen, wanted, first=first, last=last)
     entries = [entry_of(record) for record in newest]
     documents = [_document(entry) for entry in entries]
     rows = [document | {"what": _what(entry)} for document, entry in zip(documents, entries, strict=True)]
-    summary = f"{TOPIC} partition {chosen}: offsets {extent.first} to {extent.end - 1}"
+    summary = f"{TOPIC} partition {chosen}: offsets {bounds.first} to {bounds.end - 1}"
     show(output, documents, [Section("records", _COLUMNS, rows)], summary=[summary])
-    if entries and first > extent.first:
-        note(f"earlier records are not shown: --from {extent.first} --last 1000000 shows all")
+    if first is None:
+        first = bounds.first if group is not None else bounds.end - last
+    if entries and first > bounds.first:
+        note(f"earlier records are not shown: --from {bounds.first} --last 1000000 shows all")
 
 
 def _document(entry: LogEntry) -> dict[str, Any]:

@@ -9,11 +9,21 @@ from typing import Any
 import click
 
 from kafka_coord.cli import candidates
-from kafka_coord.cli.connection import connection_options, current_settings, open_store
-from kafka_coord.cli.groups.kinds import AnyName, any_group_argument, kind_option
-from kafka_coord.cli.groups.partitions import partitions_option
-from kafka_coord.cli.options import CONSUMER, GROUP, group_argument, output_option, timeout_option, who
-from kafka_coord.cli.output import Column, Format, Section, note, paused_by, show
+from kafka_coord.cli.connection import connection_options, open_store
+from kafka_coord.cli.opening import open_instances
+from kafka_coord.cli.options import (
+    ANY_GROUP,
+    CONSUMER,
+    GROUP,
+    any_group_argument,
+    group_argument,
+    kind_option,
+    output_option,
+    partitions_option,
+    timeout_option,
+    who,
+)
+from kafka_coord.cli.output import Format, Section, columns, note, paused_by, show
 from kafka_coord.cli.requests import asked, asking_options, confirm, reason_option, show_answers
 from kafka_coord.coordinator.remediation import what_to_do
 from kafka_coord.coordinator.steps import AT_REST
@@ -22,7 +32,6 @@ from kafka_coord.model import GroupKind, GroupSettings, PartitionSet, Request, R
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.monitor import operate
-from kafka_coord.monitor.actions import Acting
 from kafka_coord.monitor.actions import evict as evict_consumers
 from kafka_coord.monitor.actions import rebalance as rebalance_group
 from kafka_coord.monitor.client_groups.asking import Instances
@@ -33,12 +42,13 @@ from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.monitor.documents import done_document
 from kafka_coord.monitor.groups import kind_of, snapshot_of
 from kafka_coord.monitor.offsets import offsets_change, read_committed
+from kafka_coord.monitor.requests import Acting
 from kafka_coord.monitor.scope import parse_scope
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 
 _LOOK_AGAIN_S = 0.25
-_SETTINGS = (Column("setting"), Column("value"), Column("origin", "FROM"))
+_SETTINGS = columns("setting value origin=FROM")
 
 wait_option = click.option("--wait", is_flag=True, help="Return only when the group is stable, within --timeout.")
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
@@ -83,9 +93,8 @@ def evict(
     kafka-coord groups evict delays c3 --reason "stuck since noon"
     kafka-coord groups evict delays c3 c4 --wait
     """
-    settings = current_settings()
-    with open_store(settings) as store:
-        instances = Instances(store, settings.kafka.properties)
+    with open_instances() as instances:
+        store = instances.store
         found = kind_of(store, group, kind)
         answers = evict_consumers(instances, group, found, consumers, Acting(who(), reason, timeout_s, note))
         if wait and found is GroupKind.MANAGED:
@@ -116,7 +125,7 @@ def pause(group: str | None, everywhere: bool, reason: str, wait: bool, timeout_
     with open_store() as store:
         operate.pause(store, target, by=who(), reason=reason)
         for one in _affected(store, target) if wait else ():
-            operate.wait_until(store, one, operate.quiet, what="quiet", timeout_s=timeout_s, sleep=time.sleep)
+            operate.wait_until(store, one, operate.quiet, what="quiet", timeout_s=timeout_s)
     click.echo(f"{_named(target)} paused; to resume: kafka-coord groups resume {target or '--all'}")
 
 
@@ -202,7 +211,7 @@ def settings(
 
 
 @click.command()
-@click.argument("groups", type=AnyName(), nargs=-1, required=True, metavar="GROUP…")
+@click.argument("groups", type=ANY_GROUP, nargs=-1, required=True, metavar="GROUP…")
 @kind_option
 @yes_option
 @reason_option
@@ -214,9 +223,8 @@ def delete(groups: tuple[str, ...], kind: str | None, yes: bool, reason: str, ti
     kafka-coord groups delete delays --yes
     """
     confirm(f"Delete {', '.join(groups)} with all committed offsets?", yes=yes)
-    settings = current_settings()
-    with open_store(settings) as store:
-        instances = Instances(store, settings.kafka.properties)
+    with open_instances() as instances:
+        store = instances.store
         kinds = {group: kind_of(store, group, kind) for group in groups}
         managed = set(read_cluster(store).groups)
         missing = [
@@ -261,9 +269,8 @@ def delete_offsets(
     kafka-coord groups delete-offsets delays --topic flights:0,3-5
     """
     scope = parse_scope(topics, all_topics=all_topics)
-    settings = current_settings()
-    with open_store(settings) as store:
-        instances = Instances(store, settings.kafka.properties)
+    with open_instances() as instances:
+        store = instances.store
         managed = kind_of(store, group, kind) is GroupKind.MANAGED
         if managed:
             cluster, _ = snapshot_of(store, group)
@@ -300,7 +307,7 @@ def _stored_settings(store: Store, group: str) -> GroupSettings:
 
 
 def _wait_settled(store: Store, group: str, timeout_s: float) -> None:
-    operate.wait_until(store, group, operate.settled, what="stable", timeout_s=timeout_s, sleep=time.sleep)
+    operate.wait_until(store, group, operate.settled, what="stable", timeout_s=timeout_s)
 
 
 def _wait_client_group_settled(instances: Instances, group: str, timeout_s: float) -> None:

@@ -9,27 +9,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 
-from kafka_coord.cli.connection import current_settings, open_store
-from kafka_coord.cli.groups.kinds import AnyName, every_group, kind_option
-from kafka_coord.cli.groups.partitions import partitions_option
-from kafka_coord.cli.lag import note_left_out
-from kafka_coord.cli.options import who
-from kafka_coord.cli.output import Column, Format, Section, note, number, show
+from kafka_coord.cli.opening import open_cluster
+from kafka_coord.cli.options import ANY_GROUP, kind_option, partitions_option, who
+from kafka_coord.cli.output import Format, Section, columns, note, show
 from kafka_coord.cli.requests import asking_options, reason_option
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import NotFound, RequestRefused, SettingsError, Timeout
 from kafka_coord.model import GroupKind, PartitionSet, TopicPartition
 from kafka_coord.model.names import is_legal
-from kafka_coord.monitor.actions import Acting
 from kafka_coord.monitor.client_groups.asking import Instances
-from kafka_coord.monitor.client_groups.groups import is_client_group
+from kafka_coord.monitor.client_groups.groups import is_client_group, list_client_groups
+from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.monitor.groups import kind_of
 from kafka_coord.monitor.lag import BrokerLog
 from kafka_coord.monitor.operate import change_settings
+from kafka_coord.monitor.requests import Acting
 from kafka_coord.monitor.reset import (
     FileOffsets,
     ResetRow,
@@ -44,15 +41,7 @@ from kafka_coord.monitor.resetting import Plan, Resettable, read_resettable, res
 from kafka_coord.monitor.scope import Scope, parse_scope
 from kafka_coord.zk import layout
 
-_COLUMNS = (
-    Column("group"),
-    Column("topic"),
-    number("partition"),
-    number("current_offset", "CURRENT"),
-    number("new_offset", "NEW-OFFSET"),
-    Column("owner"),
-    Column("note"),
-)
+_COLUMNS = columns("group topic #partition #current_offset=CURRENT #new_offset=NEW-OFFSET owner note")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +72,7 @@ class _Choice:
 
 
 @click.command("reset-offsets")
-@click.argument("groups", type=AnyName(), nargs=-1, metavar="GROUP…")
+@click.argument("groups", type=ANY_GROUP, nargs=-1, metavar="GROUP…")
 @click.option("--all-groups", is_flag=True, help="Every group; with --from-file, every group in the file.")
 @kind_option
 @partitions_option("A topic, or some of its partitions.")
@@ -125,13 +114,6 @@ def reset_offsets(
     kind: str | None,
     topics: tuple[str, ...],
     all_topics: bool,
-    to_earliest: bool,
-    to_latest: bool,
-    to_current: bool,
-    to_offset: int | None,
-    shift_by: int | None,
-    by_duration: str | None,
-    to_datetime: str | None,
     from_file: str | None,
     dry_run: bool,
     execute: bool,
@@ -141,6 +123,7 @@ def reset_offsets(
     reason: str,
     timeout_s: float,
     output: Format,
+    **rules: bool | int | str | None,
 ) -> None:
     """Set committed offsets by one of the rules. Without --execute, only show the changes.
 
@@ -168,18 +151,7 @@ def reset_offsets(
         raise SettingsError(
             "either name groups or give --all-groups" if groups else "name groups, or give --all-groups"
         )
-    rule = _rule(
-        {
-            RuleKind.TO_EARLIEST: to_earliest or None,
-            RuleKind.TO_LATEST: to_latest or None,
-            RuleKind.TO_CURRENT: to_current or None,
-            RuleKind.TO_OFFSET: to_offset,
-            RuleKind.SHIFT_BY: shift_by,
-            RuleKind.FROM_FILE: from_file,
-        },
-        by_duration,
-        to_datetime,
-    )
+    rule = _rule({**rules, "from_file": from_file})
     file = _read_file(from_file, groups) if from_file is not None else {}
     if from_file is not None and (topics or all_topics):
         raise SettingsError("--from-file names the partitions, so omit --topic and --all-topics")
@@ -188,13 +160,12 @@ def reset_offsets(
     named = tuple(dict.fromkeys(groups or file))
     if create and not named:
         raise SettingsError("--create needs group names, because --all-groups covers only existing groups")
-    settings = current_settings()
-    with open_store(settings) as store, BrokerLog(store, settings.kafka.properties, note_left_out) as log:
-        instances = Instances(store, settings.kafka.properties)
+    with open_cluster() as (instances, log):
+        store = instances.store
         if kind != GroupKind.CLIENT_ASSIGNED:
             missing = [group for group in named if is_legal(group) and not _exists(instances, group, kind)]
             _create(instances, missing, reason, allowed=create and execute)
-        wanted = [(group, kind_of(store, group, kind)) for group in named] or every_group(instances, kind)
+        wanted = [(group, kind_of(store, group, kind)) for group in named] or _every_group(instances, kind)
         if pause and any(of is not GroupKind.MANAGED for _, of in wanted):
             raise SettingsError("--pause works only for managed groups; stop the members of a client-assigned group")
 
@@ -237,6 +208,17 @@ def _noted(problems: dict[str, str], group: str, *, several: bool) -> Iterator[N
         problems[group] = str(error)
 
 
+def _every_group(instances: Instances, wanted: str | None) -> list[tuple[str, GroupKind]]:
+    """Lists every group, or every group of the ``wanted`` kind, sorted by name. Prints a note about client-assigned
+    groups that cannot be shown."""
+    found = [(group, GroupKind.MANAGED) for group in read_cluster(instances.store).groups]
+    listed = list_client_groups(instances)
+    for sentence in listed.missing:
+        note(sentence)
+    found += [(one.group, GroupKind.CLIENT_ASSIGNED) for one in listed.groups]
+    return sorted(one for one in found if wanted in {None, one[1]})
+
+
 def _create(instances: Instances, groups: Sequence[str], reason: str, *, allowed: bool) -> None:
     for group in groups:
         if not allowed:
@@ -251,22 +233,20 @@ def _exists(instances: Instances, group: str, kind: str | None) -> bool:
     return kind is None and instances.directory().is_used and is_client_group(instances, group)
 
 
-def _rule(given: Mapping[RuleKind, Any], by_duration: str | None, to_datetime: str | None) -> Rule:
-    chosen = [
-        Rule(kind, value if isinstance(value, int) and not isinstance(value, bool) else 0)
-        for kind, value in given.items()
-        if value is not None
-    ]
-    if by_duration is not None:
-        chosen.append(Rule(RuleKind.TO_TIME, before_now_ms(by_duration)))
-    if to_datetime is not None:
-        chosen.append(Rule(RuleKind.TO_TIME, time_ms(to_datetime)))
+def _rule(given: Mapping[str, bool | int | str | None]) -> Rule:
+    """Returns the only rule whose option is set. ``given`` has the options of all rules."""
+    chosen = [(name, value) for name, value in given.items() if value is not None and value is not False]
     if len(chosen) != 1:
         raise SettingsError(
             f"{'no rule' if not chosen else f'{len(chosen)} rules'} given; choose one of --to-earliest, --to-latest, "
             "--to-current, --to-offset, --shift-by, --by-duration, --to-datetime, --from-file"
         )
-    return chosen[0]
+    ((name, value),) = chosen
+    if name == "by_duration":
+        return Rule(RuleKind.TO_TIME, before_now_ms(str(value)))
+    if name == "to_datetime":
+        return Rule(RuleKind.TO_TIME, time_ms(str(value)))
+    return Rule(RuleKind(name.replace("_", "-")), value if isinstance(value, int) and value is not True else 0)
 
 
 def _read_file(name: str, groups: tuple[str, ...]) -> FileOffsets:

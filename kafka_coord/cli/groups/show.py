@@ -9,12 +9,10 @@ from typing import Any
 
 import click
 
-from kafka_coord.cli.connection import connection_options, current_settings, open_store
-from kafka_coord.cli.groups.kinds import AnyName, kind_option
-from kafka_coord.cli.groups.partitions import partitions_option
-from kafka_coord.cli.lag import note_left_out
-from kafka_coord.cli.options import output_option
-from kafka_coord.cli.output import Column, Format, Section, cell, duration, note, number, paused_by, show
+from kafka_coord.cli.connection import connection_options
+from kafka_coord.cli.opening import open_cluster
+from kafka_coord.cli.options import ANY_GROUP, kind_option, output_option, partitions_option
+from kafka_coord.cli.output import Column, Format, Section, cell, columns, duration, note, paused_by, show
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import NotFound, SettingsError
@@ -38,76 +36,27 @@ from kafka_coord.monitor.groups import (
     describe_groups,
     kind_of,
 )
-from kafka_coord.monitor.lag import BrokerLog
 from kafka_coord.monitor.offsets import LagTotal, OffsetRow
 from kafka_coord.monitor.presence import read_presences
 from kafka_coord.monitor.requests import QueuedRequest, read_requests
 from kafka_coord.monitor.scope import Scope, parse_scope
+from kafka_coord.monitor.sequences import grouped
 from kafka_coord.zk.store import Store
 
-_LIST = (
-    Column("group"),
-    Column("state"),
-    number("generation"),
-    number("members"),
-    number("partitions"),
-    Column("assignor"),
-    number("pending"),
-    number("unreadable"),
-    Column("kind"),
-    number("coordinator"),
+_LIST = columns("group state #generation #members #partitions assignor #pending #unreadable kind #coordinator")
+
+_LAG = columns("#lag #worst_lag #lag_unknown=UNKNOWN")
+
+_OFFSETS = columns("topic #partition owner holding #committed_offset=COMMITTED #end_offset=END #lag")
+
+_MEMBERS = columns("consumer host client channel #heard since owned stopping pending")
+
+_MEMBERS_VERBOSE = columns(
+    "consumer registered host client channel address software protocol #epoch #held #heard #incarnation since "
+    "subscription mode #capacity rack #rejoin_grace_ms=GRACE-MS owned stopping target pending"
 )
 
-_LAG = (number("lag"), number("worst_lag"), number("lag_unknown", "UNKNOWN"))
-
-_OFFSETS = (
-    Column("topic"),
-    number("partition"),
-    Column("owner"),
-    Column("holding"),
-    number("committed_offset", "COMMITTED"),
-    number("end_offset", "END"),
-    number("lag"),
-)
-
-_MEMBERS = (
-    Column("consumer"),
-    Column("host"),
-    Column("client"),
-    Column("channel"),
-    number("heard"),
-    Column("since"),
-    Column("owned"),
-    Column("stopping"),
-    Column("pending"),
-)
-
-_MEMBERS_VERBOSE = (
-    Column("consumer"),
-    Column("registered"),
-    Column("host"),
-    Column("client"),
-    Column("channel"),
-    Column("address"),
-    Column("software"),
-    Column("protocol"),
-    number("epoch"),
-    number("held"),
-    number("heard"),
-    number("incarnation"),
-    Column("since"),
-    Column("subscription"),
-    Column("mode"),
-    number("capacity"),
-    Column("rack"),
-    number("rejoin_grace_ms", "GRACE-MS"),
-    Column("owned"),
-    Column("stopping"),
-    Column("target"),
-    Column("pending"),
-)
-
-_FACTS = (Column("fact"), Column("value"))
+_FACTS = columns("fact value")
 
 _STATES = (GroupState.STABLE, GroupState.REBALANCING, GroupState.PAUSED, GroupState.EMPTY)
 """The states that can be listed. A dead group is not listed."""
@@ -142,10 +91,8 @@ def list_command(states: tuple[str, ...], with_lag: bool, output: Format) -> Non
     kafka-coord groups list --lag
     kafka-coord groups list --state Rebalancing -o tsv
     """
-    settings = current_settings()
-    with open_store(settings) as store, BrokerLog(store, settings.kafka.properties, note_left_out) as log:
-        ends = log.known_ends if with_lag else None
-        found = list_all_groups(Instances(store, settings.kafka.properties), ends)
+    with open_cluster() as (instances, brokers):
+        found = list_all_groups(instances, brokers.known_ends if with_lag else None)
     wanted = {state.lower() for state in states}
     documents = [group_document(row) for row in found.rows if not wanted or row.state.lower() in wanted]
     show(output, documents, [Section("groups", (*_LIST, *_LAG) if with_lag else _LIST, documents)])
@@ -161,7 +108,7 @@ def list_command(states: tuple[str, ...], with_lag: bool, output: Format) -> Non
 
 
 @click.command()
-@click.argument("groups", type=AnyName(), nargs=-1, metavar="GROUP…")
+@click.argument("groups", type=ANY_GROUP, nargs=-1, metavar="GROUP…")
 @click.option("--all-groups", is_flag=True, help="Show every group.")
 @kind_option
 @click.option("--members", is_flag=True, help="Show the members and their partitions.")
@@ -205,20 +152,19 @@ def describe(
     if not any(chosen.values()):
         chosen = dict.fromkeys(chosen, True)
     scope = parse_scope(topics, all_topics=False) if topics else None
-    settings = current_settings()
-    with open_store(settings) as store, BrokerLog(store, settings.kafka.properties, note_left_out) as log:
+    with open_cluster() as (instances, brokers):
         found = _described(
-            Instances(store, settings.kafka.properties),
+            instances,
             groups,
             kind,
-            log.known_ends if chosen["offsets"] else None,
+            brokers.known_ends if chosen["offsets"] else None,
             cache(read_presences) if chosen["members"] else None,
         )
-        requests = _waiting_requests(store) if chosen["state"] else {}
+        requests = _waiting_requests(instances.store) if chosen["state"] else {}
     if scope is not None:
         found = _within(found, scope, must_be_there=bool(groups))
     if by_lag:
-        found = [replace(one, offsets=tuple(sorted(one.offsets, key=_by_lag))) for one in found]
+        found = [replace(one, offsets=tuple(sorted(one.offsets, key=lambda row: -(row.lag or 0)))) for one in found]
     documents = [describe_document(one, chosen, requests.get(one.group, ())) for one in found]
     alone = len(groups) == 1
     parts = [_sections(one, document, chosen, verbose=verbose) for one, document in zip(found, documents, strict=True)]
@@ -246,11 +192,8 @@ def _notes(found: Sequence[GroupDescription], *, of_offsets: bool) -> dict[str, 
 
 
 def _waiting_requests(store: Store) -> dict[str, list[QueuedRequest]]:
-    requests: dict[str, list[QueuedRequest]] = {}
-    for one in read_requests(store)[0]:
-        if not one.request.answered:
-            requests.setdefault(one.request.group, []).append(one)
-    return requests
+    queued, _ = read_requests(store)
+    return grouped((one for one in queued if not one.request.answered), lambda one: one.request.group)
 
 
 def _described(
@@ -303,10 +246,6 @@ def _is_in(row: OffsetRow, scope: Scope) -> bool:
     return numbers is None or row.partition in numbers
 
 
-def _by_lag(row: OffsetRow) -> int:
-    return -(row.lag or 0)
-
-
 def _together(found: Sequence[GroupDescription], parts: Sequence[Sequence[Section]]) -> list[Section]:
     """Merges the sections of several groups, with the group in the first column."""
     if not found:
@@ -334,7 +273,7 @@ def _sections(found: GroupDescription, document: Any, chosen: dict[str, bool], *
         sections.append(Section("state", _FACTS, _facts(found, document["requests"])))
     if chosen["members"]:
         columns = _MEMBERS_VERBOSE if verbose else _MEMBERS
-        rows = [_member_cells(member) for member in found.members]
+        rows = list(map(_member_cells, found.members, document["members"]))
         sections.append(Section("members", columns, rows))
     if chosen["offsets"]:
         sections.append(Section("offsets", _OFFSETS, document["offsets"]))
@@ -368,27 +307,13 @@ def _facts(found: GroupDescription, requests: Sequence[dict[str, Any]]) -> list[
     return [{"fact": name, "value": value} for name, value in facts.items()]
 
 
-def _member_cells(member: MemberRow) -> dict[str, Any]:
+def _member_cells(member: MemberRow, document: dict[str, Any]) -> dict[str, Any]:
     pending = [f"{one.id.type.split('-')[0]} {one.partitions} since {iso_time(one.since_ms)}" for one in member.pending]
-    return {
-        "consumer": member.consumer,
-        "registered": member.registered,
-        "host": member.host,
-        "client": member.client,
+    return document | {
         "channel": channel(member),
-        "address": member.address,
-        "software": member.software,
-        "protocol": member.protocol,
-        "epoch": member.epoch,
         "held": duration(member.held_ms),
         "heard": f"{ago} ago" if (ago := duration(member.heard_ms_ago)) else None,
-        "incarnation": member.incarnation,
-        "since": iso_time(member.since_ms) or (None if member.registered else "gone"),
-        "subscription": member.subscription,
-        "mode": member.mode,
-        "capacity": member.capacity,
-        "rack": member.rack,
-        "rejoin_grace_ms": member.rejoin_grace_ms,
+        "since": document["since"] or (None if member.registered else "gone"),
         "owned": str(member.owned),
         "stopping": str(member.stopping) if member.stopping else None,
         "target": str(member.target),

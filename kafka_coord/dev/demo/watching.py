@@ -139,7 +139,7 @@ class Watcher:
         """Reads the group. Waits while ZooKeeper does not answer. Without ``lag``, does not ask the brokers. Raises
         :class:`~kafka_coord.errors.NotFound` and ``StoreError``.
         """
-        ends = self._offsets.ends if lag else None
+        ends = self._offsets.latest if lag else None
         return self._patiently(lambda: self._read(ends))
 
     def now(self) -> GroupNow:
@@ -217,7 +217,7 @@ class Watcher:
 
     def _take_sample(self) -> None:
         asked_ms = now_ms()
-        found = self._read(self._offsets.ends)
+        found = self._read(self._offsets.latest)
         rows = [row for row in found.offsets if row.topic == self._topic]
         sample = Sample(
             at_ms=now_ms(),

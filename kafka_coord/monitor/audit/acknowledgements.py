@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kafka_coord.monitor.audit.report import Rule
-from kafka_coord.monitor.audit.state import GroupState, Outstanding, StepContext, ZooKeeperState
+from kafka_coord.monitor.audit.state import GroupState, Outstanding, StepContext
 from kafka_coord.zk import layout
 
 
 def acknowledgement_faults(
-    state: ZooKeeperState, context: StepContext, group: GroupState, consumer: str, removed: Outstanding
+    context: StepContext, group: GroupState, consumer: str, removed: Outstanding
 ) -> Iterator[tuple[Rule, str]]:
     """Yields the violations in this command's removal.
 
@@ -34,9 +34,10 @@ def acknowledgement_faults(
         return
     by_member = registered is not None and (registered.session_id == session or fenced)
     if registered is None or not by_member:
-        if command.incarnation < state.incarnations.get((session, group.name, consumer), 0):
+        if command.incarnation < context.state.incarnations.get((session, group.name, consumer), 0):
             return  # the incarnation that dropped the command was evicted, so nobody waits for the acknowledgement
-        why = "is not registered" if registered is None else f"is registered by {state.names.of(registered.session_id)}"
+        owner = context.state.names.of(registered.session_id) if registered is not None else ""
+        why = f"is registered by {owner}" if owner else "is not registered"
         yield Rule.ACK_BY_ANOTHER, f"{name} of {consumer} was removed by another session than the consumer's: it {why}"
         return
     if command.incarnation < registered.incarnation:
@@ -44,7 +45,7 @@ def acknowledgement_faults(
     if command.incarnation > registered.incarnation:
         yield (
             Rule.ACK_BY_ANOTHER,
-            f"{name} is for incarnation {command.incarnation} of {consumer}, and {registered.incarnation} removed it",
+            f"{name} is for incarnation {command.incarnation} of {consumer}, but {registered.incarnation} removed it",
         )
         return
     if not context.fenced_as(group.name, consumer):

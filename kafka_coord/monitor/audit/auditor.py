@@ -19,9 +19,9 @@ from kafka_coord.model import (
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.command import parse_command_id
 from kafka_coord.monitor.audit.acknowledgements import acknowledgement_faults
-from kafka_coord.monitor.audit.commands import command_faults, ledger_faults, paused_since
+from kafka_coord.monitor.audit.commands import command_faults, ledger_faults
 from kafka_coord.monitor.audit.coordinator_offsets import offset_deleted_faults, offset_set_faults, removal_faults
-from kafka_coord.monitor.audit.departures import eviction_faults, grace_faults, may_leave_out
+from kafka_coord.monitor.audit.departures import eviction_faults, grace_faults, was_unreadable
 from kafka_coord.monitor.audit.holding import granted_faults, released_by, released_faults, start_faults
 from kafka_coord.monitor.audit.paths import Kind, Znode, Znodes
 from kafka_coord.monitor.audit.report import AuditFinding, Report, Rule
@@ -33,7 +33,14 @@ from kafka_coord.monitor.audit.rule_context import (
     note_request,
     note_topic,
 )
-from kafka_coord.monitor.audit.state import GroupState, Instant, Outstanding, Registered, StepContext, ZooKeeperState
+from kafka_coord.monitor.audit.state import (
+    Evicted,
+    GroupState,
+    Outstanding,
+    Registered,
+    StepContext,
+    ZooKeeperState,
+)
 from kafka_coord.monitor.audit.tree import Change, Step
 from kafka_coord.zk import layout
 
@@ -53,7 +60,7 @@ class Auditor:
         self._report = report
         self._judging = True
         self._time_ms = 0
-        self._context = StepContext(Step(0, 0, 0, (), ()))
+        self._context = StepContext(Step(0, 0, 0, (), ()), self.state)
         self._takers: dict[Kind, Callable[[Znode, Change], None]] = {
             Kind.EPOCH: self._epoch,
             Kind.COORDINATOR: self._coordinator,
@@ -80,7 +87,7 @@ class Auditor:
             node = change.new
             znode = self.znodes.of(change.path)
             if node is not None and znode.kind in self._takers:
-                self._context = StepContext(Step(node.mzxid, 0, node.session_id, (), ()))
+                self._context = StepContext(Step(node.mzxid, 0, node.session_id, (), ()), self.state)
                 self._takers[znode.kind](znode, change)
         self._judging = True
 
@@ -89,7 +96,7 @@ class Auditor:
         if step.time_ms < self._time_ms:
             self.state.clock_set_back = step.zxid
         self._time_ms = step.time_ms
-        context = self._context = StepContext.of(step)
+        context = self._context = StepContext.of(step, self.state)
         znodes = [(self.znodes.of(change.path), change) for change in step.changes]
         for znode, change in znodes:
             if znode.kind is Kind.REGISTRATION and change.new is None:
@@ -117,10 +124,10 @@ class Auditor:
         for name, consumer, written in context.commanded:
             group = self.state.group(name)
             self._violations(name, start_faults(context, group, consumer, written))
-            self._violations(name, command_faults(self.state, context, group, consumer, written))
-        for (name, consumer), ledger in context.evicted.items():
+            self._violations(name, command_faults(context, group, consumer, written))
+        for (name, consumer), evicted in context.evicted.items():
             group = self.state.group(name)
-            self._violations(name, eviction_faults(self.state, context, group, consumer, ledger))
+            self._violations(name, eviction_faults(context, group, consumer, evicted))
         while self.state.answered:
             self.state.requests.pop(self.state.answered.pop(), None)
 
@@ -201,13 +208,11 @@ class Auditor:
             who = self.state.names.of(session)
             self._violation(Rule.SPLIT_ELECTION, "", f"{who} made itself the coordinator without raising the epoch")
 
-    def _note(
-        self, note: Callable[[ZooKeeperState, Znode, Change, Instant], None], znode: Znode, change: Change
-    ) -> None:
+    def _note(self, note: Callable[[StepContext, Znode, Change], None], znode: Znode, change: Change) -> None:
         if znode.kind is Kind.REQUEST and change.new is not None and change.old is None and self._judging:
             self._report.count("requests")
         try:
-            note(self.state, znode, change, self._context.instant)
+            note(self._context, znode, change)
         except MalformedValue as error:
             self._warning(Rule.UNREADABLE, znode.group, str(error))
 
@@ -216,7 +221,7 @@ class Auditor:
         if change.new is not None:
             group.removing = False
         elif self._context.fence is not None and not group.removing:
-            self._violations(znode.group, removal_faults(self.state, self._context, group))
+            self._violations(znode.group, removal_faults(self._context, group))
 
     # --- members and their partitions --------------------------------------------------------------------------------
 
@@ -228,7 +233,7 @@ class Auditor:
             if self._context.fence is None and not step.session_ended and owner not in {0, step.session_id}:
                 self._warning(Rule.BY_HAND, znode.group, f"somebody deleted the registration of {consumer}")
             return
-        if not any(request.consumer == consumer for request in self.state.asked(group.name, RequestType.EVICT)):
+        if not any(request.consumer == consumer for request in self._context.asked(group.name, RequestType.EVICT)):
             group.given_up.discard(consumer)
         self._was_unreadable(group, consumer)
         member = None
@@ -271,11 +276,11 @@ class Auditor:
             return
         before = context.ledgers_before.get(key, ledger)
         lived = before is not None and before.incarnation == registered.incarnation
-        context.evicted[key] = before if lived else None
-        context.gone_incarnations[key] = registered.incarnation
+        oldest = None
         if consumer in group.commands:
             commands = (*group.outstanding(consumer), *context.dropped.get(key, ()))
-            context.oldest_command[key] = min((one.since for one in commands), default=context.instant)
+            oldest = min((one.since for one in commands), default=context.instant)
+        context.evicted[key] = Evicted(registered.incarnation, before if lived else None, oldest)
 
     def _was_unreadable(self, group: GroupState, consumer: str) -> None:
         """If an unreadable registration changes or is removed, notes that it was unreadable until this step."""
@@ -305,7 +310,7 @@ class Auditor:
         was = group.ledgers.get(consumer)
         self._context.ledgers_before.setdefault((znode.group, consumer), was)
         if self._judging and ledger is None:
-            self._violations(znode.group, grace_faults(self.state, self._context, group, consumer))
+            self._violations(znode.group, grace_faults(self._context, group, consumer))
         if was is not None and ledger is None and self._context.fence is None:
             group.deleted_by_hand[consumer] = was
         if was is not None and (ledger is None or ledger.incarnation != was.incarnation):
@@ -332,11 +337,11 @@ class Auditor:
     def _command(self, znode: Znode, change: Change) -> None:
         group, consumer, name = self.state.group(znode.group), znode.name, znode.leaf
         if change.new is None:
-            found = group.command_of(consumer, name)
+            found = group.commands.get(consumer, {}).get(name)
             if found is not None:
                 if self._judging:
                     self._report.count("commands_removed")
-                    faults = acknowledgement_faults(self.state, self._context, group, consumer, found)
+                    faults = acknowledgement_faults(self._context, group, consumer, found)
                     self._violations(znode.group, faults)
                 self._removed(group, consumer, found)
             return
@@ -417,19 +422,19 @@ class Auditor:
         grace period."""
         group.removing = False
         for consumer in group.ledgers.keys() - target.members.keys():
-            if not may_leave_out(self.state, self._context, group, consumer):
-                self._violations(group.name, grace_faults(self.state, self._context, group, consumer))
-        since = paused_since(self.state, group)
+            if not was_unreadable(self._context, group, consumer):
+                self._violations(group.name, grace_faults(self._context, group, consumer))
+        since = self._context.paused_since(group)
         if since is None:
             return
         # A target names consumers, not incarnations. So a consumer that came back may be in it because of its earlier
         # incarnation or its kept place.
-        step, departed = self._context.step, group.gone_since.items()
-        returned = {consumer for (consumer, _), gone in departed if not self.state.must_have_seen(gone, step)}
+        departed = group.gone_since.items()
+        returned = {consumer for (consumer, _), gone in departed if not self._context.must_have_seen(gone)}
         known = returned.union(group.target.members if group.target is not None else ())
         joined = group.registrations.keys() & target.members.keys() - known
         newest = max((group.registrations[consumer].incarnation for consumer in joined), default=0)
-        if newest > since.zxid or self.state.must_have_seen(since, self._context.step):
+        if newest > since.zxid or self._context.must_have_seen(since):
             what = f"a target of generation {target.generation} was written while the group was paused"
             self._violation(Rule.PAUSE_IGNORED, group.name, what)
 
@@ -447,13 +452,13 @@ class Auditor:
         if tp is not None:
             deleted = node is None and self._judging and context.fence is not None and not self._committers(group)
             if deleted:
-                self._violations(znode.group, offset_deleted_faults(self.state, context, group, tp))
+                self._violations(znode.group, offset_deleted_faults(context, group, tp))
             group.note_offset(tp, after, context.instant if node is not None else None)
         if not self._judging:
             return
         if context.fence is not None and not self._committers(group):
             if tp is not None and after is not None:
-                self._violations(znode.group, offset_set_faults(self.state, group, tp, after))
+                self._violations(znode.group, offset_set_faults(context, group, tp, after))
             return
         if node is None:
             self._violation(Rule.UNFENCED_WRITE, znode.group, f"{change.path} was deleted without a check of the epoch")

@@ -17,15 +17,13 @@ from kafka_coord.model import (
     same_topic,
 )
 from kafka_coord.monitor.audit.report import Rule
-from kafka_coord.monitor.audit.state import GroupState, Instant, Outstanding, StepContext, ZooKeeperState
+from kafka_coord.monitor.audit.state import GroupState, Outstanding, StepContext
 
 Fault = tuple[Rule, str]
 
 
-def command_faults(
-    state: ZooKeeperState, context: StepContext, group: GroupState, consumer: str, written: Outstanding
-) -> Iterator[Fault]:
-    """Yields the violations in a new command. ``state`` is the state after the step."""
+def command_faults(context: StepContext, group: GroupState, consumer: str, written: Outstanding) -> Iterator[Fault]:
+    """Yields the violations in a new command. The state is that after the step."""
     command, name = written.command, written.id.name
     if command is None:
         return
@@ -36,13 +34,13 @@ def command_faults(
         twice = other.id.type is written.id.type and other.id.name != name
         if twice and other.command is not None and other.command.incarnation == command.incarnation:
             yield Rule.TWO_COMMANDS, f"{name} was written for {consumer} while {other.id.name} is outstanding"
-    yield from _paused(state, context, group, consumer, written)
+    yield from _paused(context, group, consumer, written)
     if isinstance(command, StartFetcher):
         yield from _eager_order(group, consumer, name)
         for tp in command.partitions:
-            yield from _start_point(state, context, group, consumer, name, command, tp)
+            yield from _start_point(context, group, consumer, name, command, tp)
     else:
-        yield from _needless_stop(state, group, consumer, name, command, context.ledgers_before.get(key))
+        yield from _needless_stop(context, group, consumer, name, command, context.ledgers_before.get(key))
 
 
 def ledger_faults(context: StepContext, group: GroupState, consumer: str, before: Ledger | None) -> Iterator[Fault]:
@@ -74,27 +72,20 @@ def ledger_faults(context: StepContext, group: GroupState, consumer: str, before
         )
 
 
-def _paused(
-    state: ZooKeeperState, context: StepContext, group: GroupState, consumer: str, written: Outstanding
-) -> Iterator[Fault]:
+def _paused(context: StepContext, group: GroupState, consumer: str, written: Outstanding) -> Iterator[Fault]:
     """Checks that a pass that read the group after the pause wrote no command. A pass that read the group before the
     pause may still write, if it knows of no later event. (If a pass writes to a departed consumer, it knows neither of
     the departure nor of the partitions that became free.)
     """
     command = written.command
-    since = paused_since(state, group)
+    since = context.paused_since(group)
     if since is None or command is None:
         return
     starts = isinstance(command, StartFetcher) and (consumer, command.incarnation) not in group.gone_since
     freed = starts and any(group.freed.get(tp, 0) > since.zxid for tp in command.partitions)
-    if command.incarnation > since.zxid or freed or state.must_have_seen(since, context.step):
+    if command.incarnation > since.zxid or freed or context.must_have_seen(since):
         verb = "start" if isinstance(command, StartFetcher) else "stop"
         yield Rule.PAUSE_IGNORED, f"{consumer} was told to {verb} {command.partitions} while the group was paused"
-
-
-def paused_since(state: ZooKeeperState, group: GroupState) -> Instant | None:
-    """Returns when the group's current pause began, or ``None`` if the group is not paused."""
-    return min((since for since in (state.all_paused_since, group.paused_since) if since is not None), default=None)
 
 
 def _eager_order(group: GroupState, consumer: str, name: str) -> Iterator[Fault]:
@@ -126,7 +117,7 @@ def _is_eager(group: GroupState, consumer: str) -> bool:
 
 
 def _needless_stop(
-    state: ZooKeeperState, group: GroupState, consumer: str, name: str, command: Command, before: Ledger | None
+    context: StepContext, group: GroupState, consumer: str, name: str, command: Command, before: Ledger | None
 ) -> Iterator[Fault]:
     target, registered = group.target, group.registrations.get(consumer)
     if target is None or before is None or registered is None or registered.member is None:
@@ -134,7 +125,7 @@ def _needless_stop(
     stays = command.partitions & target.members.get(consumer, NO_PARTITIONS)
     if not stays or (registered.member.mode is Mode.EAGER and before.generation < target.generation):
         return
-    stays = stays.filter(lambda topic: not _recreated(state, before, topic))
+    stays = stays.filter(lambda topic: not _recreated(context, before, topic))
     if stays:
         yield (
             Rule.NEEDLESS_STOP,
@@ -142,14 +133,13 @@ def _needless_stop(
         )
 
 
-def _recreated(state: ZooKeeperState, ledger: Ledger, topic: str) -> bool:
+def _recreated(context: StepContext, ledger: Ledger, topic: str) -> bool:
     """Tells whether the ledger's partitions of ``topic`` belong to a deleted topic of the same name."""
-    now, held = state.topics.get(topic), ledger.topic_ids.get(topic)
+    now, held = context.state.topics.get(topic), ledger.topic_ids.get(topic)
     return held is not None and (now is None or not same_topic(now.identity, held))
 
 
 def _start_point(
-    state: ZooKeeperState,
     context: StepContext,
     group: GroupState,
     consumer: str,
@@ -158,7 +148,7 @@ def _start_point(
     tp: TopicPartition,
 ) -> Iterator[Fault]:
     since = group.unreadable_offsets.get(tp)
-    if since is not None and (command.incarnation > since.zxid or state.must_have_seen(since, context.step)):
+    if since is not None and (command.incarnation > since.zxid or context.must_have_seen(since)):
         yield Rule.UNREADABLE_START, f"{name} starts {tp} on {consumer}, but the stored offset cannot be read"
     if command.starts[tp].offset < 0:
         return
@@ -172,9 +162,9 @@ def _start_point(
             " of the same name",
         )
         return
-    now, created = state.topics.get(tp.topic), state.topics_since.get(tp.topic)
+    now, created = context.state.topics.get(tp.topic), context.state.topics_since.get(tp.topic)
     recreated = now is not None and meant and not same_topic(now.identity, meant)
-    if recreated and created is not None and state.must_have_seen(created, context.step):
+    if recreated and created is not None and context.must_have_seen(created):
         yield (
             Rule.EARLIER_TOPIC,
             f"{name} starts {tp} on {consumer} as a partition of a topic that has been deleted and created again",

@@ -8,40 +8,38 @@ from kafka_coord.coordinator.kafka_znodes import is_identity
 from kafka_coord.model import PartitionSet, RequestType, TopicPartition, same_topic
 from kafka_coord.monitor.audit.commands import Fault, held_by_anybody
 from kafka_coord.monitor.audit.report import Rule
-from kafka_coord.monitor.audit.state import GroupState, StepContext, ZooKeeperState
+from kafka_coord.monitor.audit.state import GroupState, StepContext
 
 CLOCKS_DIFFER_MS = 60_000
 """The coordinator measures retention by its own wall clock, but the log has the times of ZooKeeper's servers."""
 
 
-def offset_set_faults(state: ZooKeeperState, group: GroupState, tp: TopicPartition, offset: int) -> Iterator[Fault]:
+def offset_set_faults(context: StepContext, group: GroupState, tp: TopicPartition, offset: int) -> Iterator[Fault]:
     """Checks that an operator asked the coordinator to set this offset, and that nobody held the partition."""
-    asked = any(request.offsets.get(tp) == offset for request in state.asked(group.name, RequestType.RESET_OFFSETS))
+    asked = any(request.offsets.get(tp) == offset for request in context.asked(group.name, RequestType.RESET_OFFSETS))
     if not asked:
         yield Rule.OPERATOR_WRITE_UNASKED, f"the coordinator set {tp} to {offset}, unasked by an operator"
     yield from _while_held(group, tp, f"set {tp} to {offset}")
 
 
-def offset_deleted_faults(
-    state: ZooKeeperState, context: StepContext, group: GroupState, tp: TopicPartition
-) -> Iterator[Fault]:
+def offset_deleted_faults(context: StepContext, group: GroupState, tp: TopicPartition) -> Iterator[Fault]:
     """Checks that the deletion of an offset has a legal cause: an operator's request, a deleted topic, or the removal
     of the group."""
-    asked = any(tp in request.partitions for request in state.asked(group.name, RequestType.DELETE_OFFSETS))
+    asked = any(tp in request.partitions for request in context.asked(group.name, RequestType.DELETE_OFFSETS))
     if asked:
         yield from _while_held(group, tp, f"deleted the offset of {tp}")
-    elif not group.removing and not _of_a_deleted_topic(state, group, tp):
-        if _is_inhabited(group):
+    elif not group.removing and not _of_a_deleted_topic(context, group, tp):
+        if group.registrations or group.ledgers or (group.target is not None and group.target.members):
             yield Rule.OPERATOR_WRITE_UNASKED, f"the coordinator deleted the offset of {tp}, unasked by an operator"
             yield from _while_held(group, tp, f"deleted the offset of {tp}")
         else:
-            yield from removal_faults(state, context, group)
+            yield from removal_faults(context, group)
 
 
-def removal_faults(state: ZooKeeperState, context: StepContext, group: GroupState) -> Iterator[Fault]:
+def removal_faults(context: StepContext, group: GroupState) -> Iterator[Fault]:
     """Checks that the coordinator may remove the group and its offsets. Runs at the first deletion."""
     group.removing = True
-    asked = any(True for _ in state.asked(group.name, RequestType.DELETE_GROUP))
+    asked = any(True for _ in context.asked(group.name, RequestType.DELETE_GROUP))
     if group.registrations:
         yield Rule.LIVE_GROUP_REMOVED, f"the group was removed while {_names(group.registrations)} is registered"
         return
@@ -57,7 +55,7 @@ def removal_faults(state: ZooKeeperState, context: StepContext, group: GroupStat
     if settings is None:
         yield Rule.RETENTION_BROKEN, "the group was removed, although its settings, with the retention, cannot be read"
         return
-    by_log = state.elapsed_ms(group.target_since, context.step) or 0
+    by_log = context.elapsed_ms(group.target_since) or 0
     empty_ms = max(by_log, context.step.time_ms - target.timestamp_ms)
     if empty_ms + CLOCKS_DIFFER_MS < settings.offsets_retention_ms:
         yield (
@@ -67,13 +65,9 @@ def removal_faults(state: ZooKeeperState, context: StepContext, group: GroupStat
         )
 
 
-def _is_inhabited(group: GroupState) -> bool:
-    return bool(group.registrations or group.ledgers or (group.target is not None and group.target.members))
-
-
-def _of_a_deleted_topic(state: ZooKeeperState, group: GroupState, tp: TopicPartition) -> bool:
-    stored, now = group.identities.get(tp.topic, ""), state.topics.get(tp.topic)
-    gone = tp.topic in state.deleted_topics if now is None else not same_topic(now.identity, stored)
+def _of_a_deleted_topic(context: StepContext, group: GroupState, tp: TopicPartition) -> bool:
+    stored, now = group.identities.get(tp.topic, ""), context.state.topics.get(tp.topic)
+    gone = tp.topic in context.state.deleted_topics if now is None else not same_topic(now.identity, stored)
     return tp in group.earlier_offsets or (is_identity(stored) and gone)
 
 

@@ -24,7 +24,7 @@ from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.audit.auditor import Auditor
 from kafka_coord.monitor.audit.paths import Kind, Znode
 from kafka_coord.monitor.audit.report import clock_time
-from kafka_coord.monitor.audit.state import StepContext, ZooKeeperState
+from kafka_coord.monitor.audit.state import StepContext
 from kafka_coord.monitor.audit.tree import Change, Node, Step
 from kafka_coord.zk import layout
 
@@ -76,9 +76,8 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One change, its step, and the state before it."""
+    """One change and its step, with the state before it."""
 
-    state: ZooKeeperState
     context: StepContext
     znode: Znode
     change: Change
@@ -113,9 +112,9 @@ class EventHistory:
             teller = self._tellers.get(znode.kind)
             if teller is None or (self._selection.group and znode.group not in {"", self._selection.group}):
                 continue
-            context = context or StepContext.of(step)
+            context = context or StepContext.of(step, auditor.state)
             try:
-                told = list(teller(Scene(auditor.state, context, znode, change)))
+                told = list(teller(Scene(context, znode, change)))
             except MalformedValue as error:
                 told = [(f"unreadable value: {error}", "")]
             for what, why in told:
@@ -156,7 +155,7 @@ class EventHistory:
 
     def _registration(self, at: Scene) -> Iterator[Told]:
         consumer = at.znode.name
-        ledger = at.state.group(at.znode.group).ledgers.get(consumer)
+        ledger = at.context.state.group(at.znode.group).ledgers.get(consumer)
         held = ledger.held if ledger is not None else NO_PARTITIONS
         if not self._about(consumer, held):
             return
@@ -180,7 +179,7 @@ class EventHistory:
             yield "the target was deleted", ""
             return
         after = _assignment(at.change.path, at.change.new)
-        before = at.state.group(at.znode.group).target
+        before = at.context.state.group(at.znode.group).target
         had = before.members if before is not None else {}
         head = f"generation {after.generation}"
         if self._selection.partition is not None:
@@ -232,7 +231,7 @@ class EventHistory:
         return f" at offset {written.data.decode('ascii', 'replace')}" if written is not None else ""
 
     def _ledger(self, at: Scene) -> Iterator[Told]:
-        before = at.state.group(at.znode.group).ledgers.get(at.znode.name)
+        before = at.context.state.group(at.znode.group).ledgers.get(at.znode.name)
         after = None
         if at.change.new is not None:
             value = fields.load(at.change.new.data, at.change.path)
@@ -241,7 +240,7 @@ class EventHistory:
             after.held if after is not None else NO_PARTITIONS
         )
         if released and self._about(at.znode.name, released):
-            alive = at.state.group(at.znode.group).live(at.znode.name) is not None
+            alive = at.context.state.group(at.znode.group).live(at.znode.name) is not None
             why = "it has stopped" if alive else "its incarnation is gone"
             yield f"{at.znode.name} no longer holds {self._shown(released)}", why
 

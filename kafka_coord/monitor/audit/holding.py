@@ -20,8 +20,8 @@ def granted_faults(group: GroupState, consumer: str, added: PartitionSet) -> Ite
             yield Rule.TWO_HOLDERS, f"{tp} was given to {consumer} while {others} holds it"
         elif dead:
             kept = any(group.ledgers[name].place is not None for name in dead)
-            rule = Rule.GRACE_BROKEN if kept else Rule.TWO_LEDGERS
-            yield rule, f"{tp} was given to {consumer} while the ledger of {' and '.join(dead)}, gone, names it"
+            what = f"{tp} was given to {consumer} while the ledger of {' and '.join(dead)}, which is gone, names it"
+            yield Rule.GRACE_BROKEN if kept else Rule.TWO_LEDGERS, what
 
 
 def released_by(before: Ledger, after: Ledger | None) -> PartitionSet:

@@ -1,4 +1,4 @@
-"""Parses paths of this project's layout: the inverse of :mod:`kafka_coord.zk.layout`."""
+"""Parses the paths that :mod:`kafka_coord.zk.layout` builds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Kind(Enum):
 
 
 class Znode(NamedTuple):
-    """``name`` names a consumer, topic or instance; ``leaf`` names a command or a partition."""
+    """``name`` is a consumer, topic or instance. ``leaf`` is a command or a partition."""
 
     kind: Kind
     group: str = ""

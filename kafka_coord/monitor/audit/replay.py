@@ -113,14 +113,13 @@ class _Audit:
             self._known_from = zxid
             self._learned_to = learned_to
             self._auditor = Auditor(self._report)
-            self._report.warning(
-                AuditFinding(Rule.INCOMPLETE, f"{why}: begun with {path.name}, judged from zxid {learned_to:#x} on")
-            )
+            what = f"{why}, so the audit begins with {path.name} and checks from zxid {learned_to:#x} on"
+            self._report.warning(AuditFinding(Rule.INCOMPLETE, what))
             return
         told = f" ({'; '.join(problems)})" if problems else ""
         raise MalformedValue(
             ", ".join(str(files.directory) for files in self._sources),
-            f"{why}, and no snapshot makes up for it{told}: name the directories of the other servers as well",
+            f"{why}, and no snapshot replaces it{told}; also name the directories of the other servers",
         )
 
     def _read(self, zxid: int, path: Path) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
+
+from kafka_coord.monitor.documents import iso_time
 
 MAX_FINDINGS = 1_000
 """The report keeps the first violations and warnings, up to this number of each, and counts all of them."""
@@ -120,10 +121,7 @@ class AuditFinding:
 
 def clock_time(time_ms: int) -> str:
     """Returns ``2026-01-31T12:00:00.123Z``, or the number if ``datetime`` cannot represent the time."""
-    try:
-        return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    except (ValueError, OverflowError, OSError):
-        return f"{time_ms} ms"
+    return iso_time(time_ms) or f"{time_ms} ms"
 
 
 class Finding(Protocol):

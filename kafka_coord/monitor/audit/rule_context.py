@@ -6,57 +6,57 @@ from kafka_coord.coordinator.kafka_znodes import is_identity
 from kafka_coord.model import GroupSettings, Request, RequestType, same_topic
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.audit.paths import Kind, Znode
-from kafka_coord.monitor.audit.state import Instant, ZooKeeperState
+from kafka_coord.monitor.audit.state import StepContext
 from kafka_coord.monitor.audit.tree import Change
 from kafka_coord.zk import layout
 
 
-def note_instance(state: ZooKeeperState, znode: Znode, change: Change, _at: Instant) -> None:
+def note_instance(context: StepContext, znode: Znode, change: Change) -> None:
     """Records the name of a running instance."""
     if change.new is not None and change.new.session_id:
-        state.names.learn(change.new.session_id, f"instance {znode.name}")
+        context.state.names.learn(change.new.session_id, f"instance {znode.name}")
 
 
-def note_pause(state: ZooKeeperState, znode: Znode, change: Change, at: Instant) -> None:
+def note_pause(context: StepContext, znode: Znode, change: Change) -> None:
     """Records a pause of one group or of all. An unreadable pause is still a pause."""
     if change.new is not None and change.old is not None:
         return
-    since = at if change.new is not None else None
+    since = context.instant if change.new is not None else None
     if znode.kind is Kind.ALL_PAUSED:
-        state.all_paused_since = since
+        context.state.all_paused_since = since
     else:
-        state.group(znode.group).paused_since = since
+        context.state.group(znode.group).paused_since = since
 
 
-def note_topic(state: ZooKeeperState, znode: Znode, change: Change, at: Instant) -> None:
+def note_topic(context: StepContext, znode: Znode, change: Change) -> None:
     """Records a Kafka topic. Raises :class:`MalformedValue`."""
     if change.new is None:
-        state.topics_since.pop(znode.name, None)
-        state.deleted_topics.add(znode.name)
+        context.state.topics_since.pop(znode.name, None)
+        context.state.deleted_topics.add(znode.name)
     elif change.old is None:
-        state.topics_since[znode.name] = at
-    state.set_topic(znode.name, change.new)
+        context.state.topics_since[znode.name] = context.instant
+    context.state.set_topic(znode.name, change.new)
 
 
-def note_request(state: ZooKeeperState, znode: Znode, change: Change, _at: Instant) -> None:
+def note_request(context: StepContext, znode: Znode, change: Change) -> None:
     """Records an operator's request. The coordinator may still execute a withdrawn request."""
     if change.new is None:
         return
     request = Request.from_json(fields.load(change.new.data, change.path), znode.name, change.path)
     if request.answered:
-        state.answered.append(znode.name)
+        context.state.answered.append(znode.name)
         return
-    state.requests[znode.name] = request
-    if request.type is RequestType.EVICT and request.group in state.groups:
-        state.group(request.group).given_up.add(request.consumer)
+    context.state.requests[znode.name] = request
+    if request.type is RequestType.EVICT and request.group in context.state.groups:
+        context.state.group(request.group).given_up.add(request.consumer)
 
 
-def note_group(state: ZooKeeperState, znode: Znode, change: Change, _at: Instant) -> None:
+def note_group(context: StepContext, znode: Znode, change: Change) -> None:
     """Records a group and its settings. Raises :class:`MalformedValue`."""
     if change.new is None:
-        state.groups.pop(znode.group, None)
+        context.state.groups.pop(znode.group, None)
         return
-    group = state.group(znode.group)
+    group = context.state.group(znode.group)
     group.settings = None
     where = layout.group(znode.group)
     value = change.new.data
@@ -65,9 +65,9 @@ def note_group(state: ZooKeeperState, znode: Znode, change: Change, _at: Instant
     group.shortest_timeout_ms = min(group.shortest_timeout_ms, settings.rebalance_timeout_ms)
 
 
-def note_offsets_of_topic(state: ZooKeeperState, znode: Znode, change: Change, _at: Instant) -> None:
+def note_offsets_of_topic(context: StepContext, znode: Znode, change: Change) -> None:
     """Records the identity in ``offsets/<topic>``, which tells to which topic of that name the offsets belong."""
-    group, topic = state.group(znode.group), znode.name
+    group, topic = context.state.group(znode.group), znode.name
     before = group.identities.pop(topic, "")
     if change.new is None:
         return

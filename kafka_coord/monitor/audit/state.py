@@ -143,9 +143,6 @@ class GroupState:
         elif written is not None:
             self.unreadable_offsets[tp] = written
 
-    def command_of(self, consumer: str, name: str) -> Outstanding | None:
-        return self.commands.get(consumer, {}).get(name)
-
     def outstanding(self, consumer: str) -> Iterator[Outstanding]:
         return iter(self.commands.get(consumer, {}).values())
 
@@ -216,31 +213,21 @@ class ZooKeeperState:
         stat = zk.Stat(node.czxid, node.mzxid, node.version, 0, 0, 0, 0, len(node.data), 0, 0)
         self.topics[name] = decode_topic(name, zk.Node(node.data, stat), {})
 
-    def asked(self, group: str, kind: RequestType) -> Iterator[Request]:
-        """Yields the unanswered requests of one kind for one group."""
-        return (request for request in self.requests.values() if request.group == group and request.type is kind)
 
-    def elapsed_ms(self, since: Instant, step: Step) -> int | None:
-        """Returns the time from ``since`` to ``step`` by the servers' wall clock, or ``None`` if unknown."""
-        if not since.time_ms or since.zxid < self.clock_set_back:
-            return None
-        return step.time_ms - since.time_ms
+class Evicted(NamedTuple):
+    """An evicted member before the step: its live ledger, and when its oldest outstanding command was written."""
 
-    def must_have_seen(self, since: Instant, step: Step) -> bool:
-        """Tells whether the coordinator that wrote ``step`` must have read the tree after ``since``.
-
-        A coordinator reads and writes under one lease of its session. So a pass that began before ``since`` ends at
-        most two session timeouts later.
-        """
-        elapsed = self.elapsed_ms(since, step)
-        return elapsed is not None and elapsed > 2 * self.session_timeouts_ms.get(step.session_id, MAX_PASS_MS // 2)
+    incarnation: int
+    ledger: Ledger | None
+    oldest_command: Instant | None
 
 
 @dataclass(slots=True)
 class StepContext:
-    """The current step, prepared for the rules."""
+    """The current step, prepared for the rules, and the state that it changes."""
 
     step: Step
+    state: ZooKeeperState
     fence: Checked | None = None
     in_term: bool = False
     """Whether the step checks a term of the groups log, as an instance's writes for Kafka clients do."""
@@ -256,11 +243,8 @@ class StepContext:
     """(group, consumer, command): the decodable commands that this step wrote"""
     ledgers_before: dict[tuple[str, str], Ledger | None] = field(default_factory=dict)
     """(group, consumer): the previous values of the ledgers that this step wrote or removed"""
-    evicted: dict[tuple[str, str], Ledger | None] = field(default_factory=dict)
-    """(group, consumer) → the live ledger of a member that the coordinator evicts in this step"""
-    gone_incarnations: dict[tuple[str, str], int] = field(default_factory=dict)
-    oldest_command: dict[tuple[str, str], Instant] = field(default_factory=dict)
-    """(group, consumer): when the oldest outstanding command of an evicted member was written"""
+    evicted: dict[tuple[str, str], Evicted] = field(default_factory=dict)
+    """(group, consumer): the members that the coordinator evicts in this step"""
     dropped: dict[tuple[str, str], list[Outstanding]] = field(default_factory=dict)
     """(group, consumer): the commands the coordinator removed in this step"""
     freed: set[tuple[str, TopicPartition]] = field(default_factory=set)
@@ -269,11 +253,11 @@ class StepContext:
     """(group, consumer, partitions): the partitions that are new in its ledger"""
     elected: bool = False
     committers: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """group → the member whose checks are in the step; a cache"""
+    """group → the members whose checks are in the step, as a cache"""
 
     @classmethod
-    def of(cls, step: Step) -> StepContext:
-        context = cls(step)
+    def of(cls, step: Step, state: ZooKeeperState) -> StepContext:
+        context = cls(step, state)
         for check in step.checks:
             context.checked[check.path] = check.version
             if check.path == layout.COORDINATOR_EPOCH:
@@ -290,6 +274,31 @@ class StepContext:
     @property
     def instant(self) -> Instant:
         return Instant(self.step.zxid, self.step.time_ms)
+
+    def asked(self, group: str, kind: RequestType) -> Iterator[Request]:
+        """Yields the unanswered requests of one kind for one group."""
+        return (one for one in self.state.requests.values() if one.group == group and one.type is kind)
+
+    def paused_since(self, group: GroupState) -> Instant | None:
+        """Returns when the group's current pause began, or ``None`` if the group is not paused."""
+        pauses = (self.state.all_paused_since, group.paused_since)
+        return min((since for since in pauses if since is not None), default=None)
+
+    def elapsed_ms(self, since: Instant) -> int | None:
+        """Returns the time from ``since`` to this step by the servers' wall clock, or ``None`` if unknown."""
+        if not since.time_ms or since.zxid < self.state.clock_set_back:
+            return None
+        return self.step.time_ms - since.time_ms
+
+    def must_have_seen(self, since: Instant) -> bool:
+        """Tells whether the coordinator that wrote this step must have read the tree after ``since``.
+
+        A coordinator reads and writes under one lease of its session. So a pass that began before ``since`` ends at
+        most two session timeouts later.
+        """
+        session_ms = self.state.session_timeouts_ms.get(self.step.session_id, MAX_PASS_MS // 2)
+        elapsed = self.elapsed_ms(since)
+        return elapsed is not None and elapsed > 2 * session_ms
 
     def told(self, group: str, consumer: str, kind: type[StartFetcher] | type[StopFetcher]) -> PartitionSet:
         """Returns the partitions in this step's commands of one kind for the consumer."""

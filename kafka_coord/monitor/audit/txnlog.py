@@ -140,7 +140,7 @@ def _next_payload(file: BinaryIO, path: Path, offset: int, torn: list[str] | Non
         _only_zeros_follow(file, path, offset, torn, began=checksum != 0)
         return None
     if not 0 < length <= MAX_RECORD_BYTES:
-        raise MalformedValue(f"{path}:{offset}", f"a record of {length} bytes: the log is damaged here")
+        raise MalformedValue(f"{path}:{offset}", f"a record claims {length} bytes, so the log is damaged here")
     payload = file.read(length)
     end = file.read(1)
     if not end:
@@ -154,7 +154,7 @@ def _next_payload(file: BinaryIO, path: Path, offset: int, torn: list[str] | Non
     if found != checksum:
         raise MalformedValue(
             f"{path}:{offset}",
-            f"checksum {found:#x} of a record of {length} bytes, not {checksum:#x} as written: the log is damaged here",
+            f"the checksum of a record is {found:#x} instead of {checksum:#x}, so the log is damaged here",
         )
     return payload
 
@@ -162,16 +162,14 @@ def _next_payload(file: BinaryIO, path: Path, offset: int, torn: list[str] | Non
 def _only_zeros_follow(file: BinaryIO, path: Path, offset: int, torn: list[str] | None, *, began: bool) -> None:
     while block := file.read(1 << 20):
         if block.strip(b"\0"):
-            raise MalformedValue(
-                f"{path}:{offset}", "a truncated record, followed by more data: the log is damaged here"
-            )
+            raise MalformedValue(f"{path}:{offset}", "more data follows a truncated record, so the log is damaged here")
     if began:
         _torn(torn, path, offset, "the last record is incomplete")
 
 
 def _torn(torn: list[str] | None, path: Path, offset: int, what: str) -> None:
     if torn is not None:
-        torn.append(f"{path}:{offset}: {what}; it never took effect or another server's log has it")
+        torn.append(f"{path}:{offset}: {what}; it never took effect, or another server's log has it")
 
 
 def decode_txn(payload: bytes) -> Txn:

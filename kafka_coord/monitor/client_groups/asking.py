@@ -53,7 +53,7 @@ class Instances:
     are used. ``timeout_s`` is the time limit for one answer."""
 
     def __init__(self, store: Store, properties: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> None:
-        self.store, self._properties, self._timeout_s = store, properties, timeout_s
+        self.store, self.properties, self._timeout_s = store, properties, timeout_s
 
     def directory(self) -> InstanceDirectory:
         """Reads the instances' addresses and the leaders of the groups log. Raises :class:`StoreUnavailable`."""
@@ -107,7 +107,7 @@ class Instances:
             host, port = host_and_port(address)
         except ValueError:
             raise BrokerError(f"{address!r} is not host:port") from None
-        connection = BrokerConnection(host, port, BrokerSecurity.of(self._properties))
+        connection = BrokerConnection(host, port, BrokerSecurity.of(self.properties))
 
         async def ask(name: str, version: int, value: Any) -> Any:
             return await connection.ask(name, version, value, self._timeout_s)

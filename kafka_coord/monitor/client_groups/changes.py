@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from kafka_coord.classic_groups.errors import Error, named
 from kafka_coord.coordinator.plan.reasons import counted
@@ -11,6 +11,8 @@ from kafka_coord.errors import BrokerError, NotFound, RequestRefused
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.monitor.client_groups.asking import Ask, Instances, unless_moving
 from kafka_coord.wire.messages import message
+
+T = TypeVar("T")
 
 _COMMIT, _DELETE_OFFSETS, _DELETE, _DESCRIBE, _LEAVE = 7, 0, 2, 5, 4
 _DEAD = "Dead"
@@ -30,7 +32,7 @@ _REFUSED = {
 def write_offsets(instances: Instances, group: str, offsets: Mapping[TopicPartition, int], timeout_s: float) -> str:
     """Sets committed offsets of a group without members. Returns a sentence for the operator. Raises
     :class:`RequestRefused`, :class:`BrokerError`."""
-    request = _by_topic(
+    request = by_topic(
         "OffsetCommitRequest",
         group,
         offsets,
@@ -42,7 +44,7 @@ def write_offsets(instances: Instances, group: str, offsets: Mapping[TopicPartit
 
 def delete_offsets(instances: Instances, group: str, partitions: PartitionSet, timeout_s: float) -> str:
     """Deletes committed offsets. Returns a sentence for the operator. Raises like :func:`write_offsets`."""
-    request = _by_topic("OffsetDeleteRequest", group, dict.fromkeys(partitions, 0), lambda _: {})
+    request = by_topic("OffsetDeleteRequest", group, dict.fromkeys(partitions, 0), lambda _: {})
     _ask_about_partitions(instances, group, "OffsetDelete", _DELETE_OFFSETS, request, timeout_s)
     return f"offsets of {counted(len(partitions), 'partition')} deleted"
 
@@ -133,8 +135,8 @@ def _raise(group: str, code: int, where: str) -> None:
     raise BrokerError(f"{where}group {group!r} was not changed, because its coordinator answered {named(code)}")
 
 
-def _by_topic(
-    name: str, group: str, values: Mapping[TopicPartition, int], fields_of: Callable[[int], dict[str, Any]]
+def by_topic(
+    name: str, group: str, values: Mapping[TopicPartition, T], fields_of: Callable[[T], dict[str, Any]]
 ) -> Any:
     """Builds a request that lists partitions by topic."""
     form = message(name)

@@ -16,9 +16,10 @@ from kafka_coord.model import GroupKind, Mode, PartitionSet, TopicInfo, TopicPar
 from kafka_coord.model.partitions import MAX_PARTITION
 from kafka_coord.monitor.client_groups.asking import Ask, Instances, Silent, unless_moving
 from kafka_coord.monitor.client_groups.instance_directory import InstanceDirectory
-from kafka_coord.monitor.groups import EndOffsets, GroupDescription, GroupRow, MemberRow, OnOffsets
-from kafka_coord.monitor.offsets import LagTotal, OffsetRow, lag_of
+from kafka_coord.monitor.groups import EndOffsets, GroupDescription, GroupRow, MemberRow
+from kafka_coord.monitor.offsets import Committed, OffsetRow, rows_of
 from kafka_coord.monitor.ownership import Unowned
+from kafka_coord.monitor.sequences import parts
 from kafka_coord.wire.consumer_protocol import assignment, subscription
 from kafka_coord.wire.messages import message
 
@@ -82,19 +83,8 @@ class ClientGroup:
 
     def offsets(self, partitions: PartitionSet, ends: Mapping[TopicPartition, int]) -> tuple[OffsetRow, ...]:
         """Returns one row per partition. ``ends`` are the known end offsets."""
-        held = self.held
-        return tuple(
-            OffsetRow(
-                topic=tp.topic,
-                partition=tp.partition,
-                owner=held.get(tp),
-                holding="owned" if tp in held else "",
-                committed_offset=self.committed.get(tp),
-                end_offset=ends.get(tp),
-                lag=lag_of(self.committed.get(tp), ends.get(tp)),
-            )
-            for tp in partitions
-        )
+        held = {tp: (owner, "owned") for tp, owner in self.held.items()}
+        return rows_of(partitions, held, Committed(self.committed), ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +134,9 @@ def with_offsets(instances: Instances, groups: Sequence[ClientGroup]) -> tuple[C
 async def _list(ask: Ask) -> tuple[bool, list[Any]]:
     """Returns whether the instance is still loading groups, and the descriptions of its groups."""
     listed = await ask("ListGroups", _LIST, message("ListGroupsRequest")(types_filter=(CLASSIC,)))
-    names = [group.group_id for group in listed.groups]
     groups = []
-    for at in range(0, len(names), _IN_ONE_REQUEST):
-        wanted = message("DescribeGroupsRequest")(groups=tuple(names[at : at + _IN_ONE_REQUEST]))
+    for part in parts([group.group_id for group in listed.groups], _IN_ONE_REQUEST):
+        wanted = message("DescribeGroupsRequest")(groups=tuple(part))
         groups += (await ask("DescribeGroups", _DESCRIBE, wanted)).groups
     return bool(listed.error_code), [one for one in groups if not one.error_code and one.group_state in _STATES]
 
@@ -171,12 +160,9 @@ def _row(found: ClientGroup) -> GroupRow:
         group=found.group,
         kind=GroupKind.CLIENT_ASSIGNED,
         state=found.state,
-        generation=None,
         members=len(found.members),
         partitions=sum(len(member.owned) for member in found.members),
         assignor=found.assignor,
-        pending=0,
-        unreadable=0,
         coordinator=found.coordinator,
         log_partition=found.log_partition,
     )
@@ -223,34 +209,11 @@ def described(
     groups: Sequence[ClientGroup], topics: Mapping[str, TopicInfo], end_offsets: EndOffsets | None
 ) -> tuple[GroupDescription, ...]:
     """Describes groups that have already been read. Asks the brokers once."""
-    ends, note = _ends(groups, topics, end_offsets)
+    ends: Mapping[TopicPartition, int] = {}
+    note = ""
+    if end_offsets is not None:
+        ends, note = end_offsets(PartitionSet.union(one.partitions(topics) for one in groups))
     return tuple(_description(one, topics, ends, note) for one in groups)
-
-
-def with_lags(
-    groups: Sequence[ClientGroup],
-    topics: Mapping[str, TopicInfo],
-    end_offsets: EndOffsets,
-    on_offsets: OnOffsets | None = None,
-) -> tuple[tuple[GroupRow, ...], str]:
-    """Returns a summary of each group with its lag, and a sentence about the unknown lags. Passes each group's
-    partitions to ``on_offsets``."""
-    ends, note = _ends(groups, topics, end_offsets)
-    rows = []
-    for one in groups:
-        offsets = one.offsets(one.partitions(topics), ends)
-        rows.append(replace(_row(one), lag=LagTotal.of(row.lag for row in offsets)))
-        if on_offsets is not None:
-            on_offsets(one.group, offsets, 0)
-    return tuple(rows), note
-
-
-def _ends(
-    groups: Sequence[ClientGroup], topics: Mapping[str, TopicInfo], end_offsets: EndOffsets | None
-) -> tuple[Mapping[TopicPartition, int], str]:
-    if end_offsets is None:
-        return {}, ""
-    return end_offsets(PartitionSet.union(one.partitions(topics) for one in groups))
 
 
 def _description(
@@ -261,22 +224,13 @@ def _description(
         kind=GroupKind.CLIENT_ASSIGNED,
         state=found.state,
         status=_STATUS[found.kafka_state] + _of_type(found.protocol_type),
-        generation=None,
-        reason="",
-        decided_at_ms=None,
         assignor=found.assignor,
         coordinator=found.coordinator,
         log_partition=found.log_partition,
-        settings=None,
-        pause=None,
-        paused_everywhere=False,
         members=found.members,
         offsets=found.offsets(found.partitions(topics), ends),
-        of_earlier_topic=PartitionSet(),
         unowned=Unowned(found.unowned(topics)),
         lag_note=note,
-        heard_note="",
-        unreadable=(),
     )
 
 
@@ -309,19 +263,11 @@ def _member(one: Any, assignor: str, *, is_consumer: bool) -> MemberRow:
         host=one.client_host.removeprefix("/") or None,
         client=one.client_id or None,
         channel="kafka",
-        gateway=None,
-        address=None,
-        incarnation=0,
-        since_ms=None,
         subscription=", ".join(sorted(subscribed.topics)) if subscribed else "",
         mode=str(Mode.INCREMENTAL if assignor.startswith("cooperative") else Mode.EAGER),
-        capacity=1,
         rack=subscribed.rack_id if subscribed else None,
-        rejoin_grace_ms=0,
         owned=owned,
-        stopping=PartitionSet(),
         target=owned,
-        pending=(),
     )
 
 

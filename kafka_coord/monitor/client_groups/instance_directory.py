@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from kafka_coord.errors import BrokerError, MalformedValue
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import TOPIC
-from kafka_coord.model import CoordinatorInfo, Unreadable
+from kafka_coord.model import Unreadable
 from kafka_coord.model import json_fields as fields
-from kafka_coord.monitor.reading import Reading, split
+from kafka_coord.monitor.cluster import decode_instances
+from kafka_coord.monitor.reading import Reading, numbers
 from kafka_coord.zk import layout
-from kafka_coord.zk.brokers import broker_number
 from kafka_coord.zk.store import GetChildren, GetData, Node, Store
 
 ENDPOINT = "kafka"
@@ -59,21 +59,19 @@ def read_instances(store: Store) -> InstanceDirectory:
     reading = Reading(store)
     log = f"{layout.broker_topic(TOPIC)}/partitions"
     instances, partitions = reading.many([GetChildren(layout.COORDINATORS), GetChildren(log)])
-    ids = _numbers(instances)
-    numbers = _numbers(partitions)
-    found = reading.many(
-        [GetData(layout.instance(number)) for number in ids]
-        + [GetData(layout.partition_state(TOPIC, number)) for number in numbers]
+    found = reading.all(
+        [GetData(layout.instance(number)) for number in numbers(instances)]
+        + [GetData(layout.partition_state(TOPIC, number)) for number in numbers(partitions)]
     )
-    instance_nodes, states = split(found, len(ids), len(numbers))
-    addresses = {}
-    for number, node in zip(ids, instance_nodes, strict=True):
-        info = reading.decode(
-            layout.instance(number), node, lambda value, _, where: CoordinatorInfo.from_json(value, where)
-        )
-        if info is not None and ENDPOINT in info.endpoints:
-            addresses[number] = info.endpoints[ENDPOINT]
-    leaders = {number: _leader(reading, number, node) for number, node in zip(numbers, states, strict=True)}
+    addresses = {
+        number: info.endpoints[ENDPOINT]
+        for number, info in decode_instances(reading, numbers(instances), found).items()
+        if ENDPOINT in info.endpoints
+    }
+    leaders = {
+        number: _leader(reading, number, found[GetData(layout.partition_state(TOPIC, number))])
+        for number in numbers(partitions)
+    }
     return InstanceDirectory(addresses, leaders, tuple(reading.unreadable))
 
 
@@ -86,8 +84,3 @@ def _leader(reading: Reading, partition: int, node: object) -> int:
     except MalformedValue as error:
         reading.refuse(error.where, error.reason)
         return -1
-
-
-def _numbers(listing: object) -> tuple[int, ...]:
-    names = listing if isinstance(listing, tuple) else ()
-    return tuple(sorted(number for name in names if (number := broker_number(name)) is not None))

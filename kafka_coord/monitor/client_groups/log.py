@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import struct
-import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
 
 from kafka_coord.errors import BrokerError
 from kafka_coord.grouplog.cluster import Cluster
@@ -24,15 +23,12 @@ from kafka_coord.grouplog.records import (
     read_record,
 )
 from kafka_coord.grouplog.term import TOPIC
-from kafka_coord.wire.batches import Batch, LogRecord
+from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.errors import BadMessage
-
-T = TypeVar("T")
 
 SILENCE_S = 15.0
 """After this many seconds without an answer, reading fails."""
 _REPORT_S = 2.0
-_AT_ONCE = 200
 _VERSION = struct.Struct(">h")
 
 
@@ -97,65 +93,54 @@ class LogBounds:
     end: int
 
 
-class LogReader:
-    """Reads one partition of the groups log from its leader. Close it after use.
+def read_log(
+    bootstrap: str,
+    properties: Mapping[str, str],
+    partition: int,
+    wanted: Callable[[LogRecord], bool] | None,
+    on_progress: Callable[[int, int], None],
+    *,
+    first: int | None = None,
+    last: int | None = None,
+) -> tuple[LogBounds, Sequence[LogRecord]]:
+    """Reads one partition of the groups log from its leader, up to its current end. Returns the log's bounds, and its
+    records, oldest first. ``wanted`` selects records, and ``last`` limits the result to the newest ones.
+
+    Reading starts at ``first``. Without ``first``, it starts at the beginning of the log, or at ``last`` records before
+    the end if every record is wanted. Calls ``on_progress`` with the current offset and the end.
 
     Of librdkafka's ``properties``, only the security settings are used. Raises :class:`NotFound` if there is no such
     log, and :class:`BrokerError`.
     """
 
-    def __init__(self, bootstrap: str, properties: Mapping[str, str], partition: int) -> None:
-        self._partition = partition
-        self._cluster = Cluster.of(bootstrap, properties)
-        self._runner = asyncio.Runner()
+    async def read() -> tuple[LogBounds, Sequence[LogRecord]]:
+        cluster, clock = Cluster.of(bootstrap, properties), asyncio.get_running_loop().time
         try:
-            self.extent = self._run(self._open())
-        except BaseException:
-            self.close()
-            raise
+            async with asyncio.timeout(SILENCE_S) as silence:
+                leaders = await cluster.leaders(TOPIC)
+                reader = PartitionReader(cluster.to(leaders[partition]), partition, TOPIC)
+                bounds = LogBounds(await reader.first_offset(), await reader.end_offset())
+                newest = bounds.end - last if last is not None and wanted is None else bounds.first
+                begin = max(bounds.first, newest if first is None else first)
+                found: deque[LogRecord] = deque(maxlen=last)
+                told = clock()
+                async for batch in reader.batches(begin, bounds.end):
+                    silence.reschedule(clock() + SILENCE_S)
+                    records = () if batch.is_control else batch.records
+                    found.extend(
+                        one for one in records if begin <= one.offset < bounds.end and (wanted is None or wanted(one))
+                    )
+                    if clock() - told > _REPORT_S:
+                        told = clock()
+                        on_progress(batch.end, bounds.end)
+                return bounds, found
+        finally:
+            cluster.close()
 
-    async def _open(self) -> LogBounds:
-        leaders = await self._cluster.leaders(TOPIC)
-        self._reader = PartitionReader(self._cluster.to(leaders[self._partition]), self._partition, TOPIC)
-        return LogBounds(await self._reader.first_offset(), await self._reader.end_offset())
-
-    def records(self, first: int, progress: Callable[[int], None]) -> Iterator[LogRecord]:
-        """Yields the records from ``first`` to the end of the log at the time of opening. Calls ``progress`` with the
-        current offset."""
-        first, end = max(first, self.extent.first), self.extent.end
-        batches = self._reader.batches(first, end)
-        told = time.monotonic()
-        while some := self._run(_next(batches)):
-            for batch in some:
-                if not batch.is_control:
-                    yield from (one for one in batch.records if first <= one.offset < end)
-            if time.monotonic() - told > _REPORT_S:
-                told = time.monotonic()
-                progress(some[-1].end)
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        async def in_time() -> T:
-            async with asyncio.timeout(SILENCE_S):
-                return await work
-
-        try:
-            return self._runner.run(in_time())
-        except TimeoutError:
-            reason = f"no answer within {SILENCE_S:g} s"
-            raise BrokerError(f"partition {self._partition} of {TOPIC} cannot be read: {reason}") from None
-        except BadMessage as error:
-            raise BrokerError(f"partition {self._partition} of {TOPIC} cannot be read: {error}") from error
-
-    def close(self) -> None:
-        self._cluster.close()
-        self._runner.close()
-
-
-async def _next(batches: AsyncIterator[Batch]) -> list[Batch]:
-    """Returns a few batches together, because each wait for the loop is expensive. Returns none at the end."""
-    found: list[Batch] = []
-    async for batch in batches:
-        found.append(batch)
-        if len(found) >= _AT_ONCE:
-            break
-    return found
+    try:
+        return asyncio.run(read())
+    except TimeoutError:
+        reason = f"no answer within {SILENCE_S:g} s"
+        raise BrokerError(f"partition {partition} of {TOPIC} cannot be read: {reason}") from None
+    except BadMessage as error:
+        raise BrokerError(f"partition {partition} of {TOPIC} cannot be read: {error}") from error

@@ -13,6 +13,7 @@ from kafka_coord.errors import BrokerError
 from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.grouplog.cluster import Cluster
 from kafka_coord.model import TopicPartition
+from kafka_coord.monitor.client_groups.changes import by_topic
 from kafka_coord.wire.messages import message
 
 T = TypeVar("T")
@@ -132,15 +133,11 @@ class Coordinators:
 
     async def commit(self, group: str, wanted: Positions) -> None:
         """Commits these offsets. Kafka allows this only for a group without members."""
-        form = message("OffsetCommitRequest")
-        of_topic, of_partition = form.struct("OffsetCommitRequestTopic"), form.struct("OffsetCommitRequestPartition")
-        topics: dict[str, list[Any]] = {}
-        for (topic, partition), one in wanted.items():
-            part = of_partition(partition_index=partition, committed_offset=one.offset, committed_metadata=one.metadata)
-            topics.setdefault(topic, []).append(part)
-        asked = form(
-            group_id=group,
-            topics=tuple(of_topic(name=name, partitions=tuple(parts)) for name, parts in topics.items()),
+        asked = by_topic(
+            "OffsetCommitRequest",
+            group,
+            wanted,
+            lambda one: {"committed_offset": one.offset, "committed_metadata": one.metadata},
         )
         answer = await self._ask(await self._coordinator(group), "OffsetCommit", _COMMIT, asked)
         for topic in answer.topics:

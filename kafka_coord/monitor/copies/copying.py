@@ -10,6 +10,7 @@ from enum import StrEnum
 from kafka_coord.model import TopicPartition
 from kafka_coord.monitor.copies.coordinators import GroupPositions, Position, Positions
 from kafka_coord.monitor.copies.offset_stores import OffsetStore
+from kafka_coord.monitor.sequences import parts, some
 
 _AT_ONCE = 500
 """The number of groups between two reports of progress."""
@@ -61,14 +62,13 @@ def compare(
 ) -> tuple[GroupCopy, ...]:
     """Plans the copy of each group. With ``overwrite``, also replaces later offsets at the target."""
     found: list[GroupCopy] = []
-    for at in range(0, len(groups), _AT_ONCE):
-        some = groups[at : at + _AT_ONCE]
-        here, there = source.read(some), target.read(some)
+    for part in parts(groups, _AT_ONCE):
+        here, there = source.read(part), target.read(part)
         found += [
-            _compare_group(group, source, target, here[group], there[group], existing, overwrite) for group in some
+            _compare_group(group, source, target, here[group], there[group], existing, overwrite) for group in part
         ]
         if len(groups) > _AT_ONCE:
-            on_progress(f"compared {min(at + _AT_ONCE, len(groups)):,} of {len(groups):,} groups")
+            on_progress(f"compared {len(found):,} of {len(groups):,} groups")
     return tuple(found)
 
 
@@ -89,11 +89,11 @@ def _compare_group(
         for tp, position in sorted(here.positions.items())
     )
     if there.members:
-        problem = f"{target.name}: it has members, {_some(there.members)}; stop them first"
+        problem = f"{target.name}: it has members, {some(there.members, 3)}; stop them first"
         return GroupCopy(group, rows, problem)
     warning = ""
     if here.members:
-        warning = f"{source.name}: its members, {_some(here.members)}, may commit more; stop them and copy again"
+        warning = f"{source.name}: its members, {some(here.members, 3)}, may commit more; stop them and copy again"
     return GroupCopy(group, rows, warning=warning)
 
 
@@ -117,14 +117,15 @@ def copy(target: OffsetStore, found: Sequence[GroupCopy], on_progress: OnProgres
     """Writes the planned offsets and reads them back from the target. Returns problems by group. Safe to repeat."""
     due = [one for one in found if one.wanted()]
     problems: dict[str, str] = {}
-    for at in range(0, len(due), _AT_ONCE):
-        some = due[at : at + _AT_ONCE]
-        problems |= target.write({one.group: one.wanted() for one in some})
-        there = target.read([one.group for one in some])
-        for one in some:
+    done = 0
+    for part in parts(due, _AT_ONCE):
+        problems |= target.write({one.group: one.wanted() for one in part})
+        there = target.read([one.group for one in part])
+        done += len(part)
+        for one in part:
             if one.group not in problems and (wrong := _unequal(one, there[one.group])):
                 problems[one.group] = f"{target.name}: after it was written {wrong}"
-        on_progress(f"copied and read back {min(at + _AT_ONCE, len(due)):,} of {len(due):,} groups")
+        on_progress(f"copied and read back {done:,} of {len(due):,} groups")
     return problems
 
 
@@ -136,7 +137,3 @@ def _unequal(one: GroupCopy, seen: GroupPositions) -> str:
         if there is None or there.offset != position.offset:
             return f"{tp} has offset {there.offset if there else 'none'} instead of {position.offset}"
     return ""
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -13,13 +13,12 @@ from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.monitor.copies.coordinators import Coordinators, GroupPositions, Position, Positions
 from kafka_coord.monitor.offsets import read_all_committed
 from kafka_coord.monitor.requests import ask
+from kafka_coord.monitor.resetting import IN_ONE_REQUEST
+from kafka_coord.monitor.sequences import parts
 from kafka_coord.monitor.snapshot import read_groups
 from kafka_coord.zk.store import Store
 
 T = TypeVar("T")
-
-_IN_ONE_REQUEST = 2_000
-"""The maximum number of partitions in a request for a managed group. The coordinator writes each as one multi."""
 
 
 class OffsetStore(Protocol):
@@ -118,24 +117,17 @@ class ZooKeeperOffsetStore:
         }
 
     def write(self, wanted: Mapping[str, Positions]) -> dict[str, str]:
-        problems = {}
+        problems, reason = {}, "import of the brokers' offsets"
         for group, positions in wanted.items():
             try:
-                self._reset(group, [(tp, one.offset) for tp, one in positions.items()])
+                for part in parts([(tp, one.offset) for tp, one in positions.items()], IN_ONE_REQUEST):
+                    request = Request(
+                        RequestType.RESET_OFFSETS, group=group, offsets=dict(part), reason=reason, by=self._by
+                    )
+                    ask(self._store, request, self._timeout_s, lambda _: None)
             except (RequestRefused, Timeout) as error:
                 problems[group] = str(error)
         return problems
-
-    def _reset(self, group: str, offsets: Sequence[tuple[TopicPartition, int]]) -> None:
-        for at in range(0, len(offsets), _IN_ONE_REQUEST):
-            request = Request(
-                RequestType.RESET_OFFSETS,
-                group=group,
-                offsets=dict(offsets[at : at + _IN_ONE_REQUEST]),
-                reason="import of the brokers' offsets",
-                by=self._by,
-            )
-            ask(self._store, request, self._timeout_s, lambda _: None)
 
 
 class OwnOffsetStore:

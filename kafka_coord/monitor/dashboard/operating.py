@@ -14,7 +14,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
@@ -33,13 +33,14 @@ from kafka_coord.errors import (
 from kafka_coord.frontends.socket.access import User
 from kafka_coord.model import GroupKind
 from kafka_coord.monitor import operate
-from kafka_coord.monitor.actions import Acting, evict, rebalance
+from kafka_coord.monitor.actions import evict, rebalance
 from kafka_coord.monitor.client_groups.asking import Instances
 from kafka_coord.monitor.dashboard.logins import SESSION_S, Denied, Logins
 from kafka_coord.monitor.dashboard.routes import PREFIX
 from kafka_coord.monitor.documents import done_document
 from kafka_coord.monitor.groups import kind_of
 from kafka_coord.monitor.lag import BrokerLog
+from kafka_coord.monitor.requests import Acting
 from kafka_coord.monitor.reset import ResetRow, Rule, RuleKind, before_now_ms, compute, time_ms
 from kafka_coord.monitor.resetting import Plan, read_resettable, reset, reset_documents
 from kafka_coord.monitor.scope import parse_scope
@@ -257,7 +258,7 @@ def _shown(asked: _Asked, instances: Instances, kind: GroupKind) -> dict[str, An
         _require_managed(kind, "paused")
     scope = parse_scope(topics, all_topics=not topics)
     (found,) = read_resettable(instances, [(asked.group, kind)], str(rule), asked.acting)
-    with BrokerLog(instances.store, asked.operating._properties) as brokers:
+    with closing(BrokerLog(instances.store, asked.operating._properties)) as brokers:
         rows = compute(rule, found.chosen(scope), found.committed, brokers)
     ends_at = time.monotonic() + DRY_RUN_S
     dry_run = _DryRun(asked.operator, asked.group, kind, rows, rule, asked.acting.reason, pause, ends_at)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from kafka_coord.errors import NoAuth
 from kafka_coord.monitor.doctor.findings import Finding, info, ok, warning
+from kafka_coord.monitor.sequences import some
 from kafka_coord.zk import layout
 from kafka_coord.zk.acl import AclPlan, open_to_change
 from kafka_coord.zk.acl_tree import AclStore, TreeAcls, compare, read_tree_acls
@@ -39,11 +40,11 @@ def _check_plan(store: AclStore, plan: AclPlan) -> Iterator[Finding]:
     wide = [one.path for one in found.deviations if one.open]
     other = [one.path for one in found.deviations if not one.open]
     if wide:
-        yield warning(_CHECK, f"anybody who reaches ZooKeeper may change {_listed(wide)}, against the plan", todo)
+        yield warning(_CHECK, f"anybody who reaches ZooKeeper may change {some(wide, 3)}, against the plan", todo)
     if other:
-        yield warning(_CHECK, f"the ACL of {_listed(other)} is not as planned", todo)
+        yield warning(_CHECK, f"the ACL of {some(other, 3)} is not as planned", todo)
     if found.missing:
-        yield warning(_CHECK, f"{_listed(found.missing)} is missing, and consumers may not create it", todo)
+        yield warning(_CHECK, f"{some(found.missing, 3)} is missing, and consumers may not create it", todo)
     yield from _check_hidden(found.acls)
     if not (found.deviations or found.missing):
         yield ok(_CHECK, f"{found.acls.looked_at} znodes checked, all as planned")
@@ -56,11 +57,11 @@ def _check_open(found: TreeAcls) -> Iterator[Finding]:
         yield info(_CHECK, f"anybody who reaches ZooKeeper may change everything below {layout.CONSUMERS}", todo)
     elif wide:
         todo = f"give all instances and consumers the same settings, because others are closed ({_DOC})"
-        yield warning(_CHECK, f"anybody who reaches ZooKeeper may change {_listed(wide)}", todo)
+        yield warning(_CHECK, f"anybody who reaches ZooKeeper may change {some(wide, 3)}", todo)
     elif found.looked_at:
         yield ok(_CHECK, f"the znodes below {layout.CONSUMERS} are closed to strangers")
     if found.unreadable:
-        what = f"this client may not read the ACL of {_listed(found.unreadable)}"
+        what = f"this client may not read the ACL of {some(found.unreadable, 3)}"
         yield warning(_CHECK, what, "check this client's credentials")
     yield from _check_hidden(found)
 
@@ -69,7 +70,7 @@ def _check_hidden(found: TreeAcls) -> Iterator[Finding]:
     if found.hidden:
         yield warning(
             _CHECK,
-            f"this client may not list {_listed(found.hidden)}",
+            f"this client may not list {some(found.hidden, 3)}",
             "check this client's credentials, and who created it",
         )
 
@@ -85,8 +86,3 @@ def _check_kafka(store: AclStore) -> Iterator[Finding]:
     if wide:
         what = f"anybody who reaches ZooKeeper may change Kafka's own {' and '.join(wide)}"
         yield info(_CHECK, what, "Kafka closes them where zookeeper.set.acl=true (zookeeper-security-migration.sh)")
-
-
-def _listed(paths: Sequence[str]) -> str:
-    shown = ", ".join(paths[:3])
-    return f"{shown} and {len(paths) - 3} more" if len(paths) > 3 else shown

@@ -14,6 +14,7 @@ from kafka_coord.model.cluster_history import ClusterHistory
 from kafka_coord.monitor.cluster import Cluster
 from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warning
 from kafka_coord.monitor.moments import ago
+from kafka_coord.monitor.sequences import some
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import read_brokers
 from kafka_coord.zk.election import highest_epoch_written
@@ -30,8 +31,8 @@ def check_brokers(store: Store) -> Iterator[Finding]:
     check = "brokers"
     found = read_brokers(store)
     if found is None:
-        todo = "check the chroot in --zookeeper: it must match Kafka's zookeeper.connect"
-        yield error(check, f"{layout.BROKER_IDS} does not exist: Kafka does not keep its metadata here", todo)
+        todo = "check the chroot in --zookeeper, which must match Kafka's zookeeper.connect"
+        yield error(check, f"{layout.BROKER_IDS} does not exist, so Kafka does not keep its metadata here", todo)
         return
     brokers = found.live
     for one in found.unreadable:
@@ -124,13 +125,9 @@ def _check_instances(cluster: Cluster) -> Iterator[Finding]:
     if len(cluster.instances) == 1 and len(cluster.brokers) > 1:
         yield warning(check, "only one instance runs, so none can take over", "run an instance beside each broker")
     elif alone and cluster.instances:
-        yield info(check, f"no instance runs beside broker {_listed(alone)}", "run 'kafka-coord serve' there as well")
+        yield info(check, f"no instance runs beside broker {some(alone, 20)}", "run 'kafka-coord serve' there as well")
     if lost:
-        what = f"instance {_listed(lost)} runs without its broker"
+        what = f"instance {some(lost, 20)} runs without its broker"
         yield info(check, what, "it can still coordinate; check its --broker-id, and that the broker is up")
     if cluster.instances and not alone and not lost:
         yield ok(check, f"{len(cluster.instances)} run, one beside each broker")
-
-
-def _listed(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers[:20])) + (f" and {len(numbers) - 20} more" if len(numbers) > 20 else "")

@@ -12,7 +12,9 @@ from kafka_coord.monitor.cluster import Cluster
 from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warning
 from kafka_coord.monitor.moments import lasting
 from kafka_coord.monitor.ownership import lost
+from kafka_coord.monitor.reading import group_of
 from kafka_coord.monitor.requests import QueuedRequest
+from kafka_coord.monitor.sequences import grouped, some
 from kafka_coord.monitor.snapshot import GroupSnapshot
 from kafka_coord.monitor.waits import waits
 from kafka_coord.zk import layout
@@ -30,11 +32,9 @@ def check_groups(
 ) -> Iterator[Finding]:
     """Yields a finding for each problem in a group that needs an operator."""
     found = False
-    waits: dict[str, list[WaitingCommand]] = {}
-    for command in waiting:
-        waits.setdefault(command.group, []).append(command)
+    commands = grouped(waiting, lambda one: one.group)
     for group, snapshot in sorted(snapshots.items()):
-        for finding in _check_group(cluster, snapshot, waits.get(group, []), now_ms):
+        for finding in _check_group(cluster, snapshot, commands.get(group, []), now_ms):
             found = True
             yield finding
     size = sum(len(name) + 4 for name in cluster.groups)
@@ -53,7 +53,7 @@ def _check_group(
         yield unreadable_finding(one)
     persistent = [c for c, stat in snapshot.registrations.items() if not stat.ephemeral_owner]
     if persistent:
-        what = f"group {group}: the registration of {_names(persistent)} is persistent, so no session ends it"
+        what = f"group {group}: the registration of {some(persistent, 5)} is persistent, so no session ends it"
         yield warning(
             "registrations", what, f"delete it once its consumer is gone: groups evict {group} {persistent[0]}", group
         )
@@ -69,7 +69,7 @@ def _check_group(
         yield error("partitions", what, _RELEASED_LATER if cluster.undecided else _see_the_log(group), group)
     for consumer, channel in sorted(seen.channels.items()):
         if channel.strays:
-            what = f"group {group}: {_names(channel.strays)} in the channel of {consumer} is not a command"
+            what = f"group {group}: {some(channel.strays, 5)} in the channel of {consumer} is not a command"
             yield info("channels", what, f"delete it below {layout.channel(group, consumer)}", group)
     yield from _check_waiting(snapshot, waiting, now_ms)
     if snapshot.pause is not None:
@@ -81,7 +81,7 @@ def _check_group(
         - seen.topics.keys()
     )
     if missing:
-        what = f"group {group} subscribes to {_names(missing)}, which does not exist"
+        what = f"group {group} subscribes to {some(missing, 5)}, which does not exist"
         yield info("subscriptions", what, "create it", group)
 
 
@@ -112,12 +112,9 @@ def _check_waiting(snapshot: GroupSnapshot, waiting: list[WaitingCommand], now_m
         if consumer in late:
             todo = f"the consumer or its host hangs. To evict the consumer: kafka-coord groups evict {group} {consumer}"
             yield warning("commands", f"group {group}: {text}", todo, group)
-    orphaned: dict[str, int] = {}
-    for command in waiting:
-        if command.consumer not in snapshot.registrations:
-            orphaned[command.consumer] = orphaned.get(command.consumer, 0) + 1
+    orphaned = [one.consumer for one in waiting if one.consumer not in snapshot.registrations]
     if orphaned:
-        what = f"group {group}: {sum(orphaned.values())} commands for {_names(sorted(orphaned))}, which is gone"
+        what = f"group {group}: {len(orphaned)} commands for {some(sorted({*orphaned}), 5)}, which is gone"
         yield info("channels", what, "the coordinator removes them with the consumer's ledger", group)
 
 
@@ -148,7 +145,7 @@ def check_requests(
 
 def unreadable_finding(one: Unreadable) -> Finding:
     """Returns the finding for an unreadable znode, with the remedy."""
-    group = one.path.removeprefix(f"{layout.GROUPS}/").partition("/")[0] if one.path.startswith(layout.GROUPS) else ""
+    group = group_of(one.path) if one.path.startswith(f"{layout.GROUPS}/") else ""
     return error("unreadable znodes", f"{one.path}: {one.reason}", what_to_do(one.path), group)
 
 
@@ -156,8 +153,3 @@ def _by(pause: Pause, now_ms: int) -> str:
     why = f" ({pause.reason})" if pause.reason else ""
     who = f"by {pause.by}" if pause.by else "(by whom cannot be read)"
     return f"{who}{why}" + (f" {lasting(pause.since_ms, now_ms)}" if pause.since_ms else "")
-
-
-def _names(names: Iterable[str]) -> str:
-    shown = list(names)
-    return ", ".join(shown[:5]) + (f" and {len(shown) - 5} more" if len(shown) > 5 else "")

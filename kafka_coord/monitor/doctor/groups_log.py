@@ -49,13 +49,13 @@ def check_topic(topic: Topic, directory: InstanceDirectory, brokers: int, addres
     yield from _check_partitions(topic, directory, address)
     wanted = {"cleanup.policy": "compact", "unclean.leader.election.enable": "false"}
     why = {
-        "cleanup.policy": "Kafka deletes offsets that are still needed",
+        "cleanup.policy": "Kafka may delete offsets that are still needed",
         "unclean.leader.election.enable": "a leader that lacks acknowledged commits can be elected",
     }
     for name, value in wanted.items():
         found = topic.settings.get(name, "unknown")
         if found != value:
-            yield error(CHECK, f"{TOPIC} has {name}={found}: {why[name]}", _set(address, name, value))
+            yield error(CHECK, f"{TOPIC} has {name}={found}, so {why[name]}", _set(address, name, value))
     compression = topic.settings.get("compression.type", "producer")
     if compression not in {"producer", "uncompressed"}:
         what = f"{TOPIC} has compression.type={compression}, which no instance can load"
@@ -64,11 +64,11 @@ def check_topic(topic: Topic, directory: InstanceDirectory, brokers: int, addres
     needed = min(_MOST_REPLICAS, brokers)
     if fewest < needed:
         what = f"{TOPIC} has partitions with {fewest} replicas; {brokers} brokers can hold {needed}"
-        todo = f"kafka-reassign-partitions.sh --bootstrap-server {address}: give each partition {needed} replicas"
+        todo = f"give each partition {needed} replicas with kafka-reassign-partitions.sh --bootstrap-server {address}"
         yield warning(CHECK, what, todo)
     in_sync = topic.settings.get("min.insync.replicas", "1")
     if fewest >= _MOST_REPLICAS and in_sync.isdigit() and int(in_sync) != _MOST_REPLICAS - 1:
-        what = f"{TOPIC} has min.insync.replicas={in_sync}: " + (
+        what = f"{TOPIC} has min.insync.replicas={in_sync}, so " + (
             "a commit is acknowledged as soon as one broker has it"
             if int(in_sync) < 2
             else "one dead broker stops commits"
@@ -80,15 +80,15 @@ def _check_partitions(topic: Topic, directory: InstanceDirectory, address: str) 
     missing = [number for number in range(PARTITIONS) if number not in directory.leaders]
     extra = [number for number in directory.leaders if number >= PARTITIONS]
     if missing:
-        what = f"{TOPIC} has no partition {ranges(missing)}: their groups have no coordinator"
+        what = f"{TOPIC} has no partition {ranges(missing)}, so their groups have no coordinator"
         todo = f"kafka-topics.sh --bootstrap-server {address} --alter --topic {TOPIC} --partitions {PARTITIONS}"
         yield error(CHECK, what, todo)
     if extra:
         what = f"{TOPIC} has {len(directory.leaders)} partitions; only the first {PARTITIONS} are used"
-        yield warning(CHECK, what, "nothing to do: Kafka cannot remove partitions, and the others stay empty")
+        yield warning(CHECK, what, "do nothing, because Kafka cannot remove partitions, and the others stay empty")
     leaderless = [number for number, leader in directory.leaders.items() if leader < 0]
     if leaderless:
-        what = f"partition {ranges(leaderless)} of {TOPIC} has no live leader: its groups have no coordinator"
+        what = f"partition {ranges(leaderless)} of {TOPIC} has no live leader, so its groups have no coordinator"
         yield error(CHECK, what, "start the brokers that have its replicas")
     behind = [number for number, (replicas, in_sync) in topic.replicas.items() if in_sync < replicas]
     if behind and not leaderless:

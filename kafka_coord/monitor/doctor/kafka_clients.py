@@ -52,7 +52,7 @@ def _check_listeners(directory: InstanceDirectory, brokers: Sequence[Broker]) ->
         number = broker.broker_id
         address = directory.addresses.get(number)
         if address is None:
-            what = f"no instance that serves Kafka clients runs beside broker {number}: its groups have no coordinator"
+            what = f"no instance that serves Kafka clients runs beside broker {number}, so its groups have none"
             todo = f"there: kafka-coord serve --broker-id {number} --listen-kafka HOST:PORT --broker-listener HOST:PORT"
             yield error(CHECK, what, todo)
             continue
@@ -80,7 +80,7 @@ def _check_instances(instances: Instances, directory: InstanceDirectory) -> Iter
 
     told, silent = instances.ask_each(directory.addresses, names)
     for one in silent:
-        todo = "check that it runs, and that this host reaches its --listen-kafka; its log says more"
+        todo = "check that it runs, that this host reaches its --listen-kafka, and its log"
         yield error(CHECK, f"instance {one.broker_id} cannot be asked: {one.reason}", todo)
     for number, nodes in told.items():
         past = {
@@ -108,7 +108,7 @@ def _check_managed_groups(store: Store, directory: InstanceDirectory) -> Iterato
                 found[leader] = fields.text(value, "managed_groups", where, "")
     if len(set(found.values())) > 1:
         shown = ", ".join(f"{broker}: {pattern or 'none'}" for broker, pattern in sorted(found.items()))
-        what = f"the instances have different serve.managed_groups ({shown}): a group's kind depends on its instance"
+        what = f"the instances have different serve.managed_groups ({shown}), so a group's kind depends on its instance"
         yield warning(CHECK, what, "give all instances the same setting, and restart those that change")
 
 

@@ -12,6 +12,7 @@ from kafka_coord.monitor.doctor.findings import Finding, info, warning
 from kafka_coord.monitor.lag_trend import Hot, Trend, Trends, Verdict
 from kafka_coord.monitor.moments import ago, lasting
 from kafka_coord.monitor.offsets import OffsetRow
+from kafka_coord.monitor.sequences import grouped
 
 CHECK = "lag"
 NEWS_MS = 3_600_000
@@ -35,7 +36,7 @@ class Lags:
 def check_lag(seen: Lags, now_ms: int) -> Iterator[Finding]:
     """Yields a finding for each consumer or group that falls behind, with the cause if known."""
     behind = {verdict: [row for row in seen.rows if _trend(seen, row).verdict is verdict] for verdict in Verdict}
-    for owner, rows in _by_owner(behind[Verdict.STALLED]).items():
+    for owner, rows in sorted(grouped(behind[Verdict.STALLED], lambda row: row.owner or "").items()):
         yield _stalled(seen, owner, rows, now_ms)
     if behind[Verdict.STOPPED]:
         yield _stopped(seen, behind[Verdict.STOPPED], now_ms)
@@ -76,13 +77,6 @@ def _trend(seen: Lags, row: OffsetRow) -> Trend:
     return seen.trends.of(row.topic, row.partition)
 
 
-def _by_owner(rows: Iterable[OffsetRow]) -> dict[str, list[OffsetRow]]:
-    found: dict[str, list[OffsetRow]] = {}
-    for row in rows:
-        found.setdefault(row.owner or "", []).append(row)
-    return dict(sorted(found.items()))
-
-
 def _stalled(seen: Lags, owner: str, rows: Sequence[OffsetRow], now_ms: int) -> Finding:
     host = f" on host {seen.members[owner]}" if seen.members.get(owner) else ""
     what = (
@@ -115,14 +109,14 @@ def _behind(seen: Lags, rows: Sequence[OffsetRow], since: str, growth_s: float) 
     owners, hot = {row.owner for row in rows}, {one.partition for one in seen.trends.hot}
     of_hot = sum(row.lag or 0 for row in rows if row.tp in hot)
     if 2 * of_hot > sum(row.lag or 0 for row in rows):
-        todo = f"most of them wait in {PartitionSet.of(hot)}, which is hot: see there"
+        todo = f"most of them wait in {PartitionSet.of(hot)}, which is hot (see its finding)"
     elif len(seen.members) < len(seen.rows):
         read = f"{counted(len(seen.members), 'consumer')} read{'s' if len(seen.members) == 1 else ''}"
         todo = f"add consumers ({read} {counted(len(seen.rows), 'partition')}), or make them faster"
         if len(owners) == 1 < len(seen.members):
-            todo += f"; only {owners.pop()} is behind: compare its host with the others"
+            todo += f"; only {owners.pop()} is behind, so compare its host with the others"
     else:
-        todo = "make the consumers faster, or add partitions: each partition has a consumer of its own already"
+        todo = "make the consumers faster, or add partitions, because each partition already has its own consumer"
     return warning(CHECK, what, todo, seen.group)
 
 
@@ -148,8 +142,8 @@ def _records(rows: Iterable[OffsetRow]) -> str:
 
 
 def _began(seen: Lags, rows: Iterable[OffsetRow]) -> int | None:
-    known = [trend.since_ms for row in rows if (trend := _trend(seen, row)).since_ms is not None]
-    return min((one for one in known if one is not None), default=None)
+    since = (_trend(seen, row).since_ms for row in rows)
+    return min((one for one in since if one is not None), default=None)
 
 
 def _since(seen: Lags, rows: Iterable[OffsetRow], now_ms: int) -> str:

@@ -54,7 +54,7 @@ def check_servers(
     check. Latencies are averages since that check, or else since the server's start."""
     check = "zookeeper servers"
     if tls:
-        yield info(check, "reached over TLS, where servers do not answer four-letter words: versions are not known")
+        yield info(check, "servers do not answer four-letter words over TLS, so their versions are unknown")
         return
     found = ask_servers(parse_connect_string(hosts).servers)
     for server in found:
@@ -64,9 +64,15 @@ def check_servers(
     leaders = [server.server for server in found if server.mode in {"leader", "standalone"}]
     reached = [server for server in found if server.mode]
     if len(found) == 1 and reached and reached[0].mode == "standalone":
-        yield info(check, "a single server: while it is down, nothing is rebalanced", "in production run three or five")
+        yield info(
+            check,
+            "there is only one server, so nothing is rebalanced while it is down",
+            "run three or five in production",
+        )
     elif reached and not leaders and len(reached) == len(found):
-        yield warning(check, "none of the named servers leads", "name all servers of the ensemble in --zookeeper")
+        yield warning(
+            check, "none of the named servers is the leader", "name all servers of the ensemble in --zookeeper"
+        )
 
 
 def _check_server(server: ServerFacts, earlier: ServerFacts | None) -> Iterator[Finding]:
@@ -80,10 +86,12 @@ def _check_server(server: ServerFacts, earlier: ServerFacts | None) -> Iterator[
         return
     shown = ".".join(map(str, server.version))
     if server.version < MULTI_READ_SINCE:
-        what = f"{server.server} is {shown}, {server.mode}: older than 3.6, so groups are read one znode at a time"
-        yield warning(check, what, "upgrade ZooKeeper; everything works, but slower with many groups")
+        what = f"{server.server} is {shown}, {server.mode}, older than 3.6, so groups are read one znode at a time"
+        yield warning(check, what, "upgrade ZooKeeper, because reads are slow with many groups")
     elif server.version < MAINTAINED_SINCE:
-        yield info(check, f"{server.server} is {shown}, {server.mode}: no longer maintained", "upgrade ZooKeeper")
+        yield info(
+            check, f"{server.server} is {shown}, {server.mode}, which is no longer maintained", "upgrade ZooKeeper"
+        )
     else:
         yield ok(check, f"{server.server} is {shown}, {server.mode}")
     yield from _check_limits(server)
@@ -115,7 +123,9 @@ def _check_limits(server: ServerFacts) -> Iterator[Finding]:
     outstanding, latency = _number(server, "zk_outstanding_requests"), _number(server, "zk_avg_latency")
     if outstanding is not None and outstanding > 100:
         yield warning(
-            check, f"{server.server} has {outstanding:.0f} requests outstanding", "it is overloaded: check its disk"
+            check,
+            f"{server.server} has {outstanding:.0f} requests outstanding",
+            "check its disk, because it is overloaded",
         )
     if latency is not None and latency > SLOW_MS:
         yield warning(check, f"{server.server} answers in {latency:.0f} ms on average", "give its log its own disk")
@@ -125,9 +135,11 @@ def _check_limits(server: ServerFacts) -> Iterator[Finding]:
     connections, alive = _number(server, "maxClientCnxns"), _number(server, "zk_num_alive_connections")
     if connections is not None and 0 < connections < 60:
         what = f"{server.server} allows {connections:.0f} connections from one host"
-        yield warning(check, what, "every consumer needs one: set maxClientCnxns=0, or above the consumers per host")
+        yield warning(
+            check, what, "set maxClientCnxns=0, or to more than the consumers per host, because each needs one"
+        )
     elif alive is not None:
-        yield ok(check, f"{server.server} carries {alive:.0f} connections")
+        yield ok(check, f"{server.server} has {alive:.0f} connections")
 
 
 def _number(server: ServerFacts, name: str) -> float | None:
@@ -140,14 +152,15 @@ def _number(server: ServerFacts, name: str) -> float | None:
 def check_session(store: Store, asked_ms: int) -> Iterator[Finding]:
     """Checks the granted session timeout. After this time, the failure of a consumer or coordinator is noticed."""
     granted, check = store.session.timeout_ms, "zookeeper limits"
+    if granted == asked_ms:
+        yield ok(check, f"the session timeout is {granted} ms, as requested")
+        return
+    what = f"this client requested a session timeout of {asked_ms} ms, but ZooKeeper granted {granted} ms"
     if granted > asked_ms:
-        todo = "lower minSessionTimeout in zoo.cfg (default: two ticks), or ask for more"
-        yield warning(check, f"a session timeout of {asked_ms} ms was asked for, {granted} ms granted", todo)
-    elif granted < asked_ms:
-        todo = "raise maxSessionTimeout in zoo.cfg (default: twenty ticks), or ask for less"
-        yield warning(check, f"a session timeout of {asked_ms} ms was asked for, {granted} ms granted", todo)
+        todo = "lower minSessionTimeout in zoo.cfg (default: two ticks), or request more"
     else:
-        yield ok(check, f"session timeout {granted} ms granted as asked")
+        todo = "raise maxSessionTimeout in zoo.cfg (default: twenty ticks), or request less"
+    yield warning(check, what, todo)
 
 
 def check_clock(store: Store) -> Iterator[Finding]:
@@ -157,10 +170,10 @@ def check_clock(store: Store) -> Iterator[Finding]:
     try:
         path = store.create(layout.CONSUMERS + _SCRATCH, ephemeral=True, sequence=True)
     except NoNode:
-        yield info(check, f"not compared: {layout.CONSUMERS} does not exist yet")
+        yield info(check, f"not compared, because {layout.CONSUMERS} does not exist yet")
         return
     except NoAuth:
-        todo = "give this client the credentials the instances use (zookeeper.digest or zookeeper.sasl_*)"
+        todo = "give this client the credentials of the instances (zookeeper.digest or zookeeper.sasl_*)"
         yield error("acls", f"this client may not create znodes below {layout.CONSUMERS}", todo)
         return
     after_s = store.clock.time()
@@ -173,7 +186,7 @@ def check_clock(store: Store) -> Iterator[Finding]:
     difference_ms = round(early if early > 0 else late if late < 0 else 0)
     whose = "ahead of" if difference_ms > 0 else "behind"
     what = f"ZooKeeper's clock is {abs(difference_ms)} ms {whose} this host's"
-    todo = "synchronise clocks (chrony, ntpd): ages, histories and offsets retention depend on them"
+    todo = "synchronise the clocks (chrony, ntpd), because ages, histories and offsets retention depend on them"
     if abs(difference_ms) >= CLOCK_ERROR_MS:
         yield error(check, what, todo)
     elif abs(difference_ms) >= CLOCK_WARNING_MS:

@@ -69,15 +69,13 @@ class PartitionJudge:
             self._begin(term, batch, entries, may_lack_claim=is_first or gap)
         elif (batch.base_offset - batch.base_sequence - self._sequence_0_at) % _SEQUENCES:
             expected = (batch.base_offset - self._sequence_0_at) % _SEQUENCES
-            self._violated(
-                LogRule.SEQUENCE, f"term {term}: sequence {batch.base_sequence} where {expected} was expected"
-            )
+            self._violated(LogRule.SEQUENCE, f"term {term} has sequence {batch.base_sequence} instead of {expected}")
         for record, entry in entries:
             self._judge(record, entry)
 
     def end(self, znode_version: int | None) -> None:
-        """``znode_version`` is the version of the partition's znode, read after the log; ``None`` if it was not
-        read."""
+        """Compares the log with the version of the partition's znode, which was read after the log (``None`` if it was
+        not read)."""
         if znode_version is not None and self._term > znode_version:
             what = f"term {self._term} is in the log, and the partition's znode is at version {znode_version}"
             self._report.violation(LogFinding(LogRule.UNCLAIMED_TERM, what, self.partition))
@@ -96,7 +94,7 @@ class PartitionJudge:
         if claim.term != self._term:
             self._violated(LogRule.WRONG_CLAIM, f"a claim of term {claim.term} in a batch of term {self._term}", record)
         elif self._claim is not None or record.offset != self._sequence_0_at:
-            self._violated(LogRule.WRONG_CLAIM, f"term {self._term} was claimed in its middle", record)
+            self._violated(LogRule.WRONG_CLAIM, f"a claim of term {self._term} is not at its beginning", record)
         self._claim = claim
 
     # --- records -----------------------------------------------------------------------------------------------------

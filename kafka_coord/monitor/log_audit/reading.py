@@ -14,11 +14,7 @@ from kafka_coord.monitor.log_audit.judge import PartitionJudge
 _AT_ONCE = 4
 
 
-def audit_groups_log(
-    cluster: Cluster,
-    znode_version: Callable[[int], int | None] = lambda _partition: None,
-    topic: str = TOPIC,
-) -> LogReport:
+def audit_groups_log(cluster: Cluster, znode_version: Callable[[int], int | None], topic: str = TOPIC) -> LogReport:
     """Judges every partition up to its current end. Calls ``znode_version`` for each partition after reading its log.
     Closes the cluster. Raises :class:`BrokerError` if a broker does not answer, and :class:`NotFound` if there is no
     such topic.
@@ -27,21 +23,7 @@ def audit_groups_log(
 
 
 async def _audit(cluster: Cluster, znode_version: Callable[[int], int | None], topic: str) -> LogReport:
-    report: LogReport = LogReport()
-    try:
-        await _judge_all(cluster, znode_version, topic, report)
-    finally:
-        cluster.close()
-    for found in (report.violations, report.warnings):
-        found.sort(key=lambda one: (one.partition, one.offset))
-    return report
-
-
-async def _judge_all(
-    cluster: Cluster, znode_version: Callable[[int], int | None], topic: str, report: LogReport
-) -> None:
-    leaders = await cluster.leaders(topic)
-    report.count("partitions", len(leaders))
+    report = LogReport()
     places = asyncio.Semaphore(_AT_ONCE)
 
     async def judge_one(partition: int, leader: Address) -> None:
@@ -52,4 +34,12 @@ async def _judge_all(
                 judge.take(batch)
             judge.end(await asyncio.to_thread(znode_version, partition))
 
-    await asyncio.gather(*(judge_one(partition, leader) for partition, leader in leaders.items()))
+    try:
+        leaders = await cluster.leaders(topic)
+        report.count("partitions", len(leaders))
+        await asyncio.gather(*(judge_one(partition, leader) for partition, leader in leaders.items()))
+    finally:
+        cluster.close()
+    for found in (report.violations, report.warnings):
+        found.sort(key=lambda one: (one.partition, one.offset))
+    return report

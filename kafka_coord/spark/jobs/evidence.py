@@ -164,7 +164,7 @@ class _Witness:
         self._unreadable = 0
 
     def __call__(self, auditor: Auditor, step: Step) -> None:
-        context = StepContext.of(step)
+        context = StepContext.of(step, auditor.state)
         for change in step.changes:
             znode = auditor.znodes.of(change.path)
             try:

@@ -1,0 +1,58 @@
+"""Opens the instances, the brokers and the groups log for commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+
+from kafka_coord.cli.connection import current_settings, open_store
+from kafka_coord.cli.output import note
+from kafka_coord.model import Unreadable
+from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.client_groups.log import LogBounds, read_log
+from kafka_coord.monitor.lag import BrokerLog, bootstrap_servers
+from kafka_coord.wire.batches import LogRecord
+
+
+def note_left_out(broker: Unreadable) -> None:
+    """Reports a broker that cannot be used. The command continues with the other brokers."""
+    note(f"skipped a broker: {broker.path} cannot be read: {broker.reason}")
+
+
+@contextmanager
+def open_instances() -> Iterator[Instances]:
+    """Opens a ZooKeeper session for one command that asks the running instances."""
+    settings = current_settings()
+    with open_store(settings) as store:
+        yield Instances(store, settings.kafka.properties)
+
+
+@contextmanager
+def open_cluster() -> Iterator[tuple[Instances, BrokerLog]]:
+    """Does the same as :func:`open_instances`, and opens a connection to the brokers."""
+    with (
+        open_instances() as instances,
+        closing(BrokerLog(instances.store, instances.properties, note_left_out)) as brokers,
+    ):
+        yield instances, brokers
+
+
+def read_groups_log(
+    instances: Instances,
+    partition: int,
+    wanted: Callable[[LogRecord], bool] | None,
+    *,
+    first: int | None = None,
+    last: int | None = None,
+) -> tuple[LogBounds, Sequence[LogRecord]]:
+    """Reads one partition of the groups log like :func:`read_log`, with its progress on standard error."""
+    bootstrap = bootstrap_servers(instances.store, instances.properties, note_left_out)
+    return read_log(
+        bootstrap,
+        instances.properties,
+        partition,
+        wanted,
+        lambda offset, end: note(f"read up to offset {offset} of {end}"),
+        first=first,
+        last=last,
+    )
