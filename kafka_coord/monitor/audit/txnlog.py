@@ -140,7 +140,7 @@ def _next_payload(file: BinaryIO, path: Path, offset: int, torn: list[str] | Non
         _only_zeros_follow(file, path, offset, torn, began=checksum != 0)
         return None
     if not 0 < length <= MAX_RECORD_BYTES:
-        raise MalformedValue(f"{path}:{offset}", f"a record claims {length} bytes, so the log is damaged here")
+        raise MalformedValue(f"{path}:{offset}", f"a record of {length} bytes, so the log is damaged here")
     payload = file.read(length)
     end = file.read(1)
     if not end:
