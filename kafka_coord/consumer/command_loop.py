@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from kafka_coord.channel.interface import MemberChannel
 from kafka_coord.channel.operations import Offsets, Registration, in_order
-from kafka_coord.consumer.counters import Counters
+from kafka_coord.consumer.counters import ConsumerStats
 from kafka_coord.consumer.fetcher_interface import Fetchers
 from kafka_coord.consumer.settings import PartitionCallback
 from kafka_coord.errors import MalformedValue, MembershipLost
@@ -41,7 +41,7 @@ class CommandLoop:
 
     _channel: MemberChannel
     _fetchers: Fetchers
-    _counters: Counters
+    _counters: ConsumerStats
     _wake: Callable[[], None]
     _look_interval_s: float
     _on_start: PartitionCallback | None

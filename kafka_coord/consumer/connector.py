@@ -19,7 +19,7 @@ from kafka_coord.channel.interface import MemberChannel, SessionHandle
 from kafka_coord.channel.operations import Offsets, Registration
 from kafka_coord.channel.zookeeper import Holder
 from kafka_coord.consumer.command_loop import LOOK_INTERVAL_S, CommandLoop, tell
-from kafka_coord.consumer.counters import Counters
+from kafka_coord.consumer.counters import ConsumerStats
 from kafka_coord.consumer.fetcher_interface import Fetchers
 from kafka_coord.consumer.settings import PartitionCallback
 from kafka_coord.errors import (
@@ -92,7 +92,7 @@ class Connector:
         self._auto_commit_interval_s = auto_commit_interval_s
         self._on_stop = on_stop
         self._on_lost = on_lost
-        self.counters = Counters()
+        self.counters = ConsumerStats()
         self._commands = CommandLoop(channel, fetchers, self.counters, wake, look_interval_s, on_start, on_stop)
         self._registration: Registration | None = None
         self._value: bytes | None = None

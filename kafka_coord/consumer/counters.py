@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Counters:
-    """The connector's counters. Only the connector's thread writes them, but any thread may read them."""
+class ConsumerStats:
+    """A consumer's counters since its creation. The connector's thread writes its own copy, in which ``records`` is
+    always 0. Any thread may read it. The application gets another copy."""
 
+    records: int = 0
     registrations: int = 0
     starts: int = 0
     stops: int = 0
@@ -20,20 +22,4 @@ class Counters:
     losses: int = 0
     """Number of times the membership was lost."""
     last_loss: str = ""
-    """The reason for the last loss."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerStats:
-    """A consumer's counters since its creation. ``last_loss`` is why it last lost its membership, or "" if it never
-    did."""
-
-    records: int
-    registrations: int
-    starts: int
-    stops: int
-    dropped_commands: int
-    malformed_commands: int
-    commits: int
-    losses: int
-    last_loss: str
+    """Why the membership was last lost, or "" if it never was."""

@@ -7,7 +7,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any, ClassVar, Generic, Self
@@ -27,8 +27,9 @@ from kafka_coord.consumer.settings import (
     ApplicationCallback,
     Callbacks,
     Reading,
-    callbacks,
+    bound,
     membership,
+    one_given,
     one_of,
     reading,
     stream_count,
@@ -108,14 +109,9 @@ class GroupMember(Generic[K, V]):
             auto_commit_interval_ms=auto_commit_interval_ms,
             listener=listener,
         )
-        self._told = callbacks(
-            on_start=on_start,
-            on_stop=on_stop,
-            on_assign=on_assign,
-            on_revoke=on_revoke,
-            on_lost=on_lost,
-            consumer=self,
-        )
+        on_assign = one_given(on_start=on_start, on_assign=on_assign)
+        on_revoke = one_given(on_stop=on_stop, on_revoke=on_revoke)
+        self._told = Callbacks(*(bound(callback, self) for callback in (on_assign, on_revoke, on_lost)))
         self._deserializers = Deserializers(key_deserializer, value_deserializer)
         self._endpoint = Endpoint(
             zookeeper=zookeeper,
@@ -366,9 +362,8 @@ class GroupMember(Generic[K, V]):
     @property
     def stats(self) -> ConsumerStats:
         """The consumer's counters since its creation."""
-        return ConsumerStats(
-            records=sum(fetcher.records for fetcher in self._fetchers.streams), **asdict(self._connector.counters)
-        )
+        records = sum(fetcher.records for fetcher in self._fetchers.streams)
+        return replace(self._connector.counters, records=records)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else self._state()

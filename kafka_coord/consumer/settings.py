@@ -179,28 +179,15 @@ class Callbacks:
     on_lost: PartitionCallback | None = None
 
 
-def callbacks(
-    *,
-    on_start: ApplicationCallback | None,
-    on_stop: ApplicationCallback | None,
-    on_assign: ApplicationCallback | None,
-    on_revoke: ApplicationCallback | None,
-    on_lost: ApplicationCallback | None,
-    consumer: object,
-) -> Callbacks:
-    """Raises :class:`SettingsError` if a callback is given under both of its names."""
-    for name, one, alias, other in (
-        ("on_start", on_start, "on_assign", on_assign),
-        ("on_stop", on_stop, "on_revoke", on_revoke),
-    ):
-        if one is not None and other is not None:
-            raise SettingsError(f"give {name} or {alias}, not both; they name the same callback")
-    return Callbacks(
-        *(_bound(callback, consumer) for callback in (on_start or on_assign, on_stop or on_revoke, on_lost))
-    )
+def one_given(**named: ApplicationCallback | None) -> ApplicationCallback | None:
+    """Returns the callback that is given under one of its names. Raises :class:`SettingsError` if several are given."""
+    given = [name for name, callback in named.items() if callback is not None]
+    if len(given) > 1:
+        raise SettingsError(f"give {' or '.join(given)}, not both; they name the same callback")
+    return named[given[0]] if given else None
 
 
-def _bound(callback: Any, consumer: object) -> PartitionCallback | None:
+def bound(callback: Any, consumer: object) -> PartitionCallback | None:
     """Gives the consumer to a callback with two parameters, which may run before the constructor has returned it."""
     try:
         found = inspect.signature(callback).parameters.values()

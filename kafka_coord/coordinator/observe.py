@@ -133,10 +133,9 @@ def observe(
 def _read_group(
     store: Store, query: GroupQuery, epoch: int, options: CoordinatorOptions
 ) -> Generator[list[Read], Answers, Snapshot | None]:
-    """Reads one group. Yields the reads to send, receives their answers, and returns ``None`` if the group does not
-    exist. The first reads are the group and the consumers that it had at the last pass, and the next are all other
-    consumers. The last are commands that consumers are slow to acknowledge, because an unreadable command is never
-    acknowledged."""
+    """Reads one group. Yields the reads to send, and receives their answers. Returns ``None`` if the group does not
+    exist. Reads the group and the consumers that it had at the last pass first, and then all other consumers. Finally
+    reads commands that consumers are slow to acknowledge, because an unreadable command is never acknowledged."""
     memory, group, reading = query.memory, query.memory.group, _Decoding(query.memory.decoded)
     answers = yield [
         *(_reads_of_zxids(group) if query.with_zxids else ()),  # before the znodes whose state they identify

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from kafka_coord.consumer.settings import callbacks, membership
+from kafka_coord.consumer.settings import bound, membership, one_given
 from kafka_coord.consumer.transport import Endpoint, open_transport
 from kafka_coord.errors import SettingsError
 
@@ -24,13 +24,20 @@ def test_an_open_store_excludes_a_coordinators_socket() -> None:
 
 def test_a_callback_with_two_parameters_gets_the_consumer_first() -> None:
     calls: list[Any] = []
-    given = {
-        "on_assign": lambda consumer, partitions: calls.append((consumer, partitions)),
-        "on_revoke": lambda partitions, mine="mine": calls.append((mine, partitions)),
-        "on_lost": calls.append,
-    }
-    told = callbacks(on_start=None, on_stop=None, consumer="me", **cast("Any", given))
-    for callback in (told.on_assign, told.on_revoke, told.on_lost):
-        assert callback is not None
-        callback(frozenset())
+    given = (
+        lambda consumer, partitions: calls.append((consumer, partitions)),
+        lambda partitions, mine="mine": calls.append((mine, partitions)),
+        calls.append,
+    )
+    for callback in given:
+        told = bound(callback, "me")
+        assert told is not None
+        told(frozenset())
     assert calls == [("me", frozenset()), ("mine", frozenset()), frozenset()]
+
+
+def test_a_callback_has_one_of_its_two_names() -> None:
+    assert one_given(on_start=None, on_assign=print) is print
+    assert one_given(on_start=None, on_assign=None) is None
+    with pytest.raises(SettingsError, match="give on_start or on_assign, not both"):
+        one_given(on_start=print, on_assign=print)

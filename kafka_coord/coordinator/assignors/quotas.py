@@ -18,7 +18,7 @@ _ENTRY_BYTES = len('"":"123-456",')
 class Quotas:
     """How many partitions each member gets: ``least``, plus one more for ``extras`` of the ``flexible`` members.
 
-    Any flexible member may get an extra. This freedom serves to keep partitions in place and close to their replicas.
+    Any flexible member may get an extra. This freedom keeps partitions in place and close to their replicas.
     The sum of ``least`` and ``extras`` is the number of partitions.
     """
 
