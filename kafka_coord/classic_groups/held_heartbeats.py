@@ -25,6 +25,10 @@ franz-go (kgo) closes a connection after 10 s without an answer, the Java client
 intervals between heartbeats and between commits, so the next heartbeat follows immediately. Other clients may close
 their connection sooner (kafka-go: after 5 s), or send no other request while they wait."""
 
+_WITHIN_INTERVAL = ("kafka-python", "aiokafka")
+"""These clients send no heartbeat before the last one is answered. While kafka-python's takes longer than the interval
+between heartbeats, its poll does not wait (``ConsumerCoordinator.time_to_next_poll``), and uses up all CPU time."""
+_AT_ONCE_S = 0.05
 _RESTARTING = _JAVA
 """This client restarts its clock with each heartbeat that it sends, even if it repeats a heartbeat on request."""
 _TICK_S = 3.0
@@ -43,8 +47,10 @@ _AGAIN_S = 1.5
 """Seconds within which a client repeats a heartbeat. librdkafka before 2.0 never repeats one."""
 
 _COMMITS_S = (4.95, 5.3)
-"""The shortest and longest time between two automatic commits of the Java client (``auto.commit.interval.ms``). It
-sends one when its application polls, but never earlier."""
+"""The shortest and longest time between two automatic commits (``auto.commit.interval.ms``). A client sends one when
+its application polls, but never earlier."""
+_COMMITS_ALONE = (_JAVA, *_WITHIN_INTERVAL)
+"""Nothing in these clients waits for the answer to an automatic commit but the next one."""
 _PROOFS = 3
 _NOT_AUTOMATIC_S = 600.0
 
@@ -95,6 +101,11 @@ class Beats:
     quiet_since: float = -math.inf
     again_until: float = -math.inf
     _ticked: float = -math.inf
+    _interval_s: float = _TICK_S
+    """The time between heartbeats of clients that must be answered before the next one. 0: it is being measured."""
+    _sent_at: float = -math.inf
+    _answered_at: float = -math.inf
+    """When such a client's heartbeat was sent, and when it is answered without news."""
     _restarts: bool = False
     _was_asked: bool = True
     """Whether the next interruption is answered without an error. A client that restarts its clock waits longer before
@@ -106,8 +117,11 @@ class Beats:
     def arrived(self, now: float, software: str, session_timeout_s: float) -> float:
         """Handles a heartbeat of a client with this software name. Returns how many seconds it may be held. If the
         number is not positive, the heartbeat must be answered immediately."""
-        limit_s = hold_limit_s(longest_hold_s(software), session_timeout_s, now - self.quiet_since)
-        self.quiet_since = now
+        longest_s = longest_hold_s(software)
+        if software.startswith(_WITHIN_INTERVAL):
+            longest_s = self._measured_s(now) - _MARGIN_S
+        limit_s = hold_limit_s(longest_s, session_timeout_s, now - self.quiet_since)
+        self.quiet_since, self._sent_at, self._answered_at = now, now, now + max(0.0, limit_s)
         restarts = self._restarts = software.startswith(_RESTARTING)
         if limit_s <= 0 or not (restarts or software.startswith(LIBRDKAFKA)):
             return limit_s
@@ -123,13 +137,22 @@ class Beats:
         last_tick = min((since_s + limit_s) // _TICK_S, max(next_tick, _TICKS))
         return last_tick * _TICK_S - since_s if last_tick >= next_tick else limit_s
 
+    def _measured_s(self, now: float) -> float:
+        """Returns the client's time between heartbeats. If this one came right after the answer to the last one, which
+        was held for too long, returns 0, and the time to the next one counts."""
+        if not self._interval_s:
+            self._interval_s = min(_TICK_S, now - self._sent_at)
+        elif 0 <= now - self._answered_at < _AT_ONCE_S:
+            self._interval_s = 0.0
+        return self._interval_s
+
     def joined(self) -> None:
         """Handles a new join of the client. Starts to count its heartbeats again."""
-        self._allowance, self._was_asked = Allowance(), False
+        self._allowance, self._was_asked, self._answered_at = Allowance(), False, -math.inf
 
     def interrupted(self, now: float) -> Error:
         """Returns the answer to a held heartbeat whose client has sent another request before there was any news."""
-        self.quiet_since = now
+        self.quiet_since = self._answered_at = now
         since_s = now - self._ticked
         to_tick_s = _TICK_S - (since_s if self._restarts else since_s % _TICK_S) if self._ticked > -math.inf else 0.0
         if self._allowance.is_used_up(now) or to_tick_s <= _SOON_S or self._was_asked:
@@ -142,12 +165,13 @@ class Beats:
 
 @dataclass(slots=True)
 class AutoCommits:
-    """Recognizes automatic commits of the Java client on one connection. Times are monotonic seconds.
+    """Recognizes automatic commits on one connection. Times are monotonic seconds.
 
-    A commit without an answer delays nothing in this client if it is automatic. So its answer may wait behind a held
-    heartbeat until the client's next heartbeat. The time between automatic commits does not depend on when they are
-    answered, which :meth:`arrived` checks after each wait. A commit may wait if it repeats the one before, as at rest,
-    or if the check has succeeded several times. An application that commits by itself rarely does either every 5 s.
+    The answer to an automatic commit of some clients may wait behind a held heartbeat until the client's next heartbeat
+    or the end of the hold, because it delays nothing. The time between automatic commits does not depend on when they
+    are answered, which :meth:`arrived` checks after each wait. A commit may wait if it repeats the one before, as at
+    rest, or if the check has succeeded several times. An application that commits by itself rarely does either every
+    5 s.
     """
 
     _at: float = -math.inf
@@ -161,7 +185,7 @@ class AutoCommits:
         correlation id."""
         is_due = _COMMITS_S[0] <= now - self._at <= _COMMITS_S[1] and now >= self._not_before
         is_known = self._proofs >= _PROOFS or request == self._request
-        return is_due and is_known and software.startswith(_JAVA)
+        return is_due and is_known and software.startswith(_COMMITS_ALONE)
 
     def arrived(self, now: float, request: int, *, waits: bool) -> None:
         """Handles a commit. ``waits`` tells whether its answer waits."""

@@ -108,14 +108,18 @@ def _framed(out: bytearray) -> bytes:
 
 
 _SOFTWARE_CHARS = 100
+_AIOKAFKA = "aiokafka-"
+"""Its default client id begins with this. It sends no software name."""
 
 
 def client_software(frame: bytes) -> str:
     """Returns the client's software and version from the frame of its ApiVersions request, or "" if unknown."""
     form, (_, version, _) = message("ApiVersionsRequest"), peek(frame)
-    if version not in form.versions or version not in form.flexible:
-        return ""
     try:
+        if version not in form.versions or version not in form.flexible:
+            header, _ = read_header(frame, flexible=False)
+            name = header.client_id or ""
+            return name.replace("-", " ", 1)[:_SOFTWARE_CHARS] if name.startswith(_AIOKAFKA) else ""
         _, at = read_header(frame, flexible=True)
         told = form.decode(frame, version, at)
         return f"{told.client_software_name} {told.client_software_version}"[:_SOFTWARE_CHARS].strip()

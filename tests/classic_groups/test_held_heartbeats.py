@@ -69,6 +69,22 @@ def test_a_client_is_answered_without_an_error_in_each_term() -> None:
         assert beats.interrupted(104.0) is AGAIN
 
 
+@pytest.mark.parametrize("software", ["kafka-python 3.0.12", "aiokafka 0.14.0"])
+@pytest.mark.parametrize(("interval_s", "held"), [(3.0, 0.9), (1.0, 0.7), (10.0, 0.25)])
+def test_a_client_that_must_be_answered_before_its_next_heartbeat_is(
+    software: str, interval_s: float, held: float
+) -> None:
+    beats, at, beyond_s, held_s = joined(), 100.0, 0.0, 0.0
+    for _ in range(40):
+        hold_s = max(0.0, beats.arrived(at, software, SESSION_S))
+        beyond_s, held_s = beyond_s + max(0.0, hold_s - interval_s), held_s + hold_s
+        at += max(interval_s, hold_s + 0.01)
+    assert beyond_s < 2.0, "until its interval is known"
+    assert held_s > held * (at - 100.0)
+    beats.arrived(at, software, SESSION_S)
+    assert beats.interrupted(at + 0.5) is Error.NONE, "it would take any error for a problem"
+
+
 def test_other_clients_do_not_send_heartbeats_again() -> None:
     beats = Beats(99.0)
     beats.arrived(100.0, "kgo", SESSION_S)
@@ -184,7 +200,7 @@ def test_the_answer_to_no_other_commit_waits(software: str, after_s: float, requ
     commits = AutoCommits()
     assert not commits.may_wait(100.0, software, 1), "nothing is known about it"
     commits.arrived(100.0, 1, waits=False)
-    assert commits.may_wait(105.1, JAVA, 1)
+    assert all(commits.may_wait(105.1, one, 1) for one in (JAVA, "kafka-python 3.0.12", "aiokafka 0.14.0"))
     assert not commits.may_wait(100.0 + after_s, software, request_hash)
 
 

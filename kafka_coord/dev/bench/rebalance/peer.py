@@ -180,7 +180,7 @@ class KafkaPythonMember(PeerMember):
         from kafka import KafkaConsumer as Client
 
         place = self._place
-        return Client(bootstrap_servers=place.bootstrap, group_id=place.group, client_id=self._name, **place.settings)
+        return Client(bootstrap_servers=place.bootstrap, group_id=place.group, **place.settings)
 
     def _subscribe(self) -> None:
         from kafka.consumer.subscription_state import ConsumerRebalanceListener
@@ -209,8 +209,7 @@ class AiokafkaMember(PeerMember):
         from aiokafka import AIOKafkaConsumer
 
         place = self._place
-        servers, group = place.bootstrap, place.group
-        client = AIOKafkaConsumer(bootstrap_servers=servers, group_id=group, client_id=self._name, **place.settings)
+        client = AIOKafkaConsumer(bootstrap_servers=place.bootstrap, group_id=place.group, **place.settings)
         await client.start()
         return client
 
