@@ -32,7 +32,7 @@ def ending(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Calls]:
             calls.append((options, directory))
             if error is not None:
                 raise error
-            return BenchReport("spark", Setup.here(kafka="3.9.2"), options.to_json(), [_TABLE], _BARS, ["a remark"])
+            return BenchReport.of("spark", Setup.here(kafka="3.9.2"), options, [_TABLE], _BARS, ["a remark"])
 
         monkeypatch.setattr(bench, "run_spark_bench", measure)
         return calls

@@ -26,7 +26,7 @@ from kafka_coord.dev.bench.rebalance.contenders import (
     Server,
     contenders,
 )
-from kafka_coord.dev.bench.rebalance.figures import Cost, Event, Ownership, balanced
+from kafka_coord.dev.bench.rebalance.figures import Cost, Event, Owners, balanced
 from kafka_coord.dev.bench.rebalance.newer_client import newer_client
 from kafka_coord.errors import DevClusterError, SettingsError
 from kafka_coord.model import TopicPartition
@@ -40,9 +40,9 @@ def costs(settle_ms: float, gap_ms: float, needless: int = 0) -> Mapping[Event, 
     return {event: [one] if event in {Event.JOIN, Event.LEAVE} else [] for event in Event}
 
 
-def owned(*counts: int) -> Ownership:
+def owned(*counts: int) -> Owners:
     owners = [f"c{number}" for number, count in enumerate(counts) for _ in range(count)]
-    return Ownership({TopicPartition("flights", number): owner for number, owner in enumerate(owners)})
+    return {TopicPartition("flights", number): owner for number, owner in enumerate(owners)}
 
 
 def test_everybody_is_compared_once_and_those_of_one_broker_together():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_coord.dev.bench.rebalance.figures import Cost, Event, Ownership, cost, summary
+from kafka_coord.dev.bench.rebalance.figures import Cost, Event, Owners, cost, summary
 from kafka_coord.dev.bench.rebalance.journal import Journals, Line, What
 from kafka_coord.dev.bench.rebalance.run import SMOKE, RebalanceOptions, bars
 from kafka_coord.model import PartitionSet
@@ -21,14 +21,12 @@ def line(at_ms: float, consumer: str, what: What, partitions: str = "") -> Line:
     return Line(round(at_ms * MS), consumer, what, PartitionSet.from_json(written, "here"))
 
 
-def owned(**by_consumer: str) -> Ownership:
-    return Ownership(
-        {
-            partition: consumer
-            for consumer, partitions in by_consumer.items()
-            for partition in PartitionSet.from_json({"flights": partitions}, "here")
-        }
-    )
+def owned(**by_consumer: str) -> Owners:
+    return {
+        partition: consumer
+        for consumer, partitions in by_consumer.items()
+        for partition in PartitionSet.from_json({"flights": partitions}, "here")
+    }
 
 
 def test_a_moved_partition_has_no_owner_from_its_stop_to_its_start():
@@ -64,12 +62,12 @@ def test_new_partitions_count_from_the_event_on():
     lines = [line(30, "c2", What.STARTED, "4"), line(32, "c2", What.ACKNOWLEDGED)]
     found, after = cost(Event.GROW, 10 * MS, lines, owned(c1="0-1", c2="2-3"))
     assert found == Cost(Event.GROW, 22.0, (20.0,), 0, 1, 0, 0)
-    assert len(after.owners) == 5
+    assert len(after) == 5
 
 
 def test_a_stop_of_what_is_another_members_already_changes_nothing():
     lines = [line(3, "c1", What.STARTED, "0"), line(4, "gone", What.STOPPED, "0")]
-    _, after = cost(Event.COLD, 0, lines, Ownership())
+    _, after = cost(Event.COLD, 0, lines, {})
     assert after == owned(c1="0")
 
 

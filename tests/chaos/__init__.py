@@ -1,4 +1,5 @@
-"""Chaos: real servers and consumers under seeded faults, judged from outside by what they wrote (docs/reliability.md).
+"""Chaos runs: real servers and consumers under seeded faults, and a judge of the files that they wrote
+(docs/reliability.md).
 
-``journal`` is what a run writes, and the only thing the testbed (which does) and the judge (which reads) share.
+``journal`` defines these files. The testbed and the judge share nothing else.
 """

@@ -19,7 +19,7 @@ from kafka_coord.errors import KafkaCoordError, VerificationFailed
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def chaos() -> None:
-    """Real servers and consumers under seeded faults, judged from outside by what they wrote."""
+    """Run real servers and consumers under seeded faults, and judge the files that they wrote."""
 
 
 @chaos.command()
@@ -29,10 +29,10 @@ def chaos() -> None:
     "--dir", "directory", type=click.Path(path_type=Path), help="An empty or new directory. [default: a temporary one]"
 )
 @click.option(
-    "--per-s", type=click.FloatRange(1.0), default=400.0, show_default=True, help="Records produced a second."
+    "--per-s", type=click.FloatRange(1.0), default=400.0, show_default=True, help="Records produced per second."
 )
 @click.option(
-    "--spark", is_flag=True, help="Also run a Spark query, in a group with a plain consumer: half a core more."
+    "--spark", is_flag=True, help="Also run a Spark query, in a group with a plain consumer. It needs half a core more."
 )
 @click.option(
     "--clients",
@@ -53,8 +53,8 @@ def run(
     planted: str | None,
 ) -> None:
     """Inject faults for that many minutes, and judge the result. The directory keeps journals, logs and ZooKeeper's
-    transaction logs; report.md lists the faults, the findings and the cost of the faults. Exit code 0 when all
-    invariants held, 10 when not.
+    transaction logs. report.md lists the faults, the findings and the cost of the faults. The exit code is 0 if all
+    invariants held, and 10 otherwise.
 
     \b
     python -m tests.chaos run --minutes 30 --seed 7 --dir /var/tmp/chaos-7
@@ -76,7 +76,7 @@ def run(
 @chaos.command()
 @click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
 def judge(directory: Path) -> None:
-    """Judge a run by its files, and audit ZooKeeper's log; write report.md, report.json and audit.json there."""
+    """Judge a run by its files, audit ZooKeeper's log, and write report.md, report.json and audit.json."""
     _judge(directory)
 
 
@@ -85,7 +85,7 @@ def judge(directory: Path) -> None:
 @click.option("--output", type=click.Path(path_type=Path, file_okay=False), required=True)
 @click.option("--every", "every_s", type=click.IntRange(1), default=10, show_default=True, help="Window, in seconds.")
 def lag(directories: tuple[Path, ...], output: Path, every_s: int) -> None:
-    """Compute the lag in these runs with Spark: print each consumer's worst, and write all below --output."""
+    """Compute the lag in these runs with Spark. Print each consumer's worst lag, and write all lags to --output."""
     import pyarrow.parquet as pq
 
     from kafka_coord.spark.session import spark_session
@@ -96,7 +96,7 @@ def lag(directories: tuple[Path, ...], output: Path, every_s: int) -> None:
         found = write_lag(spark, runs, output.absolute(), every_s=every_s)
     for row in pq.read_table(found / "laggards").to_pylist():
         click.echo(f"{row['source']} {row['group']} {row['consumer']}: at most {row['most']:,} records at {row['at']}")
-    click.echo(f"all of it is in {found}", err=True)
+    click.echo(f"all lags are in {found}", err=True)
 
 
 def _judge(directory: Path) -> None:
@@ -112,8 +112,8 @@ def _judge(directory: Path) -> None:
 
 
 def _audit(directory: Path) -> None:
-    """Writes ``audit.json`` and ``decisions.json`` from ZooKeeper's own log. If the servers' directories are gone,
-    keeps the existing files.
+    """Writes ``audit.json`` and ``decisions.json`` from ZooKeeper's own log. If the servers' directories do not exist,
+    keeps the files.
     """
     from kafka_coord.monitor.audit import audit
     from tests.chaos.journal import read_run
@@ -132,12 +132,12 @@ def _stop(number: int, _: Any) -> None:
 
 
 def main() -> None:
-    """Runs the program; errors give one line and an exit code, as with ``kafka-coord``."""
+    """Runs the program. An error prints one line and sets the exit code, as with ``kafka-coord``."""
     logging.basicConfig(level=logging.ERROR, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # broken connections are intended here
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # the faults break connections
     logging.getLogger("kafka_coord.zk.kazoo").setLevel(logging.CRITICAL)
     signal.signal(signal.SIGTERM, _stop)
-    signal.signal(signal.SIGINT, _stop)  # also where it was started in the background of a shell
+    signal.signal(signal.SIGINT, _stop)  # a shell ignores it for background processes
     try:
         chaos(standalone_mode=False)
     except click.ClickException as error:
@@ -147,7 +147,7 @@ def main() -> None:
         click.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted: all started processes have been ended", err=True)
+        click.echo("interrupted: all started processes are stopped", err=True)
         sys.exit(130)
 
 

@@ -14,23 +14,23 @@ __all__ = ["logged_server"]
 
 @pytest.fixture
 def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
-    """A night that is clean as long as the test spoils nothing."""
+    """A clean night, to which the test may add a fault."""
     return clean_night(tmp_path, monkeypatch)
 
 
 @pytest.fixture
 def clients_night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
-    """The same of stock clients."""
+    """A clean night of stock clients."""
     return night_of_clients(tmp_path, monkeypatch)
 
 
 @pytest.fixture
 def automatic_night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
-    """The same of a stock client that commits automatically."""
+    """A clean night of a stock client that commits automatically."""
     return night_of_automatic_commits(tmp_path, monkeypatch)
 
 
 @pytest.fixture
 def mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
-    """The clean night with a stock client in a managed group."""
+    """A clean night with a stock client in a managed group."""
     return mixed_night(tmp_path, monkeypatch)

@@ -28,9 +28,8 @@ from tests.chaos.testbed import Actor, ChaosTestbed
 Tell = Callable[[str], None]
 
 _MOST_BUSY = {"consumer": 5, "serve": 2, "zookeeper": 1, "kafka": 1}
-"""The most processes of each role with a fault at a time. A majority of ZooKeeper's servers and two brokers of three
-(the least in-sync replicas) must stay available, or nothing would work.
-"""
+"""The maximum number of processes of each role with a fault at a time. A majority of ZooKeeper's servers, and two of
+three brokers (the minimum of in-sync replicas), must stay available."""
 
 _OF_LINKS = frozenset({Kind.CUT, Kind.SLOW, Kind.RESET_CONNECTIONS})
 
@@ -53,7 +52,7 @@ class Said:
 
 
 class Faults:
-    """Starts each fault at once, on its own thread; :meth:`wait` waits for all of them. Thread-safe."""
+    """Starts each fault immediately, on its own thread. :meth:`wait` waits for all faults. Thread-safe."""
 
     def __init__(self, testbed: ChaosTestbed, events: EventWriter, tell: Tell) -> None:
         self._testbed = testbed
@@ -72,7 +71,7 @@ class Faults:
     # --- from the schedule -------------------------------------------------------------------------------------------
 
     def begin(self, planned: Planned) -> None:
-        """Begins the fault, unless no process of its role is free."""
+        """Begins the fault. Skips the fault if no process of its role is free."""
         if planned.role in _MOST_BUSY:
             actor = self._claim(planned)
             if actor is not None and planned.kind in _OF_LINKS and not actor.links:
@@ -86,7 +85,7 @@ class Faults:
             self._run(None, lambda: self._operate(planned))
 
     def wait(self, timeout_s: float = 180.0) -> None:
-        """Waits until all faults are over, and all processes are back."""
+        """Waits until all faults are over and all processes run again."""
         deadline = time.monotonic() + timeout_s
         while self._running:
             for future in tuple(self._running):
@@ -108,7 +107,9 @@ class Faults:
             if not free or len(alike) - len(free) >= _MOST_BUSY[planned.role]:
                 return None
         actor = free[int(planned.pick * len(free))]
-        if planned.role == "zookeeper" and planned.pick < 0.5:  # the leader is one in three, and the most interesting
+        if (
+            planned.role == "zookeeper" and planned.pick < 0.5
+        ):  # otherwise, only a third of the faults would hit the leader, which matters most
             leader = testbed.zookeeper_leader()
             actor = leader if leader in free and leader is not None else actor
         with testbed.lock:
@@ -122,7 +123,7 @@ class Faults:
             try:
                 what()
                 self.done += 1
-            except Exception as error:  # noqa: BLE001  told at the end, as the failure of the run that it is
+            except Exception as error:  # noqa: BLE001  the run fails with it at its end
                 self.failures.append(f"{actor.target if actor else 'operator'}: {error!r}")
                 self._tell(f"FAILED: {error!r}")
             finally:
@@ -167,7 +168,7 @@ class Faults:
                 raise ValueError(f"{other} cannot be injected into a process")
 
     def kill(self, actor: Actor, then_s: float = 0.0) -> Event:
-        """``kill -9``; started again ``then_s`` seconds later."""
+        """Kills the process with ``kill -9``, and starts it again ``then_s`` seconds later."""
         pid = actor.process.pid
         at = time.monotonic()
         (actor.server or actor.process).kill()
@@ -177,7 +178,7 @@ class Faults:
         return event
 
     def stop(self, actor: Actor) -> None:
-        """SIGTERM, and until it has ended. One that had to be killed is a failure."""
+        """Sends SIGTERM, and waits for the end of the process. If it has to be killed, that is a failure."""
         pid = actor.process.pid
         self.note(Kind.STOP, actor.target, Phase.BEGIN, pid=pid)
         actor.process.terminate()
@@ -193,11 +194,11 @@ class Faults:
         elif code != 0 and actor.role in {"consumer", "serve"}:
             raise KafkaCoordError(f"{actor.target} ended with exit code {code} after SIGTERM: see {actor.process.log}")
         if actor.server is not None:
-            actor.server.stop()  # it has ended; this only sees to its class archives
+            actor.server.stop()  # it has ended, so this only keeps its class archives
         self.note(Kind.STOP, actor.target, Phase.END, pid=pid, exit_code=code)
 
     def start(self, actor: Actor) -> None:
-        """Starts it and waits until it works."""
+        """Starts the process, and waits until it works."""
         self.note(Kind.START, actor.target, Phase.BEGIN)
         self._testbed.note_ghost(actor)
         give_up_at = time.monotonic() + _BROKER_BACK_S
@@ -210,11 +211,11 @@ class Faults:
                     raise
             # A broker gives up if the registration of its earlier session still exists. That session lasts longer each
             # time ZooKeeper loses its leader. An operator would start the broker again.
-            self._tell(f"once more {actor.target}: it ended with exit code {actor.process.exit_code}")
+            self._tell(f"starting {actor.target} again: it ended with exit code {actor.process.exit_code}")
         self.note(Kind.START, actor.target, Phase.END, pid=actor.process.pid)
 
     def freeze(self, actor: Actor, lasts_s: float) -> None:
-        """SIGSTOP, SIGCONT."""
+        """Stops the process with SIGSTOP, and continues it with SIGCONT."""
         pid = actor.process.pid
         actor.process.pause()
         self.note(Kind.FREEZE, actor.target, Phase.BEGIN, pid=pid)
@@ -225,12 +226,12 @@ class Faults:
             actor.process.resume()
 
     def _links_of(self, actor: Actor) -> list[Any]:
-        """The process's own links; for a ZooKeeper server also the other servers' links to it."""
+        """Returns the process's own links and, for a ZooKeeper server, the other servers' links to it."""
         links = list(actor.links)
         if actor.role == "zookeeper":
             for other in self._testbed.of("zookeeper"):
                 if other is not actor:
-                    # Each has a link to each of the others, in order of their numbers.
+                    # Each server has a link to each other server, in order of their numbers.
                     names = [one.name for one in self._testbed.of("zookeeper") if one is not other]
                     links.append(other.links[names.index(actor.name)])
         return links
@@ -282,7 +283,7 @@ class Faults:
         self.note(Kind.CLOCK, actor.target, seconds=-seconds)
 
     def _join(self, like: Actor, lasts_s: float) -> None:
-        like.busy = False  # that group gets no faults
+        like.busy = False  # the join is no fault of this consumer
         self._joined += 1
         actor = self._testbed.add_consumer(another(like.membership, self._joined))
         self.note(Kind.JOIN, actor.target)
@@ -303,7 +304,7 @@ class Faults:
         self.command("groups", "evict", part.group, name, "--reason", "chaos")
 
     def _registered(self, part: Part) -> str | None:
-        """The name in its group of a stock client; None if it has none, or ZooKeeper did not answer."""
+        """Returns a stock client's name in its group. Returns None without a name or an answer of ZooKeeper."""
         try:
             members = self._testbed.members(part.group)
         except KafkaCoordError:
@@ -385,7 +386,7 @@ class Faults:
             except RequestRefused as error:
                 if "available brokers" not in str(error):
                     raise
-                self._tell(f"no {topic}: {error}")  # a broker was unreachable all the time: the operator gives up
+                self._tell(f"no {topic}: {error}")  # a broker was unreachable for long, so the operator gives up
                 self.skipped += 1
                 return
             self._topics_added += 1
@@ -394,8 +395,8 @@ class Faults:
             self.skipped += 1
 
     def _patiently(self, change: Callable[[], None]) -> None:
-        """Repeats the change, because restarting brokers refuse it at times. If an earlier attempt took effect, the
-        next is refused.
+        """Repeats the change, because restarting brokers may refuse it. If an earlier attempt took effect, the next
+        attempt is refused as a repetition.
         """
         deadline = time.monotonic() + 2 * _CLI_S
         while True:
@@ -422,7 +423,7 @@ class Faults:
             time.sleep(0.5)
 
     def command(self, *arguments: str) -> Said:
-        """Runs ``kafka-coord …`` as an operator does; appends its output to ``logs/operators.log``."""
+        """Runs ``kafka-coord …`` as an operator does, and appends its output to ``logs/operators.log``."""
         ran = subprocess.run(
             [sys.executable, "-m", "kafka_coord.cli.main", *arguments],
             env={**os.environ, "KAFKA_COORD_ZOOKEEPER": self._testbed.hosts},
@@ -437,7 +438,7 @@ class Faults:
             raise KafkaCoordError(f"kafka-coord {' '.join(arguments)} crashed: {ran.stderr.strip()[-500:]}")
         return Said(ran.returncode, ran.stdout)
 
-    # --- told --------------------------------------------------------------------------------------------------------
+    # --- events ------------------------------------------------------------------------------------------------------
 
     def note(
         self, kind: Kind, target: str, phase: Phase = Phase.POINT, *, t: float | None = None, **detail: Any
@@ -450,7 +451,7 @@ class Faults:
 
 
 def _offsets(printed: str) -> dict[str, dict[str, int]]:
-    """``{topic: {partition: offset}}``, from the output of ``reset-offsets -o json``."""
+    """Returns ``{topic: {partition: offset}}`` from the output of ``reset-offsets -o json``."""
     found: dict[str, dict[str, int]] = {}
     rows = json.loads(printed)
     for row in _rows(rows):
@@ -465,7 +466,7 @@ def _rows(document: Any) -> Sequence[dict[str, Any]]:
 
 
 class Used(TypedDict):
-    """As :class:`~tests.chaos.journal.Usage`."""
+    """The fields of :class:`~tests.chaos.journal.Usage` that come from /proc."""
 
     rss_bytes: int
     threads: int
@@ -475,7 +476,7 @@ class Used(TypedDict):
 
 
 def read_process(pid: int) -> Used | None:
-    """Memory (bytes), threads, descriptors and CPU seconds of a process, from /proc; None when it is gone."""
+    """Reads memory (bytes), threads, descriptors and CPU seconds of a process. Returns None if it has ended."""
     stat = stat_fields(pid)
     if stat is None:
         return None

@@ -11,8 +11,8 @@ _MULTIPLIER, _MASK = 0x5DEECE66D, (1 << 48) - 1
 
 
 def session_password(session_id: int) -> bytes:
-    """The password ZooKeeper gave with a session: the first 16 bytes of ``java.util.Random`` seeded with its id and a
-    constant (``ZooKeeperServer.generatePasswd``)."""
+    """Returns the session's password: the first 16 bytes of ``java.util.Random`` with the session id and a constant as
+    its seed (``ZooKeeperServer.generatePasswd``)."""
     seed = ((session_id ^ _SUPER_SECRET) ^ _MULTIPLIER) & _MASK
     password = bytearray()
     for _ in range(4):
@@ -22,9 +22,9 @@ def session_password(session_id: int) -> bytes:
 
 
 def expire(hosts: str, session_id: int) -> None:
-    """End the session: take it over and close it. Its client is told on its next connection.
+    """Takes the session over and closes it. Its client learns this on its next connection.
 
-    Raises :class:`StoreUnavailable` where no server answers within ten seconds; it may have been ended all the same.
+    Raises :class:`StoreUnavailable` if no server answers within ten seconds. The session may have ended nevertheless.
     """
     taker = KazooClient(hosts, client_id=(session_id, session_password(session_id)), timeout=10.0)
     try:

@@ -1,6 +1,6 @@
-"""A consumer that shares nothing with the library but the protocol's document, as a process of a run.
+"""Runs a third-party consumer of a run, which shares only the protocol's document with the library.
 
-The consumer itself is the one of the tests (``tests/third_party/consumer.py``), there only in a checkout.
+It is the consumer of the tests (``tests/third_party/consumer.py``), which exists only in a checkout.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ SOURCE = Path(kafka_coord.__file__).parents[1] / "tests" / "third_party" / "cons
 
 
 class Fetcher:
-    """The fetcher that the third-party consumer is given: it fetches from a partition, with a client for each that
-    keeps its position.
-    """
+    """Fetches for the third-party consumer. Each partition has its own client, which keeps its position."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -48,7 +46,7 @@ class Fetcher:
         return [(message.offset() or 0, message.value()) for message in messages]
 
     def forget(self, topic: str, partition: int) -> None:
-        """Pauses fetching from it."""
+        """Closes the partition's client."""
         known = self._clients.pop((topic, partition), None)
         if known is not None:
             known[0].close()
@@ -71,7 +69,7 @@ class Fetcher:
 
 
 def third_party() -> Any:
-    """The module of the third-party consumer. Raises :class:`FileNotFoundError` outside a checkout."""
+    """Returns the module of the third-party consumer. Raises :class:`FileNotFoundError` outside a checkout."""
     spec = importlib.util.spec_from_file_location("third_party_consumer", SOURCE)
     if spec is None or spec.loader is None or not SOURCE.is_file():
         raise FileNotFoundError(SOURCE)
@@ -81,7 +79,7 @@ def third_party() -> Any:
 
 
 def telling(base: type[Any], journal: ConsumerWriter, fetcher: Fetcher) -> type[Any]:
-    """The class, extended to record each change of its partitions."""
+    """Extends the class, so that it records each change of its partitions."""
 
     class Telling(base):  # type: ignore[misc]
         lost = False
@@ -116,7 +114,7 @@ def telling(base: type[Any], journal: ConsumerWriter, fetcher: Fetcher) -> type[
 
 
 def work(part: Part, zookeeper: str, bootstrap: str, journal: ConsumerWriter, stopping: threading.Event) -> None:
-    """Consumes until told to stop. Starts again if ZooKeeper is unreachable or the name is taken."""
+    """Consumes until the stop signal. Starts again if ZooKeeper is unreachable or the name is taken."""
     fetcher = Fetcher(bootstrap)
     module = third_party()
     passing = (module.KazooClient().handler.timeout_exception, module.kz.NodeExistsError)

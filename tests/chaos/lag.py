@@ -1,4 +1,4 @@
-"""Computes the lag in chaos runs with Spark: the offsets that producers reached minus those that groups committed.
+"""Computes the lag in chaos runs with Spark, which is the difference of produced and committed offsets.
 
 ``python -m tests.chaos lag RUN... --output DIR`` prints the worst lag of each consumer, and writes parquet data sets.
 """
@@ -28,7 +28,7 @@ class RunEvidence:
 
 
 def read_run_evidence(directory: Path) -> RunEvidence:
-    """Raises :class:`~kafka_coord.errors.MalformedValue` for a directory that is not a chaos run's."""
+    """Reads a run. Raises :class:`~kafka_coord.errors.MalformedValue` for a directory without a run."""
     run = read_run(directory)
     logs = [directory / name for name in run.zookeeper_logs]
     logged = read_evidence(logs, chroot=run.chroot, source=directory.resolve().name) if logs else Evidence()
@@ -36,7 +36,7 @@ def read_run_evidence(directory: Path) -> RunEvidence:
 
 
 def _produced(directory: Path, since_1970_s: float) -> Iterator[Position]:
-    """The acknowledged end of each partition, at most once a second."""
+    """Yields the acknowledged end of each partition, at most once a second."""
     source = directory.resolve().name
     seen: dict[tuple[str, int, int], Position] = {}
     for batch in read_produced(directory):
@@ -49,8 +49,8 @@ def _produced(directory: Path, since_1970_s: float) -> Iterator[Position]:
 
 
 def write_lag(spark: SparkSession, runs: Sequence[RunEvidence], output: Path, *, every_s: int = 10) -> Path:
-    """The directory with the data sets ``lag`` (by group, owner and window of time) and ``laggards`` (the worst of each
-    owner)."""
+    """Writes the data sets ``lag`` (by group, owner and window of time) and ``laggards`` (the worst lag of each owner).
+    Returns their directory."""
     positions = [one for run in runs for one in (*run.logged.positions, *run.produced)]
     holds = [one for run in runs for one in run.logged.holds]
     with publishing(output) as results:
@@ -65,8 +65,8 @@ def write_lag(spark: SparkSession, runs: Sequence[RunEvidence], output: Path, *,
 
 
 def lag_of(positions: DataFrame, holds: DataFrame, every_s: int) -> DataFrame:
-    """The lag at the end of each window of time: produced minus committed. It covers the partitions with an earlier
-    commit of the group, added up by their owners at that time.
+    """Returns the lag (produced minus committed) at the end of each window of time. It covers the partitions with an
+    earlier commit of the group, and sums by their owners at that time.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
@@ -80,7 +80,7 @@ def lag_of(positions: DataFrame, holds: DataFrame, every_s: int) -> DataFrame:
         .groupBy("group", *place, "begin_ms")
         .agg(f.max_by("offset", "at_ms").alias("committed"))
     )
-    # A window without a commit or a record counts as well: the last known value stays true.
+    # In a window without a commit or a record, the last known value still holds.
     spans = ends.groupBy("source").agg(f.min("begin_ms").alias("first"), f.max("begin_ms").alias("last"))
     grid = (
         commits.select("group", *place)

@@ -1,7 +1,7 @@
-"""Network links that can be cut: TCP proxies on loopback, all in one process of their own (``network``).
+"""Network links that can be cut. They are TCP proxies on loopback, all in one separate process (``network``).
 
-A cut link behaves like a network that drops packets, not like a closed connection. No data passes, neither side learns
-of the other's end, and the data arrives when the link is mended.
+A cut link behaves like a network that drops packets, not like a closed connection. No data passes, and neither side
+learns of the other side's end. The data arrives after the repair of the link.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _END_S = 10.0
 
 
 class Direction(StrEnum):
-    """The direction in which nothing passes: from the client to the server, from the server to the client, or both."""
+    """The direction in which no data passes: from the client to the server, from the server to the client, or both."""
 
     TO_SERVER = "to_server"
     FROM_SERVER = "from_server"
@@ -43,15 +43,15 @@ class Link:
         self._network.do(self._number, "cut", direction=direction)
 
     def slow(self, latency_s: float, bytes_per_s: float = 0.0) -> None:
-        """Delays each chunk by this much from now on, and limits the bytes per second (0: no limit)."""
+        """Delays each chunk by ``latency_s``, and limits the bytes per second (0 means no limit)."""
         self._network.do(self._number, "slow", latency_s=latency_s, bytes_per_s=bytes_per_s)
 
     def reset(self) -> None:
-        """Breaks every open connection (RST), and accepts new ones."""
+        """Resets every open connection, and accepts new connections."""
         self._network.do(self._number, "reset")
 
     def mend(self) -> None:
-        """Lets all data pass again, at full speed."""
+        """Lets all data pass again at full speed."""
         self._network.do(self._number, "mend")
 
 
@@ -64,21 +64,21 @@ class Network:
         self._process: subprocess.Popen[str] | None = None
 
     def link(self, targets: Sequence[int], *, patience_s: float = 0.0) -> Link:
-        """A new link to ``targets`` (ports on loopback), working.
+        """Returns a new working link to ``targets`` (ports on loopback).
 
-        Where nobody listens at a target, a connection is held for ``patience_s`` before it is broken. A proxy cannot
-        refuse one; a client that would try again at a refusal takes a broken one for more than that (a ZooKeeper
-        server goes back to the election for it, while the leader it was to follow waits ten seconds for it).
+        If no server listens at a target, the proxy holds a connection for ``patience_s`` before it breaks the
+        connection. A proxy cannot refuse a connection. A ZooKeeper server repeats a refused connection, but it restarts
+        the election after a broken one, while its leader waits ten seconds.
         """
         link = Link(self, next(self._numbers), [free_port() for _ in targets])
         self.do(link._number, "listen", ports=link.ports, targets=tuple(targets), patience_s=patience_s)
         return link
 
     def do(self, link: int, what: str, **more: object) -> None:
-        """Sends the order to the process, and waits until it is carried out."""
+        """Sends the order to the process, and waits until it is executed."""
         process = self._process
         if process is None or process.stdin is None or process.stdout is None:
-            raise DevClusterError("the network of the run is not there")
+            raise DevClusterError("the network of the run is not running")
         try:
             with self._turn:
                 process.stdin.write(json.dumps({"link": link, "do": what, "with": more}) + "\n")

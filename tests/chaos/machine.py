@@ -15,9 +15,9 @@ _PRESSURE = Path("/proc/pressure/cpu")
 
 @dataclass(frozen=True, slots=True)
 class MachineTimes:
-    """Seconds since boot, ``at`` (monotonic): ``busy`` with processes of this machine and ``stolen`` by others of the
-    host, both summed over all cores; ``waited``: in which somebody waited for a core (0 where the kernel does not
-    tell). Linux, ``Documentation/filesystems/proc.rst`` and ``accounting/psi.rst``."""
+    """Seconds since boot, at the time ``at`` (monotonic). ``busy`` counts the processes of this machine and ``stolen``
+    the other guests of the host, both summed over all cores. ``waited`` counts the time in which a process waited for a
+    core, or is 0 if the kernel does not report it (``proc.rst`` and ``psi.rst`` of Linux)."""
 
     at: float
     busy: float
@@ -26,7 +26,7 @@ class MachineTimes:
 
     @classmethod
     def now(cls) -> Self:
-        """Raises ``OSError`` if there is no ``/proc``."""
+        """Reads the times. Raises ``OSError`` if there is no ``/proc``."""
         everything = _STAT.read_text(encoding="ascii").split(maxsplit=9)
         user, nice, system, _idle, _iowait, irq, softirq, stolen = map(int, everything[1:9])
         tick = os.sysconf("SC_CLK_TCK")
@@ -38,8 +38,8 @@ class MachineTimes:
         return cls(time.monotonic(), busy / tick, stolen / tick, waited)
 
     def until_now(self) -> Mapping[str, Any]:
-        """The load since then: ``seconds``, and the shares of them (0 to 1) in which all cores were ``busy`` or
-        ``stolen`` and in which a process ``waited``. Ticks are 10 ms.
+        """Returns the load since then: the ``seconds``, and their shares (0 to 1) in which the cores were ``busy`` or
+        ``stolen``, or a process ``waited``. Ticks are 10 ms.
         """
         now, cores = self.now(), os.cpu_count() or 1
         seconds = max(now.at - self.at, 1e-3)

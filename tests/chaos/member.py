@@ -1,4 +1,4 @@
-"""The frame of a process with one consumer of a run, for every kind of consumer."""
+"""Runs the process of one consumer of a run, for every kind of consumer."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from tests.chaos.parts import Part
 log = logging.getLogger("kafka_coord.chaos.member")
 
 AGAIN_S = 0.5
-"""How long a consumer waits before it starts again, if ZooKeeper is unreachable or another process still has its name.
-"""
+"""The delay before a consumer starts again, if ZooKeeper is unreachable or another process still has its name."""
 
 Working = Callable[[Part, str, str, ConsumerWriter, threading.Event], None]
 """Consumes until the event is set. The arguments are the part, the addresses of ZooKeeper and the brokers, and the
@@ -27,7 +26,7 @@ journal.
 
 
 def run(module: str, description: str | None, work: Working, arguments: Sequence[str] | None) -> int:
-    """Runs the process. The exit code is 0 after a clean leave on SIGTERM, else the error's."""
+    """Runs the process. Returns 0 after a clean leave at SIGTERM, and else the error's exit code."""
     parser = argparse.ArgumentParser(prog=module, description=description)
     parser.add_argument("--zookeeper", required=True)
     parser.add_argument("--bootstrap", required=True)

@@ -1,7 +1,8 @@
-"""``python -m tests.chaos.network``: the process with all links of a run. It is a separate process because all traffic
-of ZooKeeper's clients and servers passes through it: among the testbed's threads, each message would wait for the
-interpreter's lock. Each line of JSON on its standard input is an order. A line on its standard output answers ``{}`` if
-it is done, otherwise ``{"error": …}``. The process ends with its input.
+"""Runs all links of a run: ``python -m tests.chaos.network``. All traffic of ZooKeeper's clients and servers passes
+through this process. It is separate from the testbed, whose threads would delay each message by the interpreter's lock.
+
+Each line of JSON on standard input is an order. A line on standard output answers ``{}``, or ``{"error": …}`` on
+failure. The process ends with its input.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class _Condition:
 
 
 class _Proxy:
-    """The work of a link, on the loop's thread; :class:`tests.chaos.links.Link` has the same methods."""
+    """Does the work of a link, on the loop's thread. :class:`tests.chaos.links.Link` has the same methods."""
 
     def __init__(self, ports: list[int], targets: list[int], patience_s: float) -> None:
         self._patience_s = patience_s
@@ -79,7 +80,7 @@ class _Proxy:
                 self._pump(server_reader, writer, Direction.FROM_SERVER),
             )
         except OSError:
-            pass  # refused, or broken: the other side hears of it below
+            pass  # refused or broken; the other side is closed below
         finally:
             for one in (writer, server_writer):
                 if one is not None:
@@ -107,7 +108,7 @@ class _Proxy:
             if not chunk:
                 if writer.can_write_eof():
                     writer.write_eof()
-                # Neither ZooKeeper nor its clients use half-open connections: an end is the end of both directions.
+                # Neither ZooKeeper nor its clients use half-open connections, so one end closes both directions.
                 raise ConnectionResetError
             writer.write(chunk)
             await writer.drain()
@@ -132,14 +133,14 @@ class _Proxies:
 
 
 def main() -> int:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the night, which ends its network last
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run handles Ctrl-C, and ends its network last
     loop, proxies = asyncio.new_event_loop(), _Proxies()
     threading.Thread(target=loop.run_forever, name="chaos-network", daemon=True).start()
     for line in sys.stdin:
         answer: dict[str, str] = {}
         try:
             asyncio.run_coroutine_threadsafe(proxies.do(json.loads(line)), loop).result(_WITHIN_S)
-        except Exception as error:  # noqa: BLE001  whatever it is, who asked has to hear of it
+        except Exception as error:  # noqa: BLE001  the caller must get every error
             answer = {"error": repr(error)}
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()

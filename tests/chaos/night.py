@@ -1,8 +1,9 @@
-"""The journals of a short chaos run, made by hand: without faults of the rules, until a test changes a line.
+"""Writes the journals of a short chaos run by hand. No rule is broken until a test changes a line.
 
-Two partitions of ``t``, read by one group of two: ``c1`` owns both; ``c2`` joins and takes t-1; ``c1`` is killed and
-t-0 goes to ``c2``, read again from the last commit; ``c2``'s session is ended and it comes back. Then, in the calm,
-the elected coordinator is stopped, killed and frozen. Times are seconds since the night began.
+One group of two consumers reads the two partitions of ``t``. ``c1`` owns both. ``c2`` joins and takes t-1. ``c1`` is
+killed, and t-0 goes to ``c2``, which reads it again from the last commit. The session of ``c2`` is ended from outside,
+and ``c2`` returns. Then, without other faults, the elected coordinator is stopped, killed and frozen. Times are seconds
+since the beginning of the night.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ from tests.chaos.judge import Report, judge
 from tests.chaos.judge.findings import ChaosFinding, Rule, Ruling, Severity, Status
 
 BEGAN = 5_000.0
-"""The monotonic clock at the beginning; not 0, so that a judge that assumes 0 fails."""
+"""The monotonic clock at the beginning. It is not 0, so a judge that assumes 0 fails."""
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 Offsets = Mapping[TopicPartition, int | None]
 
 
 class Clock:
-    """Stands in for ``time`` where journals are written."""
+    """Replaces ``time`` in the modules that write journals."""
 
     def __init__(self) -> None:
         self.now = BEGAN
@@ -94,7 +95,7 @@ class Night:
         self._entries.append((t, name, act))
 
     def forget(self, *names: str) -> None:
-        """Leaves that entry out. Raises :class:`KeyError` if there is no such entry."""
+        """Leaves these entries out. Raises :class:`KeyError` if there is no such entry."""
         for name in names:
             kept = [entry for entry in self._entries if entry[1] != name]
             if len(kept) == len(self._entries):
@@ -116,7 +117,7 @@ class Night:
             journal.write('{"t":5019.9,"k":"hand')
 
     def judged(self, *, group: Group | None = None) -> Report:
-        """Writes all files and judges them."""
+        """Writes all files, and judges them."""
         write_run(self.directory, replace(self.run, groups=(group,)) if group else self.run)
         for t, _, act in sorted(self._entries, key=lambda entry: entry[0]):
             self._clock.now = BEGAN + t
@@ -128,7 +129,7 @@ class Night:
     def _journal(self, process: str) -> ConsumerWriter:
         return self._journals[process]  # opened by an entry before
 
-    # --- what can be written ------------------------------------------------------------------------------------------
+    # --- entries ------------------------------------------------------------------------------------------------------
 
     def event(self, t: float, kind: Kind, target: str = "", phase: Phase = Phase.POINT, **detail: Any) -> None:
         words = (kind, target, "" if phase is Phase.POINT else phase)
@@ -139,7 +140,7 @@ class Night:
         self.add(t, f"produced {partition} {first}", lambda: self._produced.acknowledged(rows))
 
     def opened(self, t: float, process: str, group: str = "g", kind: str = "library") -> None:
-        """A ``process`` is ``name.pid``."""
+        """Opens the journal of ``process``, which is ``name.pid``."""
         name, _, pid = process.partition(".")
 
         def act() -> None:
@@ -150,7 +151,7 @@ class Night:
         self.add(t, f"{process} opened", act)
 
     def started(self, t: float, process: str, offsets: Offsets, *, asked: float | None = None) -> None:
-        """A stock client ``asked`` for the group's offsets."""
+        """Starts partitions. ``asked`` is when a stock client requested the group's offsets."""
         since = None if asked is None else BEGAN + asked
         self.add(t, f"{process} started {_names(offsets)}", lambda: self._journal(process).started(offsets, since))
 
@@ -174,7 +175,7 @@ class Night:
         took: float = 0.1,
         shift: int = 0,
     ) -> None:
-        """Hands out records by a call that ``took`` that many seconds. ``shift`` is the difference between the records'
+        """Hands out records by a call that ``took`` these seconds. ``shift`` is the difference between the records'
         numbers and offsets.
         """
         rows = [(*partition, offset, offset + shift) for offset in range(first, end)]
@@ -189,11 +190,11 @@ class Night:
         self.add(t, f"{process} committing {offsets}", lambda: self._journal(process).committing(offsets))
 
     def looked(self, t: float, offsets: Mapping[TopicPartition, int], *, took: float = 0.1) -> None:
-        """An observer read these offsets."""
+        """An observer reads these offsets."""
         self.add(t, f"looked {t}", lambda: self._offsets.told(BEGAN + t - took, "g", offsets))
 
     def appended(self, t: float, partition: TopicPartition, offset: int | None, *, gap: int = 0) -> None:
-        """The reader of the groups log received this commit. ``gap`` records before it are missing."""
+        """The reader of the groups log receives this commit. ``gap`` records before it are missing."""
 
         def act() -> None:
             place = LogPlace(partition_of("g"), self._log_end + gap)
@@ -221,7 +222,7 @@ def _names(partitions: Offsets | Sequence[TopicPartition]) -> str:
 
 
 def _evening_of_clients(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
-    """One partition, half read by a stock client."""
+    """Begins a night with one partition, of which a stock client reads half."""
     night = Night(directory, monkeypatch)
     night.run = replace(night.run, clients="kafka")
     night.opened(1, "c1.11")
@@ -232,7 +233,7 @@ def _evening_of_clients(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Nig
 
 
 def night_of_clients(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
-    """One partition, read by two stock clients one after the other; the first is killed with a commit under way."""
+    """Returns a night with one partition and two successive stock clients. The first is killed during a commit."""
     night = _evening_of_clients(directory, monkeypatch)
     night.committing(4.1, "c1.11", {T0: 50})
     night.appended(4.15, T0, 50)
@@ -258,7 +259,7 @@ def night_of_clients(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
 
 
 def night_of_automatic_commits(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
-    """One partition, read by one stock client that commits automatically. The test writes its commits."""
+    """Returns a night with one partition and one stock client that commits automatically. The test adds its commits."""
     night = _evening_of_clients(directory, monkeypatch)
     night.event(5, Kind.BASELINE)
     night.handed(9, "c1.11", T0, 50, 100)
@@ -271,7 +272,7 @@ def night_of_automatic_commits(directory: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def clean_night(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
-    """The run in which every rule holds."""
+    """Returns a night in which every rule holds."""
     night = Night(directory, monkeypatch)
     _records(night)
     _coordinators(night)
@@ -287,7 +288,7 @@ def clean_night(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
 
 
 def mixed_night(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
-    """The clean run with a stock client as ``c1``, in its first process."""
+    """Returns the clean night with a stock client as the first process of ``c1``."""
     night = clean_night(directory, monkeypatch)
     night.run = replace(night.run, clients="mixed")
     night.forget("c1.11 opened")
@@ -312,7 +313,7 @@ def _records(night: Night) -> None:
     night.committed(12.1, "c2.12", {T1: 100})
     night.committed(12.2, "c1.11", {T0: 50})
     night.handed(13, "c1.11", T0, 50, 80)
-    # c1 is killed; what it had read since its last commit is read again
+    # c1 is killed, so its records since the last commit are read again
     night.event(20, Kind.KILL, "consumer:c1", pid=11)
     night.started(26, "c2.12", {T0: 50})
     night.handed(27, "c2.12", T0, 50, 100)
@@ -320,7 +321,7 @@ def _records(night: Night) -> None:
     night.event(28, Kind.START, "consumer:c1", Phase.BEGIN)
     night.opened(28.5, "c1.13")
     night.event(29, Kind.START, "consumer:c1", Phase.END, pid=13)
-    # c2's session is ended by others
+    # the session of c2 is ended from outside
     night.event(30, Kind.EXPIRE, "consumer:c2")
     night.lost(30.2, "c2.12", T0, T1)
     night.rejoined(30.9, "c2.12")
@@ -350,7 +351,7 @@ def _coordinators(night: Night) -> None:
 
 
 def of(report: Report, rule: Rule) -> Ruling:
-    """The ruling on one rule."""
+    """Returns the ruling on one rule."""
     return next(ruling for ruling in report.rulings if ruling.rule is rule)
 
 

@@ -1,4 +1,4 @@
-"""The consumers of a run: the description that the testbed gives to the process of each."""
+"""The consumers of a run. The testbed passes its description to each process."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tests.chaos.journal import Group, Participant
 from tests.chaos.journal.consumers import CONFLUENT, JAVA
 
 STOCK = frozenset({CONFLUENT, JAVA})
-"""The kinds that are stock Kafka clients: they know the instances, as their bootstrap servers, and no ZooKeeper."""
+"""The kinds that are stock Kafka clients. Their bootstrap servers are the instances, and they do not use ZooKeeper."""
 MODULES = {"library": "worker", "third-party": "foreign", "spark": "spark", CONFLUENT: "clients.confluent"}
-"""The kinds of consumers, and the neighbouring module that runs each."""
+"""Maps each kind of consumer to the module that runs it."""
 
 PREFIX = "chaos-"
 """The prefix of the names of all topics of a run."""
@@ -25,14 +25,13 @@ CONSUMER_PROTOCOL = "consumer"
 """The ``group.protocol`` of KIP-848."""
 
 REBALANCE_TIMEOUT_MS = 60_000
-"""The groups' rebalance timeout, which is the default: how long a stop-fetcher may stay unanswered."""
+"""The groups' rebalance timeout, which is the default. It limits how long a stop-fetcher may be unanswered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One consumer. It commits after ``commit_every`` records (0: automatically). A batch of up to ``batch`` records
-    takes ``work_s`` seconds. ``kind`` is one of :data:`MODULES`.
-    """
+    """One consumer. It commits after ``commit_every`` records, or automatically if this is 0. A batch of up to
+    ``batch`` records takes ``work_s`` seconds. ``kind`` is one of :data:`MODULES`."""
 
     name: str
     group: str
@@ -48,16 +47,16 @@ class Part:
     session_timeout_ms: int = 6_000
     rejoin_grace_ms: int = 0
     iterates: bool = False
-    """Whether it takes record by record instead of batches."""
+    """Whether it reads record by record instead of in batches."""
     socket: bool = False
-    """Whether it takes part over a socket; then ``channel`` is the address at which it asks for the coordinator."""
+    """Whether it uses a socket. Then ``channel`` is the address at which it searches for the coordinator."""
     channel: str = ""
     strategy: str = "range"
     """A stock client's assignor."""
     static: bool = False
     """Whether a stock client has its name as ``group.instance.id``."""
     protocol: str = "classic"
-    """A stock client's ``group.protocol``. The instances decide the session timeout of a KIP-848 member."""
+    """A stock client's ``group.protocol``. The instances set the session timeout of a KIP-848 member."""
 
     @property
     def stock(self) -> bool:
@@ -65,14 +64,14 @@ class Part:
 
     @property
     def cooperative(self) -> bool:
-        """Whether a stock client gives up only what it must."""
+        """Whether a stock client gives up only moving partitions."""
         return self.protocol == CONSUMER_PROTOCOL or self.strategy.startswith("cooperative")
 
     def participant(self) -> Participant:
         return Participant(self.name, self.group, self.described(), self.session_timeout_ms, self.rejoin_grace_ms)
 
     def described(self) -> str:
-        """Its kind in words."""
+        """Returns its kind and options in words."""
         words = [self.kind]
         words += ["socket"] if self.socket else []
         words += ["iterates"] if self.iterates else []
@@ -95,12 +94,12 @@ class Part:
 
 
 TOPICS = {f"{PREFIX}a": 12, f"{PREFIX}b": 6, f"{PREFIX}c": 6}
-"""Topics at the start, and their partitions."""
+"""Maps the topics at the start to their numbers of partitions."""
 
 
 def cast(*, third_party: bool, spark: bool = False) -> tuple[Part, ...]:
-    """The consumers at the start: seven groups that differ in what consumers can differ in, and one shared with
-    Spark."""
+    """Returns the consumers at the start. Their groups cover all options of consumers, and one group has a Spark
+    query."""
     a, b, c = (f"{PREFIX}{letter}" for letter in "abc")
     parts = [
         *(Part(f"auto-{n}", "auto", (a,), rejoin_grace_ms=8_000 if n == 3 else 0, iterates=n == 2) for n in (1, 2, 3)),
@@ -113,7 +112,7 @@ def cast(*, third_party: bool, spark: bool = False) -> tuple[Part, ...]:
         Part("mixed-2", "mixed", (c,), kind="third-party" if third_party else "library"),
     ]
     parts += [
-        # More than twice the instances' session timeout: a coordinator may die without their noticing.
+        # These exceed twice the instances' session timeout, so the consumers survive the death of a coordinator.
         Part("socket-1", "socket", (b,), socket=True, session_timeout_ms=SOCKET_SESSION_MS),
         Part("socket-2", "socket", (b,), socket=True, session_timeout_ms=SOCKET_SESSION_MS, commit_every=150),
         Part("socket-3", "socket", (b,)),
@@ -124,7 +123,7 @@ def cast(*, third_party: bool, spark: bool = False) -> tuple[Part, ...]:
 
 
 def stock_cast() -> tuple[Part, ...]:
-    """Stock clients: a group for each way to rebalance, to commit and to be a member."""
+    """Returns stock clients, with a group for each kind of rebalance, commit and membership."""
     a, b, c = (f"{PREFIX}{letter}" for letter in "abc")
 
     def member(name: str, group: str, topic: str, **more: Any) -> Part:
@@ -140,7 +139,7 @@ def stock_cast() -> tuple[Part, ...]:
 
 
 def mixed_cast() -> tuple[Part, ...]:
-    """Two managed groups with members of every kind; in the second one, stock clients are static members."""
+    """Returns two managed groups with members of every kind. In the second group, stock clients are static members."""
     a, b, c = (f"{PREFIX}{letter}" for letter in "abc")
     return (*_of_every_kind("every", (a,)), *_of_every_kind("static", (b, c), static=True))
 
@@ -161,14 +160,14 @@ def _of_every_kind(group: str, topics: tuple[str, ...], *, static: bool = False)
 
 
 def groups_of(parts: tuple[Part, ...]) -> tuple[Group, ...]:
-    """The groups these are in."""
+    """Returns the groups of these consumers."""
     names = dict.fromkeys(part.group for part in parts)
     return tuple(_group(name, [part for part in parts if part.group == name]) for name in names)
 
 
 def another(like: Part, number: int) -> Part:
-    """One more for the same group."""
-    kind = "library" if like.kind == "spark" else like.kind  # one Spark is enough for a machine that does all else too
+    """Returns another consumer for the same group."""
+    kind = "library" if like.kind == "spark" else like.kind  # the machine has no room for a second Spark
     return replace(like, name=f"{like.group}-x{number}", kind=kind, static=False)
 
 

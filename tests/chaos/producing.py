@@ -1,7 +1,6 @@
-"""The producer of a run, as a process: ``python -m tests.chaos.producing``. On SIGTERM it ends once all records are
-acknowledged. It writes numbered records to every partition of every topic with the run's prefix, including later ones,
-and records the acknowledged offsets.
-"""
+"""Runs the producer of a run: ``python -m tests.chaos.producing``. It writes numbered records to every partition of
+every topic with the run's prefix, including later topics, and records the acknowledged offsets. At SIGTERM, it ends
+when all records are acknowledged."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ _FLUSH_S = 120.0
 
 
 class Producing:
-    """Writes ``per_s`` records a second in all, in turn over all partitions."""
+    """Writes ``per_s`` records a second in total, to all partitions in turn."""
 
     def __init__(self, bootstrap: str, directory: Path, per_s: float) -> None:
         self._producer = Producer(
@@ -38,7 +37,7 @@ class Producing:
                 "acks": "all",
                 # Batches leave the cores of a small machine to the judged processes.
                 "linger.ms": 1_000,
-                # One request at a time keeps the order; a record is tried again until a broker has it.
+                # One request at a time keeps the order. A record is repeated until a broker has it.
                 "max.in.flight.requests.per.connection": 1,
                 "message.timeout.ms": 0,
                 "reconnect.backoff.max.ms": 1_000,
@@ -54,12 +53,12 @@ class Producing:
         self._again: list[tuple[str, int, int]] = []
         self._waiting = 0
         self.refused: Counter[str] = Counter()
-        """Puts a record again after an error of librdkafka, for example when a newly started broker knows fewer
-        partitions.
+        """Counts librdkafka's errors, after which records are repeated. For example, a newly started broker may know
+        fewer partitions.
         """
 
     def run(self, stopping: threading.Event) -> int:
-        """Runs until told to stop. Returns the number of records that are not acknowledged in the end."""
+        """Runs until the stop signal. Returns the number of records that are unacknowledged at the end."""
         look = told = 0.0
         turn, owed = 0, 0.0
         while not stopping.wait(_TICK_S):
@@ -117,7 +116,7 @@ class Producing:
             if name.startswith(PREFIX) and topic.error is None
             for partition in topic.partitions
         ]
-        if len(found) >= len(self._partitions):  # a broker that has just come up may not know all yet
+        if len(found) >= len(self._partitions):  # a newly started broker may not know all partitions yet
             self._partitions = sorted(found)
 
     def _tell(self) -> None:
@@ -137,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     producing = Producing(given.bootstrap, given.directory, given.per_s)
     left = producing.run(stopping)
     if left or producing.refused:
-        click.echo(f"not acknowledged in the end: {left}; refused and put again: {dict(producing.refused)}", err=True)
+        click.echo(f"unacknowledged at the end: {left}; refused and repeated: {dict(producing.refused)}", err=True)
     return 1 if left else 0
 
 

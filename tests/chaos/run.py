@@ -1,4 +1,4 @@
-"""One chaos run from beginning to end."""
+"""Runs one chaos run from beginning to end."""
 
 from __future__ import annotations
 
@@ -55,11 +55,12 @@ class Options:
     per_s: float = 400.0
     spark: bool = False
     clients: str = "library"
-    """``kafka``: all consumers are stock Kafka clients. ``mixed``: managed groups of consumers of every kind."""
+    """With ``kafka``, all consumers are stock Kafka clients. With ``mixed``, managed groups have every kind of
+    consumer."""
 
 
 class ChaosRun:
-    """Starts the testbed, carries out the schedule, and leaves the journals in the directory for the judge."""
+    """Starts the testbed, executes the schedule, and leaves the journals in the directory for the judge."""
 
     def __init__(self, options: Options, tell: Tell) -> None:
         self._options = options
@@ -70,14 +71,14 @@ class ChaosRun:
         self._mixed = options.clients == "mixed"
         self._parts = self._cast()
         if not foreign.SOURCE.is_file():
-            self._tell(f"no third-party consumer: {foreign.SOURCE} is not there (it comes with a checkout)")
+            self._tell(f"no third-party consumer: {foreign.SOURCE} does not exist (a checkout has it)")
 
     def run(self) -> None:
         """Raises :class:`KafkaCoordError` if the testbed itself fails, so that there is nothing to judge."""
         options = self._options
         options.directory.mkdir(parents=True, exist_ok=True)
         if any(options.directory.iterdir()):
-            raise DevClusterError(f"{options.directory} is not empty: a run writes into a directory of its own")
+            raise DevClusterError(f"{options.directory} is not empty; a run needs its own directory")
         (options.directory / "logs").mkdir()
         with (
             EventWriter(options.directory) as events,
@@ -120,7 +121,7 @@ class ChaosRun:
                 watch.close()
                 faults.close()
 
-    # --- its parts ---------------------------------------------------------------------------------------------------
+    # --- parts of the run --------------------------------------------------------------------------------------------
 
     def _cast(self) -> tuple[Part, ...]:
         if self._of_clients:
@@ -136,9 +137,9 @@ class ChaosRun:
         return schedule(seed, minutes, SORTS_OF_MIXED) if self._mixed else schedule(seed, minutes)
 
     def _compact(self, testbed: ChaosTestbed) -> None:
-        """The groups log, which is there by now, is compacted all the time from here on."""
+        """Has the groups log compacted continuously from now on. It must exist."""
         if not set_of_log(testbed.bootstrap, SMALL_SEGMENTS):
-            raise KafkaCoordError("the brokers do not take the settings of the groups log")
+            raise KafkaCoordError("the brokers refuse the settings of the groups log")
 
     def _turmoil(self, stretch: Stretch, faults: Faults) -> None:
         begin = time.monotonic()
@@ -149,9 +150,9 @@ class ChaosRun:
         faults.wait()
 
     def _measure(self, what: str, testbed: ChaosTestbed, faults: Faults, watch: Watch, events: EventWriter) -> None:
-        """One failover in the calm, or a rolling restart."""
+        """Measures one failover without other faults, or a rolling restart."""
         if what in {CLEAN_STOP, KILLED, FROZEN}:
-            time.sleep(SERVE_SESSION_MS / 1000 + 1.0)  # the elected instance is alive then, and there is no other fault
+            time.sleep(SERVE_SESSION_MS / 1000 + 1.0)  # then the elected instance is alive, and there is no other fault
         self._require_settled(watch, f"before '{what}'")
         if what in {CLEAN_STOP, KILLED, FROZEN}:
             elected = self._elected(testbed, watch)
@@ -170,9 +171,9 @@ class ChaosRun:
         self._require_settled(watch, f"after '{what}'")
 
     def _stop_and_ask(self, elected: Actor, testbed: ChaosTestbed, faults: Faults, events: EventWriter) -> None:
-        """SIGTERM; in that instant and every 50 ms from then on a rebalance is asked for, of one group after another,
-        so that whatever the moment of the handover is, something was asked for in it."""
-        # An eager group stops everything at every rebalance, whoever decides it.
+        """Sends SIGTERM. From then on, requests a rebalance of one group after another every 50 ms, so that some
+        request arrives during the handover."""
+        # An eager group stops all partitions at every rebalance.
         groups = [group for group in testbed.groups() if group != EAGER_GROUP]
         pid = elected.process.pid
         machine = MachineTimes.now()
@@ -202,7 +203,7 @@ class ChaosRun:
         withdraw(testbed.store, request)
 
     def _roll(self, role: str, testbed: ChaosTestbed, faults: Faults, watch: Watch, events: EventWriter) -> None:
-        """Stops and restarts all processes of a role in turn; the next one follows when all groups are settled."""
+        """Restarts all processes of a role in turn. The next process follows when all groups are settled."""
         events.write(Kind.ROLLING, role, Phase.BEGIN)
         for actor in testbed.of(role):
             actor.busy = True
@@ -219,7 +220,7 @@ class ChaosRun:
         for actor in testbed.actors:
             actor.mend()
         quiet = events.write(Kind.QUIET)
-        self._tell("quiet: waiting for everything to settle and to be read")
+        self._tell("quiet: waiting until all groups are settled and all records are read")
         self._require_settled(watch, "at the end")
         watch.note_settled(max(quiet.t, time.monotonic()))
         producer = testbed.of("producer")[0]
@@ -232,16 +233,16 @@ class ChaosRun:
             raise KafkaCoordError(f"the producer ended with {producer.process.exit_code}: see its log")
         while (lag := watch.lag()) != 0:
             if time.monotonic() >= deadline:
-                self._tell(f"not everything was read: {lag} records are left")
+                self._tell(f"not all records were read: {lag} are left")
                 break
-            self._tell(f"{'?' if lag is None else lag} records are still to be read")
+            self._tell(f"{'?' if lag is None else lag} records are left to read")
             time.sleep(2.0)
         events.write(Kind.ENDED)
         watch.close()
         for actor in testbed.of("consumer"):
             actor.busy = True
             actor.process.terminate()
-        for role in ("consumer", "serve"):  # to leave, a consumer without ZooKeeper needs a coordinator
+        for role in ("consumer", "serve"):  # a consumer without ZooKeeper needs a coordinator to leave
             for actor in testbed.of(role):
                 actor.busy = True
                 faults.stop(actor)
@@ -255,13 +256,13 @@ class ChaosRun:
         for actor in (*testbed.of("kafka"), *testbed.of("zookeeper")):
             actor.busy = True
         for actor in testbed.of("kafka"):
-            actor.process.kill()  # the last of them would wait long for a controller
+            actor.process.kill()  # after a SIGTERM, the last broker would wait long for a controller
         for actor in testbed.of("zookeeper"):
             faults.stop(actor)
 
     def _await_departures(self, testbed: ChaosTestbed) -> None:
-        """Waits until no group has members. A static member stays one until its session ends, and acknowledges
-        nothing meanwhile."""
+        """Waits until no group has members. A static member stays a member until its session ends, and acknowledges no
+        commands in that time."""
         deadline = time.monotonic() + _SETTLE_S
         while any(testbed.members(group) for group in testbed.groups()):
             if time.monotonic() >= deadline:
@@ -284,7 +285,9 @@ class ChaosRun:
 
     def _require_settled(self, watch: Watch, when: str) -> None:
         if not watch.wait_until_settled(_SETTLE_S):
-            self._tell(f"NOT SETTLED within {_SETTLE_S:g} s {when}")  # the judge tells by the events; the run goes on
+            self._tell(
+                f"NOT SETTLED within {_SETTLE_S:g} s {when}"
+            )  # the judge sees this in the events, so the run continues
 
     def _write_run(self) -> None:
         page, pages = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_PHYS_PAGES")

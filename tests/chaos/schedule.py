@@ -1,4 +1,4 @@
-"""The schedule of faults: the same seed gives the same faults. Pure."""
+"""Computes the schedule of faults from a seed. Pure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ _MEAN_PAUSE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A fault to come: ``at_s`` seconds after its stretch of turmoil begins, for ``duration_s``.
-
-    ``pick`` (0 … 1) chooses the target among those of ``role`` that are free at that moment.
-    """
+    """A planned fault, which begins ``at_s`` seconds after its stretch and lasts ``duration_s``. ``pick`` (0 to 1)
+    chooses the target among the processes of ``role`` that are free at that moment."""
 
     at_s: float
     kind: Kind
@@ -42,7 +40,7 @@ _BOTH_WAYS = {"direction": (Direction.BOTH,)}
 _SLOWLY = {"latency_ms": (40, 150, 400), "bytes_per_s": (0, 20_000)}
 _JUMPS = {"seconds": (-86_400.0, -600.0, -5.0, 5.0, 600.0, 86_400.0)}
 
-# Sessions last 6 s here, so longer faults end them.
+# Sessions last 6 s in a run, so longer faults end them.
 _SORTS = (
     _Sort(4, Kind.KILL, "consumer", (0.0, 10.0)),
     _Sort(2, Kind.FREEZE, "consumer", (0.5, 4.0)),
@@ -86,9 +84,9 @@ _SORTS = (
 
 
 SORTS_OF_MIXED = (*_SORTS, _Sort(3, Kind.LEADERS_MOVED, "log"))
-"""The coordinators of stock clients move with the leaders of the groups log."""
+"""Stock clients have other coordinators when the leaders of the groups log move."""
 
-# Of stock clients there is no connection to cut but theirs to the instances, which are the instances' links.
+# Stock clients connect only to the instances, so only the instances' links can be cut.
 SORTS_OF_CLIENTS = (
     _Sort(4, Kind.KILL, "consumer", (0.0, 10.0)),
     _Sort(2, Kind.FREEZE, "consumer", (0.5, 4.0)),
@@ -119,7 +117,7 @@ SORTS_OF_CLIENTS = (
 
 
 def turmoil(randomness: random.Random, seconds: float, sorts: Sequence[_Sort] = _SORTS) -> tuple[Planned, ...]:
-    """Faults for that many seconds, in order. They may overlap."""
+    """Returns faults for this many seconds, in order. They may overlap."""
     found: list[Planned] = []
     at_s = randomness.uniform(0.0, 1.0)
     while at_s < seconds:
@@ -140,7 +138,7 @@ def turmoil(randomness: random.Random, seconds: float, sorts: Sequence[_Sort] = 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A stretch of turmoil, and what is measured on its own in the calm after it."""
+    """A stretch of faults, and the measurements without other faults after it."""
 
     planned: tuple[Planned, ...]
     seconds: float
@@ -156,8 +154,8 @@ _ROLLING_S = 15.0
 
 
 def schedule(seed: int, minutes: float, sorts: Sequence[_Sort] = _SORTS) -> tuple[Stretch, ...]:
-    """The schedule for that many minutes: stretches of turmoil, each followed by a calm with measured failovers of all
-    three kinds; one rolling restart in each of the first three.
+    """Returns the schedule for this many minutes. Failovers of all three kinds are measured after each stretch, and a
+    rolling restart after each of the first three.
     """
     randomness = random.Random(seed)
     total_s = minutes * 60.0
@@ -172,9 +170,8 @@ def schedule(seed: int, minutes: float, sorts: Sequence[_Sort] = _SORTS) -> tupl
 
 
 def schedule_of_clients(seed: int, minutes: float) -> tuple[Stretch, ...]:
-    """The same for stock clients: turmoil, each followed by a calm; in the first calm all that serves is restarted, one
-    after the other. A run of less than two minutes has no such restarts.
-    """
+    """Returns the schedule for stock clients. After the first stretch, all servers are restarted one after another. A
+    run of less than two minutes has no such restarts."""
     randomness = random.Random(seed)
     total_s = minutes * 60.0
     count = max(1, round(total_s / (_LONGEST_STRETCH_S + _MEASURING_S)))

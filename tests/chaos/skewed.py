@@ -1,10 +1,10 @@
-"""Runs a Python module as a program whose wall clock can be made to jump: ``python -m … FILE MODULE [ARGUMENTS]``.
+"""Runs a Python module as a program whose wall clock can jump: ``python -m … FILE MODULE [ARGUMENTS]``.
 
-With ``KAFKA_COORD_PLANTED`` the process has the deliberate defect of that name (:mod:`tests.simulation.mutations`).
+With ``KAFKA_COORD_PLANTED``, the process has the deliberate defect of that name (:mod:`tests.simulation.mutations`).
 
-FILE holds eight bytes, a little-endian double: the seconds that ``time.time()`` is off. Writing to it moves the clock
-of the running process, but not ``time.monotonic()`` or the kernel's clocks. It stands for an operator's ``date -s``, or
-for an NTP daemon that steps.
+FILE has the offset of ``time.time()`` in seconds, as a little-endian double of eight bytes. A write to FILE moves the
+clock of the running process, but not ``time.monotonic()`` or the kernel's clocks. This simulates an operator's
+``date -s``, or a step of an NTP daemon.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _FORM = struct.Struct("<d")
 
 
 def set_skew(path: Path, seconds: float) -> None:
-    """Sets the clock that follows ``path`` ahead by that many seconds (negative: back)."""
-    with path.open("r+b" if path.exists() else "wb") as file:  # in place: the process has it mapped
+    """Moves the clock that follows ``path`` by this many seconds, backwards if negative."""
+    with path.open("r+b" if path.exists() else "wb") as file:  # in place, because the process has mapped the file
         file.write(_FORM.pack(seconds))
 
 
 def follow(path: Path) -> None:
-    """Skew this process' ``time.time`` and ``time.time_ns`` by what the file says at that moment."""
+    """Makes ``time.time`` and ``time.time_ns`` of this process add the file's current offset."""
     with path.open("rb") as file:
         skew = mmap.mmap(file.fileno(), _FORM.size, access=mmap.ACCESS_READ)
     real, real_ns = time.time, time.time_ns
@@ -38,7 +38,7 @@ def follow(path: Path) -> None:
 
 
 def planted() -> AbstractContextManager[None]:
-    """The defect that :data:`PLANTED` names, for as long as the block lasts."""
+    """Applies the defect that :data:`PLANTED` names, while the block runs."""
     if not (name := os.environ.get(PLANTED)):
         return nullcontext()
     from tests.simulation.mutations import mutated

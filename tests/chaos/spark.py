@@ -1,8 +1,8 @@
-"""A Spark query as a consumer of a run: a process with its own Spark, writing into a parquet table.
+"""Runs a Spark query as a consumer of a run. The process has its own Spark, and writes to a parquet table.
 
-Spark plans in a process of its own, so two processes write into one journal, line by line: that one what the query is
-given and loses, this one the records of each micro-batch. A record counts as handed out when its micro-batch comes,
-at the earliest when the one before was done.
+Spark plans in a separate process, so two processes write into one journal, line by line. The planning process writes
+the query's partitions, and this process writes the records of each micro-batch. A record counts as handed out when its
+micro-batch arrives, or at the earliest at the end of the previous micro-batch.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from tests.chaos.parts import Part
 log = logging.getLogger("kafka_coord.chaos.spark")
 
 JOURNAL = "journal"
-"""An additional option of the source: the file for the records that the query receives."""
+"""An additional option of the source, which is the file of the journal."""
 
 
 class TellingHoldings(BatchHoldings):
-    """Writes down what is started, stopped and lost."""
+    """Records started, stopped and lost partitions."""
 
     journal: ConsumerWriter
 
@@ -52,9 +52,8 @@ class TellingHoldings(BatchHoldings):
 
     def release(self, partitions: Iterable[TopicPartition]) -> Any:
         given_up = list(partitions)
-        lost_after_stop = self._in_batch & set(
-            given_up
-        )  # it leaves in the middle of a micro-batch, which others read again
+        # If the query leaves during a micro-batch, other members read its records again.
+        lost_after_stop = self._in_batch & set(given_up)
         if lost_after_stop:
             self.journal.lost(lost_after_stop)
         self.journal.stopped(set(given_up) - lost_after_stop)
@@ -68,7 +67,7 @@ class TellingHoldings(BatchHoldings):
 
 
 class TellingReader(GroupStreamReader):
-    """The source's reader, its member's holdings told of."""
+    """The source's reader, with holdings that record their changes."""
 
     def __init__(self, options: SourceOptions, journal: str) -> None:
         super().__init__(options)
@@ -97,9 +96,9 @@ class TellingSource(KafkaCoordSource):
 
 
 def work(part: Part, zookeeper: str, _bootstrap: str, journal: ConsumerWriter, stopping: threading.Event) -> None:
-    """Runs until told to stop. Starts the query again if ZooKeeper is unreachable or the name is still taken."""
+    """Runs until the stop signal. Starts the query again if ZooKeeper is unreachable or the name is still taken."""
     directory = journal.path.parent.parent
-    master = "local[1,4]"  # a task that lost its worker is tried again
+    master = "local[1,4]"  # a task that lost its worker is repeated
     small = {"spark.driver.memory": "512m", "spark.sql.shuffle.partitions": "1"}
     with spark_session(part.name, master=master, conf=small, scratch_in=directory) as spark:
         _query(spark, part, zookeeper, journal, directory, stopping)

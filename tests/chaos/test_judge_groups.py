@@ -151,7 +151,7 @@ def test_a_consumer_that_neither_left_nor_was_killed_is_told(night: Night) -> No
 def test_a_run_that_was_broken_off_is_told(night: Night, name: str) -> None:
     night.forget(name)
     report = night.judged()
-    assert f"it never came to {name}" in [found.message for found in violations(report, Rule.COMPLETE)]
+    assert f"it never reached {name}" in [found.message for found in violations(report, Rule.COMPLETE)]
 
 
 def test_the_last_line_of_a_killed_process_may_be_torn(night: Night) -> None:

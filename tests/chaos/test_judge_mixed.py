@@ -99,7 +99,7 @@ def test_a_stock_client_hands_out_records_until_it_hears_that_its_session_has_en
     assert report.held, report.rulings
     (found,) = of(report, Rule.ONE_OWNER).findings
     assert found.severity is Severity.EXCEPTION
-    assert "a stock client hears of that late" in found.message
+    assert "which a stock client learns late" in found.message
 
 
 @pytest.mark.parametrize("acknowledged", [True, False])

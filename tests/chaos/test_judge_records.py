@@ -26,7 +26,7 @@ def test_an_acknowledged_record_given_to_nobody_is_missing(night: Night) -> None
     night.handed(12, "c2.12", T1, 50, 90)
     report = night.judged()
     (found,) = violations(report, Rule.NOTHING_MISSING)
-    assert "10 acknowledged records were given to nobody: offsets 90…99" in found.message
+    assert "10 acknowledged records were not handed out: offsets 90…99" in found.message
     assert found.where == "group g t-1"
     assert any("c2.12.jsonl" in str(evidence) for evidence in found.evidence)
 
@@ -110,7 +110,7 @@ def test_an_evicted_consumer_that_never_stops_is_no_exception(night: Night) -> N
 def test_records_of_a_partition_never_given_are_told(night: Night) -> None:
     night.handed(100, "c1.13", T0, 100, 101)
     (found,) = violations(night.judged(), Rule.ONE_OWNER)
-    assert "it was never started on" in found.message
+    assert "a partition that it never owned" in found.message
 
 
 def test_records_after_a_stop_are_told_even_if_nobody_followed(night: Night) -> None:
@@ -188,7 +188,7 @@ def test_beginning_beyond_what_was_given_is_out_of_order(night: Night) -> None:
     night.handed(27, "c2.12", T0, 90, 100)
     report = night.judged()
     (found,) = violations(report, Rule.ORDER)
-    assert "began at 90, although records were given only up to 80" in found.message
+    assert "began at 90, although records were handed out only up to 80" in found.message
     assert broken(report) == {Rule.ORDER, Rule.NOTHING_MISSING}
 
 
@@ -202,4 +202,4 @@ def test_a_commit_ahead_of_what_was_given_is_out_of_order(night: Night) -> None:
     night.forget("c2.12 committed t-0=120")
     night.committed(113.5, "c2.12", {T0: 121})
     (found,) = violations(night.judged(), Rule.ORDER)
-    assert "committed 121, although records were given only up to 120" in found.message
+    assert "committed 121, although records were handed out only up to 120" in found.message

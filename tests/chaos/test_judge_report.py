@@ -19,7 +19,7 @@ def test_a_clean_night_is_told_by_its_verdict_its_costs_and_its_figures(night: N
     assert page.splitlines()[2] == "**every rule held**"
     titles = [line for line in page.splitlines() if line.startswith("## ")]
     assert [title.split(",")[0].split(" (")[0] for title in titles] == [
-        "## What was done",
+        "## Faults and actions",
         "## Partitions without an owner",
         "## Failover of the coordinator",
         "## Resources",
@@ -34,7 +34,7 @@ def test_what_is_broken_comes_first_with_its_evidence(night: Night) -> None:
     night.handed(11, "c1.11", T1, 50, 60)
     page = page_of(night)
     assert page.splitlines()[2] == "**1 rules were BROKEN**"
-    assert page.index("## What is broken: 1") < page.index("## What was done")
+    assert page.index("## Broken rules: 1") < page.index("## Faults and actions")
     assert "c1.11.jsonl: handed out 50…59 by a call 0.100 s earlier" in page
 
 

@@ -8,14 +8,13 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from kafka_coord.dev.bench.failover.run import FailoverOptions, FailoverTestbed, failover_testbed
-from kafka_coord.dev.bench.report import Bar, BenchReport, Setup, Spread, Table
+from kafka_coord.dev.bench.report import Bar, BenchOptions, BenchReport, Setup, Spread, Table
 from kafka_coord.dev.bench.usage import Meter
 from kafka_coord.dev.bench.waiting import awaited
 from kafka_coord.dev.cluster.process import OnProgress
@@ -26,7 +25,7 @@ _BAR_PERCENT, _BAR_MS = 1.0, 50.0
 
 
 @dataclass(frozen=True, slots=True)
-class DashboardOptions:
+class DashboardOptions(BenchOptions):
     """There are ``groups`` of ``consumers`` each, and ``pages`` pages of groups besides the overview. Each measurement
     starts after ``rest_s`` without a write, and takes ``watch_s``. Then a member joins ``repeat`` times."""
 
@@ -36,10 +35,6 @@ class DashboardOptions:
     watch_s: float = 60.0
     repeat: int = 20
     rest_s: float = 8.0
-    judged: bool = True
-
-    def to_json(self) -> Mapping[str, Any]:
-        return asdict(self)
 
 
 SMOKE = DashboardOptions(groups=5, consumers=2, pages=2, watch_s=0.5, repeat=1, rest_s=0.2, judged=False)
@@ -100,7 +95,7 @@ def run_dashboard_bench(options: DashboardOptions, directory: Path, on_progress:
         found.append(_watch(testbed, opened, options))
         on_progress(_told(found[-1]))
     tables = [Table("first page", [filled]), Table("dashboard", [asdict(one) for one in found])]
-    return BenchReport("dashboard", setup, options.to_json(), tables, bars(found) if options.judged else [])
+    return BenchReport.of("dashboard", setup, options, tables, bars(found))
 
 
 def _watch(testbed: FailoverTestbed, pages: Sequence[_Page], options: DashboardOptions) -> Watched:
@@ -140,10 +135,8 @@ def bars(found: Sequence[Watched]) -> list[Bar]:
     per_page = max((one.cpu_percent - nobody.cpu_percent) / one.pages for one in watched)
     later_ms = max(one.join_p50_ms - nobody.join_p50_ms for one in watched)
     return [
-        Bar(
-            "each open page, of one core", f"at most {_BAR_PERCENT:g} %", f"{per_page:.2f} %", per_page <= _BAR_PERCENT
-        ),
-        Bar("a join takes longer by", f"at most {_BAR_MS:g} ms", f"{later_ms:.1f} ms", later_ms <= _BAR_MS),
+        Bar.at_most("each open page, of one core", _BAR_PERCENT, round(per_page, 2), " %"),
+        Bar.at_most("a join takes longer by", _BAR_MS, round(later_ms, 1), " ms"),
     ]
 
 

@@ -1,11 +1,32 @@
-"""Creates topic znodes and registrations for benchmarks without a broker."""
+"""Runs ZooKeeper for benchmarks without a broker, and creates topic znodes and registrations in it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
 from kafka_coord.consumer.settings import Membership, membership
 from kafka_coord.dev.cluster.kafka_znodes import topic_value
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.zk import layout
+from kafka_coord.zk.session import connect
 from kafka_coord.zk.store import Store
+
+
+@contextmanager
+def zookeeper(
+    directory: Path, settings: ZooKeeperSettings, session_timeout_ms: int = 60_000
+) -> Iterator[tuple[ZooKeeperServer, Store]]:
+    """Runs a ZooKeeper with the znodes that brokers and coordinators expect, and a session. The session is long,
+    because it must not expire while this process is busy."""
+    with (
+        ZooKeeperServer(directory / "zookeeper", settings=settings) as server,
+        closing(connect(server.connect_string, session_timeout_ms=session_timeout_ms)) as store,
+    ):
+        for path in (layout.BROKER_TOPICS, layout.BROKER_IDS, *layout.PERSISTENT_ROOTS):
+            store.ensure_path(path)
+        yield server, store
 
 
 def write_topic(store: Store, topic: str, partitions: int) -> None:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.zookeeper import ConsumerChannel
-from kafka_coord.dev.bench.group import plain_member, write_topic
-from kafka_coord.dev.bench.report import Bar, BenchReport, Drawing, Setup, Spread, Table
+from kafka_coord.dev.bench.group import plain_member, write_topic, zookeeper
+from kafka_coord.dev.bench.report import Bar, BenchOptions, BenchReport, Drawing, Setup, Spread, Table
 from kafka_coord.dev.bench.usage import Meter
 from kafka_coord.dev.cluster.process import OnProgress
-from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperSettings
 from kafka_coord.errors import KafkaCoordError
 from kafka_coord.model import TopicPartition
 from kafka_coord.spark.java import find_java
 from kafka_coord.zk import layout
-from kafka_coord.zk.session import connect
 from kafka_coord.zk.store import Store
 
 _GROUP, _TOPIC, _CONSUMER = "bench", "flights", "one"
@@ -27,17 +25,11 @@ _WANTED_PER_S = 30_000
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetsOptions:
-    """For each of ``sizes``, the benchmark commits that many partitions at a time for ``seconds``. With ``judged``, the
-    report compares the figures with the target.
-    """
+class OffsetsOptions(BenchOptions):
+    """For each of ``sizes``, the benchmark commits that many partitions at a time for ``seconds``."""
 
     sizes: tuple[int, ...] = (1, 10, 100, 1_000, 10_000)
     seconds: float = 5.0
-    judged: bool = True
-
-    def to_json(self) -> Mapping[str, Any]:
-        return asdict(self) | {"sizes": list(self.sizes)}
 
 
 SMOKE = OffsetsOptions(sizes=(1, 20), seconds=0.3, judged=False)
@@ -64,27 +56,21 @@ def run_offsets_bench(options: OffsetsOptions, directory: Path, on_progress: OnP
     :class:`~kafka_coord.errors.KafkaCoordError`."""
     setup = Setup.here(java=find_java().version)
     on_progress("starting ZooKeeper")
-    settings = ZooKeeperSettings(tick_ms=2_000, heap_mb=256)
-    with ZooKeeperServer(directory / "zookeeper", settings=settings) as server:
-        store = connect(server.connect_string, session_timeout_ms=20_000)
-        try:
-            channel, registration = _member(store, max(options.sizes))
-            found = []
-            for size in options.sizes:
-                found.append(_commit(channel, registration, size, options.seconds, server.pid or 0))
-                on_progress(
-                    f"{size:,} partitions a commit: {found[-1].offsets_per_s:,.0f} offsets/s, "
-                    f"{Spread.some(found[-1].ms).median:.1f} ms a commit"
-                )
-        finally:
-            store.close()
-    return BenchReport("offsets", setup, options.to_json(), [table(found)], [bar(found)] if options.judged else [], ())
+    with zookeeper(directory, ZooKeeperSettings(tick_ms=2_000, heap_mb=256)) as (server, store):
+        channel, registration = _member(store, max(options.sizes))
+        found = []
+        for size in options.sizes:
+            found.append(_commit(channel, registration, size, options.seconds, server.pid or 0))
+            on_progress(
+                f"{size:,} partitions a commit: {found[-1].offsets_per_s:,.0f} offsets/s, "
+                f"{Spread.some(found[-1].ms).median:.1f} ms a commit"
+            )
+    return BenchReport.of("offsets", setup, options, [table(found)], [bar(found)])
 
 
 def _member(store: Store, partitions: int) -> tuple[ConsumerChannel, Registration]:
     """Registers a consumer, creates the znodes that a coordinator would create, and commits offset 0 for every
     partition."""
-    store.ensure_path(layout.BROKER_TOPICS)
     write_topic(store, _TOPIC, partitions)
     store.ensure_path(layout.topic_offsets(_GROUP, _TOPIC))
     channel = ConsumerChannel(store, _GROUP, _CONSUMER)

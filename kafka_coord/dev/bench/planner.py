@@ -6,7 +6,7 @@ import random
 import resource
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from kafka_coord.coordinator.assignors import AssignmentInputs, Assignor, built_in_assignors
 from kafka_coord.coordinator.gc_tuning import collecting_rarely
 from kafka_coord.coordinator.plan import plan
-from kafka_coord.dev.bench.report import Bar, BenchReport, Drawing, Setup, Spread, Table
+from kafka_coord.dev.bench.report import Bar, BenchOptions, BenchReport, Drawing, Setup, Spread, Table
 from kafka_coord.dev.cluster.process import OnProgress
 from kafka_coord.model import Assignment, Ledger, Member, Observation, PartitionSet, Subscription, TopicInfo
 
@@ -52,18 +52,14 @@ class What(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class PlannerOptions:
+class PlannerOptions(BenchOptions):
     """``sizes`` are (members, partitions per member). The benchmark times each case ``repeat`` times, after one run
-    that does not count. With ``judged``, the report compares the figures with the targets.
+    that does not count.
     """
 
     sizes: tuple[tuple[int, int], ...] = ((100, 50), (1_000, 10), (1_000, 50), (2_500, 50), (5_000, 50))
     assignors: tuple[str, ...] = ()
     repeat: int = 5
-    judged: bool = True
-
-    def to_json(self) -> Mapping[str, Any]:
-        return asdict(self) | {"sizes": [list(size) for size in self.sizes], "assignors": list(self.assignors)}
 
 
 SMOKE = PlannerOptions(sizes=((20, 5), (40, 5)), repeat=2, judged=False)
@@ -100,7 +96,7 @@ def run_planner_bench(options: PlannerOptions, on_progress: OnProgress) -> Bench
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     notes = [f"the most memory in use: {peak:,.0f} MiB, with the groups themselves"]
     given = replace(options, assignors=options.assignors or tuple(sorted(built_in_assignors())))
-    return BenchReport("planner", setup, given.to_json(), tables(found), bars(found) if options.judged else (), notes)
+    return BenchReport.of("planner", setup, given, tables(found), bars(found), notes)
 
 
 def timed(options: PlannerOptions) -> Iterator[Timed]:
@@ -264,19 +260,17 @@ def bars(found: Sequence[Timed]) -> list[Bar]:
         ]
         return max(ms, default=None)
 
-    def bar(name: str, most: float, value: float | None, unit: str) -> Bar:
-        told = "not measured" if value is None else f"{value:,.3g}{unit}"
-        return Bar(name, f"at most {most:g}{unit}", told, None if value is None else value <= most)
-
     def growth(what: What) -> float | None:
         rows = _growth([one for one in joins if one.case.what is what])
         return max((row["times_as_long"] for row in rows if row["times_as_long"] is not None), default=None)
 
     return [
-        bar(f"a join, {_BAR_MEMBERS:,} members x {_BAR_EACH}", _BAR_MS, worst(_BAR_MEMBERS), " ms"),
-        bar(f"a join, {_BAR_MOST_MEMBERS:,} members x {_BAR_EACH}", _BAR_MOST_MS, worst(_BAR_MOST_MEMBERS), " ms"),
-        bar("a join, twice the group: the whole decision", _BAR_GROWTH, growth(What.DECIDE), " times as long"),
-        bar("a join, twice the group: the assignor alone", _BAR_GROWTH, growth(What.ASSIGN), " times as long"),
+        Bar.at_most(f"a join, {_BAR_MEMBERS:,} members x {_BAR_EACH}", _BAR_MS, worst(_BAR_MEMBERS), " ms"),
+        Bar.at_most(
+            f"a join, {_BAR_MOST_MEMBERS:,} members x {_BAR_EACH}", _BAR_MOST_MS, worst(_BAR_MOST_MEMBERS), " ms"
+        ),
+        Bar.at_most("a join, twice the group: the whole decision", _BAR_GROWTH, growth(What.DECIDE), " times as long"),
+        Bar.at_most("a join, twice the group: the assignor alone", _BAR_GROWTH, growth(What.ASSIGN), " times as long"),
     ]
 
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import platform
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 _PACKAGES = ("kafka-coord", "pyspark", "confluent-kafka", "kazoo", "pyarrow")
+
+
+@dataclass(frozen=True, slots=True)
+class BenchOptions:
+    """The base of each benchmark's options. With ``judged``, the report compares the figures with the targets."""
+
+    judged: bool = field(default=True, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +106,12 @@ class Bar:
     found: str
     met: bool | None
 
-    def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "wanted": self.wanted, "found": self.found, "met": self.met}
+    @classmethod
+    def at_most(cls, name: str, most: float, found: float | None, unit: str = "", *, counts: bool = True) -> Bar:
+        """The target is a figure of at most ``most``. It is not judged if it is None, or without ``counts``."""
+        told = "not measured" if found is None else f"{found:,.5g}{unit}"
+        met = None if found is None or not counts else found <= most
+        return cls(name, f"at most {most:,g}{unit}" if most else f"0{unit}", told, met)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,19 +147,33 @@ class BenchReport:
     settings: Mapping[str, Any]
     tables: Sequence[Table]
     bars: Sequence[Bar] = ()
-    notes: Sequence[str] = field(default_factory=tuple)
+    notes: Sequence[str] = ()
     further: Mapping[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def of(
+        cls,
+        bench: str,
+        setup: Setup,
+        options: BenchOptions,
+        tables: Sequence[Table],
+        bars: Sequence[Bar],
+        notes: Sequence[str] = (),
+        further: Mapping[str, Any] | None = None,
+    ) -> BenchReport:
+        """Leaves ``bars`` out if the options do not want them."""
+        settings = json.loads(json.dumps(asdict(options)))  # only with types of JSON
+        return cls(bench, setup, settings, tables, bars if options.judged else (), notes, further or {})
+
     def to_json(self) -> dict[str, Any]:
-        setup = self.setup
         return {
             "version": 1,
             "bench": self.bench,
-            "setup": {name: getattr(setup, name) for name in setup.__dataclass_fields__},
+            "setup": asdict(self.setup),
             "settings": dict(self.settings),
             **self.further,
             **{re.sub("[^a-z]+", "_", table.name): [dict(row) for row in table.rows] for table in self.tables},
-            "bars": [bar.to_json() for bar in self.bars],
+            "bars": [asdict(bar) for bar in self.bars],
             "notes": list(self.notes),
         }
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from kafka_coord.dev.cluster.identity import cpu_seconds, stat_fields
@@ -39,6 +39,24 @@ def tree(root: int) -> tuple[Process, ...]:
         members |= more
         grown = bool(more)
     return tuple(every[pid] for pid in sorted(members))
+
+
+def cpu_meter(pid: int | None) -> Callable[[], float]:
+    """Returns a function that returns the CPU seconds of this process since now, without its children's."""
+
+    def cpu_s() -> float:
+        fields = stat_fields(pid or 0)
+        return 0.0 if fields is None else cpu_seconds(fields)
+
+    before = cpu_s()
+    return lambda: cpu_s() - before
+
+
+def memory_mib(pid: int | None, field: str = "VmRSS") -> float:
+    """Returns the resident memory of a process, or its peak with ``VmHWM``."""
+    status = Path("/proc", str(pid), "status").read_text(encoding="ascii", errors="replace")
+    kib = next(line.split()[1] for line in status.splitlines() if line.startswith(f"{field}:"))
+    return int(kib) / 1024
 
 
 class Meter:
@@ -80,9 +98,7 @@ class Meter:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
 

@@ -7,7 +7,6 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from kafka_coord.dev.cluster import record
@@ -164,9 +163,7 @@ class DevCluster:
         self.up()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.down()
 
     def _require_space(self) -> None:

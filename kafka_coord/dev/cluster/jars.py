@@ -54,43 +54,51 @@ _KAFKA_JARS_OF_PYSPARK = (
     "lz4-java",
     "zstd-jni",
 )
-_KAFKA = "org.apache.kafka"
-_OF_KAFKA_3 = (
-    Artifact(_KAFKA, "kafka_2.13", KAFKA_VERSION),
-    Artifact(_KAFKA, "kafka-clients", KAFKA_VERSION),
-    Artifact(_KAFKA, "kafka-group-coordinator", KAFKA_VERSION),
-    Artifact(_KAFKA, "kafka-group-coordinator-api", KAFKA_VERSION),
-    Artifact(_KAFKA, "kafka-metadata", KAFKA_VERSION),
-    Artifact(_KAFKA, "kafka-raft", KAFKA_VERSION),
-    Artifact(_KAFKA, "kafka-server", KAFKA_VERSION),
-    Artifact(_KAFKA, "kafka-server-common", KAFKA_VERSION),
-    Artifact(_KAFKA, "kafka-storage", KAFKA_VERSION),
-    Artifact(_KAFKA, "kafka-storage-api", KAFKA_VERSION),
-    Artifact(_KAFKA, "kafka-tools-api", KAFKA_VERSION),
-    Artifact(_KAFKA, "kafka-transaction-coordinator", KAFKA_VERSION),
-    Artifact("com.yammer.metrics", "metrics-core", "2.2.0"),
-    Artifact("com.typesafe.scala-logging", "scala-logging_2.13", "3.9.5"),
-    Artifact("net.sf.jopt-simple", "jopt-simple", "5.0.4"),
-    Artifact("org.pcollections", "pcollections", "4.0.1"),
-    Artifact("com.github.ben-manes.caffeine", "caffeine", "2.9.3"),
-    Artifact("commons-validator", "commons-validator", "1.10.1"),
-    Artifact("com.fasterxml.jackson.dataformat", "jackson-dataformat-csv", "2.16.2"),
-    Artifact("com.fasterxml.jackson.datatype", "jackson-datatype-jdk8", "2.16.2"),
-    Artifact("org.scala-lang.modules", "scala-java8-compat_2.13", "1.0.2"),
-    Artifact("org.scala-lang.modules", "scala-collection-compat_2.13", "2.10.0"),
-)
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaRelease:
-    """One release of Kafka. ``artifacts`` are the jars that PySpark lacks, ``megabytes`` in total."""
+class Release:
+    """A release of a program. ``artifacts`` are its jars that PySpark lacks, ``megabytes`` in total. They are in
+    ``directory`` of the cache."""
 
-    version: str
+    name: str
+    directory: str
     artifacts: Sequence[Artifact]
     megabytes: int
 
 
-KAFKA = KafkaRelease(KAFKA_VERSION, _OF_KAFKA_3, 18)
+def kafka_release(version: str, kafka: Sequence[str], others: Sequence[Artifact]) -> Release:
+    """``kafka`` are the names of Kafka's own artifacts, and ``others`` are the libraries that the release needs."""
+    own = [Artifact("org.apache.kafka", name, version) for name in ("kafka_2.13", *(f"kafka-{one}" for one in kafka))]
+    return Release(f"Kafka {version}", f"jars-{version}", (*own, *others), 18)
+
+
+LIBRARIES = (
+    Artifact("com.yammer.metrics", "metrics-core", "2.2.0"),
+    Artifact("com.typesafe.scala-logging", "scala-logging_2.13", "3.9.5"),
+    Artifact("net.sf.jopt-simple", "jopt-simple", "5.0.4"),
+    Artifact("commons-validator", "commons-validator", "1.10.1"),
+    Artifact("com.fasterxml.jackson.dataformat", "jackson-dataformat-csv", "2.16.2"),
+    Artifact("com.fasterxml.jackson.datatype", "jackson-datatype-jdk8", "2.16.2"),
+)
+"""The libraries of every release of Kafka."""
+OWN_JARS = (
+    *("clients", "group-coordinator", "group-coordinator-api", "metadata", "raft", "server", "server-common"),
+    *("storage", "storage-api", "tools-api", "transaction-coordinator"),
+)
+"""Kafka's own artifacts in every release, without the prefix ``kafka-``."""
+
+KAFKA = kafka_release(
+    KAFKA_VERSION,
+    OWN_JARS,
+    (
+        *LIBRARIES,
+        Artifact("org.pcollections", "pcollections", "4.0.1"),
+        Artifact("com.github.ben-manes.caffeine", "caffeine", "2.9.3"),
+        Artifact("org.scala-lang.modules", "scala-java8-compat_2.13", "1.0.2"),
+        Artifact("org.scala-lang.modules", "scala-collection-compat_2.13", "2.10.0"),
+    ),
+)
 """The last line of releases that keeps its metadata in ZooKeeper."""
 
 # This file is written last. A cache that lacks the file, or differs from it, is incomplete.
@@ -114,10 +122,9 @@ def kafka_class_path(
     return _given(directory) + _of_pyspark() if directory is not None else fetched_class_path(KAFKA, on_progress)
 
 
-def fetched_class_path(release: KafkaRelease, on_progress: Callable[[str], None] | None = None) -> tuple[Path, ...]:
-    """Returns the jars for this release from the cache. Fetches them into the cache if necessary. Raises
-    :class:`DevClusterError`."""
-    return _cached(release, on_progress or (lambda _: None)) + _of_pyspark()
+def fetched_class_path(release: Release, on_progress: Callable[[str], None] | None = None) -> tuple[Path, ...]:
+    """Returns all jars for a release of Kafka. Raises :class:`DevClusterError`."""
+    return cached_jars(release, on_progress) + _of_pyspark()
 
 
 def _of_pyspark() -> tuple[Path, ...]:
@@ -187,14 +194,21 @@ def _artifact_of(jar: Path) -> str:
     return "-".join(name)
 
 
-def _cached(release: KafkaRelease, on_progress: Callable[[str], None]) -> tuple[Path, ...]:
-    home = cache_directory() / f"jars-{release.version}"
+def cached_jars(release: Release, on_progress: Callable[[str], None] | None = None) -> tuple[Path, ...]:
+    """Returns the release's own jars from the cache. Fetches them into the cache if necessary. Raises
+    :class:`DevClusterError`."""
+    home = cache_directory() / release.directory
     if not _complete(home, release):
-        _fetch_into(home, release, on_progress)
+        (on_progress or _say_nothing)(f"fetching {release.name} into {home} ({release.megabytes} MB, once)")
+        _fetch_into(home, release)
     return tuple(home / artifact.file_name for artifact in release.artifacts)
 
 
-def _complete(home: Path, release: KafkaRelease) -> bool:
+def _say_nothing(_: str) -> None:
+    pass
+
+
+def _complete(home: Path, release: Release) -> bool:
     try:
         sizes = json.loads((home / _MANIFEST).read_text(encoding="utf-8"))
         return {artifact.file_name for artifact in release.artifacts} <= set(sizes) and all(
@@ -204,16 +218,16 @@ def _complete(home: Path, release: KafkaRelease) -> bool:
         return False
 
 
-def _fetch_into(home: Path, release: KafkaRelease, on_progress: Callable[[str], None]) -> None:
-    on_progress(f"fetching Kafka {release.version} into {home} ({release.megabytes} MB, once)")
-    with becoming(home, "Kafka's jars") as fetched:
+def _fetch_into(home: Path, release: Release) -> None:
+    what = f"the jars of {release.name}"
+    with becoming(home, what) as fetched:
         retrieve(release.artifacts, fetched, ivy=_ivy_jar(), work=fetched.parent)
         sizes = {jar.name: jar.stat().st_size for jar in fetched.iterdir()}
         (fetched / _MANIFEST).write_text(json.dumps(sizes, indent=1), encoding="utf-8")
         if home.exists() and not _complete(home, release):
             shutil.rmtree(home)
     if not _complete(home, release):
-        raise DevClusterError(f"Kafka's jars could not be stored in {home}; remove that directory and try again")
+        raise DevClusterError(f"{what} could not be stored in {home}; remove that directory and try again")
 
 
 def _ivy_jar() -> Path:

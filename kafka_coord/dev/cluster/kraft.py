@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kafka_coord.dev.cluster.ivy import Artifact
-from kafka_coord.dev.cluster.jars import KafkaRelease, fetched_class_path
+from kafka_coord.dev.cluster.jars import LIBRARIES, OWN_JARS, fetched_class_path, kafka_release
 from kafka_coord.dev.cluster.java import run_java
 from kafka_coord.dev.cluster.metadata import view_of
 from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
@@ -19,39 +19,19 @@ from kafka_coord.errors import DevClusterError
 KAFKA_4_VERSION = "4.3.0"
 _NODE_ID = 1
 _FORMAT_S = 120.0
-_KAFKA = "org.apache.kafka"
 
-KAFKA_4 = KafkaRelease(
+KAFKA_4 = kafka_release(
     KAFKA_4_VERSION,
+    (*OWN_JARS, "coordinator-common", "share-coordinator"),
     (
-        Artifact(_KAFKA, "kafka_2.13", KAFKA_4_VERSION),
-        Artifact(_KAFKA, "kafka-clients", KAFKA_4_VERSION),
-        Artifact(_KAFKA, "kafka-coordinator-common", KAFKA_4_VERSION),
-        Artifact(_KAFKA, "kafka-group-coordinator", KAFKA_4_VERSION),
-        Artifact(_KAFKA, "kafka-group-coordinator-api", KAFKA_4_VERSION),
-        Artifact(_KAFKA, "kafka-metadata", KAFKA_4_VERSION),
-        Artifact(_KAFKA, "kafka-raft", KAFKA_4_VERSION),
-        Artifact(_KAFKA, "kafka-server", KAFKA_4_VERSION),
-        Artifact(_KAFKA, "kafka-server-common", KAFKA_4_VERSION),
-        Artifact(_KAFKA, "kafka-share-coordinator", KAFKA_4_VERSION),
-        Artifact(_KAFKA, "kafka-storage", KAFKA_4_VERSION),
-        Artifact(_KAFKA, "kafka-storage-api", KAFKA_4_VERSION),
-        Artifact(_KAFKA, "kafka-tools-api", KAFKA_4_VERSION),
-        Artifact(_KAFKA, "kafka-transaction-coordinator", KAFKA_4_VERSION),
-        Artifact("com.yammer.metrics", "metrics-core", "2.2.0"),
-        Artifact("com.typesafe.scala-logging", "scala-logging_2.13", "3.9.5"),
-        Artifact("net.sf.jopt-simple", "jopt-simple", "5.0.4"),
+        *LIBRARIES,
         Artifact("net.sourceforge.argparse4j", "argparse4j", "0.7.0"),
         Artifact("org.pcollections", "pcollections", "4.0.2"),
         Artifact("com.github.ben-manes.caffeine", "caffeine", "3.2.0"),
-        Artifact("commons-validator", "commons-validator", "1.10.1"),
         Artifact("com.google.re2j", "re2j", "1.8"),
         Artifact("com.dynatrace.hash4j", "hash4j", "0.22.0"),
         Artifact("org.hdrhistogram", "HdrHistogram", "2.2.2"),
-        Artifact("com.fasterxml.jackson.dataformat", "jackson-dataformat-csv", "2.16.2"),
-        Artifact("com.fasterxml.jackson.datatype", "jackson-datatype-jdk8", "2.16.2"),
     ),
-    18,
 )
 
 
@@ -98,9 +78,7 @@ class KraftBroker(JvmServer):
     def _format(self, class_path: tuple[Path, ...], config: Path) -> None:
         """Formats the directory for a cluster id, because KRaft starts only on formatted directories."""
         cluster_id = "-"
-        while cluster_id.startswith(
-            "-"
-        ):  # a leading hyphen would look like an option, so Kafka's own generator also avoids it
+        while cluster_id.startswith("-"):  # it would look like an option, so Kafka's own generator also avoids it
             cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         arguments = [
             *("-cp", ":".join(map(str, class_path))),

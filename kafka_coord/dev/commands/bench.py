@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -18,12 +18,10 @@ from kafka_coord.cli.output import Column, Format, Section, note, number, show
 from kafka_coord.errors import SettingsError
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-    from kafka_coord.dev.bench.report import BenchReport, Table
+    from kafka_coord.dev.bench.report import BenchOptions, BenchReport, Table
     from kafka_coord.dev.cluster.process import OnProgress
 
-Options = TypeVar("Options", bound="DataclassInstance")
+Options = TypeVar("Options", bound="BenchOptions")
 
 _PARTS = ("throughput", "micro-batches", "handover", "soak")
 _GROUPS_PARTS = ("requests", "passing", "join", "loading", "moving", "idle", "listing", "managed")
@@ -90,22 +88,9 @@ def bench() -> None:
     metavar="N",
     help="Read for this much longer at the end, and report the Python workers' memory every minute.",
 )
-@click.option(
-    "--only",
-    type=click.Choice(_PARTS),
-    multiple=True,
-    help="Measure only this part; repeatable.",
-)
+@click.option("--only", type=click.Choice(_PARTS), multiple=True, help="Measure only this part; repeatable.")
 @_bench_options
-def spark(
-    rows: int | None,
-    repeat: int | None,
-    minutes: float,
-    only: tuple[str, ...],
-    smoke: bool,
-    directory: Path | None,
-    output: Format,
-) -> None:
+def spark(only: tuple[str, ...], **given: Any) -> None:
     """Compare the Spark source with Spark's own. Both read the same topics of flights alternately.
 
     Measures the rows per second and the CPU time for whole topics of 1 and of 12 partitions (trigger available-now),
@@ -122,15 +107,8 @@ def spark(
     from kafka_coord.dev.bench.spark.options import SMOKE, Part, SparkBenchOptions
     from kafka_coord.dev.bench.spark.run import run_spark_bench
 
-    options = SMOKE if smoke else SparkBenchOptions()
-    options = _with(
-        options,
-        rows=rows,
-        repeat=repeat,
-        minutes=minutes,
-        parts=tuple(Part(part) for part in only),
-    )
-    _measure(run_spark_bench, options, directory, output)
+    parts = tuple(Part(part) for part in only)
+    _measure(run_spark_bench, SparkBenchOptions(), SMOKE, parts=parts, **given)
 
 
 @bench.command()
@@ -168,15 +146,11 @@ def spark(
 def rebalance(
     members: int,
     partitions: int,
-    repeat: int | None,
-    rarely: int | None,
     session_timeout_ms: int | None,
     channel: str | None,
     fetch: bool,
     compare: str | None,
-    smoke: bool,
-    directory: Path | None,
-    output: Format,
+    **given: Any,
 ) -> None:
     """Measure rebalances: a member joins, leaves or is killed, topics grow, an operator rebalances, or all start.
 
@@ -203,33 +177,17 @@ def rebalance(
             raise SettingsError(
                 "--channel socket cannot be used with --fetch or --compare, because they measure the ZooKeeper channel"
             )
-        _compare(members, partitions, repeat, rarely, compare or "", directory, output, smoke=smoke)
+        _compare(members, partitions, compare or "", **given)
         return
     from kafka_coord.dev.bench.rebalance.run import SMOKE, RebalanceOptions, run_rebalance_bench
     from kafka_coord.dev.bench.rebalance.testbed import MembersChannel
 
-    options = SMOKE if smoke else RebalanceOptions(members=members, partitions=partitions)
-    options = _with(
-        options,
-        repeat=repeat,
-        rarely=rarely,
-        session_timeout_ms=session_timeout_ms,
-        channel=MembersChannel(channel) if channel is not None else None,
-    )
-    _measure(run_rebalance_bench, options, directory, output)
+    usual = RebalanceOptions(members=members, partitions=partitions)
+    given |= {"session_timeout_ms": session_timeout_ms, "channel": channel and MembersChannel(channel)}
+    _measure(run_rebalance_bench, usual, SMOKE, **given)
 
 
-def _compare(
-    members: int,
-    partitions: int,
-    repeat: int | None,
-    rarely: int | None,
-    compare: str,
-    directory: Path | None,
-    output: Format,
-    *,
-    smoke: bool,
-) -> None:
+def _compare(members: int, partitions: int, compare: str, **given: Any) -> None:
     from kafka_coord.dev.bench.rebalance.compare import SMOKE, CompareOptions, run_compare
     from kafka_coord.dev.bench.rebalance.contenders import CONTENDERS
 
@@ -238,10 +196,9 @@ def _compare(
     for name in names:
         if name not in known:
             raise SettingsError(f"--compare {name[:60]!r} is not one of {', '.join(known)}")
-    options = SMOKE if smoke else CompareOptions(members=members, partitions=partitions)
     against = tuple(dict.fromkeys(known[name] for name in names))  # with --fetch alone, nobody
-    options = dataclasses.replace(_with(options, repeat=repeat, rarely=rarely), against=against)
-    _measure(run_compare, options, directory, output)
+    usual = CompareOptions(members=members, partitions=partitions, against=against)
+    _measure(run_compare, usual, dataclasses.replace(SMOKE, against=against), **given)
 
 
 @bench.command()
@@ -258,9 +215,7 @@ def _compare(
 @smoke_option
 @html_option
 @output_option
-def planner(
-    sizes: tuple[tuple[int, int], ...], assignors: tuple[str, ...], repeat: int | None, smoke: bool, output: Format
-) -> None:
+def planner(assignors: tuple[str, ...], smoke: bool, output: Format, **given: Any) -> None:
     """Measure how long a decision takes, from small groups to 5,000 members with 250,000 partitions.
 
     The benchmark measures each assignor alone ('assign'), and the coordinator's whole decision with the default
@@ -279,8 +234,7 @@ def planner(
     for name in assignors:
         if name not in known:
             raise SettingsError(f"--assignor {name[:60]!r} is not one of {', '.join(sorted(known))}")
-    options = SMOKE if smoke else PlannerOptions()
-    options = _with(options, sizes=sizes, assignors=assignors, repeat=repeat)
+    options = _with(SMOKE if smoke else PlannerOptions(), assignors=assignors, **given)
     _show(output, run_planner_bench(options, note))
 
 
@@ -295,7 +249,7 @@ def planner(
 )
 @click.option("--seconds", type=click.FloatRange(0.1, 3600), metavar="S", help="Seconds for each size. [default: 5]")
 @_bench_options
-def offsets(sizes: tuple[int, ...], seconds: float | None, smoke: bool, directory: Path | None, output: Format) -> None:
+def offsets(**given: Any) -> None:
     """Measure how many offsets one member commits per second, with 1 to 10,000 partitions in a commit.
 
     The member uses the channel of a real consumer, and its registration fences each commit. The benchmark starts a
@@ -307,9 +261,7 @@ def offsets(sizes: tuple[int, ...], seconds: float | None, smoke: bool, director
     """
     from kafka_coord.dev.bench.offsets import SMOKE, OffsetsOptions, run_offsets_bench
 
-    options = SMOKE if smoke else OffsetsOptions()
-    options = _with(options, sizes=sizes, seconds=seconds)
-    _measure(run_offsets_bench, options, directory, output)
+    _measure(run_offsets_bench, OffsetsOptions(), SMOKE, **given)
 
 
 @bench.command()
@@ -326,14 +278,7 @@ def offsets(sizes: tuple[int, ...], seconds: float | None, smoke: bool, director
     "--repeat", type=click.IntRange(1, 1_000), metavar="N", help="Repetitions of each stop and kill. [default: 3]"
 )
 @_bench_options
-def failover(
-    sizes: tuple[int, ...],
-    consumers: int | None,
-    repeat: int | None,
-    smoke: bool,
-    directory: Path | None,
-    output: Format,
-) -> None:
+def failover(**given: Any) -> None:
     """Measure failovers with many groups: the elected coordinator is stopped or killed, and another takes over.
 
     The benchmark starts a ZooKeeper and two instances with a session timeout of 6 s. The groups' consumers are
@@ -348,21 +293,14 @@ def failover(
     """
     from kafka_coord.dev.bench.failover.run import SMOKE, FailoverOptions, run_failover_bench
 
-    options = SMOKE if smoke else FailoverOptions()
-    options = _with(
-        options,
-        sizes=sizes,
-        consumers=consumers,
-        repeat=repeat,
-    )
-    _measure(run_failover_bench, options, directory, output)
+    _measure(run_failover_bench, FailoverOptions(), SMOKE, **given)
 
 
 @bench.command()
 @click.option("--groups", type=click.IntRange(1, 50_000), metavar="N", help="How many groups. [default: 10,000]")
 @click.option("--pages", type=click.IntRange(1, 50), metavar="N", help="Open pages of groups. [default: 10]")
 @_bench_options
-def dashboard(groups: int | None, pages: int | None, smoke: bool, directory: Path | None, output: Format) -> None:
+def dashboard(**given: Any) -> None:
     """Measure the cost of open dashboard pages for the elected instance, and whether they delay its decisions.
 
     The groups are those of `bench failover`, idle and without brokers. The benchmark measures without pages, with an
@@ -375,8 +313,7 @@ def dashboard(groups: int | None, pages: int | None, smoke: bool, directory: Pat
     """
     from kafka_coord.dev.bench.dashboard import SMOKE, DashboardOptions, run_dashboard_bench
 
-    options = _with(SMOKE if smoke else DashboardOptions(), groups=groups, pages=pages)
-    _measure(run_dashboard_bench, options, directory, output)
+    _measure(run_dashboard_bench, DashboardOptions(), SMOKE, **given)
 
 
 @bench.command()
@@ -390,14 +327,7 @@ def dashboard(groups: int | None, pages: int | None, smoke: bool, directory: Pat
     help="Seconds with pings and commits only. [default: 60]",
 )
 @_bench_options
-def sockets(
-    consumers: int | None,
-    groups: int | None,
-    steady_s: float | None,
-    smoke: bool,
-    directory: Path | None,
-    output: Format,
-) -> None:
+def sockets(**given: Any) -> None:
     """Measure the cost of thousands of consumers without ZooKeeper for a coordinator, and how they survive its crash.
 
     The benchmark starts a ZooKeeper and two instances. Each consumer has its own connection, the real client's link and
@@ -412,9 +342,7 @@ def sockets(
     """
     from kafka_coord.dev.bench.sockets.run import SMOKE, SocketsOptions, run_sockets_bench
 
-    options = SMOKE if smoke else SocketsOptions()
-    options = _with(options, consumers=consumers, groups=groups, steady_s=steady_s)
-    _measure(run_sockets_bench, options, directory, output)
+    _measure(run_sockets_bench, SocketsOptions(), SMOKE, **given)
 
 
 @bench.command()
@@ -422,14 +350,7 @@ def sockets(
 @click.option("--partitions", type=click.IntRange(1, 1_000), metavar="N", help="Partitions of the topic. [default: 12]")
 @click.option("--repeat", type=click.IntRange(1, 1_000), metavar="N", help="Repetitions with each client. [default: 5]")
 @_bench_options
-def consume(
-    records: int | None,
-    partitions: int | None,
-    repeat: int | None,
-    smoke: bool,
-    directory: Path | None,
-    output: Format,
-) -> None:
+def consume(**given: Any) -> None:
     """Measure the records per second of the consumer and of a plain librdkafka client, alternately.
 
     Both read the same partitions of one broker with the same settings of librdkafka, in batches and by iteration, each
@@ -441,23 +362,11 @@ def consume(
     """
     from kafka_coord.dev.bench.consume.run import SMOKE, ConsumeOptions, run_consume_bench
 
-    options = SMOKE if smoke else ConsumeOptions()
-    options = _with(
-        options,
-        records=records,
-        partitions=partitions,
-        repeat=repeat,
-    )
-    _measure(run_consume_bench, options, directory, output)
+    _measure(run_consume_bench, ConsumeOptions(), SMOKE, **given)
 
 
 @bench.command()
-@click.option(
-    "--only",
-    type=click.Choice([*_GROUPS_PARTS]),
-    multiple=True,
-    help="Measure only this part; repeatable.",
-)
+@click.option("--only", type=click.Choice(_GROUPS_PARTS), multiple=True, help="Measure only this part; repeatable.")
 @click.option(
     "--compare",
     type=click.Choice(["kafka"]),
@@ -479,14 +388,7 @@ def consume(
 )
 @click.option("--connections", type=click.IntRange(10, 9_000), metavar="N", help="Idle connections. [default: 5,000]")
 @_bench_options
-def groups(
-    only: tuple[str, ...],
-    compare: str | None,
-    smoke: bool,
-    directory: Path | None,
-    output: Format,
-    **given: float | None,
-) -> None:
+def groups(only: tuple[str, ...], compare: str | None, **given: Any) -> None:
     """Measure the listener for stock Kafka clients, compared with the broker's own coordinator.
 
     The benchmark starts ZooKeeper, one broker (two for "moving", three for "managed") and an instance beside each
@@ -509,9 +411,8 @@ def groups(
     from kafka_coord.dev.bench.kafka_groups.options import SMOKE, KafkaGroupsOptions, Part
     from kafka_coord.dev.bench.kafka_groups.run import run_kafka_groups_bench
 
-    options = SMOKE if smoke else KafkaGroupsOptions()
-    options = _with(options, parts=tuple(Part(part) for part in only), compare=compare is not None, **given)
-    _measure(run_kafka_groups_bench, options, directory, output)
+    given |= {"parts": tuple(Part(part) for part in only), "compare": compare is not None}
+    _measure(run_kafka_groups_bench, KafkaGroupsOptions(), SMOKE, **given)
 
 
 def _size(written: str) -> tuple[int, int]:
@@ -521,15 +422,24 @@ def _size(written: str) -> tuple[int, int]:
     return int(members), int(each)
 
 
-def _with(options: Options, **given: object) -> Options:
+def _with(options: Options, **given: Any) -> Options:
     """Returns the options with the user's changes. None and an empty list mean that the option was not given."""
     return dataclasses.replace(options, **{name: value for name, value in given.items() if value not in (None, ())})
 
 
 def _measure(
-    run: Callable[[Options, Path, OnProgress], BenchReport], options: Options, directory: Path | None, output: Format
+    run: Callable[[Options, Path, OnProgress], BenchReport],
+    usual: Options,
+    small: Options,
+    *,
+    smoke: bool,
+    directory: Path | None,
+    output: Format,
+    **given: object,
 ) -> None:
-    """Runs a benchmark in ``directory`` and shows its results."""
+    """Runs a benchmark in ``directory``, and shows its results. ``given`` replaces fields of its ``usual`` options, or
+    with ``smoke`` of its ``small`` options."""
+    options = _with(small if smoke else usual, **given)
     with _working_in(directory) as where:
         report = run(options, where, note)
     _show(output, report)
@@ -562,7 +472,7 @@ def _show(output: Format, report: BenchReport) -> None:
             where.write_text(picture(report), encoding="utf-8")
         except OSError as error:  # the measurements are still shown
             note(f"the page could not be written: {error}")
-    bars = [{**bar.to_json(), "met": _VERDICTS[bar.met]} for bar in report.bars]
+    bars = [{**dataclasses.asdict(bar), "met": _VERDICTS[bar.met]} for bar in report.bars]
     sections = [_section(table) for table in report.tables]
     summary = [*report.setup.sentences(), *report.notes]
     show(output, report.to_json(), [*sections, Section("bars", _BARS, bars)], summary=summary)

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -83,20 +83,7 @@ _CHECKS = (Column("verified", ""), Column("claim"), Column("found"))
 )
 @click.option("--keep", is_flag=True, help="Leave the cluster running, and print commands to inspect it.")
 @click.option("--no-live", is_flag=True, help="Print one line per event, as if there were no terminal.")
-def demo(
-    quick: bool,
-    spark: bool | None,
-    channel: str,
-    clients: str,
-    records: int | None,
-    seconds: float | None,
-    brokers: int,
-    seed: int,
-    directory: Path | None,
-    report: Path,
-    keep: bool,
-    no_live: bool,
-) -> None:
+def demo(directory: Path | None, report: Path, keep: bool, no_live: bool, **given: Any) -> None:
     """Run the whole system with real servers, break it, and verify the result.
 
     The demo starts ZooKeeper, three Kafka brokers, and a coordinator process beside each broker. It writes the 336,776
@@ -134,16 +121,7 @@ def demo(
     from kafka_coord.dev.demo.view import PlainView
 
     terminate_as_interrupt()
-    options = chosen(
-        quick=quick,
-        records=records,
-        seconds=seconds,
-        brokers=brokers,
-        seed=seed,
-        spark=spark,
-        channel=channel,
-        clients=clients,
-    )
+    options = chosen(**given)
     console = terminal()
     view = LiveView(console, options) if console.is_terminal and not no_live else PlainView(console, options)
     _require_writable(report)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -167,27 +168,8 @@ def down(directory: Path) -> None:
 
 
 def _show(output: Format, found: ClusterStatus) -> None:
-    servers = [
-        {
-            "name": server.name,
-            "kind": server.kind,
-            "state": server.state,
-            "serving": server.serving,
-            "address": server.address,
-            "pid": server.pid,
-            "log": str(server.log),
-        }
-        for server in found.servers
-    ]
-    document = {
-        "directory": str(found.directory),
-        "zookeeper": found.zookeeper,
-        "bootstrap_servers": found.bootstrap_servers,
-        "instance_servers": found.instance_servers,
-        "kafka_version": found.kafka_version,
-        "up": found.up,
-        "servers": servers,
-    }
+    servers = [asdict(server) | {"log": str(server.log)} for server in found.servers]
+    document = asdict(found) | {"directory": str(found.directory), "up": found.up, "servers": servers}
     show(
         output,
         document,

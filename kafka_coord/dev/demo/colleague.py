@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import logging
+import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow
 
-from kafka_coord import Consumer, KafkaCoordError, Record
+from kafka_coord import Consumer, Record
 from kafka_coord.dev.cluster.stopping import stopping_event
-from kafka_coord.dev.demo.worker import Pace, member_arguments, membership
+from kafka_coord.dev.demo.worker import Pace, member_arguments, membership, run_process
 from kafka_coord.dev.jobs.flights import as_arrow
 from kafka_coord.spark.sinks import TableWriter
-
-log = logging.getLogger(__name__)
 
 _WAIT_S = 0.5
 
@@ -30,22 +28,18 @@ def main(
     parser.add_argument(
         "--batch", required=True, type=int, help="records per append; there is about one append a second"
     )
-    given = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    stopping = stopping_event()
-    table = TableWriter(given.table, group=given.group)
-    pace = Pace(given.batch)
-    try:
+
+    def run(given: argparse.Namespace) -> None:
+        stopping, pace = stopping_event(), Pace(given.batch)
+        table = TableWriter(given.table, group=given.group)
         with Consumer(**membership(given)) as consumer:
             while not stopping.is_set():
                 records = consumer.consume(given.batch, _WAIT_S)
                 if records:  # before the next call of consume(), which marks these records as consumed
                     table.append_arrow(rows(records))
                     pace.worked(len(records), stopping)
-    except KafkaCoordError as error:
-        log.exception("ended consumer=%s", given.consumer_id)
-        return error.exit_code
-    return 0
+
+    return run_process(parser, run, arguments)
 
 
 if __name__ == "__main__":

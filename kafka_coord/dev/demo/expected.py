@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -42,3 +43,12 @@ def count_input(limit: int | None = None, again: int = 0) -> dict[str, AirlineTo
             if number < again:
                 total.add(minutes)
     return totals
+
+
+def side_by_side(
+    found: Mapping[str, AirlineTotal], expected: Mapping[str, AirlineTotal]
+) -> Iterator[tuple[str, AirlineTotal, AirlineTotal]]:
+    """Yields each airline with the two totals."""
+    nothing = AirlineTotal()
+    for airline in sorted(found.keys() | expected.keys()):
+        yield airline, found.get(airline, nothing), expected.get(airline, nothing)

@@ -7,17 +7,14 @@ process may leave an incomplete line, but the records of that line were never co
 
 from __future__ import annotations
 
-import json
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from kafka_coord.errors import MalformedValue
+from kafka_coord.dev.json_lines import Appending, read_lines
 from kafka_coord.model import PartitionSet, TopicPartition
 
 Offsets = Mapping[TopicPartition, int]
@@ -93,38 +90,20 @@ class Killing:
     committed: Offsets
 
 
-class JournalWriter:
-    """Appends to ``path`` without buffering, so that written lines survive a ``kill -9`` of the writer. Thread-safe."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("ab", buffering=0)
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._file.close()
+class JournalWriter(Appending):
+    """Writes the journal of one consumer."""
 
     def handed(self, at_ms: int, change: Change, partitions: PartitionSet) -> None:
-        self._write({"at_ms": at_ms, "event": str(change), "partitions": partitions.to_json()})
+        self.append({"at_ms": at_ms, "event": str(change), "partitions": partitions.to_json()})
 
     def committed(self, at_ms: int, offsets: Offsets) -> None:
         written = [[*partition, offset] for partition, offset in offsets.items()]
-        self._write({"at_ms": at_ms, "event": "committed", "offsets": written})
+        self.append({"at_ms": at_ms, "event": "committed", "offsets": written})
 
     def records(self, at_ms: int, runs: Sequence[Run]) -> None:
         """Writes one line for all runs, without each run's own ``at_ms``."""
         written = [[*run.partition, run.first, list(run.airlines), list(run.delays)] for run in runs]
-        self._write({"at_ms": at_ms, "event": "records", "runs": written})
-
-    def _write(self, value: Mapping[str, Any]) -> None:
-        line = json.dumps(value, separators=(",", ":")).encode() + b"\n"
-        with self._lock:
-            while line:  # a raw file may write only a part
-                line = line[self._file.write(line) or 0 :]
+        self.append({"at_ms": at_ms, "event": "records", "runs": written})
 
 
 def read_journal(path: Path, consumer: str) -> Journal:
@@ -134,30 +113,20 @@ def read_journal(path: Path, consumer: str) -> Journal:
     runs: list[Run] = []
     handed: list[Handed] = []
     commits: list[Acknowledged] = []
-    for number, line in enumerate(_whole_lines(path), 1):
-        where = f"{path}:{number}"
-        try:
-            value = json.loads(line)
-            at_ms, event = int(value["at_ms"]), value["event"]
-            if event == "records":
-                runs += (_run(at_ms, written) for written in value["runs"])
-            elif event == "committed":
-                offsets = {TopicPartition(str(t), int(p)): int(offset) for t, p, offset in value["offsets"]}
-                commits.append(Acknowledged(at_ms, offsets))
-            else:
-                partitions = PartitionSet.from_json(value["partitions"], where)
-                handed.append(Handed(at_ms, Change(event), partitions))
-        except (ValueError, TypeError, KeyError) as error:
-            raise MalformedValue(where, f"not a line of a journal ({error!r})") from error
+
+    def read(value: Mapping[str, Any]) -> None:
+        at_ms, event = int(value["at_ms"]), value["event"]
+        if event == "records":
+            runs.extend(_run(at_ms, written) for written in value["runs"])
+        elif event == "committed":
+            offsets = {TopicPartition(str(t), int(p)): int(offset) for t, p, offset in value["offsets"]}
+            commits.append(Acknowledged(at_ms, offsets))
+        else:
+            partitions = PartitionSet.from_json(value["partitions"], "partitions")
+            handed.append(Handed(at_ms, Change(event), partitions))
+
+    read_lines(path, read)
     return Journal(consumer, tuple(runs), tuple(handed), tuple(commits))
-
-
-def _whole_lines(path: Path) -> list[bytes]:
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return []
-    return content.split(b"\n")[:-1]
 
 
 def _run(at_ms: int, written: Sequence[Any]) -> Run:

@@ -14,10 +14,11 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from kafka_coord.dev.cluster.stopping import stopping_event
+from kafka_coord.dev.demo.worker import run_process
 from kafka_coord.dev.jobs.delays import write_report
 from kafka_coord.dev.jobs.flights import decoded
 from kafka_coord.dev.jobs.streaming import Ended, StreamOptions, run_stream
-from kafka_coord.errors import ConsumerError, KafkaCoordError
+from kafka_coord.errors import ConsumerError
 from kafka_coord.spark.java import find_java
 from kafka_coord.spark.session import spark_session
 
@@ -37,17 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the process. Returns 0 if both queries left cleanly and the report is written, and else the error's exit
     code."""
     parser = argparse.ArgumentParser(prog="kafka_coord.dev.demo.queries", description=__doc__)
-    for option in ("--zookeeper", "--group", "--topic", "--output", "--first", "--second", "--max-offsets"):
-        parser.add_argument(option, required=True)
-    parser.add_argument("--session-timeout-ms", required=True)
-    given = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    try:
-        _run(given)
-    except KafkaCoordError as error:
-        log.exception("ended group=%s", given.group)
-        return error.exit_code
-    return 0
+    for option in ("zookeeper", "group", "topic", "output", "first", "second", "max-offsets", "session-timeout-ms"):
+        parser.add_argument(f"--{option}", required=True)
+    return run_process(parser, _run, arguments)
 
 
 def _run(given: argparse.Namespace) -> None:

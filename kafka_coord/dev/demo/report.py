@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kafka_coord.dev.demo import charts
-from kafka_coord.dev.demo.expected import AirlineTotal
+from kafka_coord.dev.demo.expected import AirlineTotal, side_by_side
 from kafka_coord.dev.demo.shared_section import sharing_section
 from kafka_coord.dev.demo.timeline import EventKind, Timeline, handovers_of, median_gap_ms
 from kafka_coord.dev.demo.verification import Verification
-from kafka_coord.dev.html.markup import Markup, join, table, tag
+from kafka_coord.dev.html.markup import Markup, join, scroll, section, table, tag
 from kafka_coord.dev.html.page import page
 from kafka_coord.model import Decision
 
@@ -66,8 +66,8 @@ def _top(report: RunReport) -> tuple[Markup, ...]:
         tag(
             "p",
             f"{consumers} consumers of the group {report.group} worked through {report.records:,} records of "
-            f"{len(report.timeline.partitions)} partitions in {_seconds(report.timeline.duration_ms)}, while the "
-            f"things below happened to them. {report.setting}",
+            f"{len(report.timeline.partitions)} partitions in {report.timeline.duration_ms / 1000:.0f} seconds, while "
+            f"the events below happened. {report.setting}",
             class_="lead",
         ),
     )
@@ -122,19 +122,16 @@ def _ownership(report: RunReport) -> Markup:
         )
         for number, event in enumerate(timeline.events, 1)
     ]
-    return tag(
-        "section",
-        tag("h2", "Owners of each partition over time"),
-        tag(
-            "p",
+    return section(
+        "Owners of each partition over time",
+        (
             f"A bar runs from {_BARS[report.stock]}, as the consumer itself wrote it down. A red "
             "cross is a kill -9; the gap after it is the time until the dead consumer's session ended. A partition "
-            f"that does not change its owner is never interrupted.{_PROMISE if report.stock else ''}",
-            class_="note",
+            f"that does not change its owner is never interrupted.{_PROMISE if report.stock else ''}"
         ),
         _legend(timeline),
-        tag("div", charts.ownership_chart(timeline), class_="scroll"),
-        tag("div", tag("table", tag("tbody", *rows)), class_="scroll"),
+        scroll(charts.ownership_chart(timeline)),
+        scroll(tag("table", tag("tbody", *rows))),
     )
 
 
@@ -148,27 +145,18 @@ def _legend(timeline: Timeline, *, nobody: bool = False) -> Markup:
 
 
 def _rates(report: RunReport) -> Markup:
-    return tag(
-        "section",
-        tag("h2", "Records per second"),
-        tag(
-            "p",
-            "Each consumer is held to a pace, so that the run lasts long enough to be watched: "
-            "the more consumers, the more records.",
-            class_="note",
-        ),
-        _legend(report.timeline),
-        tag("div", charts.rate_chart(report.timeline), class_="scroll"),
+    about = (
+        "The pace of each consumer is limited, so the run lasts long enough to watch. More consumers read more records."
     )
+    return section("Records per second", about, _legend(report.timeline), scroll(charts.rate_chart(report.timeline)))
 
 
 def _lag(report: RunReport) -> Markup:
     smalls = [tag("div", charts.lag_of_partition(report.timeline, tp)) for tp in report.timeline.partitions]
-    return tag(
-        "section",
-        tag("h2", "Lag"),
-        tag("p", "Records written and not yet committed: of the whole group, then of each partition.", class_="note"),
-        tag("div", charts.lag_chart(report.timeline), class_="scroll"),
+    return section(
+        "Lag",
+        "The records that are not committed yet, for the whole group and for each partition.",
+        scroll(charts.lag_chart(report.timeline)),
         _legend(report.timeline, nobody=True),
         tag("div", *smalls, class_="smalls"),
     )
@@ -177,15 +165,10 @@ def _lag(report: RunReport) -> Markup:
 def _rebalances(report: RunReport) -> Markup:
     numbers = ("Members", "Moved", "Stopped", "Started", "Stops done", "Settled", "Epoch")
     heads = [("Generation", "n"), ("At", "n"), ("Reason", "wide"), *((head, "n") for head in numbers)]
-    return tag(
-        "section",
-        tag("h2", "Rebalances"),
-        tag(
-            "p",
-            "From the group's history in ZooKeeper: the reason of each decision, how many partitions changed owner, "
-            "and the time from the decision until all stops were acknowledged, and until all partitions had owners.",
-            class_="note",
-        ),
+    return section(
+        "Rebalances",
+        "The group's history in ZooKeeper has the reason of each decision, the number of moved partitions, and "
+        "the times from the decision until all stops were acknowledged and until all partitions had owners.",
         table(heads, [_rebalance_row(report.timeline, decision) for decision in report.timeline.decisions]),
     )
 
@@ -230,64 +213,42 @@ def _verification(verification: Verification) -> Markup:
                 tag("td", check.found, *wrong),
             )
         )
-    return tag(
-        "section",
-        tag("h2", "Verification"),
-        tag(
-            "p",
-            "The evidence: each consumer's journal of the records it received, the offsets as an operator reads them, "
-            "and the counts of the input file.",
-            class_="note",
-        ),
-        tag("div", tag("table", tag("tbody", *rows)), class_="scroll"),
+    return section(
+        "Verification",
+        "The evidence is each consumer's journal of its records, the offsets as an operator reads them, and the counts "
+        "of the input file.",
+        scroll(tag("table", tag("tbody", *rows))),
     )
 
 
 def _airlines(report: RunReport) -> Markup:
-    nothing = AirlineTotal()
-    consumed = report.verification.consumed
-    codes = sorted(
-        report.expected.keys() | consumed.keys(), key=lambda code: (-report.expected.get(code, nothing).flights, code)
+    airlines = sorted(
+        side_by_side(report.verification.consumed, report.expected), key=lambda row: (-row[2].flights, row[0])
     )
     most = max((total.flights for total in report.expected.values()), default=0) or 1
     rows = []
-    for code in codes:
-        seen, there = consumed.get(code, nothing), report.expected.get(code, nothing)
-        same = seen == there
+    for code, seen, there in airlines:
+        verdict = None if seen == there else "bad"
         rows.append(
-            tag(
-                "tr",
-                tag("td", report.airline_names.get(code, code)),
-                tag("td", f"{seen.flights:,}", class_="n"),
-                tag("td", f"{there.flights:,}", class_=f"n {'' if same else 'bad'}".strip()),
-                tag(
-                    "td",
-                    tag("span", Markup("&#8203;"), class_="meter", style=f"width:{100 * seen.flights / most:.1f}%"),
-                    class_="bar-cell",
-                ),
-                tag("td", charts.minutes(seen.mean_delay), class_="n"),
-                tag("td", charts.minutes(there.mean_delay), class_=f"n {'' if same else 'bad'}".strip()),
-            )
+            [
+                report.airline_names.get(code, code),
+                f"{seen.flights:,}",
+                tag("span", f"{there.flights:,}", class_=verdict),
+                tag("span", Markup("&#8203;"), class_="meter", style=f"width:{100 * seen.flights / most:.1f}%"),
+                charts.minutes(seen.mean_delay),
+                tag("span", charts.minutes(there.mean_delay), class_=verdict),
+            ]
         )
     heads = (
         ("Airline", ""),
         ("Flights, by the group", "n"),
         ("in the input", "n"),
-        ("", ""),
+        ("", "bar-cell"),
         ("Mean delay on arrival, by the group", "n"),
         ("in the input", "n"),
     )
-    header = tag("tr", *(tag("th", head, class_=class_ or None) for head, class_ in heads))
-    return tag(
-        "section",
-        tag("h2", "The group's results"),
-        tag(
-            "p",
-            "Flights and delays per airline, each record counted once, next to the numbers from the input.",
-            class_="note",
-        ),
-        tag("div", tag("table", tag("thead", header), tag("tbody", *rows)), class_="scroll"),
-    )
+    about = "Each record counts once. The numbers from the input are beside those of the group."
+    return section("The group's results: flights and delays per airline", about, table(heads, rows))
 
 
 def _steps(report: RunReport) -> Markup:
@@ -296,10 +257,6 @@ def _steps(report: RunReport) -> Markup:
     total = sum(seconds for _, seconds in report.steps)
     told = "; ".join(f"{what} {seconds:.1f} s" for what, seconds in report.steps)
     return tag("footer", f"How long it took: {told}; {total:.0f} s in all.")
-
-
-def _seconds(ms: int) -> str:
-    return f"{ms / 1000:.0f} seconds"
 
 
 def _ms(ms: int | None) -> str:

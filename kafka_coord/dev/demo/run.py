@@ -21,9 +21,8 @@ from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaSettings
 from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.demo.countdown import Part, Took
-from kafka_coord.dev.demo.expected import AirlineTotal, count_input
+from kafka_coord.dev.demo.expected import count_input
 from kafka_coord.dev.demo.journal import now_ms
-from kafka_coord.dev.demo.mixed import MixedScenario, MixedWatcher
 from kafka_coord.dev.demo.options import ChannelChoice, Clients, DemoOptions
 from kafka_coord.dev.demo.report import RunReport, render
 from kafka_coord.dev.demo.scenario import Scenario
@@ -37,7 +36,6 @@ from kafka_coord.dev.demo.workforce import Workforce
 from kafka_coord.errors import VerificationFailed
 from kafka_coord.model import Decision, TopicPartition
 from kafka_coord.zk import connect
-from kafka_coord.zk.store import Store
 
 if TYPE_CHECKING:
     from kafka_coord.dev.demo.sharing import Shared
@@ -122,8 +120,9 @@ def _with_cluster(
             second = Sharing(options, cluster, store, directory / "spark", view)
             sharing = ending.enter_context(second.alongside())
         _load(options, cluster, view)
-        watcher = _watcher(options, cluster, store, view)
-        ending.enter_context(watcher)
+        watching = StockWatcher if options.clients is Clients.KAFKA else Watcher
+        servers = cluster.bootstrap_servers
+        watcher = ending.enter_context(watching(store, servers, options.group, options.topic, view.update))
         bootstrap = cluster.instance_servers or channels
         workforce = ending.enter_context(Workforce(directory / "consumers", cluster.zookeeper, bootstrap, options))
 
@@ -135,8 +134,7 @@ def _with_cluster(
         if isinstance(watcher, StockWatcher):
             scenario: Scenario = StockScenario(options, cluster, store, watcher, workforce, view)
         else:
-            of_kind = MixedScenario if options.clients is Clients.MIXED else Scenario
-            scenario = of_kind(options, cluster, watcher, workforce, view, check)
+            scenario = Scenario(options, cluster, watcher, workforce, view, check)
         doing = f"Playing: {options.consumers} consumers, and what happens to them"
         with view.step(doing, Part.PLAY, ticks=False) as playing:
             with view.playing():
@@ -146,9 +144,10 @@ def _with_cluster(
             ends, committed = _as_an_operator_reads(cluster.zookeeper, options.group)
             decisions = watcher.history()
             workforce.dismiss(*workforce.working)
-            expected = count_input(options.records, options.again)
             journals = [with_seen_changes(journal, watcher.samples) for journal in workforce.journals()]
-            evidence = Evidence(ends, committed, options.total, journals, scenario.killings, expected)
+            evidence = Evidence(
+                ends, committed, options.total, journals, scenario.killings, count_input(options.records, options.again)
+            )
             verification = verify(evidence)
             verifying.outcome = "verified" if verification.passed else "NOT verified"
         shared = None
@@ -157,16 +156,9 @@ def _with_cluster(
             verification = replace(verification, checks=(*verification.checks, *shared.checks))
         timeline = _timeline(evidence, scenario, watcher, decisions)
         report.parent.mkdir(parents=True, exist_ok=True)
-        run_report = replace(
-            _run_report(options, timeline, evidence, verification, expected, scenario, view), shared=shared
-        )
+        run_report = _run_report(options, timeline, evidence, verification, scenario, view, shared)
         report.write_text(render(run_report), encoding="utf-8")
     return Outcome(verification, timeline, report)
-
-
-def _watcher(options: DemoOptions, cluster: DevCluster, store: Store, view: PlainView) -> Watcher:
-    kinds = {Clients.OWN: Watcher, Clients.KAFKA: StockWatcher, Clients.MIXED: MixedWatcher}
-    return kinds[options.clients](store, cluster.bootstrap_servers, options.group, options.topic, view.update)
 
 
 def _shared(sharing: Future[Shared], view: PlainView) -> Shared:
@@ -237,25 +229,28 @@ def _run_report(
     timeline: Timeline,
     evidence: Evidence,
     verification: Verification,
-    expected: dict[str, AirlineTotal],
     scenario: Scenario,
     view: PlainView,
+    shared: Shared | None,
 ) -> RunReport:
     elected_ms = next((event.at_ms for event in scenario.events if event.kind is EventKind.COORDINATOR_ELECTED), None)
     killed_ms = min(scenario.coordinator_killed.values(), default=None)
-    failed_over = elected_ms is not None and killed_ms is not None
+    took_ms = consumed = None
+    if elected_ms is not None and killed_ms is not None:
+        took_ms, consumed = elected_ms - killed_ms, consumed_between(evidence.journals, killed_ms, elected_ms)
     return RunReport(
         group=options.group,
         timeline=timeline,
         verification=verification,
-        expected=expected,
+        expected=evidence.expected,
         airline_names=airline_names(),
         records=options.total,
         setting=_setting(options),
         stock=options.clients is Clients.KAFKA,
         steps=tuple(view.steps),
-        failover_ms=elected_ms - killed_ms if elected_ms is not None and killed_ms is not None else None,
-        failover_records=consumed_between(evidence.journals, killed_ms or 0, elected_ms or 0) if failed_over else None,
+        failover_ms=took_ms,
+        failover_records=consumed,
+        shared=shared,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 
 from kafka_coord.cli.produce import produce
@@ -12,7 +13,7 @@ from kafka_coord.dev.cluster.cluster import DevCluster
 from kafka_coord.dev.cluster.flights import read_flights
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.demo.journal import Killing, now_ms
-from kafka_coord.dev.demo.options import DemoOptions, Kind
+from kafka_coord.dev.demo.options import Clients, DemoOptions, Kind
 from kafka_coord.dev.demo.timeline import Event, EventKind
 from kafka_coord.dev.demo.view import PlainView
 from kafka_coord.dev.demo.watching import GroupNow, GroupView, Watcher
@@ -66,7 +67,16 @@ class Scenario:
 
     def _acts(self) -> Sequence[tuple[float, Callable[[], None]]]:
         """Returns each act with the committed share of the first load at which it begins. The seed varies this share a
-        little."""
+        little. If every kind of consumer is in the group, one consumer of each kind is killed."""
+        if self._options.clients is Clients.MIXED:
+            return (
+                (0.08, self._join),
+                (0.20, partial(self._kill, Kind.CONSUMER, Kind.CLASSIC)),
+                (0.40, self._kill_coordinator),
+                (0.60, partial(self._kill, Kind.OWN, Kind.SPARK)),
+                (0.76, self._grow),
+                (0.88, self._leave),
+            )
         return (
             (0.13, self._join),
             (0.28, self._kill),
@@ -186,8 +196,8 @@ class Scenario:
         return _ALWAYS_WITHIN_S + 5 * self._options.seconds
 
     def _wait_until_settled(self, condition: Callable[[GroupNow], bool], what: str) -> None:
-        """Waits until the group is stable and fulfils the condition, and returns the group. Reads the group itself,
-        because the last sample may be outdated.
+        """Waits until the group is stable and fulfils the condition. Reads the group itself, because the last sample
+        may be outdated.
         """
         deadline = time.monotonic() + _SETTLE_S
         while True:

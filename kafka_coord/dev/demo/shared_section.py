@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kafka_coord.dev.demo.charts import minutes, thousands
-from kafka_coord.dev.html.markup import Markup, table, tag
+from kafka_coord.dev.html.markup import Markup, section, table, tag
 
 if TYPE_CHECKING:
     from kafka_coord.dev.demo.sharing import Shared
@@ -20,16 +20,11 @@ def sharing_section(shared: Shared, airline_names: Mapping[str, str]) -> Markup:
     began = shared.events[0].at_ms if shared.events else 0
     events = [[f"{(event.at_ms - began) / 1000:.1f} s", event.text] for event in shared.events]
     owned = [[when, ", ".join(f"{name} {n}" for name, n in sorted(owners.items()))] for when, owners in shared.owned]
-    return tag(
-        "section",
-        tag("h2", "The pipeline: Spark as a member"),
-        tag(
-            "p",
-            f"Meanwhile the group {shared.group} read the topic {shared.topic}: queries of two Spark applications and "
-            "a plain Python consumer. The coordinator gave each its partitions, and all of them wrote one parquet "
-            "table. Spark computed the results below from that table.",
-            class_="note",
-        ),
+    return section(
+        "The pipeline: Spark as a member",
+        f"At the same time, the group {shared.group} read the topic {shared.topic}. Its members were queries of two "
+        "Spark applications and a plain Python consumer. The coordinator gave each member its partitions, and all of "
+        "them wrote one parquet table. Spark computed the results below from that table.",
         table([("After", "n"), ("What happened", "wide")], events),
         table([("With", ""), ("Partitions owned by each", "wide")], owned),
         tag("h3", "Mean delay on arrival by hour of departure"),

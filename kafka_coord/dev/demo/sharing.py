@@ -10,6 +10,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,22 +19,22 @@ from pathlib import Path
 from typing import Any
 
 from kafka_coord.cli.produce import produce
-from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.dev.cluster.cluster import DevCluster
 from kafka_coord.dev.cluster.flights import read_flights
 from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.dev.cluster.topics import TopicAdmin
-from kafka_coord.dev.demo.expected import AirlineTotal, count_input
+from kafka_coord.dev.demo.expected import AirlineTotal, count_input, side_by_side
 from kafka_coord.dev.demo.journal import now_ms
 from kafka_coord.dev.demo.options import DemoOptions
 from kafka_coord.dev.demo.queries import LIGHT
 from kafka_coord.dev.demo.timeline import Event, EventKind
-from kafka_coord.dev.demo.verification import Check
+from kafka_coord.dev.demo.verification import Check, all_committed, all_written
 from kafka_coord.dev.demo.view import PlainView
 from kafka_coord.dev.demo.watching import GroupView, Watcher
+from kafka_coord.dev.demo.workforce import end_cleanly, require_running, stop_all
 from kafka_coord.dev.jobs.delays import DelayReport, last_report
 from kafka_coord.dev.jobs.streaming import RECORDS
-from kafka_coord.errors import ConsumerError, NotFound
+from kafka_coord.errors import ConsumerError
 from kafka_coord.model import TopicPartition
 from kafka_coord.spark.sinks import TableWriter
 from kafka_coord.zk.store import Store
@@ -111,19 +112,16 @@ class Sharing:
                 for airline, found in report.totals("airlines").items()
             }
             checks = (
-                _all_there(ends, self._records),
+                all_written(ends, self._records, "Spark's topic holds every written record"),
                 _once(self._table, ends),
                 _agrees(by_airline, count_input(self._records)),
-                _told(committed, ends),
+                all_committed(ends, committed, self._records, "the group has committed every record of the table"),
             )
             group, topic = self._options.spark_group, self._options.spark_topic
             self._say("")
             return Shared(group, topic, tuple(self._events), checks, by_airline, report, tuple(self._owned))
         finally:
-            for process in self._processes.values():
-                process.terminate()
-            for process in self._processes.values():
-                process.stop()
+            stop_all(self._processes.values())
 
     def _load(self) -> None:
         """Creates the topic and writes its records, while the Spark applications start."""
@@ -187,11 +185,7 @@ class Sharing:
     def _dismiss(self) -> None:
         leaving = [process for name, process in self._processes.items() if name not in self._gone]
         self._gone.update(self._processes)
-        for process in leaving:
-            process.terminate()
-        failed = [process.name for process in leaving if not process.stop(_STOP_S) or process.exit_code != 0]
-        if failed:
-            raise ConsumerError(f"{', '.join(failed)} did not end cleanly; see the logs in {self._directory}")
+        end_cleanly(leaving, _STOP_S)
 
     # --- waiting -----------------------------------------------------------------------------------------------------
 
@@ -204,19 +198,13 @@ class Sharing:
         self._watcher.wait_for(fulfilled, what, _PATIENCE_S)
 
     def _wait_until_settled(self, names: set[str]) -> None:
-        found: dict[str, int] = {}
+        found = Counter[str]()
 
         def all_own() -> bool:
             nonlocal found
-            try:
-                description = self._watcher.describe(lag=False)
-            except NotFound:
-                return False
-            found = {}
-            for row in description.offsets:
-                if row.owner:
-                    found[row.owner] = found.get(row.owner, 0) + 1
-            return description.state is GroupState.STABLE and found.keys() == names
+            now = self._watcher.now()
+            found = Counter(now.owners.values())
+            return now.stable and found.keys() == names
 
         self._wait(all_own, f"{', '.join(sorted(names))} with partitions of their own")
         self._owned.append((f"{self._rows():,} rows written", found))
@@ -229,10 +217,9 @@ class Sharing:
     def _offsets(self) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         """Reads the end offset and the committed offset of each partition."""
         rows = self._watcher.describe().offsets
-        places = [(row.tp, row) for row in rows]
         return (
-            {tp: row.end_offset for tp, row in places if row.end_offset is not None},
-            {tp: row.committed_offset for tp, row in places if row.committed_offset is not None},
+            {row.tp: row.end_offset for row in rows if row.end_offset is not None},
+            {row.tp: row.committed_offset for row in rows if row.committed_offset is not None},
         )
 
     def _rows(self) -> int:
@@ -241,10 +228,7 @@ class Sharing:
     def _check(self) -> None:
         if self._given_up.is_set():
             raise ConsumerError("interrupted, because the demo ends")
-        for name, process in self._processes.items():
-            if name not in self._gone and not process.running:
-                tail = "\n".join(process.log_since_start().splitlines()[-5:])
-                raise ConsumerError(f"{name} exited unexpectedly with code {process.exit_code}: {process.log}\n{tail}")
+        require_running(process for name, process in self._processes.items() if name not in self._gone)
 
     def _say(self, doing: str) -> None:
         self._view.aside = f"{self._options.spark_group}: {doing}" if doing else ""
@@ -253,12 +237,6 @@ class Sharing:
         event = Event(now_ms(), kind, text)
         self._events.append(event)
         self._view.event(event)
-
-
-def _all_there(ends: Mapping[TopicPartition, int], records: int) -> Check:
-    held = sum(ends.values())
-    differences = () if held == records else (f"{records:,} were written, {held:,} are there",)
-    return Check("Spark's topic holds every written record", f"{held:,} records", differences)
 
 
 def _once(table: TableWriter, ends: Mapping[TopicPartition, int]) -> Check:
@@ -281,20 +259,10 @@ def _once(table: TableWriter, ends: Mapping[TopicPartition, int]) -> Check:
 
 
 def _agrees(found: Mapping[str, AirlineTotal], expected: Mapping[str, AirlineTotal]) -> Check:
-    nothing = AirlineTotal()
     differences = tuple(
-        f"{airline}: the report says {found.get(airline, nothing)}, the input {expected.get(airline, nothing)}"
-        for airline in sorted(found.keys() | expected.keys())
-        if found.get(airline, nothing) != expected.get(airline, nothing)
+        f"{airline}: the report says {seen}, the input {there}"
+        for airline, seen, there in side_by_side(found, expected)
+        if seen != there
     )
     minutes = sum(total.delay_minutes for total in found.values())
     return Check("Spark's report equals the input", f"{len(found)} airlines, {minutes:,} minutes of delay", differences)
-
-
-def _told(committed: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> Check:
-    differences = tuple(
-        f"{tp}: committed {committed.get(tp)}, the end is {end}"
-        for tp, end in sorted(ends.items())
-        if committed.get(tp) != end
-    )
-    return Check("the group has committed everything in the table", f"{sum(committed.values()):,} offsets", differences)

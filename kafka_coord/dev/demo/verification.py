@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from kafka_coord.dev.demo.expected import AirlineTotal
+from kafka_coord.dev.demo.expected import AirlineTotal, side_by_side
 from kafka_coord.dev.demo.journal import Change, Journal, Killing, Offsets, Run
 from kafka_coord.dev.demo.timeline import Ending, Span, overlaps_of, spans_of
 from kafka_coord.model import TopicPartition
@@ -92,7 +92,7 @@ def verify(evidence: Evidence) -> Verification:
     last_ms = max((run.at_ms for journal in evidence.journals for run in journal.runs), default=0)
     spans = spans_of(evidence.journals, evidence.killings, last_ms)
     checks = (
-        _all_written(evidence),
+        all_written(evidence.ends, evidence.written),
         _all_consumed(evidence, tally),
         _none_twice(evidence, tally),
         _resumed(evidence, tally),
@@ -100,7 +100,7 @@ def verify(evidence: Evidence) -> Verification:
         _not_interrupted(spans),
         _airlines(evidence, tally),
         _delays(evidence, tally),
-        _all_committed(evidence),
+        all_committed(evidence.ends, evidence.committed, evidence.written),
         *_commits_kept(evidence, spans),
     )
     return Verification(checks, dict(sorted(tally.totals.items())), tally.allowed)
@@ -157,12 +157,10 @@ class _Tally:
         return (killing for killing in self.evidence.killings if killing.consumer == consumer)
 
 
-def _all_written(evidence: Evidence) -> Check:
-    held = sum(evidence.ends.values())
-    name = "the topic holds every written record"
-    if held == evidence.written:
-        return Check(name, f"{held:,} records in {len(evidence.ends)} partitions")
-    return Check(name, f"{held:,} records", (f"{evidence.written:,} were written, {held:,} are there",))
+def all_written(ends: Offsets, written: int, name: str = "the topic holds every written record") -> Check:
+    held = sum(ends.values())
+    differences = () if held == written else (f"{written:,} were written, {held:,} are there",)
+    return Check(name, f"{held:,} records in {len(ends)} partitions", differences)
 
 
 def _all_consumed(evidence: Evidence, tally: _Tally) -> Check:
@@ -254,42 +252,41 @@ def _not_interrupted(spans: Sequence[Span]) -> Check:
 
 def _airlines(evidence: Evidence, tally: _Tally) -> Check:
     differences = [
-        f"{airline}: {consumed:,} flights consumed, {there:,} in the input"
-        for airline in sorted(evidence.expected.keys() | tally.totals.keys())
-        if (consumed := _flights(tally.totals, airline)) != (there := _flights(evidence.expected, airline))
+        f"{airline}: {seen.flights:,} flights consumed, {there.flights:,} in the input"
+        for airline, seen, there in side_by_side(tally.totals, evidence.expected)
+        if seen.flights != there.flights
     ]
     total = sum(total.flights for total in tally.totals.values())
-    return Check(
-        "flights per airline equal the input's",
-        f"{total:,} flights of {len(tally.totals)} airlines",
-        _bounded(differences),
-    )
+    found = f"{total:,} flights of {len(tally.totals)} airlines"
+    return Check("flights per airline equal the input's", found, _bounded(differences))
 
 
 def _delays(evidence: Evidence, tally: _Tally) -> Check:
-    nothing = AirlineTotal()
-    differences = []
-    for airline in sorted(evidence.expected.keys() | tally.totals.keys()):
-        seen, there = tally.totals.get(airline, nothing), evidence.expected.get(airline, nothing)
-        if (seen.arrived, seen.delay_minutes) != (there.arrived, there.delay_minutes):
-            differences.append(
-                f"{airline}: {seen.delay_minutes:,} minutes over {seen.arrived:,} arrivals consumed, "
-                f"{there.delay_minutes:,} over {there.arrived:,} in the input"
-            )
+    differences = [
+        f"{airline}: {seen.delay_minutes:,} minutes over {seen.arrived:,} arrivals consumed, "
+        f"{there.delay_minutes:,} over {there.arrived:,} in the input"
+        for airline, seen, there in side_by_side(tally.totals, evidence.expected)
+        if (seen.arrived, seen.delay_minutes) != (there.arrived, there.delay_minutes)
+    ]
     minutes = sum(total.delay_minutes for total in tally.totals.values())
     return Check("delays per airline match the input", f"{minutes:,} minutes in all", _bounded(differences))
 
 
-def _all_committed(evidence: Evidence) -> Check:
+def all_committed(
+    ends: Offsets,
+    committed: Offsets,
+    written: int,
+    name: str = "the committed offsets add up to the number of records",
+) -> Check:
     differences = [
-        f"{tp}: committed {evidence.committed.get(tp, 'nothing')}, its end is {evidence.ends.get(tp, 'unknown')}"
-        for tp in sorted(evidence.ends.keys() | evidence.committed.keys())
-        if evidence.committed.get(tp) != evidence.ends.get(tp) and (evidence.ends.get(tp) or evidence.committed.get(tp))
+        f"{tp}: committed {committed.get(tp, 'nothing')}, its end is {ends.get(tp, 'unknown')}"
+        for tp in sorted(ends.keys() | committed.keys())
+        if committed.get(tp) != ends.get(tp) and (ends.get(tp) or committed.get(tp))
     ]
-    total = sum(evidence.committed.values())
-    if total != evidence.written:
-        differences.insert(0, f"the committed offsets add up to {total:,}, {evidence.written:,} records were written")
-    return Check("the committed offsets add up to the number of records", f"{total:,}", _bounded(differences))
+    total = sum(committed.values())
+    if total != written:
+        differences.insert(0, f"the committed offsets add up to {total:,}, {written:,} records were written")
+    return Check(name, f"{total:,}", _bounded(differences))
 
 
 def _losses(journals: Sequence[Journal]) -> dict[tuple[str, TopicPartition], int]:
@@ -343,11 +340,6 @@ def _commits_kept(evidence: Evidence, spans: Sequence[Span]) -> tuple[Check, ...
     return (
         Check("no acknowledged commit was lost", f"{times:,} commits acknowledged, all kept", _bounded(differences)),
     )
-
-
-def _flights(totals: Mapping[str, AirlineTotal], airline: str) -> int:
-    found = totals.get(airline)
-    return found.flights if found else 0
 
 
 def _some(offsets: Sequence[int]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -116,12 +117,14 @@ class PlainView:
         """Returns one line with progress, pace, lag, waiting commands and owners."""
         if view.sample is None:
             return ""
-        owned = Counted(view)
+        owned = ", ".join(
+            f"{owner} owns {count}" for owner, count in sorted(Counter(view.sample.owners.values()).items())
+        )
         waiting = ", ".join(f"{consumer} {count}" for consumer, count in sorted(view.sample.pending.items())) or "none"
         commands = "" if self.options.clients is Clients.KAFKA else f"; commands waiting: {waiting}"
         return (
             f"{view.committed:,} of {sum(view.sample.ends.values()):,} committed ({self.pace(view):,.0f}/s), "
-            f"lag {view.sample.total_lag:,}; {owned}{commands}"
+            f"lag {view.sample.total_lag:,}; {owned or 'nobody owns any'}{commands}"
         )
 
     def pace(self, view: GroupView) -> float:
@@ -141,15 +144,3 @@ class PlainView:
             yield
         finally:
             self._began = None
-
-
-class Counted:
-    """Formats how many partitions each consumer owns."""
-
-    def __init__(self, view: GroupView) -> None:
-        self.by_owner: dict[str, int] = {}
-        for owner in view.sample.owners.values() if view.sample else ():
-            self.by_owner[owner] = self.by_owner.get(owner, 0) + 1
-
-    def __str__(self) -> str:
-        return ", ".join(f"{owner} owns {count}" for owner, count in sorted(self.by_owner.items())) or "nobody owns any"

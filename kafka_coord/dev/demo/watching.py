@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import Self, TypeVar
 
 from kafka_coord.coordinator.steps import GroupState
@@ -87,9 +86,7 @@ class Watcher:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closing.set()
         self._thread.join()
         self._offsets.close()
@@ -179,7 +176,7 @@ class Watcher:
                 time.sleep(_POLL_S)
 
     def _read(self, ends: EndOffsets | None) -> GroupDescription:
-        return describe_group(self._store, self._group, ends)
+        return named_by_client_id(describe_group(self._store, self._group, ends))
 
     def _run(self) -> None:
         sampled = 0.0

@@ -141,14 +141,24 @@ def run_worker(program: str, consume: Consuming, arguments: Sequence[str] | None
     parser.add_argument("--journal", required=True, type=Path)
     parser.add_argument("--group-protocol", choices=["classic", "consumer"], default="classic")
     parser.add_argument("--records-per-s", type=float, default=0.0, help="0: as fast as possible")
+
+    def run(given: argparse.Namespace) -> None:
+        with JournalWriter(given.journal) as journal:
+            consume(given, journal, stopping_event())
+
+    return run_process(parser, run, arguments)
+
+
+def run_process(
+    parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], None], arguments: Sequence[str] | None
+) -> int:
+    """Runs a process of the demo with its log on standard error. Returns 0, or the exit code of its error."""
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    stopping = stopping_event()
     try:
-        with JournalWriter(given.journal) as journal:
-            consume(given, journal, stopping)
+        run(given)
     except KafkaCoordError as error:
-        log.exception("ended consumer=%s", given.consumer_id)
+        log.exception("ended %s", parser.prog)
         return error.exit_code
     return 0
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from kafka_coord.dev.cluster.process import ChildProcess
@@ -82,23 +82,12 @@ class Workforce:
         """Makes these consumers leave the group cleanly at the same time, and waits. Raises :class:`ConsumerError` on
         failure.
         """
-        leaving = [self._processes[name] for name in names]
         self._working.difference_update(names)
-        for process in leaving:
-            process.terminate()
-        failed = [process.name for process in leaving if not process.stop() or process.exit_code != 0]
-        if failed:
-            raise ConsumerError(f"{', '.join(failed)} did not leave cleanly; see the logs in {self._directory}")
+        end_cleanly([self._processes[name] for name in names])
 
     def check(self) -> None:
         """Raises :class:`ConsumerError` if a consumer has ended unexpectedly."""
-        for name in self.working:
-            process = self._processes[name]
-            if not process.running:
-                raise ConsumerError(
-                    f"{name} ended unexpectedly with exit code {process.exit_code}; see {process.log}\n"
-                    + "\n".join(process.log_since_start().splitlines()[-5:])
-                )
+        require_running(self._processes[name] for name in self.working)
 
     def journals(self) -> tuple[Journal, ...]:
         """Reads the journals that the consumers have written so far."""
@@ -107,13 +96,34 @@ class Workforce:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for process in self._processes.values():
-            process.terminate()
-        for process in self._processes.values():
-            process.stop()
+    def __exit__(self, *_: object) -> None:
+        stop_all(self._processes.values())
 
     def _journal(self, name: str) -> Path:
         return self._directory / f"{name}.jsonl"
+
+
+def require_running(processes: Iterable[ChildProcess]) -> None:
+    """Raises :class:`ConsumerError` with the end of the log if one of them has ended."""
+    for process in processes:
+        if not process.running:
+            tail = "\n".join(process.log_since_start().splitlines()[-5:])
+            code = process.exit_code
+            raise ConsumerError(f"{process.name} ended unexpectedly with exit code {code}; see {process.log}\n{tail}")
+
+
+def end_cleanly(processes: Sequence[ChildProcess], timeout_s: float = 15.0) -> None:
+    """Ends them at the same time, and waits. Raises :class:`ConsumerError` if one of them fails."""
+    for process in processes:
+        process.terminate()
+    failed = [process for process in processes if not process.stop(timeout_s) or process.exit_code != 0]
+    if failed:
+        names = ", ".join(process.name for process in failed)
+        raise ConsumerError(f"{names} did not leave cleanly; see the logs in {failed[0].log.parent}")
+
+
+def stop_all(processes: Collection[ChildProcess]) -> None:
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.stop()

@@ -39,7 +39,17 @@ def table(heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> Ma
         tag("tr", *(tag("td", cell, class_=kind or None) for cell, (_, kind) in zip(row, heads, strict=True)))
         for row in rows
     ]
-    return tag("div", tag("table", tag("thead", header), tag("tbody", *body)), class_="scroll")
+    return scroll(tag("table", tag("thead", header), tag("tbody", *body)))
+
+
+def scroll(wide: Markup) -> Markup:
+    """Lets an element scroll if it is too wide for the page."""
+    return tag("div", wide, class_="scroll")
+
+
+def section(title: str, about: str, *parts: str) -> Markup:
+    """Returns a section of the page with its heading and a sentence or two about it."""
+    return tag("section", tag("h2", title), tag("p", about, class_="note"), *parts)
 
 
 def _escaped(text: str) -> str:

@@ -1,7 +1,7 @@
-"""One stock consumer of a run, confluent-kafka's: ``python -m tests.chaos.clients.confluent``.
+"""Runs one confluent-kafka consumer of a run: ``python -m tests.chaos.clients.confluent``.
 
-It records the events of its application: assignments with their committed offsets, records, and each commit before its
-request and after its acknowledgement. On SIGTERM it leaves cleanly.
+It records assignments with their committed offsets, records, and each commit before its request and after its
+acknowledgement. At SIGTERM, it leaves cleanly.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Member:
         )
 
     def run(self) -> None:
-        """Runs until told to stop. Raises the consumer's errors."""
+        """Runs until the stop signal. Raises the consumer's errors."""
         try:
             uncommitted = 0
             while not self._stopping.is_set():
@@ -58,17 +58,17 @@ class Member:
         self._journal.closed()
 
     def _next(self) -> list[Message]:
-        """Raises :class:`KafkaException` if the consumer has failed for good."""
+        """Raises :class:`KafkaException` if the consumer cannot recover."""
         found = self._consumer.consume(self._part.batch, _WAIT_S)
         for one in found:
             error = one.error()
-            if error is not None and _is_for_good(error):
+            if error is not None and _is_final(error):
                 raise KafkaException(error)
         return [one for one in found if one.error() is None]
 
     def _commit(self, partitions: Iterable[TopicPartition]) -> None:
-        """Commits the offsets after all records handed out of these partitions, and waits for the answer. Raises
-        :class:`KafkaException` if the consumer has failed for good.
+        """Commits the offsets after the last handed-out records of these partitions, and waits for the answer. Raises
+        :class:`KafkaException` if the consumer cannot recover.
         """
         offsets = {partition: self._done[partition] for partition in partitions if partition in self._done}
         if not offsets:
@@ -78,7 +78,7 @@ class Member:
             wanted = [Position(*partition, offset) for partition, offset in offsets.items()]
             found = self._consumer.commit(offsets=wanted, asynchronous=False) or []
         except KafkaException as error:
-            if _is_for_good(error.args[0]):
+            if _is_final(error.args[0]):
                 raise
             log.info("not committed consumer=%s: %s", self._part.name, error)
             return
@@ -90,15 +90,15 @@ class Member:
         if offsets:
             self._journal.committed(offsets)
 
-    # --- what librdkafka calls ----------------------------------------------------------------------------------------
+    # --- librdkafka's callbacks ---------------------------------------------------------------------------------------
 
     def _on_commit(self, error: Any, found: list[Position]) -> None:
-        """Records automatic commits; a requested commit returns its result to the caller."""
+        """Records automatic commits. A requested commit returns its result to the caller."""
         if error is None and not self._part.commit_every:
             self._acknowledged(found)
 
     def _on_assign(self, consumer: Consumer, partitions: list[Position]) -> None:
-        """Begins at the group's committed offsets. Without an answer, librdkafka itself keeps asking."""
+        """Begins at the group's committed offsets. If it gets no answer, librdkafka asks again by itself."""
         since: float | None = time.monotonic()
         try:
             found = consumer.committed(partitions, timeout=_ASK_S)
@@ -133,9 +133,10 @@ class Member:
             consumer.unassign()
 
 
-def _is_for_good(error: KafkaError) -> bool:
-    """Whether only a new consumer helps. librdkafka fails so when the commit of a static member that has joined again
-    arrives with its earlier member id, and when its coordinator moves before its new member id is in the log."""
+def _is_final(error: KafkaError) -> bool:
+    """Tells whether only a new consumer helps. librdkafka fails in this way if the commit of a static member that has
+    joined again arrives with its earlier member id, or if its coordinator moves before its new member id is in the
+    log."""
     return bool(error.fatal()) or error.code() in {KafkaError._FATAL, KafkaError.FENCED_INSTANCE_ID}
 
 
@@ -169,7 +170,7 @@ def _protocol(part: Part) -> dict[str, Any]:
 
 
 def work(part: Part, _zookeeper: str, bootstrap: str, journal: ConsumerWriter, stopping: threading.Event) -> None:
-    """Consumes as under a supervisor: replaces a consumer that has failed for good."""
+    """Consumes. Replaces a consumer that cannot recover, as a supervisor does."""
     while not stopping.is_set():
         try:
             Member(part, bootstrap, journal, stopping).run()

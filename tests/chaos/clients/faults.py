@@ -1,4 +1,4 @@
-"""Further faults for stock clients' groups: the groups log moves or takes no writes, and all of ZooKeeper is
+"""Injects further faults for groups of stock clients: the groups log moves or accepts no writes, or all of ZooKeeper is
 unreachable.
 """
 
@@ -19,8 +19,8 @@ from tests.chaos.journal import Kind, Phase
 from tests.chaos.schedule import Planned
 
 _REASSIGN, _ELECT = "/admin/reassign_partitions", "/admin/preferred_replica_election"
-"""The znodes with orders for Kafka's controller, which removes them when it has carried them out."""
-_CARRIED_OUT_S = 20.0
+"""The znodes with orders for Kafka's controller, which deletes a znode when it has executed the order."""
+_EXECUTED_S = 20.0
 _MIN_IN_SYNC, _MORE_THAN_THERE_ARE = "2", "4"
 _UNDONE_WITHIN_S = 60.0
 SMALL_SEGMENTS = {
@@ -30,7 +30,7 @@ SMALL_SEGMENTS = {
     "delete.retention.ms": "1000",
     "min.compaction.lag.ms": "10000",
 }
-"""The groups log is compacted all the time, but not before the run's reader has read it."""
+"""Compacts the groups log continuously, but not before the run's reader has read it."""
 
 
 class ClientsFaults(Faults):
@@ -48,7 +48,7 @@ class ClientsFaults(Faults):
                 super()._operate(planned)
 
     def _move_leaders(self, pick: float) -> None:
-        """Gives a third of the log's partitions another preferred leader, and elects it."""
+        """Makes another broker the preferred leader of a third of the log's partitions, and has it elected."""
         store = self._testbed.store
         try:
             replicas = json.loads(store.get(f"/brokers/topics/{TOPIC}").data)["partitions"]
@@ -57,15 +57,15 @@ class ClientsFaults(Faults):
             self._order(_REASSIGN, [{"topic": TOPIC, "partition": n, "replicas": order} for n, order in turned])
             self._order(_ELECT, [{"topic": TOPIC, "partition": n} for n, _ in turned])
         except (StoreUnavailable, NodeExists):
-            self.skipped += 1  # ZooKeeper is unreachable, or the controller has not carried out an earlier order
+            self.skipped += 1  # ZooKeeper is unreachable, or the controller has not executed an earlier order
             return
         self.note(Kind.LEADERS_MOVED, "log", partitions=sorted(n for n, _ in turned))
 
     def _order(self, path: str, partitions: list[dict[str, Any]]) -> None:
-        """Gives the controller an order, and waits until it has taken it."""
+        """Gives the controller an order, and waits until it has executed it."""
         store = self._testbed.store
         store.create(path, json.dumps({"version": 1, "partitions": partitions}).encode())
-        deadline = time.monotonic() + _CARRIED_OUT_S
+        deadline = time.monotonic() + _EXECUTED_S
         while store.exists(path) is not None and time.monotonic() < deadline:
             time.sleep(0.1)
 
@@ -79,7 +79,7 @@ class ClientsFaults(Faults):
         deadline = time.monotonic() + _UNDONE_WITHIN_S
         while not self._require(_MIN_IN_SYNC):
             if time.monotonic() >= deadline:
-                raise KafkaCoordError(f"{TOPIC} still refuses writes: min.insync.replicas could not be set back")
+                raise KafkaCoordError(f"{TOPIC} still refuses writes, because min.insync.replicas could not be reset")
             time.sleep(0.5)
         self.note(Kind.FEW_REPLICAS, "log", Phase.END)
 
@@ -109,7 +109,7 @@ class ClientsFaults(Faults):
 
 
 def set_of_log(bootstrap: str, settings: dict[str, str]) -> bool:
-    """Sets these settings of the groups log's topic. Returns whether the brokers accepted them."""
+    """Changes these settings of the groups log's topic. Tells whether the brokers accepted them."""
     entries = [
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
     ]

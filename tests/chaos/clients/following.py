@@ -1,4 +1,4 @@
-"""Follows the groups log during a run, before compaction removes what was committed again."""
+"""Reads the groups log during a run, before compaction removes its older commits."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _TO_THE_END_S = 60.0
 
 
 class LogFollower:
-    """Reads all partitions of the log from their beginning, on a thread, and records what it reads."""
+    """Reads all partitions of the log from their beginning, on a thread, and records their entries."""
 
     def __init__(self, bootstrap: str, directory: Path) -> None:
         self._writer = LogWriter(directory)
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
-                "group.id": "chaos-follows-the-log",  # librdkafka requires one; it is never joined
+                "group.id": "chaos-follows-the-log",  # librdkafka requires a group id, but this reader joins no group
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
                 "reconnect.backoff.max.ms": 1_000,
@@ -41,18 +41,18 @@ class LogFollower:
         self._thread = threading.Thread(target=self._follow, name="follows-the-log")
 
     def start(self) -> None:
-        """The topic must exist. Raises :class:`KafkaException`."""
+        """Starts reading. The topic must exist. Raises :class:`KafkaException`."""
         partitions = self._consumer.list_topics(TOPIC, timeout=_ASK_S).topics[TOPIC].partitions
         self._reached = dict.fromkeys(partitions, 0)
         self._consumer.assign([Position(TOPIC, partition, 0) for partition in partitions])
         self._thread.start()
 
     def finish(self) -> None:
-        """Reads to the present end. Raises :class:`KafkaCoordError` if that takes too long."""
+        """Waits until everything up to the current end is read. Raises :class:`KafkaCoordError` at the timeout."""
         deadline = time.monotonic() + _TO_THE_END_S
         while behind := [partition for partition in self._reached if not self._at_end(partition)]:
             if time.monotonic() >= deadline:
-                raise KafkaCoordError(f"the reader of the groups log did not come to the end of partitions {behind}")
+                raise KafkaCoordError(f"the reader of the groups log did not reach the end of partitions {behind}")
             time.sleep(0.2)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Watches the groups of stock clients as an operator's tool would: through the instances."""
+"""Watches the groups of stock clients through the instances, as an operator's tool does."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class ClientsWatch(Watch):
         self._offsets.close()
 
     def lag(self) -> int | None:
-        """The number of records that were produced and not yet committed, over all groups; None if a server did not
-        answer.
+        """Returns the number of produced records that are not committed yet, over all groups. Returns None if a server
+        does not answer.
         """
         reader = OffsetReader(self._testbed.bootstrap, {})
         total = 0
@@ -66,7 +66,7 @@ class ClientsWatch(Watch):
             self._committed(group)
 
     def _is_settled(self, found: ClientGroup) -> bool:
-        """Whether it is Stable with its current members, and one of them owns each partition."""
+        """Tells whether the group is Stable with its current members, and each partition has an owner."""
         members = [actor for actor in self._testbed.of("consumer") if actor.membership.group == found.group]
         owned = [tp for member in found.members for tp in member.owned]
         return (
@@ -89,14 +89,14 @@ class ClientsWatch(Watch):
         ]
 
     def _reader(self, group: str) -> Consumer:
-        """It is no member. librdkafka 2.9's admin client would abort the process if it found no coordinator in time,
-        Kafka's own too."""
+        """Returns a consumer that is no member of the group. The admin client of librdkafka 2.9 cannot replace it,
+        because it aborts the process if it does not find a coordinator in time, also with Kafka's own coordinator."""
         if group not in self._readers:
             self._readers[group] = Consumer(_client(self._testbed.instances) | {"group.id": group})
         return self._readers[group]
 
     def _committed(self, group: str) -> dict[TopicPartition, int] | None:
-        """Records the coordinator's present answer, and returns it; None without an answer."""
+        """Records the coordinator's answer, and returns it. Returns None if there is no answer."""
         since = time.monotonic()
         try:
             found = self._reader(group).committed(

@@ -1,19 +1,20 @@
-"""The files of a run's directory: what the testbed and the processes write, and what the judge reads. No decisions.
+"""The files of a run's directory. The testbed and the processes write them, and the judge reads them.
 
 ::
 
     DIR/run.json                         Run: the setup, written at the start
     DIR/events.jsonl                     Event: all faults and all measurements
     DIR/produced.jsonl                   Produced: the records that brokers acknowledged
-    DIR/consumers/<name>.<pid>.jsonl     ConsumerLine: the life of one process, from ``opened`` to ``closed``
-    DIR/offsets.jsonl                    OffsetsRead: offsets of stock clients' groups, as an observer read them
-    DIR/log.jsonl                        LogRead: the records of the groups log, as read during the run
+    DIR/consumers/<name>.<pid>.jsonl     ConsumerLine: one process, from ``opened`` to ``closed``
+    DIR/offsets.jsonl                    OffsetsRead: offsets of stock clients' groups, read by an observer
+    DIR/log.jsonl                        LogRead: the records of the groups log, read during the run
     DIR/group-log.json                   the output of ``kafka-coord audit --group-log`` at the end
     DIR/resources.jsonl                  Usage: memory, threads, descriptors per process; znodes of the ensemble
 
-Processes append to every file except run.json, without a buffer and each line in one write. So written lines survive a
-``kill -9``, and at most the last line is torn; readers leave out a torn line. All ``t`` are seconds of CLOCK_MONOTONIC
-(``time.monotonic()``), which all processes of the machine share; ``wall`` is seconds since 1970, for people and logs.
+Processes append to every file except run.json, without a buffer and with one write for each line. So written lines
+survive a ``kill -9``, and only the last line may be incomplete. Readers leave out an incomplete line. Each ``t`` is in
+seconds of CLOCK_MONOTONIC (``time.monotonic()``), which all processes of the machine share. ``wall`` is in seconds
+since 1970, for people and logs.
 """
 
 from tests.chaos.journal.consumers import (

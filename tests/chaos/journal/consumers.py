@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from kafka_coord.dev.json_lines import Appending, read_lines
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import TopicPartition
-from tests.chaos.journal.lines import Appending, read_lines
 from tests.chaos.journal.records import Stretch, plain, stretches, stretches_of
 
 CONSUMERS = "consumers"
@@ -26,17 +26,17 @@ class Opened(NamedTuple):
     pid: int
     session_timeout_ms: int
     socket: bool = False
-    """Whether it takes part without ZooKeeper."""
+    """Whether it uses a socket instead of ZooKeeper."""
     kind: str = ""
-    """What it is, in words."""
+    """Its kind and its options, in words."""
 
 
 class Started(NamedTuple):
-    """Partitions were assigned, with the offset at which each continues; None if that is unknown (the start or the end
-    of its log).
+    """Partitions were assigned. Each continues at its offset. None means an unknown offset, which is the start or the
+    end of the log.
 
-    ``since`` is when a stock client asked for these offsets; None means that nothing is committed then. Without
-    ``since`` a stock client had no answer.
+    ``since`` is when a stock client requested these offsets. Then None means that nothing is committed. Without
+    ``since``, a stock client received no answer.
     """
 
     t: float
@@ -45,7 +45,7 @@ class Started(NamedTuple):
 
 
 class Stopped(NamedTuple):
-    """The consumer gives up partitions, and has none of their records in hand. It writes this before it commits the
+    """The consumer gives up partitions, and has no records of them in hand. It writes this line before it commits the
     offsets and acknowledges.
     """
 
@@ -54,20 +54,20 @@ class Stopped(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """The membership is lost, and these partitions with it."""
+    """The consumer lost its membership, and with it these partitions."""
 
     t: float
     partitions: frozenset[TopicPartition]
 
 
 class Rejoined(NamedTuple):
-    """It is registered again."""
+    """The consumer is registered again."""
 
     t: float
 
 
 class Handed(NamedTuple):
-    """Records were handed out, by a call made at ``since`` that came back at ``t``."""
+    """A call that began at ``since`` and returned at ``t`` handed out records."""
 
     t: float
     since: float
@@ -75,21 +75,21 @@ class Handed(NamedTuple):
 
 
 class Committing(NamedTuple):
-    """A stock client is about to ask for this commit. The next ``committed`` tells whether it was acknowledged."""
+    """A stock client is about to request this commit. If it is acknowledged, a ``committed`` line follows."""
 
     t: float
     offsets: Mapping[TopicPartition, int]
 
 
 class Committed(NamedTuple):
-    """A commit was acknowledged: of each partition, the offset of the next record to read."""
+    """A commit was acknowledged. Each offset is that of the next record to read."""
 
     t: float
     offsets: Mapping[TopicPartition, int]
 
 
 class Closed(NamedTuple):
-    """It left cleanly; the last line."""
+    """The consumer left cleanly. This is the last line."""
 
     t: float
 
@@ -98,9 +98,9 @@ ConsumerLine = Opened | Started | Stopped | Lost | Rejoined | Handed | Committin
 
 
 class ConsumerWriter(Appending):
-    """Writes the file of one consumer process. Thread-safe; times are taken inside unless given.
+    """Writes the file of one consumer process. Thread-safe. Each line has the current time, if no time is given.
 
-    Call :meth:`handed` before asking for more records, with the time read right before and right after the call.
+    Call :meth:`handed` before the next request for records, with the times directly before and after the last call.
     """
 
     def __init__(
@@ -120,43 +120,43 @@ class ConsumerWriter(Appending):
 
     @classmethod
     def appending(cls, path: Path) -> Self:
-        """One more writer of a file another process has opened, where a consumer is two processes."""
+        """Returns another writer of a file that another process has opened, for a consumer of two processes."""
         writer = cls.__new__(cls)
         Appending.__init__(writer, path)
         return writer
 
     def started(self, offsets: Mapping[TopicPartition, int | None], since: float | None = None) -> None:
-        """Call it in ``on_start``; the offset is ``consumer.position(partition)`` there."""
+        """Call this in ``on_start``, where the offset is ``consumer.position(partition)``."""
         asked = {} if since is None else {"s": since}
         self._write("started", o=[[*partition, offset] for partition, offset in offsets.items()], **asked)
 
     def stopped(self, partitions: Iterable[TopicPartition]) -> None:
-        """From ``on_stop``."""
+        """Call this in ``on_stop``."""
         self._write("stopped", p=[list(partition) for partition in partitions])
 
     def lost(self, partitions: Iterable[TopicPartition]) -> None:
-        """From ``on_lost``."""
+        """Call this in ``on_lost``."""
         self._write("lost", p=[list(partition) for partition in partitions])
 
     def rejoined(self) -> None:
         self._write("rejoined")
 
     def handed(self, since: float, t: float, records: Iterable[tuple[str, int, int, int]]) -> None:
-        """(topic, partition, offset, number) as they came."""
+        """``records`` are (topic, partition, offset, number), in the order of their arrival."""
         runs = stretches(records)
         if runs:
             self.append({"t": t, "k": "handed", "s": since, "r": plain(runs)})
 
     def committing(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Call it before a stock client asks for a commit."""
+        """Call this before a stock client requests a commit."""
         self._write("committing", o=[[*partition, offset] for partition, offset in offsets.items()])
 
     def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Call it after a commit without an error."""
+        """Call this after a commit without an error."""
         self._write("committed", o=[[*partition, offset] for partition, offset in offsets.items()])
 
     def closed(self) -> None:
-        """Call it after ``close()`` has returned."""
+        """Call this after ``close()`` has returned."""
         self._write("closed")
 
     def _write(self, kind: str, /, **value: Any) -> None:
@@ -165,7 +165,7 @@ class ConsumerWriter(Appending):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerJournal:
-    """The file of one process. ``torn``: its last line is incomplete."""
+    """The file of one process. ``torn`` tells whether its last line is incomplete."""
 
     path: str
     consumer: str
@@ -184,18 +184,18 @@ class ConsumerJournal:
 
     @property
     def closed(self) -> bool:
-        """Whether it left cleanly."""
+        """Whether the consumer left cleanly."""
         return bool(self.lines) and isinstance(self.lines[-1], Closed)
 
 
 def read_consumers(directory: Path) -> tuple[ConsumerJournal, ...]:
-    """All consumer files, in order of their first line. A consumer that was killed before its first line has none."""
+    """Reads all consumer files, in order of their first lines. Leaves out files without a first line."""
     found = [read_consumer(path) for path in sorted((directory / CONSUMERS).glob("*.jsonl"))]
     return tuple(sorted((journal for journal in found if journal is not None), key=lambda journal: journal.lines[0].t))
 
 
 def read_consumer(path: Path) -> ConsumerJournal | None:
-    """Reads one file; None if it has no first line. Raises :class:`MalformedValue` with the faulty line."""
+    """Reads one file. Returns None if it has no first line. Raises :class:`MalformedValue` with the faulty line."""
     lines = tuple(read_lines(path, _consumer_line))
     if not lines:
         return None

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.journal.lines import Appending, read_lines
+from kafka_coord.dev.json_lines import Appending, read_lines
 
 EVENTS = "events.jsonl"
 
@@ -21,15 +21,15 @@ class Phase(StrEnum):
 
 
 class Kind(StrEnum):
-    """The kinds of events. Brackets name the fields of ``detail``; events about a process also have ``pid``."""
+    """The kinds of events. Brackets contain the fields of ``detail``. Events of a process also have ``pid``."""
 
-    # done by the scheduler
+    # faults and actions
     KILL = "kill"
-    """SIGKILL: a point."""
+    """SIGKILL (a point)."""
     FREEZE = "freeze"
     """SIGSTOP (begin) to SIGCONT (end)."""
     STOP = "stop"
-    """SIGTERM (begin) to the process' exit (end) [exit_code]: a clean stop, also one of a rolling restart."""
+    """A clean stop, also in a rolling restart: SIGTERM (begin) to the end of the process (end) [exit_code]."""
     START = "start"
     """The process was started (begin) and is ready (end)."""
     CUT = "cut"
@@ -37,50 +37,50 @@ class Kind(StrEnum):
     SLOW = "slow"
     """A link through the proxy is slow [latency_ms, bytes_per_s]."""
     EXPIRE = "expire"
-    """Somebody else ends the target's ZooKeeper session: a point."""
+    """The testbed ends the target's ZooKeeper session from outside (a point)."""
     CLOCK = "clock"
     """The wall clock of a process jumps [seconds]."""
     TOPIC_ADDED = "topic-added"
     """[topic, partitions]"""
     PARTITIONS_ADDED = "partitions-added"
-    """[topic, partitions: how many there are now]"""
+    """[topic, partitions: their new number]"""
     RESET_CONNECTIONS = "reset-connections"
-    """All connections of a link through the proxy are broken (RST): a point."""
+    """All connections of a link through the proxy are reset (a point)."""
     ROLLING = "rolling"
     """A rolling restart of all processes of a role, from before its first stop to after its last start."""
     JOIN = "join"
-    """A consumer joins in addition to those of the setup; its ``start`` follows."""
+    """A consumer joins in addition to those of the setup. Its ``start`` follows."""
     REBALANCE = "rebalance"
     EVICT = "evict"
     """[group, consumer]"""
     RESIGN = "resign"
     PAUSE = "pause"
-    """A pause of the group, or of all groups (target ``group:*``): begin to end."""
+    """A pause of the group, or of all groups with the target ``group:*`` (begin to end)."""
     LEADERS_MOVED = "leaders-moved"
-    """Other brokers lead some partitions of the groups log: a point [partitions]."""
+    """Other brokers lead some partitions of the groups log [partitions] (a point)."""
     FEW_REPLICAS = "few-replicas"
-    """The groups log takes no writes: it asks for more in-sync replicas than there are (begin to end)."""
+    """The groups log accepts no writes, because it requires more in-sync replicas than exist (begin to end)."""
     RESET = "reset"
-    """Committed offsets set by an operator [group, offsets: {topic: {partition: offset}}]."""
+    """An operator sets committed offsets [group, offsets: {topic: {partition: offset}}]."""
     # measured
     DIED = "died"
-    """A process ended by itself [exit_code]; the testbed starts it again."""
+    """A process ended unexpectedly [exit_code]. The testbed starts it again."""
     ELECTED = "elected"
     """An instance is the coordinator [epoch, session]."""
     REQUEST = "request"
-    """A rebalance was asked for (begin) and decided (end) [id, group]."""
+    """A rebalance was requested (begin) and decided (end) [id, group]."""
     MACHINE = "machine"
     """The machine's load from the target's SIGTERM until all requests were answered [seconds, busy, stolen, waited:
     :meth:`tests.chaos.machine.MachineTimes.until_now`].
     """
     SETTLED = "settled"
-    """The target group is Stable with each partition owned."""
+    """The target group is Stable, and each partition has an owner."""
     BASELINE = "baseline"
-    """All processes are warm: the judge compares resources from here on."""
+    """All processes have warmed up. The judge compares resources from here on."""
     QUIET = "quiet"
-    """The last fault is over; from here on the run only waits until the system has settled."""
+    """The last fault is over. From here on, the run only waits until the system has settled."""
     ENDED = "ended"
-    """Producers have ended and consumers have read everything, or the time to wait for that is over."""
+    """The producer has ended and the consumers have read everything, or the wait for this has timed out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Event:
 
     @property
     def role(self) -> str:
-        """Of the target's last process: ``link:consumer:c1`` is a consumer's."""
+        """The role of the target's process. ``link:consumer:c1`` has the role ``consumer``."""
         return self.target.removeprefix("link:").partition(":")[0]
 
     @property
@@ -115,7 +115,7 @@ class EventWriter(Appending):
     def write(
         self, kind: Kind, target: str = "", phase: Phase = Phase.POINT, *, t: float | None = None, **detail: Any
     ) -> Event:
-        """Now, or at ``t`` (monotonic seconds, of the recent past)."""
+        """Writes an event of now, or of the recent time ``t`` (monotonic seconds)."""
         now = time.monotonic()
         at = now if t is None else t
         event = Event(at, time.time() - (now - at), kind, target, phase, detail)

@@ -1,4 +1,4 @@
-"""The records of the groups log, in the order in which they were appended, as a reader received them during the run."""
+"""The records of the groups log in order, as a reader received them during the run."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from kafka_coord.dev.json_lines import Appending, read_lines
 from kafka_coord.model import TopicPartition
-from tests.chaos.journal.lines import Appending, read_lines
 
 LOG = "log.jsonl"
 
@@ -21,7 +21,7 @@ class LogPlace(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """A commit of a partition that the groups log has; None removes the offset."""
+    """A partition's commit in the groups log. None removes the offset."""
 
     group: str
     partition: TopicPartition
@@ -43,7 +43,7 @@ class LogWriter(Appending):
         super().__init__(directory / LOG)
 
     def read(self, records: Iterable[tuple[LogPlace, Appended | None]]) -> None:
-        """Writes records just received."""
+        """Writes records that were received just now."""
         rows = [
             [*place, [commit.group, *commit.partition, commit.offset] if commit else None] for place, commit in records
         ]
@@ -52,7 +52,7 @@ class LogWriter(Appending):
 
 
 def read_log(directory: Path) -> tuple[LogRead, ...]:
-    """All records, each partition's in the order of the log."""
+    """Returns all records, those of each partition in the order of the log."""
     found: dict[LogPlace, LogRead] = {}
     for t, rows in read_lines(directory / LOG, lambda value: (value["t"], value["r"])):
         for partition, offset, commit in rows:

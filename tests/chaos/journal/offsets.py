@@ -1,4 +1,4 @@
-"""The committed offsets that an observer read, repeatedly."""
+"""The committed offsets that an observer read repeatedly."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from kafka_coord.dev.json_lines import Appending, read_lines
 from kafka_coord.model import TopicPartition
-from tests.chaos.journal.lines import Appending, read_lines
 
 OFFSETS = "offsets.jsonl"
 
 
 class OffsetsRead(NamedTuple):
-    """The offsets of ``group``, requested at ``since`` and received at ``t``. A partition without one is absent."""
+    """The offsets of ``group``, requested at ``since`` and received at ``t``, of the partitions that have an offset."""
 
     t: float
     since: float

@@ -1,4 +1,4 @@
-"""Records as ranges of offsets, and the file of those that brokers acknowledged."""
+"""Records as ranges of offsets, and the file of the acknowledged records."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kafka_coord.dev.json_lines import Appending, read_lines
 from kafka_coord.model import TopicPartition
-from tests.chaos.journal.lines import Appending, read_lines
 
 PRODUCED = "produced.jsonl"
 
@@ -25,12 +25,13 @@ class Stretch(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset after the last."""
+        """The offset after the last record."""
         return self.first + self.size
 
 
 def stretches(records: Iterable[tuple[str, int, int, int]]) -> list[Stretch]:
-    """Records as (topic, partition, offset, number), in order within each partition, as few stretches."""
+    """Combines records into few stretches. Records are (topic, partition, offset, number), in order within each
+    partition."""
     open_: dict[tuple[str, int], list[int]] = {}
     found: list[Stretch] = []
     for topic, partition, offset, number in records:
@@ -53,14 +54,15 @@ class ProducedWriter(Appending):
         super().__init__(directory / PRODUCED)
 
     def acknowledged(self, records: Iterable[tuple[str, int, int, int]]) -> None:
-        """(topic, partition, offset, number), in order within each partition: a second's worth at a time, say."""
+        """``records`` are (topic, partition, offset, number), in order within each partition. Call it about once a
+        second."""
         runs = stretches(records)
         if runs:
             self.append({"t": time.monotonic(), "r": plain(runs)})
 
 
 class Produced(NamedTuple):
-    """The records acknowledged since the previous line, until ``t``."""
+    """The records that were acknowledged between the previous line and ``t``."""
 
     t: float
     runs: tuple[Stretch, ...]

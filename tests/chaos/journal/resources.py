@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.chaos.journal.lines import Appending, read_lines
+from kafka_coord.dev.json_lines import Appending, read_lines
 
 RESOURCES = "resources.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The resources of one process (``target`` as in events). With ``target`` ``zookeeper``, only ``znodes`` counts.
-    ``cpu_s`` covers its whole life so far.
-    """
+    """The resources of one process, with its ``target`` as in events. With the ``target`` ``zookeeper``, only
+    ``znodes`` is set. ``cpu_s`` is the CPU time since the start of the process."""
 
     t: float
     target: str

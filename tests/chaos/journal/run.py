@@ -14,10 +14,10 @@ RUN = "run.json"
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group of the run. Exactly one of ``topics`` and ``pattern`` (a white list, as a subscription's) is given.
+    """A group of the run, with either ``topics`` or ``pattern``, which is a subscription's white list.
 
-    ``members`` are the kinds of its consumers, in words. ``latest`` groups begin at the end: only what comes after
-    their first start is theirs to read.
+    ``members`` are the kinds of its consumers, in words. A ``latest`` group must read only the records after its first
+    start.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Participant:
-    """A consumer of the run: its id in the group, its kind, and its options."""
+    """A consumer of the run, with its id in the group, its kind, and its options."""
 
     name: str
     group: str
@@ -40,9 +40,9 @@ class Participant:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The machine and versions of the run, and the times that its bounds come from (ms). ``session_timeouts_ms`` is by
-    role: ``serve``, ``consumer``, ``kafka``. ``versions`` is by part: python, kazoo, zookeeper, kafka, librdkafka,
-    java, kafka_coord.
+    """The machine and versions of the run, and the times (ms) from which the judge derives its bounds.
+    ``session_timeouts_ms`` is by role: ``serve``, ``consumer``, ``kafka``. ``versions`` is by part, such as python,
+    kafka and librdkafka.
     """
 
     cores: int
@@ -54,10 +54,9 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """``zookeeper_logs`` are the directories with ``version-2`` in them, of each server, relative to the run's;
-    ``chroot`` is what the coordinator and Kafka keep their znodes below. ``started`` is monotonic, ``started_wall``
-    since 1970 (s). ``clients`` is ``kafka`` where all consumers are stock Kafka clients, ``mixed`` where every group
-    has some."""
+    """``zookeeper_logs`` are the servers' directories that contain ``version-2``, relative to the run's directory. The
+    znodes of the coordinator and Kafka are below ``chroot``. ``started`` is monotonic, and ``started_wall`` since 1970
+    (s). ``clients`` is ``kafka`` if all consumers are stock Kafka clients, and ``mixed`` if every group has some."""
 
     seed: int
     minutes: float
@@ -79,7 +78,7 @@ def write_run(directory: Path, run: Run) -> None:
 
 
 def read_run(directory: Path) -> Run:
-    """Reads ``run.json``; raises :class:`MalformedValue` where there is none that can be read."""
+    """Reads ``run.json``. Raises :class:`MalformedValue` if it is missing or unreadable."""
     path = directory / RUN
     try:
         value = json.loads(path.read_bytes())

@@ -1,8 +1,9 @@
-"""The judge of a chaos run: pure rules over the run's files. It does not know the processes.
+"""The judge of a chaos run. It applies pure rules to the run's files.
 
-In the order of reading: ``findings`` (what a rule says), ``faults`` (what was done, as intervals), ``ownership`` (who
-had which partition when), ``evidence`` (all of a run), the rules (``reading``, ``groups``, ``failovers``), ``cost``,
-``judging`` (all of it) and ``report``.
+In the order of reading: ``findings`` are the results of rules, ``faults`` has the faults as intervals, ``ownership``
+has the owners of each partition over time, and ``evidence`` has all files of a run. The rules are in ``reading``,
+``groups``, ``failovers``, ``commits`` and ``tables``. ``cost`` computes the cost of faults, ``judging`` applies all
+rules, and ``report`` writes the page.
 """
 
 from tests.chaos.judge.judging import Report, judge

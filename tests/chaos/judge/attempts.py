@@ -1,4 +1,4 @@
-"""The commits that stock clients asked for, by their own files."""
+"""The commits that stock clients requested, according to their own files."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tests.chaos.journal import Committed, Committing, ConsumerJournal, Handed, 
 
 NEVER = float("inf")
 _MOST_AT_ONCE = 1_000
-"""More records than one call hands out."""
+"""No call hands out more records than this."""
 
 
 class Attempt(NamedTuple):
-    """A commit of one partition, asked for at ``sent`` or later, by a hold on the partition that began at ``held``.
+    """A commit of one partition, requested at ``sent`` or later, by an owner that got the partition at ``held``.
 
-    ``acknowledged`` is :data:`NEVER` if no acknowledgement arrived. A client reports an automatic commit only when it
-    is acknowledged; an unreported one may have had any offset from ``low`` to ``high``.
+    ``acknowledged`` is :data:`NEVER` if no acknowledgement arrived. A client reports an automatic commit only after its
+    acknowledgement. An unreported commit may have had any offset from ``low`` to ``high``.
     """
 
     sent: float
@@ -29,7 +29,7 @@ class Attempt(NamedTuple):
 
 
 def attempts_of(journal: ConsumerJournal) -> Iterator[tuple[TopicPartition, Attempt]]:
-    """The commits that this process asked for."""
+    """Yields the commits that this process requested."""
     return _requested(journal) if any(isinstance(one, Committing) for one in journal.lines) else _automatic(journal)
 
 
@@ -56,7 +56,7 @@ def _requested(journal: ConsumerJournal) -> Iterator[tuple[TopicPartition, Attem
 
 
 def _automatic(journal: ConsumerJournal) -> Iterator[tuple[TopicPartition, Attempt]]:
-    """A commit is sent at the earliest when its last record is handed out."""
+    """Yields automatic commits. A commit is sent no earlier than the hand-out of its last record."""
     held: dict[TopicPartition, float] = {}
     handed: dict[TopicPartition, list[Attempt]] = {}
     for line in journal.lines:

@@ -1,8 +1,8 @@
-"""The rule about commits of stock clients: an acknowledged commit is never lost, and never goes back.
+"""The rule about commits of stock clients: an acknowledged commit is never lost or replaced by an older one.
 
 The order of commits is that of the groups log, which a reader recorded during the run. Kafka's protocol lets a member
-commit any offset at any time, and a client whose coordinator changes may send an older commit again after a newer
-one. So an older offset in the log is the coordinator's error only if no client can have asked for it after that.
+commit any offset at any time, and a client whose coordinator changes may repeat an older commit after a newer one. So
+an older offset in the log is the coordinator's error only if no client can have requested it after the newer commit.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from kafka_coord.model import TopicPartition
 from tests.chaos.journal import ConsumerJournal, Started, read_consumers, read_log, read_offsets
 from tests.chaos.judge.attempts import NEVER, Attempt, attempts_of
 from tests.chaos.judge.evidence import Records
-from tests.chaos.judge.findings import ChaosFinding, Evidence, Rule, Ruling, Severity, ruling
+from tests.chaos.judge.findings import ChaosFinding, Evidence, Rule, Ruling, Severity, ruling, violation
 
 Where = tuple[str, TopicPartition]
 """A group and a partition."""
 
 
 class Entry(NamedTuple):
-    """A commit in the log, ``seen`` there by the reader; None removes the offset."""
+    """A commit in the log, which the reader received at ``seen``. None removes the offset."""
 
     offset: int | None
     seen: float
 
 
 class Reading(NamedTuple):
-    """One reading: asked at ``since``, answered ``offset`` at ``t``. None: the answer was that there is no offset."""
+    """A request for an offset at ``since``, and its answer ``offset`` at ``t``. None means that there is no offset."""
 
     since: float
     t: float
@@ -42,7 +42,7 @@ class Reading(NamedTuple):
 
 @dataclass(slots=True)
 class _Story:
-    """All that is known about the offset of one partition in one group; ``entries`` are in the log's order."""
+    """All facts about the offset of one partition in one group. ``entries`` are in the log's order."""
 
     entries: list[Entry] = field(default_factory=list)
     attempts: list[Attempt] = field(default_factory=list)
@@ -50,7 +50,7 @@ class _Story:
 
 
 def commits(records: Records) -> Ruling:
-    """Checks each acknowledged commit, each reading and each commit in the log against the order of the log."""
+    """Compares each acknowledged commit, each reading and each commit in the log with the order of the log."""
     stories, unread = _stories(records)
     known = {where: story for where, story in stories.items() if partition_of(where[0]) not in unread}
     findings: list[ChaosFinding] = []
@@ -81,8 +81,8 @@ def commits(records: Records) -> Ruling:
 
 
 def commits_of_owners(records: Records) -> Ruling:
-    """Of managed groups, whose offsets are in ZooKeeper: no commit that a stock client asked for after the next owner
-    had been started is acknowledged. Another rule says that the next owner begins at no older commit."""
+    """Checks managed groups, whose offsets are in ZooKeeper. A commit that a stock client requested after the start of
+    the next owner must not be acknowledged. Another rule checks that the next owner begins at no older commit."""
     next_owners = {
         (owner.process, book.partition, owner.begin): (book.where, other)
         for book in records.books
@@ -105,9 +105,8 @@ def commits_of_owners(records: Records) -> Ruling:
                     f"{attempt.sent - other.begin:.3f} s after {other} had been started"
                 )
                 findings.append(
-                    ChaosFinding(
+                    violation(
                         Rule.COMMITS,
-                        Severity.VIOLATION,
                         where,
                         message,
                         (
@@ -128,9 +127,9 @@ def commits_of_owners(records: Records) -> Ruling:
 
 
 def _stories(records: Records) -> tuple[dict[Where, _Story], dict[int, int]]:
-    """Also returns the number of records that the log's reader missed, by partition of the log. Without a recorded log
-    there are no stories."""
-    groups = {group.name for group in records.run.groups}  # the cluster of a test has others too
+    """Returns the stories, and the number of records that the log's reader missed, by partition of the log. Without a
+    recorded log, there are no stories."""
+    groups = {group.name for group in records.run.groups}  # the cluster of a test also has other groups
     stories: dict[Where, _Story] = {}
     ends: dict[int, int] = {}
     unread: Counter[int] = Counter()
@@ -176,7 +175,7 @@ class _Judge:
         self.sent_again = 0
 
     def acknowledged(self) -> Iterator[ChaosFinding]:
-        """Every acknowledged commit is in the log."""
+        """Checks that every acknowledged commit is in the log."""
         for attempt in self._story.attempts:
             if attempt.acknowledged < NEVER and self._place(attempt) is None:
                 yield self._finding(
@@ -185,7 +184,8 @@ class _Judge:
                 )
 
     def read(self) -> Iterator[ChaosFinding]:
-        """A reading is answered with the log's last commit: no older one than the last acknowledged before it."""
+        """Checks that each reading returned a commit of the log that is not older than the last acknowledged commit
+        before it."""
         done = sorted((one.acknowledged, one) for one in self._story.attempts if one.acknowledged < NEVER)
         number, floor, last = 0, -1, None
         for reading in sorted(self._story.readings):
@@ -211,8 +211,8 @@ class _Judge:
             )
 
     def appended(self) -> Iterator[ChaosFinding]:
-        """A member asked for every commit in the log, held the partition, and had not had it acknowledged before a
-        newer one."""
+        """Checks that every commit in the log was requested by a member that held the partition, and was not
+        acknowledged before a newer commit."""
         before: tuple[int, list[Attempt]] | None = None
         held = float("-inf")
         for offset, seen in self._story.entries:
@@ -238,14 +238,14 @@ class _Judge:
             before = offset, asked
 
     def _place(self, attempt: Attempt) -> int | None:
-        """The first entry that can be this commit."""
+        """Returns the first entry that can be this commit."""
         places = self._at.get(attempt.low, [])
         first = bisect.bisect_left(places, attempt.sent, key=lambda at: self._story.entries[at].seen)
         return places[first] if first < len(places) else None
 
     def _askers(self, offset: int, seen: float) -> list[Attempt]:
-        """The attempts that can be this commit, by time. If the same hold on the partition reported a commit of this
-        offset, it asked for no other."""
+        """Returns the attempts that can be this commit, by time. If an owner reported a commit of exactly this offset,
+        its other attempts do not count."""
         first = bisect.bisect_left(self._lows, offset - self._widest)
         near = self._by_low[first : bisect.bisect_right(self._lows, offset)]
         found = [one for one in near if offset <= one.high and one.sent <= seen]
@@ -260,4 +260,4 @@ class _Judge:
 
     def _finding(self, message: str, *evidence: Evidence) -> ChaosFinding:
         group, partition = self._where
-        return ChaosFinding(Rule.COMMITS, Severity.VIOLATION, f"group {group} {partition}", message, evidence)
+        return violation(Rule.COMMITS, f"group {group} {partition}", message, evidence)

@@ -1,4 +1,4 @@
-"""The cost of the faults: how long partitions had no owner, by fault."""
+"""Computes how long partitions had no owner, by fault."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NOTICED_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Times without an owner (s) that have one cause. ``alone`` of them had no other fault under way."""
+    """The times without an owner (s) that have one cause. In ``alone`` cases, no other fault was under way."""
 
     cause: str
     n: int
@@ -29,7 +29,7 @@ class Cost:
 
 
 def costs(records: Records) -> tuple[Cost, ...]:
-    """The dearest first."""
+    """Returns the costs, the highest first."""
     found: dict[str, list[tuple[float, bool]]] = {}
     consumers = {journal.consumer: journal.group for journal in records.journals}
     for book in records.books:
@@ -49,9 +49,7 @@ def costs(records: Records) -> tuple[Cost, ...]:
 
 
 def _gaps(book: Book) -> list[tuple[Ownership, Ownership]]:
-    """The gaps from the end of each ownership to the next beginning; no gap counts while another owner had the
-    partition.
-    """
+    """Returns the pairs of successive owners with a known end of the first."""
     found = []
     for before, after in zip(book.ownerships, book.ownerships[1:], strict=False):
         if before.ending is not Ending.OPEN and before.end != float("inf"):
@@ -60,7 +58,7 @@ def _gaps(book: Book) -> list[tuple[Ownership, Ownership]]:
 
 
 def _worked_until(records: Records, before: Ownership, after: Ownership) -> float:
-    """A frozen owner counts as gone from the moment it was frozen, although it notices its loss only when it wakes."""
+    """Returns the end of the owner's work. It is the freeze of a frozen owner, which notices its loss only later."""
     if before.ending is Ending.LOST:
         for fault in records.faults.of(Kind.FREEZE, role="consumer", name=before.consumer):
             if before.begin <= fault.begin <= after.begin and fault.begin <= before.end <= fault.end + _NOTICED_S:
@@ -84,5 +82,5 @@ def _cost(cause: str, values: Sequence[tuple[float, bool]]) -> Cost:
 
 
 def quantile(values: Sequence[float], q: float) -> float:
-    """The nearest rank of sorted ``values``; 0 for no values."""
+    """Returns the nearest rank of sorted ``values``, or 0 if there are none."""
     return values[min(len(values) - 1, int(q * len(values)))] if values else 0.0

@@ -1,5 +1,5 @@
-"""The times of decisions on requests, from ZooKeeper's own log. The requester learns of them later; that delay is not
-the coordinator's.
+"""Reads the times of decisions on requests from ZooKeeper's own log. The requester learns of a decision later, and the
+coordinator does not cause that delay.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ _FILE = "decisions.json"
 
 
 def write_decisions(directory: Path, logs: Sequence[Path], chroot: str) -> None:
-    """Writes to a run's directory, for each answered request, the seconds from the transaction that asked to the one
-    that answered, by the clock of the leading ZooKeeper server. ``logs`` are the servers' directories.
-    """
+    """Writes the duration of each answered request (s) to a run's directory, from the transaction of the request to
+    that of the answer, by the clock of the leading ZooKeeper server. ``logs`` are the servers' directories."""
     below = f"{chroot}{layout.REQUESTS}/"
     asked_ms: dict[str, int] = {}
     decided_s: dict[str, float] = {}
@@ -38,7 +37,7 @@ def write_decisions(directory: Path, logs: Sequence[Path], chroot: str) -> None:
 
 
 def read_decisions(directory: Path) -> dict[str, float]:
-    """Reads the file of :func:`write_decisions`; empty if there is none."""
+    """Reads the file of :func:`write_decisions`. A missing file is empty."""
     path = directory / _FILE
     decided: dict[str, float] = json.loads(path.read_bytes()) if path.exists() else {}
     return decided

@@ -1,4 +1,4 @@
-"""All files of a run, in the form that the rules need."""
+"""Reads all files of a run into the form that the rules need."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from tests.chaos.judge.findings import Evidence
 from tests.chaos.judge.ownership import Life, Ownership, life_of
 
 AFTERMATH_S = 15.0
-"""How long after its end a fault may still cost partitions their owners, in seconds beyond the longest session timeout.
-By then a broken session is noticed, ZooKeeper has a leader, and others own the partitions.
+"""How long after its end a fault may still leave partitions without owners, in seconds beyond the longest session
+timeout. By then, ZooKeeper has a leader, broken sessions have ended, and the partitions have new owners.
 """
 
 
 class Span(NamedTuple):
-    """Offsets from ``first`` to before ``end``."""
+    """The offsets ``first`` to ``end - 1``."""
 
     first: int
     end: int
@@ -44,7 +44,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """One partition of one group: its owners, in order of their beginning."""
+    """The owners of one partition in one group, in order."""
 
     group: str
     partition: TopicPartition
@@ -56,8 +56,8 @@ class Book:
 
 
 class Records:
-    """The contents of a run's directory. ``until`` is the end of the judged time (monotonic seconds); ``spark`` names
-    the consumers that are Spark queries.
+    """The contents of a run's directory. ``until`` is the end of the judged time (monotonic seconds). ``spark`` has the
+    names of the consumers that are Spark queries.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -87,7 +87,7 @@ class Records:
         }
 
     def _lives(self) -> Iterator[Life]:
-        """Reads one file after the other, and keeps only the first and last line of each."""
+        """Reads one file after another, and keeps only the first and last line of each."""
         for path in sorted((self.directory / CONSUMERS).glob("*.jsonl")):
             journal = read_consumer(path)
             if journal is not None:
@@ -97,23 +97,19 @@ class Records:
                 yield life
 
     def at(self, t: float, what: str) -> Evidence:
-        """Evidence of that moment (monotonic seconds)."""
+        """Returns evidence of that moment (monotonic seconds)."""
         return Evidence(t - self.run.started, what)
 
     def of(self, *kinds: str, phase: Phase | None = None) -> tuple[Event, ...]:
-        """Events of these kinds, in order."""
+        """Returns the events of these kinds, in order."""
         return tuple(event for event in self.events if event.kind in kinds and phase in {None, event.phase})
 
-    def group_of(self, consumer: str) -> str | None:
-        """A consumer's group, by its files."""
-        return next((journal.group for journal in self.journals if journal.consumer == consumer), None)
-
     def killed(self, journal: ConsumerJournal) -> bool:
-        """Whether its process was killed."""
+        """Tells whether the consumer's process was killed."""
         return (journal.consumer, journal.pid) in self._killed
 
     def subscribed(self, group: Group) -> tuple[TopicPartition, ...]:
-        """The partitions with records that this group reads."""
+        """Returns the partitions with records that this group reads."""
         if group.pattern is not None:
             pattern = re.compile(group.pattern)
             return tuple(tp for tp in self.produced if pattern.fullmatch(tp.topic))
@@ -121,7 +117,7 @@ class Records:
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """The same offsets as few spans, in order."""
+    """Combines spans into the fewest spans, in order."""
     found: list[Span] = []
     for span in sorted(spans):
         if found and span.first <= found[-1].end:
@@ -132,7 +128,7 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def without(spans: Iterable[Span], taken: Iterable[Span]) -> Iterator[Span]:
-    """The parts of ``spans`` that are in none of ``taken``. Both are in order and do not overlap."""
+    """Yields the parts of ``spans`` that are not in ``taken``. Both are in order and do not overlap."""
     gone = list(taken)
     for first, end in spans:
         at = first
@@ -149,7 +145,7 @@ def without(spans: Iterable[Span], taken: Iterable[Span]) -> Iterator[Span]:
 
 
 def _written(directory: Path) -> dict[TopicPartition, list[Stretch]]:
-    """The acknowledged records by offset, as few ranges."""
+    """Reads the acknowledged records, as few ranges of offsets."""
     found: dict[TopicPartition, list[Stretch]] = {}
     runs: Iterator[Stretch] = (run for line in read_produced(directory) for run in line.runs)
     for run in runs:

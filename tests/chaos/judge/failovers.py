@@ -8,18 +8,18 @@ from collections.abc import Iterator, Sequence
 from tests.chaos.journal import GROUP_LOG, Event, Kind, Phase
 from tests.chaos.judge.decisions import read_decisions
 from tests.chaos.judge.evidence import Records
-from tests.chaos.judge.findings import ChaosFinding, Rule, Ruling, Severity, ruling
+from tests.chaos.judge.findings import ChaosFinding, Rule, Ruling, Severity, ruling, violation
 from tests.chaos.judge.ownership import Ending
 
 DECIDED_S = 0.3
-"""The bound in s for a decision on a rebalance that was requested during a clean stop. With ZooKeeper's log, it counts
-from the transaction of the request to that of the answer; otherwise from the call until its answer was read.
-"""
+"""The bound in s for a decision on a rebalance that was requested during a clean stop. With ZooKeeper's log, the
+decision takes from the transaction of the request to that of the answer. Otherwise, it takes from the call to its
+answer."""
 ELECTED_S = 0.5
-"""Beyond the session timeout, until a killed coordinator is replaced."""
+"""The bound in s for the replacement of a killed coordinator, beyond the session timeout."""
 _AROUND_S = 2.0
 _UNFENCED = frozenset({"unfenced-write", "stale-epoch"})
-"""The audit's rules about writes of an instance that is not, or is no longer, the coordinator."""
+"""The audit's rules about writes of an instance that is not the coordinator."""
 
 
 def _elected_at(records: Records, t: float) -> Event | None:
@@ -27,18 +27,18 @@ def _elected_at(records: Records, t: float) -> Event | None:
 
 
 def _next(kind: Kind, records: Records, t: float) -> Event | None:
-    """The first event of that kind after ``t``."""
+    """Returns the first event of that kind after ``t``."""
     return next((event for event in records.of(kind) if event.t > t), None)
 
 
 def _alone(records: Records, event: Event) -> bool:
-    """Whether no other fault was under way then or shortly before."""
+    """Tells whether no other fault was under way at the event or shortly before it."""
     others = records.faults.under_way(event.t, event.t + _AROUND_S, aftermath_s=_AROUND_S)
     return all(fault.role == event.role and fault.name == event.name and fault.kind == event.kind for fault in others)
 
 
 def clean(records: Records) -> Ruling:
-    """A coordinator that is told to stop revokes no partition, and requests during its stop are decided."""
+    """Checks that a clean stop of the coordinator revokes no partition, and that requests are decided in time."""
     findings: list[ChaosFinding] = []
     decided_s: list[float] = []
     heard_s: list[float] = []
@@ -62,14 +62,13 @@ def clean(records: Records) -> Ruling:
             if took_s is None or took_s > DECIDED_S:
                 told = "never" if took_s is None else f"{took_s * 1000:.0f} ms later"
                 findings.append(
-                    ChaosFinding(
+                    violation(
                         Rule.CLEAN_FAILOVER,
-                        Severity.VIOLATION,
                         stop.target,
-                        f"a rebalance asked for {(request.t - stop.t) * 1000:.0f} ms after SIGTERM was decided {told}",
+                        f"a rebalance requested {(request.t - stop.t) * 1000:.0f} ms after SIGTERM was decided {told}",
                         (
                             records.at(stop.t, f"SIGTERM to {stop.target}"),
-                            records.at(request.t, f"{request.detail['id']} asked for"),
+                            records.at(request.t, f"{request.detail['id']} requested"),
                             *([records.at(machine.t, _of_machine(machine))] if machine is not None else []),
                         ),
                     )
@@ -78,16 +77,16 @@ def clean(records: Records) -> Ruling:
         findings += _given_up(records, stop, until)
     middle_s, most_s = _middle_and_most(decided_s)
     heard_middle_s, heard_most_s = _middle_and_most(heard_s)
-    source = "ZooKeeper's log" if logged_s else "who asked"
+    source = "ZooKeeper's log" if logged_s else "the requester"
     return ruling(
         Rule.CLEAN_FAILOVER,
         findings,
-        checked=f"{len(stops)} clean stops of the elected one; {len(decided_s)} rebalances asked for from that instant "
+        checked=f"{len(stops)} clean stops of the elected instance; {len(decided_s)} rebalances requested from SIGTERM "
         f"on, decided after {middle_s * 1000:.0f} ms (median), {most_s * 1000:.0f} ms (at most) by {source}, "
-        f"heard of by who asked after {heard_middle_s * 1000:.0f} and {heard_most_s * 1000:.0f} ms; "
-        f"next one elected after {_list_ms(elected_s)}"
-        + (f"; meanwhile others of the host had at most {max(stolen):.0%} of the cores" if stolen else ""),
-        bound=f"{DECIDED_S * 1000:g} ms, no partition without owner",
+        f"answered to the requester after {heard_middle_s * 1000:.0f} and {heard_most_s * 1000:.0f} ms; "
+        f"next instance elected after {_list_ms(elected_s)}"
+        + (f"; other guests of the host used at most {max(stolen):.0%} of the cores" if stolen else ""),
+        bound=f"{DECIDED_S * 1000:g} ms, no partition without an owner",
         exercised=bool(decided_s),
         figures={
             "n": len(stops),
@@ -102,7 +101,7 @@ def clean(records: Records) -> Ruling:
 
 
 def _stops_with(records: Records, requests: Sequence[Event]) -> list[tuple[Event, list[Event]]]:
-    """Each clean stop of a coordinator during which rebalances were requested, and those requests."""
+    """Returns each clean stop of a coordinator during which rebalances were requested, with these requests."""
     found: dict[float, tuple[Event, list[Event]]] = {}
     stops = [stop for stop in records.of(Kind.STOP, phase=Phase.BEGIN) if stop.role == "serve"]
     for request in requests:
@@ -113,11 +112,11 @@ def _stops_with(records: Records, requests: Sequence[Event]) -> list[tuple[Event
 
 
 def _of_machine(event: Event) -> str:
-    """The machine's load meanwhile, in words."""
+    """Describes the machine's load during the stop."""
     found = event.detail
     return (
-        f"in these {found['seconds']:.1f} s the machine's cores were busy for {found['busy']:.0%} of the time, others "
-        f"of the host had {found['stolen']:.0%}, and a process waited for a core for {found['waited']:.0%}"
+        f"in these {found['seconds']:.1f} s, the machine's cores were busy for {found['busy']:.0%} of the time, other "
+        f"guests of the host used {found['stolen']:.0%}, and a process waited for a core for {found['waited']:.0%}"
     )
 
 
@@ -125,9 +124,8 @@ def _given_up(records: Records, stop: Event, until: float) -> Iterator[ChaosFind
     for book in records.books:
         for owner in book.ownerships:
             if stop.t <= owner.end <= until and owner.ending is not Ending.OPEN:
-                yield ChaosFinding(
+                yield violation(
                     Rule.CLEAN_FAILOVER,
-                    Severity.VIOLATION,
                     book.where,
                     f"{owner} lost or gave up the partition while the coordinator was stopped cleanly",
                     (
@@ -138,7 +136,7 @@ def _given_up(records: Records, stop: Event, until: float) -> Iterator[ChaosFind
 
 
 def killed(records: Records) -> Ruling:
-    """The next coordinator is elected within the session timeout of the killed one."""
+    """Checks that the next coordinator is elected within the session timeout of a killed coordinator."""
     session_s = records.run.setup.session_timeouts_ms["serve"] / 1000
     findings: list[ChaosFinding] = []
     took_s: list[float] = []
@@ -152,9 +150,8 @@ def killed(records: Records) -> Ruling:
         if after is None or took_s[-1] > session_s + ELECTED_S:
             told = "nobody" if after is None else f"{after.target} only {took_s[-1]:.2f} s"
             findings.append(
-                ChaosFinding(
+                violation(
                     Rule.KILLED_FAILOVER,
-                    Severity.VIOLATION,
                     event.target,
                     f"killed, and {told} later elected",
                     (records.at(event.t, "kill -9"), *([records.at(after.t, "elected")] if after else [])),
@@ -164,7 +161,7 @@ def killed(records: Records) -> Ruling:
     return ruling(
         Rule.KILLED_FAILOVER,
         findings,
-        checked=f"{len(took_s)} kills of the elected one with nothing else going on; next elected after {told}",
+        checked=f"{len(took_s)} kills of the elected instance without another fault; next one elected after {told}",
         bound=f"{session_s + ELECTED_S:g} s",
         exercised=bool(took_s),
         figures={"n": len(took_s), "max_s": max(took_s, default=0.0)},
@@ -172,8 +169,8 @@ def killed(records: Records) -> Ruling:
 
 
 def frozen(records: Records, audit: dict[str, object] | None) -> Ruling:
-    """A coordinator that is frozen past its session is replaced, and writes nothing when it wakes: in ZooKeeper's own
-    log, the newest epoch fenced every write of a coordinator.
+    """Checks that a coordinator that is frozen past its session is replaced, and writes nothing when it continues. In
+    ZooKeeper's own log, the newest epoch must have fenced every write of a coordinator.
     """
     session_s = records.run.setup.session_timeouts_ms["serve"] / 1000
     findings: list[ChaosFinding] = []
@@ -191,36 +188,32 @@ def frozen(records: Records, audit: dict[str, object] | None) -> Ruling:
         after = _next(Kind.ELECTED, records, fault.begin)
         if after is None or after.t > fault.end or after.name == fault.name:
             findings.append(
-                ChaosFinding(
+                violation(
                     Rule.FROZEN_COORDINATOR,
-                    Severity.VIOLATION,
                     f"serve:{fault.name}",
-                    f"frozen for {fault.end - fault.begin:.1f} s while elected, and nobody took over meanwhile",
+                    f"frozen for {fault.end - fault.begin:.1f} s while elected, and no other instance took over",
                     (records.at(fault.begin, "SIGSTOP"), records.at(fault.end, "SIGCONT")),
                 )
             )
     unfenced = [one for one in _found(audit) if isinstance(one, dict) and one.get("rule") in _UNFENCED]
-    findings += [
-        ChaosFinding(Rule.FROZEN_COORDINATOR, Severity.VIOLATION, "ZooKeeper's log", _sentence(one))
-        for one in unfenced[:10]
-    ]
-    seen = "no audit: its writes not seen" if audit is None else f"{len(unfenced)} writes not fenced, by the audit"
+    findings += [violation(Rule.FROZEN_COORDINATOR, "ZooKeeper's log", _sentence(one)) for one in unfenced[:10]]
+    seen = "writes not checked without an audit" if audit is None else f"{len(unfenced)} unfenced writes in the audit"
     return ruling(
         Rule.FROZEN_COORDINATOR,
         findings,
-        checked=f"{n} freezes of the elected one past its session, in the calm, replaced each time; {seen}",
+        checked=f"{n} freezes of the elected instance past its session without another fault; {seen}",
         exercised=n > 0 and audit is not None,
         figures={"n": n},
     )
 
 
 def audited(records: Records) -> tuple[Ruling, dict[str, object] | None]:
-    """The result of ``kafka-coord audit`` on ZooKeeper's log, if ``audit.json`` is in the directory."""
+    """Returns the result of ``kafka-coord audit`` on ZooKeeper's log, if ``audit.json`` is in the directory."""
     return _audited(records, Rule.AUDIT, "audit.json", "ZooKeeper's log")
 
 
 def audited_groups_log(records: Records) -> Ruling:
-    """The result of ``kafka-coord audit --group-log``, if the run kept it."""
+    """Returns the result of ``kafka-coord audit --group-log``, if the run kept it."""
     return _audited(records, Rule.GROUP_LOG, GROUP_LOG, "the groups log")[0]
 
 
@@ -229,7 +222,7 @@ def _audited(records: Records, rule: Rule, file: str, log: str) -> tuple[Ruling,
     if not path.exists():
         return ruling(rule, (), checked=f"there is no {file}", exercised=False), None
     audit: dict[str, object] = json.loads(path.read_bytes())
-    findings = [ChaosFinding(rule, Severity.VIOLATION, log, _sentence(one)) for one in _found(audit)]
+    findings = [violation(rule, log, _sentence(one)) for one in _found(audit)]
     warnings = audit.get("warnings")
     findings += [
         ChaosFinding(rule, Severity.WARNING, log, _sentence(one))

@@ -1,4 +1,4 @@
-"""The faults of a run as intervals, so that a gap, a repeat or a loss can be attributed to one."""
+"""The faults of a run as intervals, to attribute gaps, repeated records and losses to faults."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _DONE = CRASHES | {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault of ``role:name``, from ``begin`` to ``end`` (monotonic seconds; a kill or stop lasts until the process
-    is back). ``links`` are network faults between the target and other processes.
+    """One fault of ``role:name``, from ``begin`` to ``end`` (monotonic seconds). A kill or stop lasts until the process
+    runs again. With ``links``, the fault is in the network between the target and other processes.
     """
 
     kind: str
@@ -51,12 +51,12 @@ class Fault:
 
     @property
     def disturbs(self) -> bool:
-        """Whether it is a fault or a clean stop, and not an operator's request or growth."""
+        """Whether this is a crash or a clean stop, not an operator's request or a grown topic."""
         return self.kind in CRASHES or self.kind == Kind.STOP
 
 
 def faults_of(events: Iterable[Event], until: float) -> tuple[Fault, ...]:
-    """All faults, in order of their beginning. A fault that never ended lasts to ``until``."""
+    """Returns all faults, in order of their beginning. A fault without an end lasts until ``until``."""
     known = sorted(events, key=lambda event: event.t)
     ready = _Times(
         (event.target, event.t) for event in known if event.kind == Kind.START and event.phase != Phase.BEGIN
@@ -111,8 +111,8 @@ class _Times:
 
 
 class Faults:
-    """The faults of a run, by time. A fault counts as under way for ``aftermath_s`` after its end: until the sessions
-    that it broke have ended and their partitions have new owners.
+    """The faults of a run, by time. A fault counts as under way for another ``aftermath_s`` after its end, in which the
+    sessions that it broke end and their partitions get new owners.
     """
 
     def __init__(self, faults: Sequence[Fault], aftermath_s: float) -> None:
@@ -125,13 +125,13 @@ class Faults:
     def under_way(
         self, begin: float, end: float | None = None, *, aftermath_s: float | None = None
     ) -> tuple[Fault, ...]:
-        """The faults that overlap the time from ``begin`` to ``end`` (default: only ``begin``)."""
+        """Returns the faults that overlap the time from ``begin`` to ``end`` (default: only ``begin``)."""
         until = begin if end is None else end
         after = self.aftermath_s if aftermath_s is None else aftermath_s
         return tuple(fault for fault in self.all if fault.begin <= until and fault.end + after >= begin)
 
     def of(self, *kinds: str, role: str | None = None, name: str | None = None) -> tuple[Fault, ...]:
-        """The faults of these kinds, of one role, of one target."""
+        """Returns the faults of these kinds, optionally of one role and one target."""
         return tuple(
             fault
             for fault in self.all
@@ -139,7 +139,7 @@ class Faults:
         )
 
     def frozen(self, consumer: str, begin: float, end: float) -> bool:
-        """Whether this consumer was frozen at any time between."""
+        """Tells whether this consumer was frozen at any time between these."""
         return any(
             fault.begin <= end and fault.end >= begin for fault in self.of(Kind.FREEZE, role="consumer", name=consumer)
         )
@@ -147,7 +147,7 @@ class Faults:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a partition had no owner: ``label`` for tables, and whether other faults were under way as well."""
+    """Why a partition had no owner. ``alone`` tells whether no other fault was under way."""
 
     label: str
     alone: bool
@@ -158,18 +158,17 @@ SHARED_ROLES = ("zookeeper", "serve", "kafka")
 
 
 def of_session(fault: Fault, consumer: str, roles: Sequence[str] = SHARED_ROLES) -> bool:
-    """Whether it can end the session of this consumer: a fault of its own, or of what serves it, which has one of the
-    ``roles``. By default it is a stock client: the instance beside the broker that leads its group's log partition
-    keeps the session."""
+    """Tells whether the fault can end this consumer's session. It is a fault of the consumer itself or of a server with
+    one of the ``roles``. The default roles are those for a stock client, whose session is kept by the instance beside
+    the broker that leads its group's log partition."""
     return (fault.role == "consumer" and fault.name == consumer) or fault.role in roles
 
 
 def cause_of(
     faults: Sequence[Fault], *, consumer: str, in_group: Callable[[str], bool], group: str, lost: bool
 ) -> Cause:
-    """The most likely cause among ``faults``: the owner's own, then (for a session that was ``lost``) ZooKeeper's, then
-    a fault of its group, then the coordinator's, then any.
-    """
+    """Returns the most likely cause among ``faults``. The order is: the owner's own fault; if its session was ``lost``,
+    a fault of a server; a fault of its group; a fault of a server; any fault."""
 
     def own(fault: Fault) -> bool:
         return (fault.role == "consumer" and fault.name == consumer) or _named(fault) == (group, consumer)

@@ -33,9 +33,9 @@ class Severity(StrEnum):
     VIOLATION = "violation"
     """The rule is broken: the run has failed."""
     WARNING = "warning"
-    """Someone should look at it; it breaks no rule by itself."""
+    """A person should look at it. It breaks no rule by itself."""
     EXCEPTION = "exception"
-    """The rule is broken in a way docs/architecture.md says is possible by design."""
+    """The rule is broken in a way that is possible by design, according to docs/architecture.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class ChaosFinding:
-    """``where`` is its subject: ``group delays flights-3``, ``serve:1``. ``message`` is one sentence."""
+    """``where`` is the subject, such as ``group delays flights-3`` or ``serve:1``. ``message`` is one sentence."""
 
     rule: Rule
     severity: Severity
@@ -60,16 +60,20 @@ class ChaosFinding:
     evidence: tuple[Evidence, ...] = ()
 
 
+def violation(rule: Rule, where: str, message: str, evidence: tuple[Evidence, ...] = ()) -> ChaosFinding:
+    return ChaosFinding(rule, Severity.VIOLATION, where, message, evidence)
+
+
 class Status(StrEnum):
     HELD = "held"
     BROKEN = "BROKEN"
     NOT_EXERCISED = "not exercised"
-    """There was no evidence for the rule, so it did not necessarily hold."""
+    """There was no evidence for or against the rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """The result of one rule. ``checked`` describes the evidence with numbers; ``bound`` is the limit."""
+    """The result of one rule. ``checked`` describes the evidence with numbers, and ``bound`` is the limit."""
 
     rule: Rule
     status: Status
@@ -88,9 +92,7 @@ def ruling(
     exercised: bool = True,
     figures: dict[str, float] | None = None,
 ) -> Ruling:
-    """Any violation breaks the rule; warnings and exceptions are reported and do not break it. Evidence is sorted by
-    time.
-    """
+    """Returns the ruling. Any violation breaks the rule, but warnings and exceptions do not. Sorts evidence by time."""
     found = tuple(
         replace(finding, evidence=tuple(sorted(finding.evidence, key=lambda one: one.at_s))) for finding in findings
     )

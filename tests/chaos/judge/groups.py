@@ -1,6 +1,5 @@
-"""Rules about groups and processes: all groups settle, nothing leaks, and no membership or process ends without a
-reason.
-"""
+"""Rules about groups and processes: all groups settle, nothing leaks, and memberships and processes end only for a
+reason."""
 
 from __future__ import annotations
 
@@ -10,19 +9,19 @@ from statistics import median
 from tests.chaos.journal import Kind, Usage
 from tests.chaos.judge.evidence import Records
 from tests.chaos.judge.faults import CRASHES, SHARED_ROLES, of_session
-from tests.chaos.judge.findings import ChaosFinding, Rule, Ruling, Severity, ruling
+from tests.chaos.judge.findings import ChaosFinding, Rule, Ruling, Severity, ruling, violation
 from tests.chaos.judge.ownership import Ending
 
 SETTLE_S = 30.0
-"""The bound in s after the last fault, beyond the consumers' session timeout, until every group is Stable and every
-partition has an owner.
+"""The bound in s until every group is Stable and every partition has an owner, after the last fault and beyond the
+consumers' session timeout.
 """
 
 _MORE_THREADS = 6
 _MORE_DESCRIPTORS = 24
 _OF_A_CLIENT = 6
-"""Descriptors of an instance for a stock client: it has up to three connections to each instance (as bootstrap server,
-leader and coordinator), and the instance has one to its broker for each."""
+"""The descriptors that an instance needs for a stock client. The client has up to three connections to each instance
+(as bootstrap server, leader and coordinator). For each, the instance has one to its broker."""
 _MORE_BYTES = 48 * 2**20
 _SPIN_SAMPLES = 3
 """The number of samples, ten seconds apart."""
@@ -32,8 +31,8 @@ _SAMPLES = 3
 
 
 def convergence(records: Records) -> Ruling:
-    """Every group is settled within bounded time of the last fault; by the consumers' own files too each partition has
-    an owner at the end, whatever ZooKeeper says."""
+    """Checks that every group is settled within bounded time after the last fault. Each partition must also have an
+    owner at the end in the consumers' own files."""
     bound_s = SETTLE_S + records.run.setup.session_timeouts_ms.get("consumer", 0) / 1000
     quiet = next((event.t for event in records.of(Kind.QUIET)), None)
     findings: list[ChaosFinding] = []
@@ -47,11 +46,10 @@ def convergence(records: Records) -> Ruling:
         if not settled or took[-1] > bound_s:
             after = f"only {took[-1]:.1f} s after" if settled else "never after"
             findings.append(
-                ChaosFinding(
+                violation(
                     Rule.CONVERGENCE,
-                    Severity.VIOLATION,
                     f"group {group.name}",
-                    f"it was settled {after} the last fault",
+                    f"the group settled {after} the last fault",
                     (records.at(quiet, "the last fault was over"),),
                 )
             )
@@ -74,18 +72,17 @@ def _ownerless(records: Records) -> Iterator[ChaosFinding]:
             owners = books.get((group.name, partition), ())
             if not any(owner.begin <= records.until <= owner.end for owner in owners):
                 last = max(owners, key=lambda owner: owner.end, default=None)
-                yield ChaosFinding(
+                yield violation(
                     Rule.CONVERGENCE,
-                    Severity.VIOLATION,
                     f"group {group.name} {partition}",
-                    "by the consumers' own files nobody had it at the end",
+                    "it had no owner at the end, according to the consumers' own files",
                     (records.at(last.end, f"{last.process}: {last.ending}"),) if last is not None else (),
                 )
 
 
 def no_leaks(records: Records) -> Ruling:
-    """At the end, a process uses about the same resources as when it was warm, and the ensemble has about as many
-    znodes.
+    """Checks that a process uses about the same resources at the end as after its warm-up, and that the ensemble has
+    about as many znodes.
     """
     baseline = next((event.t for event in records.of(Kind.BASELINE)), None)
     since = [usage for usage in records.resources if baseline is not None and usage.t >= baseline]
@@ -113,9 +110,8 @@ def no_leaks(records: Records) -> Ruling:
             most[name] = max(most[name], int(after - before))
             if after - before > allowed:
                 findings.append(
-                    ChaosFinding(
+                    violation(
                         Rule.NO_LEAKS,
-                        Severity.VIOLATION,
                         f"{target} (pid {pid})",
                         f"{name} grew from {before:g} to {after:g} in {late[-1].t - early[0].t:.0f} s",
                         (records.at(early[0].t, f"{before:g}"), records.at(late[-1].t, f"{after:g}")),
@@ -137,8 +133,8 @@ def no_leaks(records: Records) -> Ruling:
 
 
 def no_spin(records: Records) -> Ruling:
-    """No consumer and no coordinator uses a whole core for half a minute: their work is light, and a busy loop slows
-    everything else.
+    """Checks that no consumer or coordinator uses a whole core for half a minute. Their work is light, so this would be
+    a busy loop.
     """
     by_process = _by_process(records.resources)
     findings: list[ChaosFinding] = []
@@ -149,9 +145,8 @@ def no_spin(records: Records) -> Ruling:
             most = max(most, share)
             if share > _SPIN_SHARE:
                 findings.append(
-                    ChaosFinding(
+                    violation(
                         Rule.NO_SPIN,
-                        Severity.VIOLATION,
                         f"{target} (pid {pid})",
                         f"it used {share:.0%} of a core for {last.t - first.t:.0f} s",
                         (records.at(first.t, f"{first.cpu_s:.0f} s"), records.at(last.t, f"{last.cpu_s:.0f} s")),
@@ -169,7 +164,7 @@ def no_spin(records: Records) -> Ruling:
 
 
 def _by_process(samples: Iterable[Usage]) -> dict[tuple[str, int], list[Usage]]:
-    """(target, pid) → its samples, in order."""
+    """Maps (target, pid) to the samples of the process, in order."""
     found: dict[tuple[str, int], list[Usage]] = {}
     for usage in samples:
         if usage.target != "zookeeper":
@@ -178,8 +173,8 @@ def _by_process(samples: Iterable[Usage]) -> dict[tuple[str, int], list[Usage]]:
 
 
 def _znodes(records: Records, samples: list[Usage]) -> list[ChaosFinding]:
-    """Growth that has a reason: new partitions (of Kafka's own and each group's offsets) and names of consumers, whose
-    channels are kept for ten minutes."""
+    """Reports znodes beyond the expected growth. Each new partition adds znodes of Kafka and of each group's offsets.
+    Each new consumer adds a channel, which stays for ten minutes."""
     if len(samples) < 2:
         return []
     partitions = 0
@@ -195,26 +190,25 @@ def _znodes(records: Records, samples: list[Usage]) -> list[ChaosFinding]:
     if grown <= allowed:
         return []
     return [
-        ChaosFinding(
+        violation(
             Rule.NO_LEAKS,
-            Severity.VIOLATION,
             "ZooKeeper",
-            f"znodes grew by {grown}; {partitions} new partitions and {names} new names explain {allowed}",
+            f"znodes grew by {grown}, but {partitions} new partitions and {names} new names explain only {allowed}",
             (records.at(samples[0].t, str(samples[0].znodes)), records.at(samples[-1].t, str(samples[-1].znodes))),
         )
     ]
 
 
 def explained(records: Records) -> Ruling:
-    """A membership is lost only if there was a fault of the consumer, its link or ZooKeeper, or, for a consumer without
-    ZooKeeper, of a coordinator, or, for a stock client, of a broker.
+    """Checks that each lost membership has a fault of the consumer, its link or ZooKeeper. For a consumer without
+    ZooKeeper, it may also be a fault of a coordinator, and for a stock client, of a broker.
     """
     findings: list[ChaosFinding] = []
     losses = 0
     for life in records.lives:
         for t, partitions in life.losses:
             if t > records.until:
-                continue  # all consumers are stopped then; a query may leave with a planned micro-batch
+                continue  # the testbed stops all consumers then, and a query may leave with a planned micro-batch
             losses += 1
             name, journal = life.journal.consumer, life.journal
             serving = SHARED_ROLES if journal.stock else ("zookeeper", "serve") if journal.socket else ("zookeeper",)
@@ -225,11 +219,10 @@ def explained(records: Records) -> Ruling:
             ]
             if not why:
                 findings.append(
-                    ChaosFinding(
+                    violation(
                         Rule.EXPLAINED,
-                        Severity.VIOLATION,
                         f"group {life.journal.group} {name}",
-                        f"it lost its membership, and {len(partitions)} partitions with it, with nothing done to it",
+                        f"it lost its membership and {len(partitions)} partitions without a fault",
                         (records.at(t, f"{life.journal.path}: lost"),),
                     )
                 )
@@ -237,8 +230,8 @@ def explained(records: Records) -> Ruling:
 
 
 def unmoved(records: Records) -> Ruling:
-    """No partition is revoked and given back to the same consumer, except to an eager one, or under a fault: the
-    consumer that was to receive it may have died meanwhile.
+    """Checks that no partition is revoked and assigned to the same consumer again, except to an eager consumer. Under a
+    fault, this is only a warning, because the intended new owner may have died.
     """
     findings: list[ChaosFinding] = []
     stops = 0
@@ -254,25 +247,24 @@ def unmoved(records: Records) -> Ruling:
                         Rule.UNMOVED,
                         Severity.WARNING if excused else Severity.VIOLATION,
                         book.where,
-                        f"{before} gave it up and was given it again {after.begin - before.end:.3f} s later",
+                        f"{before} gave it up and got it again {after.begin - before.end:.3f} s later",
                         (records.at(before.end, "stopped"), records.at(after.begin, "started")),
                     )
                 )
     return ruling(
         Rule.UNMOVED,
         findings,
-        checked=f"{stops} partitions given up, {len(findings)} of them to come back to the same process",
+        checked=f"{stops} partitions given up, {len(findings)} of which came back to the same process",
         exercised=stops > 0,
         figures={"given_up": stops, "came_back": len(findings)},
     )
 
 
 def complete(records: Records) -> Ruling:
-    """The run came to its end, and no process ended by itself. A ZooKeeper server may, if it says that it missed a
-    transaction and ended for that reason (ZOOKEEPER-4925); it is started again, as an operator would.
-    """
+    """Checks that the run reached its end, and that no process ended unexpectedly. A ZooKeeper server may end if it
+    logs that it missed a transaction (ZOOKEEPER-4925). The testbed starts it again, as an operator would."""
     findings = [
-        ChaosFinding(Rule.COMPLETE, Severity.VIOLATION, "the run", f"it never came to {kind}")
+        violation(Rule.COMPLETE, "the run", f"it never reached {kind}")
         for kind in (Kind.BASELINE, Kind.QUIET, Kind.ENDED)
         if not records.of(kind)
     ]
@@ -288,11 +280,10 @@ def complete(records: Records) -> Ruling:
         for event in records.of(Kind.DIED)
     ]
     findings += [
-        ChaosFinding(
+        violation(
             Rule.COMPLETE,
-            Severity.VIOLATION,
             f"consumers/{journal.path}",
-            "the process was not killed, and did not leave",
+            "the process was not killed, but did not leave",
             (records.at(journal.lines[-1].t, "its last line"),),
         )
         for journal in records.journals

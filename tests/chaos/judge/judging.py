@@ -1,4 +1,4 @@
-"""Applies all rules to one run, and makes the report."""
+"""Applies all rules to one run, and returns the report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.chaos.judge.tables import TABLES, tables
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The judgement of a run. ``done`` counts the faults, by ``role kind``; ``minutes`` is how long it took."""
+    """The judgement of a run. ``done`` counts the faults by ``role kind``. ``minutes`` is the duration of the run."""
 
     run: Run
     rulings: tuple[Ruling, ...]
@@ -31,15 +31,13 @@ class Report:
 
     @property
     def held(self) -> bool:
-        """Whether no rule was broken. Rules without evidence do not count against it; the report names them."""
+        """Whether no rule was broken. Rules without evidence do not count."""
         return not any(ruling.status is Status.BROKEN for ruling in self.rulings)
 
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Switches the garbage collector off: the values read have no cycles, and searching millions of them again and
-    again takes long.
-    """
+    """Switches the garbage collector off, because it would search millions of values that have no cycles."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -50,7 +48,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def judge(directory: Path) -> Report:
-    """Judges a run by the files in its directory. Raises :class:`MalformedValue` if they are not those of a run."""
+    """Judges a run by the files in its directory. Raises :class:`MalformedValue` for other files."""
     with _uncollected():
         records = Records(directory)
     rulings = _of_clients(records) if records.run.clients == "kafka" else _of_library(records)
@@ -66,8 +64,8 @@ def judge(directory: Path) -> Report:
 
 
 def _of_clients(records: Records) -> tuple[Ruling, ...]:
-    """The guarantees for stock clients are weaker than for the library's consumers: a client that has lost its
-    membership hands out records until it learns of the loss, while the next owner already does so too.
+    """Applies the rules for stock clients, whose guarantees are weaker. A client that has lost its membership hands out
+    records until it learns of the loss, while the next owner may already hand out the same records.
     """
     return (
         reading.nothing_missing(records),

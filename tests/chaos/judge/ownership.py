@@ -1,4 +1,4 @@
-"""The owners of each partition over time, by the consumers' own files."""
+"""The owners of each partition over time, according to the consumers' own files."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from tests.chaos.journal import (
 
 
 class Ending(StrEnum):
-    """The ways in which a hold on a partition ends."""
+    """How an ownership ends."""
 
     STOPPED = "stopped"
-    """By a stop-fetcher, or by leaving."""
+    """By a stop-fetcher or a leave."""
     LOST = "lost"
-    """With the membership; the consumer survives."""
+    """The membership ended, and the consumer survived."""
     CLOSED = "closed without a stop"
-    """It left while ZooKeeper did not answer."""
+    """The consumer left while ZooKeeper did not answer."""
     DIED = "died"
     OPEN = "still held"
     """The process was alive when the run ended."""
 
 
 class HandOut(NamedTuple):
-    """Records of the partition that a call begun at ``since`` gave at ``t``: offsets ``first`` to before ``end``."""
+    """Records ``first`` to ``end - 1`` of the partition, handed out at ``t`` by a call that began at ``since``."""
 
     since: float
     t: float
@@ -48,11 +48,11 @@ class HandOut(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Ownership:
-    """One consumer's hold on one partition, from a start to its end.
+    """One consumer's ownership of one partition.
 
-    ``offset`` is where it was told to begin (None: unknown). ``lost_after_stop``: the membership was lost right after
-    the stop, so the stop was perhaps never acknowledged. ``stray`` are records handed out after the end. ``stock``:
-    a stock Kafka client. ``eager``: it gives up everything whenever its share changes.
+    ``offset`` is the assigned start, or None if it is unknown. With ``lost_after_stop``, the membership was lost
+    directly after the stop, so the stop may be unacknowledged. ``stray`` are records handed out after the end. The
+    consumer is a ``stock`` Kafka client, or is ``eager``, so it gives up all partitions whenever its share changes.
     """
 
     group: str
@@ -71,31 +71,26 @@ class Ownership:
     stock: bool = False
     eager: bool = False
     asked: set[int] = field(default_factory=set)
-    """The offsets that a stock client asked to commit; of one that commits automatically, those that it may have."""
+    """The offsets that a stock client requested to commit, or may have requested if it commits automatically."""
 
     @property
     def given(self) -> tuple[HandOut, ...]:
-        """All records that it handed out, including those after its end."""
+        """All handed-out records, including those after the end."""
         return (*self.handed, *self.stray)
 
     @property
     def first(self) -> int | None:
-        """Its actual beginning: the offset it was told, or else the first that it handed out."""
+        """The actual start, which is the assigned offset or else the first handed-out offset."""
         return self.offset if self.offset is not None else self.handed[0].first if self.handed else None
 
     @property
     def position(self) -> int | None:
-        """The offset after the last record handed out; where it began if none was."""
+        """The offset after the last handed-out record, or else the start."""
         return self.handed[-1].end if self.handed else self.offset
 
     @property
-    def last_handed(self) -> float:
-        """The time of the last handed-out record; the beginning if there was none."""
-        return self.handed[-1].t if self.handed else self.begin
-
-    @property
     def crashed(self) -> bool:
-        """Whether it ended in a way that lets the next owner read uncommitted records again."""
+        """Whether the end allows the next owner to read uncommitted records again."""
         if self.lost_after_stop or self.ending in {Ending.LOST, Ending.DIED, Ending.CLOSED}:
             return True
         # A stock client gives up its partitions even if nobody acknowledges its last commit.
@@ -107,8 +102,8 @@ class Ownership:
         )
 
     def committed(self, by: float = float("inf")) -> int:
-        """The acknowledged commit that its next owner must not begin before, as of that time; -1 if there is none. A
-        stock client may send an older commit again after a newer one."""
+        """Returns the lowest allowed start of the next owner, as of that time. This is the acknowledged commit, or -1
+        if there is none. A stock client may send an older commit again after a newer one."""
         known = [offset for t, offset in self.commits if t <= by]
         return (known[-1] if self.stock else max(known)) if known else -1
 
@@ -117,7 +112,7 @@ class Ownership:
 
 
 class Misplaced(NamedTuple):
-    """Records handed out by a process that did not hold their partition, by its own file."""
+    """Records that a process handed out although it did not own their partition, according to its own file."""
 
     consumer: str
     group: str
@@ -128,7 +123,7 @@ class Misplaced(NamedTuple):
 
 @dataclass(slots=True)
 class Life:
-    """The holds of one process, in order, and the records outside of them."""
+    """The ownerships of one process, in order, and the records outside of them."""
 
     journal: ConsumerJournal
     ownerships: list[Ownership] = field(default_factory=list)
@@ -137,8 +132,8 @@ class Life:
 
 
 def life_of(journal: ConsumerJournal, died: float | None, until: float, *, stock: bool = False) -> Life:
-    """Reads one file. ``died`` is the time at which its process was killed, if it was; ``until`` is the run's end.
-    ``stock``: the file is a stock client's.
+    """Reads one file. ``died`` is the time at which the process was killed, or None. ``until`` is the run's end. With
+    ``stock``, it is the file of a stock client.
     """
     return _Telling(journal, stock).told(died, until)
 
@@ -189,10 +184,10 @@ class _Telling:
 
     def _started(self, t: float, offsets: Mapping[TopicPartition, int | None]) -> None:
         journal = self._life.journal
-        if self._stock:  # it held them already: its consumer failed for good, and a new one took its place
+        if self._stock:  # if it held the partitions already, its consumer has failed and been replaced
             self._end(offsets.keys() & self._held.keys(), t, Ending.LOST)
         for partition, offset in offsets.items():
-            if partition in self._held:  # "a partition you have already is left as it is"
+            if partition in self._held:  # a repeated start leaves the partition unchanged
                 continue
             ownership = Ownership(journal.group, partition, journal.consumer, journal.path, journal.pid, t, offset)
             ownership.stock, ownership.eager = self._stock, "eager" in journal.kind.split(", ")
@@ -209,7 +204,7 @@ class _Telling:
     def _lost(self, t: float, partitions: frozenset[TopicPartition]) -> None:
         self._life.losses.append((t, partitions))
         for partition, ownership in self._before.items():
-            # Stopped, and the membership was gone before the next start: the stop may never have been acknowledged.
+            # The membership ended between the stop and the next start, so the stop may be unacknowledged.
             if ownership.ending is Ending.STOPPED and partition not in self._held:
                 ownership.lost_after_stop = True
         self._end(list(self._held), t, Ending.LOST)
@@ -226,7 +221,7 @@ class _Telling:
             )
             (before if late and before is not None else held).handed.append(hand_out)
         elif before is not None and before.ending is Ending.LOST and since < before.end:
-            before.handed.append(hand_out)  # in the application's hands when the connector noticed
+            before.handed.append(hand_out)  # the application had them in hand when the connector noticed the loss
         elif before is not None:
             before.stray.append(hand_out)
         else:

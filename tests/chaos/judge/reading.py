@@ -1,4 +1,4 @@
-"""Rules about records: no record is missing, handed out by two owners, repeated without a crash, or out of order."""
+"""Rules about records: none is missing, handed out by two owners, repeated without a crash, or out of order."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from kafka_coord.model import TopicPartition
 from tests.chaos.journal import Group, Kind
 from tests.chaos.judge.evidence import Book, Records, Span, merged, without
 from tests.chaos.judge.faults import CRASHES, SHARED_ROLES, of_session
-from tests.chaos.judge.findings import ChaosFinding, Evidence, Rule, Ruling, Severity, ruling
+from tests.chaos.judge.findings import ChaosFinding, Evidence, Rule, Ruling, Severity, ruling, violation
 from tests.chaos.judge.ownership import Ending, HandOut, Ownership
 
 _CLOSE_S = 0.5
-"""All processes share one clock, but they write an event a little before or after it happens. In seconds."""
+"""The tolerance in seconds. All processes share one clock, but they write an event a little before or after it happens.
+"""
 
 
 _HEARD_S = 5.0
-"""How long after the session timeout a consumer must know that its membership is over, in seconds."""
+"""The seconds after the session timeout within which a consumer must know that its membership has ended."""
 
 
 def nothing_missing(records: Records) -> Ruling:
-    """Every record that the brokers acknowledged was given to every group that reads it."""
+    """Checks that every acknowledged record was handed out to every group that reads it."""
     books = {(book.group, book.partition): book for book in records.books}
     findings, wanted, unique, handed = [], 0, 0, 0
     for group in records.run.groups:
@@ -37,11 +38,10 @@ def nothing_missing(records: Records) -> Ruling:
             if missing:
                 text = ", ".join(f"{span.first}…{span.end - 1}" for span in missing[:5])
                 findings.append(
-                    ChaosFinding(
+                    violation(
                         Rule.NOTHING_MISSING,
-                        Severity.VIOLATION,
                         f"group {group.name} {partition}",
-                        f"{_size(missing)} acknowledged records were given to nobody: offsets {text}"
+                        f"{_size(missing)} acknowledged records were not handed out: offsets {text}"
                         + (" …" if len(missing) > 5 else ""),
                         _around(records, book, missing[0].first),
                     )
@@ -50,20 +50,20 @@ def nothing_missing(records: Records) -> Ruling:
     return ruling(
         Rule.NOTHING_MISSING,
         findings,
-        checked=f"{wanted:,} acknowledged records over all groups, {unique:,} given, {handed - unique:,} repeats",
+        checked=f"{wanted:,} acknowledged records over all groups, {unique:,} handed out, {handed - unique:,} repeats",
         exercised=wanted > 0,
         figures={"acknowledged": wanted, "given": unique, "repeats": handed - unique},
     )
 
 
 def _owed(group: Group, produced: list[Span], book: Book | None) -> list[Span]:
-    """A group that begins at the end must receive all records after its first start."""
+    """Returns the records that the group must receive. A group that begins at the end needs those after its start."""
     begins = [owner.first for owner in (book.ownerships if book is not None else ()) if owner.first is not None]
     return list(without(produced, [Span(0, begins[0])])) if group.latest and begins else produced
 
 
 def _others(records: Records, book: Book | None, partition: TopicPartition) -> Iterator[ChaosFinding]:
-    """Finds hand-outs whose records differ from those written at their offsets."""
+    """Yields a finding for each hand-out whose records differ from those written at their offsets."""
     written = records.written[partition]
     firsts = [run.first for run in written]
     for owner in book.ownerships if book is not None else ():
@@ -74,20 +74,20 @@ def _others(records: Records, book: Book | None, partition: TopicPartition) -> I
                 offset = max(run.first, out.first)
                 given, due = out.number + offset - out.first, run.number + offset - run.first
                 if offset < run.end and given != due:
-                    yield ChaosFinding(
+                    yield violation(
                         Rule.NOTHING_MISSING,
-                        Severity.VIOLATION,
                         f"group {owner.group} {partition}",
-                        f"{owner} was given record {given} at offset {offset}, where record {due} had been written",
+                        f"{owner} received record {given} at offset {offset}, where record {due} had been written",
                         (_told(records, owner.process, out),),
                     )
                     break
 
 
 def one_owner(records: Records) -> Ruling:
-    """Nobody hands out a partition's records by a call that began after the next owner was started on it.
+    """Checks that a partition's records are not handed out by a call that began after the start of the next owner.
 
-    A call that began before and returned after it does not count, because it is unknown when it took the records.
+    A call that began before and returned after that start does not count, because the time at which it took the records
+    is unknown.
     """
     findings: list[ChaosFinding] = []
     pairs = doubtful = 0
@@ -107,11 +107,10 @@ def one_owner(records: Records) -> Ruling:
     for life in records.lives:
         for misplaced in life.misplaced:
             findings.append(
-                ChaosFinding(
+                violation(
                     Rule.ONE_OWNER,
-                    Severity.VIOLATION,
                     f"group {misplaced.group} {misplaced.partition}",
-                    f"{misplaced.consumer} handed out records of a partition it was never started on",
+                    f"{misplaced.consumer} handed out records of a partition that it never owned",
                     (_told(records, misplaced.process, misplaced.hand_out),),
                 )
             )
@@ -119,7 +118,7 @@ def one_owner(records: Records) -> Ruling:
     return ruling(
         Rule.ONE_OWNER,
         findings,
-        checked=f"{pairs:,} handovers from one process to another; {doubtful} calls were under way at the next start",
+        checked=f"{pairs:,} handovers between processes; {doubtful} calls were under way at the next start",
         exercised=pairs > 0,
         figures={"handovers": pairs, "calls_under_way": doubtful, "exceptions": exceptions},
     )
@@ -129,7 +128,7 @@ def _overlap(records: Records, book: Book, owner: Ownership, other: Ownership, l
     why = _ended_by_others(records, owner, other, late[-1].since) or _hears_late(records, owner, late[-1].since)
     message = (
         f"{owner} handed out {sum(out.end - out.first for out in late)} records in {late[-1].t - other.begin:.3f} s "
-        f"after {other} had been started on it"
+        f"after the start of {other}"
     )
     return ChaosFinding(
         Rule.ONE_OWNER,
@@ -147,9 +146,8 @@ def _overlap(records: Records, book: Book, owner: Ownership, other: Ownership, l
 
 def _after_the_stop(records: Records, book: Book, owner: Ownership) -> ChaosFinding:
     out = owner.stray[0]
-    return ChaosFinding(
+    return violation(
         Rule.ONE_OWNER,
-        Severity.VIOLATION,
         book.where,
         f"{owner} handed out records {out.t - owner.end:.3f} s after it had given it up",
         (records.at(owner.end, f"{owner.process}: {owner.ending}"), _told(records, owner.process, out)),
@@ -157,9 +155,9 @@ def _after_the_stop(records: Records, book: Book, owner: Ownership) -> ChaosFind
 
 
 def _ended_by_others(records: Records, owner: Ownership, other: Ownership, until: float | None = None) -> str:
-    """Why the membership ended before the consumer could know: it was evicted, or somebody ended its session. By
-    ``until`` the consumer must know: it looks every few seconds, and without an answer its own deadline ends the
-    membership.
+    """Returns the reason why the membership ended without the consumer's knowledge, which is an eviction or a session
+    ended from outside. Returns nothing if the consumer must know it by ``until``. It checks every few seconds, and
+    without an answer, its own deadline ends the membership.
     """
     known_s = _HEARD_S + records.run.setup.session_timeouts_ms.get("consumer", 0) / 1000
     for event in records.of(Kind.EVICT, Kind.EXPIRE):
@@ -171,19 +169,18 @@ def _ended_by_others(records: Records, owner: Ownership, other: Ownership, until
 
 
 def _hears_late(records: Records, owner: Ownership, until: float) -> str:
-    """A stock client learns from its coordinator that its session has ended, and hands out records until then. That
-    excuses nobody who had everything acknowledged at its stop, and nothing without a fault."""
+    """Returns an excuse for a stock client, which hands out records until it learns from its coordinator that its
+    session has ended. There is no excuse without a fault, or if everything was acknowledged at the stop."""
     if not owner.stock or not owner.crashed:
         return ""
     faults = records.faults.under_way(until)
     ends = any(fault.kind in CRASHES | {Kind.STOP} and of_session(fault, owner.consumer) for fault in faults)
-    return "its session had ended, and a stock client hears of that late" if ends else ""
+    return "its session had ended, which a stock client learns late" if ends else ""
 
 
 def repeats(records: Records) -> Ruling:
-    """If an owner begins before the position of earlier owners, each of those lost the partition without a clean stop.
-    No owner begins before an acknowledged commit. The rule starts afresh after an operator's reset.
-    """
+    """Checks that an owner begins before the position of an earlier owner only if that owner lost the partition without
+    a clean stop. No owner may begin before an acknowledged commit. An operator's reset restarts the rule."""
     findings: list[ChaosFinding] = []
     judged = repeated = 0
     for book in records.books:
@@ -212,15 +209,16 @@ def repeats(records: Records) -> Ruling:
     return ruling(
         Rule.REPEATS,
         findings,
-        checked=f"{judged:,} beginnings; {repeated:,} records were given again",
+        checked=f"{judged:,} beginnings; {repeated:,} records were handed out again",
         exercised=judged > 0,
         figures={"beginnings": judged, "read_again": repeated},
     )
 
 
 def _sent_again(records: Records, one: Ownership, owner: Ownership) -> bool:
-    """Whether a stock client may have sent an older commit again, after a newer one was acknowledged: librdkafka does
-    so while its coordinator changes (docs/kafka-clients.md). No coordinator can tell that from a new commit."""
+    """Tells whether a stock client may have repeated an older commit after the acknowledgement of a newer one.
+    librdkafka does so while its coordinator changes (docs/kafka-clients.md), and no coordinator can distinguish this
+    from a new commit."""
     if not one.stock or owner.first not in one.asked or one.committed(by=owner.begin) <= (owner.first or 0):
         return False
     faults = records.faults.under_way(one.begin, owner.begin)
@@ -249,8 +247,8 @@ def _twice(
 
 
 def order(records: Records) -> Ruling:
-    """An owner receives consecutive offsets from its start offset on, and no owner starts beyond the records given
-    before. A Spark query continues after its checkpoint, though the group may not have those offsets yet.
+    """Checks that an owner receives consecutive offsets from its start on, and that no owner starts beyond the records
+    handed out before. A Spark query continues after its checkpoint, even if the group does not have these offsets yet.
     """
     findings: list[ChaosFinding] = []
     handed = commits = 0
@@ -263,9 +261,8 @@ def order(records: Records) -> Ruling:
                 if expected is not None and out.first != expected and not _done_already(records, book, owner, out):
                     word = "went back" if out.first < expected else "skipped"
                     findings.append(
-                        ChaosFinding(
+                        violation(
                             Rule.ORDER,
-                            Severity.VIOLATION,
                             book.where,
                             f"{owner} {word}: offset {out.first} where {expected} was due",
                             (_told(records, owner.process, out),),
@@ -274,11 +271,10 @@ def order(records: Records) -> Ruling:
                 expected = out.end
             if furthest is not None and owner.first is not None and owner.first > furthest:
                 findings.append(
-                    ChaosFinding(
+                    violation(
                         Rule.ORDER,
-                        Severity.VIOLATION,
                         book.where,
-                        f"{owner} began at {owner.first}, although records were given only up to {furthest}",
+                        f"{owner} began at {owner.first}, although records were handed out only up to {furthest}",
                         (records.at(owner.begin, f"{owner.process}: started at {owner.offset}"),),
                     )
                 )
@@ -290,8 +286,8 @@ def order(records: Records) -> Ruling:
 
 
 def _done_already(records: Records, book: Book, owner: Ownership, out: HandOut) -> bool:
-    """Whether ``out`` is the start of a query, and everything before it, from where the query was told to start, had
-    been handed to this very query before. Another rule says whether it is in the table.
+    """Tells whether ``out`` is the start of a query that had already received all records from its assigned start up to
+    ``out``. Another rule checks that the table has them.
     """
     if owner.consumer not in records.spark or out is not owner.handed[0] or owner.offset is None:
         return False
@@ -309,13 +305,13 @@ def _commits_out_of_order(records: Records, book: Book, owner: Ownership) -> Ite
             position = out.end
             out = next(given, None)
         wrong = ""
-        if offset < furthest and not owner.stock:  # of stock clients, another rule judges the order
+        if offset < furthest and not owner.stock:  # another rule judges the order for stock clients
             wrong = f"committed {offset} after it had committed {furthest}"
         elif position is not None and offset > position:
-            wrong = f"committed {offset}, although records were given only up to {position}"
+            wrong = f"committed {offset}, although records were handed out only up to {position}"
         if wrong:
             evidence = (records.at(t, f"{owner.process}: committed {offset}"),)
-            yield ChaosFinding(Rule.ORDER, Severity.VIOLATION, book.where, f"{owner} {wrong}", evidence)
+            yield violation(Rule.ORDER, book.where, f"{owner} {wrong}", evidence)
         furthest = max(furthest, offset)
 
 
@@ -334,7 +330,7 @@ def _hand_outs(book: Book | None) -> Iterator[HandOut]:
 
 
 def _around(records: Records, book: Book | None, offset: int) -> tuple[Evidence, ...]:
-    """The owners right before and right after the record at ``offset``."""
+    """Returns evidence of the owners directly before and after the record at ``offset``."""
     if book is None:
         return ()
     before = [one for one in book.ownerships if one.first is not None and one.first <= offset]

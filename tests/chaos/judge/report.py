@@ -1,4 +1,4 @@
-"""The judge's report, as a page for people and as JSON."""
+"""Writes the judge's report as a page and as JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def write_report(report: Report, directory: Path) -> None:
 
 
 def to_json(report: Report) -> dict[str, Any]:
-    """The whole report except the list of events."""
+    """Returns the whole report except the list of events."""
     return {
         "held": report.held,
         "seed": report.run.seed,
@@ -45,33 +45,33 @@ def _page(report: Report) -> Iterator[str]:
     verdict = "**every rule held**" if not broken else f"**{len(broken)} rules were BROKEN**"
     yield f"# Chaos run, seed {run.seed}"
     yield ""
-    yield verdict + (f"; {len(idle)} had nothing to be judged by" if idle else "")
+    yield verdict + (f"; {len(idle)} rules had no evidence" if idle else "")
     yield ""
     yield (
-        f"{report.minutes:.1f} minutes, asked for {run.minutes:g}; commit {run.commit}; "
+        f"{report.minutes:.1f} minutes, {run.minutes:g} requested; commit {run.commit}; "
         f"{setup.cores} cores, {setup.memory_bytes / 2**30:.0f} GiB; "
         + ", ".join(f"{name} {version}" for name, version in setup.versions.items())
         + "; session timeouts "
         + ", ".join(f"{role} {ms} ms" for role, ms in setup.session_timeouts_ms.items())
     )
     yield ""
-    yield "| rule | | by | bound |"
+    yield "| rule | | evidence | bound |"
     yield "|---|---|---|---|"
     for ruling in report.rulings:
         yield f"| {ruling.rule} | {ruling.status} | {ruling.checked} | {ruling.bound} |"
     yield ""
     findings = [finding for ruling in report.rulings for finding in ruling.findings]
     for severity, title in (
-        (Severity.VIOLATION, "What is broken"),
+        (Severity.VIOLATION, "Broken rules"),
         (Severity.EXCEPTION, "Exceptions known by design (docs/architecture.md)"),
-        (Severity.WARNING, "To be looked at"),
+        (Severity.WARNING, "Warnings"),
     ):
         yield from _told(title, [finding for finding in findings if finding.severity is severity])
-    yield "## What was done"
+    yield "## Faults and actions"
     yield ""
     yield ", ".join(f"{n} {label}" for label, n in report.done.items())
     yield ""
-    yield "## Partitions without an owner, by what was done"
+    yield "## Partitions without an owner, by cause"
     yield ""
     yield "| cause | n | p50 | p99 | max | alone: n | p50 | max |"
     yield "|---|---|---|---|---|---|---|---|"
@@ -81,13 +81,13 @@ def _page(report: Report) -> Iterator[str]:
             f"| {cost.alone} | {_s(cost.alone_p50_s)} | {_s(cost.alone_max_s)} |"
         )
     yield ""
-    yield "'alone': no other fault was under way. Where a fault overlaps others the cause is the likeliest one."
+    yield "'alone': no other fault was under way. If faults overlap, the cause is the most likely one."
     yield ""
     yield from _figures(
         "Failover of the coordinator", report, (Rule.CLEAN_FAILOVER, Rule.KILLED_FAILOVER, Rule.FROZEN_COORDINATOR)
     )
     yield from _figures("Resources", report, (Rule.NO_LEAKS,))
-    yield "## When (seconds of the run, UTC of the logs)"
+    yield "## Events (seconds of the run, UTC of the logs)"
     yield ""
     yield "```text"
     for event in report.events:

@@ -8,15 +8,15 @@ from typing import Any
 from kafka_coord.model import TopicPartition
 from tests.chaos.journal import Group
 from tests.chaos.judge.evidence import Records, Span, merged, without
-from tests.chaos.judge.findings import ChaosFinding, Rule, Ruling, Severity, ruling
+from tests.chaos.judge.findings import ChaosFinding, Rule, Ruling, ruling, violation
 
 TABLES = "tables"
 """The directory of the tables in a run's directory, one for each group."""
 
 
 def tables(records: Records) -> Ruling:
-    """A table holds no record twice, holds each record unchanged, and holds all records that no consumer of another
-    kind received.
+    """Checks that a table has no record twice, has each record unchanged, and has all records that no other kind of
+    consumer received.
     """
     findings: list[ChaosFinding] = []
     rows = 0
@@ -46,15 +46,15 @@ def _wrong_rows(records: Records, group: Group, table: Any) -> Iterator[ChaosFin
         if place in seen:
             wrong = "is in the table twice"
         elif place in due and int(row["value"]) != due[place]:
-            wrong = f"is record {int(row['value'])} there, and {due[place]} was written"
+            wrong = f"is record {int(row['value'])} in the table, but {due[place]} was written"
         seen.add(place)
         if wrong:
             where = f"group {group.name} {TopicPartition(*place[:2])}"
-            yield ChaosFinding(Rule.TABLE, Severity.VIOLATION, where, f"offset {place[2]} {wrong}")
+            yield violation(Rule.TABLE, where, f"offset {place[2]} {wrong}")
 
 
 def _missing(records: Records, group: Group, table: Any) -> Iterator[ChaosFinding]:
-    """Acknowledged records in neither the table nor the hands of a consumer that does not write to it."""
+    """Yields a finding for acknowledged records that neither the table nor a plain consumer has."""
     held: dict[TopicPartition, list[Span]] = {}
     for topic, partition, offset in zip(
         *(table[name].to_pylist() for name in ("topic", "partition", "offset")), strict=True
@@ -70,9 +70,8 @@ def _missing(records: Records, group: Group, table: Any) -> Iterator[ChaosFindin
         missing = list(without(records.produced[partition], merged(held.get(partition, []))))
         if missing:
             text = ", ".join(f"{one.first} to {one.end - 1}" for one in missing[:5])
-            yield ChaosFinding(
+            yield violation(
                 Rule.TABLE,
-                Severity.VIOLATION,
                 f"group {group.name} {partition}",
-                f"acknowledged records are neither in the table nor given to a plain consumer: offsets {text}",
+                f"acknowledged records are neither in the table nor handed out to a plain consumer: offsets {text}",
             )

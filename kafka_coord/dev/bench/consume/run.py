@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
 
 from confluent_kafka import Producer
 
 from kafka_coord.cli.produce import produce
-from kafka_coord.dev.bench.children import await_end, line_within
+from kafka_coord.dev.bench.children import Child
 from kafka_coord.dev.bench.consume.reading import Read, ReadMode, Task
-from kafka_coord.dev.bench.report import Bar, BenchReport, Drawing, Setup, Spread, Table
+from kafka_coord.dev.bench.report import Bar, BenchOptions, BenchReport, Drawing, Setup, Spread, Table
 from kafka_coord.dev.cluster.cluster import DevCluster
 from kafka_coord.dev.cluster.flights import read_flights
 from kafka_coord.dev.cluster.jars import KAFKA_VERSION
@@ -42,10 +39,9 @@ _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumeOptions:
+class ConsumeOptions(BenchOptions):
     """Each way reads ``records`` ``repeat`` times, after ``warm_up`` rounds that do not count. Then, to measure the
-    latency, the benchmark writes ``records_per_s`` for ``seconds``. With ``judged``, the report compares the figures
-    with the targets.
+    latency, the benchmark writes ``records_per_s`` for ``seconds``.
     """
 
     records: int = 1_000_000
@@ -54,10 +50,6 @@ class ConsumeOptions:
     warm_up: int = 1
     records_per_s: int = 1_000
     seconds: float = 20.0
-    judged: bool = True
-
-    def to_json(self) -> Mapping[str, Any]:
-        return asdict(self)
 
 
 SMOKE = ConsumeOptions(records=5_000, partitions=3, repeat=1, warm_up=0, records_per_s=200, seconds=1.0, judged=False)
@@ -88,8 +80,7 @@ def run_consume_bench(options: ConsumeOptions, directory: Path, on_progress: OnP
             on_progress(
                 f"{way}: {Spread.some(latencies[-1].latency_ms).median:.1f} ms from the producer to the application"
             )
-    judged = bars(reads) if options.judged else []
-    return BenchReport("consume", setup, options.to_json(), [throughput(reads), latency(latencies)], judged)
+    return BenchReport.of("consume", setup, options, [throughput(reads), latency(latencies)], bars(reads))
 
 
 class _ConsumeTestbed:
@@ -114,19 +105,19 @@ class _ConsumeTestbed:
         return name
 
     def read(self, way: ReadMode, topic: str) -> Read:
-        with self._reader(way, topic, self._options.records) as answers:
-            return _answer(answers, self._log)
+        with self._reader(way, topic, self._options.records) as reader:
+            return _answer(reader)
 
     def latency(self, way: ReadMode, topic: str) -> Read:
         """Writes records one by one at an even pace, while the reader waits for them."""
         count = max(1, int(self._options.records_per_s * self._options.seconds))
-        with self._reader(way, topic, count, latency=True) as answers:
-            if _line(answers, self._log) != "ready":
+        with self._reader(way, topic, count, latency=True) as reader:
+            if _line(reader) != "ready":
                 raise BrokerError(f"a reader ended before it read a record; see {self._log}")
             feeding = threading.Thread(target=self._feed, args=(topic, count), name="bench-feeding", daemon=True)
             feeding.start()
             try:
-                return _answer(answers, self._log)
+                return _answer(reader)
             finally:
                 feeding.join()
 
@@ -142,36 +133,30 @@ class _ConsumeTestbed:
         producer.flush(30)
 
     @contextmanager
-    def _reader(self, way: ReadMode, topic: str, records: int, *, latency: bool = False) -> Iterator[IO[bytes]]:
-        options = self._options
-        group = f"bench-{next(_numbers)}"
-        task = Task(way, self._zookeeper, self._bootstrap, group, topic, options.partitions, records, latency)
-        command = [sys.executable, "-m", "kafka_coord.dev.bench.consume.reading", task.encoded()]
-        with self._log.open("ab") as errors:
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors)
+    def _reader(self, way: ReadMode, topic: str, records: int, *, latency: bool = False) -> Iterator[Child]:
+        group, partitions = f"bench-{next(_numbers)}", self._options.partitions
+        task = Task(way, self._zookeeper, self._bootstrap, group, topic, partitions, records, latency)
+        reader = Child("consume.reading", task.encoded(), self._log)
         try:
-            if process.stdout is None:
-                raise ValueError("the process was started without a pipe")
-            yield process.stdout
+            yield reader
         finally:
-            if process.stdout is not None:
-                process.stdout.close()
-            await_end(process)
+            reader.process.terminate()  # it waits for its records, not for orders
+            reader.close()
 
 
-def _line(answers: IO[bytes], log: Path) -> str:
-    answer = line_within(answers, _WITHIN_S)
+def _line(reader: Child) -> str:
+    answer = reader.line(_WITHIN_S)
     if answer is None:
-        raise Timeout(f"a reader did not finish within {_WITHIN_S:.0f} s; see {log}")
+        raise Timeout(f"a reader did not finish within {_WITHIN_S:.0f} s; see {reader.log}")
     return answer.decode().strip()
 
 
-def _answer(answers: IO[bytes], log: Path) -> Read:
-    line = _line(answers, log)
+def _answer(reader: Child) -> Read:
+    line = _line(reader)
     try:
         found = json.loads(line)
     except ValueError:
-        raise KafkaCoordError(f"a reader ended without a result; see {log}") from None
+        raise KafkaCoordError(f"a reader ended without a result; see {reader.log}") from None
     if "problem" in found:
         raise BrokerError(found["problem"])
     return Read(**found | {"way": ReadMode(found["way"])})

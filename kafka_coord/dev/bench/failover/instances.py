@@ -8,6 +8,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+from kafka_coord.dev.bench.usage import memory_mib
 from kafka_coord.dev.bench.waiting import POLL_S, awaited
 from kafka_coord.dev.cluster.coordinator import serve_beside
 from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
@@ -62,9 +63,7 @@ class Instance:
             return told
 
     def peak_mib(self) -> float:
-        status = Path("/proc", str(self.process.pid), "status").read_text(encoding="ascii", errors="replace")
-        kib = next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:"))
-        return int(kib) / 1024
+        return memory_mib(self.process.pid, "VmHWM")
 
 
 class Elected:

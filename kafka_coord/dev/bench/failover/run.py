@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -14,17 +14,15 @@ from typing import Any
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.dev.bench.failover.groups import ManyGroups
 from kafka_coord.dev.bench.failover.instances import Elected, Instance, await_groups
-from kafka_coord.dev.bench.group import write_topic, zxid_now
+from kafka_coord.dev.bench.group import write_topic, zookeeper, zxid_now
 from kafka_coord.dev.bench.rebalance.journal import Journals, What
 from kafka_coord.dev.bench.rebalance.member import BenchMember, Journal, Place
-from kafka_coord.dev.bench.report import Bar, BenchReport, Drawing, Setup, Spread, Table
+from kafka_coord.dev.bench.report import Bar, BenchOptions, BenchReport, Drawing, Setup, Spread, Table
 from kafka_coord.dev.bench.usage import Meter
 from kafka_coord.dev.bench.waiting import awaited
 from kafka_coord.dev.cluster.process import OnProgress
-from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperSettings
 from kafka_coord.spark.java import find_java
-from kafka_coord.zk import layout
-from kafka_coord.zk.session import connect
 from kafka_coord.zk.store import Store
 
 _TOPIC = "flights"
@@ -43,11 +41,10 @@ class Ending(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class FailoverOptions:
+class FailoverOptions(BenchOptions):
     """``sizes`` are numbers of groups, of ``consumers`` each. Each ending happens ``repeat`` times. Then the benchmark
     waits for ``rest_s`` without a write, and watches the idle coordinator for ``idle_s``. ``rest_s`` must exceed the
-    time after which the coordinator records a group as at rest. With ``judged``, the report compares the figures with
-    the targets.
+    time after which the coordinator records a group as at rest.
     """
 
     sizes: tuple[int, ...] = (10, 1_000, 10_000)
@@ -56,10 +53,6 @@ class FailoverOptions:
     session_timeout_ms: int = 6_000
     idle_s: float = 60.0
     rest_s: float = 8.0
-    judged: bool = True
-
-    def to_json(self) -> Mapping[str, Any]:
-        return asdict(self) | {"sizes": list(self.sizes)}
 
 
 SMOKE = FailoverOptions(sizes=(5,), consumers=3, repeat=1, idle_s=1.0, rest_s=0.2, judged=False)
@@ -109,10 +102,8 @@ def run_failover_bench(options: FailoverOptions, directory: Path, on_progress: O
                 f"{size:,} settled groups: {idle[-1].cpu_percent:.1f} % of a core, {idle[-1].transactions} writes in "
                 f"{options.idle_s:g} s, {idle[-1].peak_mib:,.0f} MiB"
             )
-    judged = bars(failovers, idle) if options.judged else []
-    return BenchReport(
-        "failover", setup, options.to_json(), [Table("cold start", starts), *tables(failovers, idle)], judged
-    )
+    found = [Table("cold start", starts), *tables(failovers, idle)]
+    return BenchReport.of("failover", setup, options, found, bars(failovers, idle))
 
 
 class FailoverTestbed:
@@ -258,24 +249,17 @@ def failover_testbed(
     (directory / "journals").mkdir(parents=True, exist_ok=True)
     settings = ZooKeeperSettings(tick_ms=500, heap_mb=1_024, max_session_ms=600_000)
     on_progress(f"starting ZooKeeper for {groups:,} groups of {options.consumers}")
-    with ZooKeeperServer(directory / "zookeeper", settings=settings) as server:
-        # the session of all consumers must not expire while this process is busy
-        store = connect(server.connect_string, session_timeout_ms=600_000)
-        with contextlib.closing(store):
-            for path in (layout.BROKER_TOPICS, layout.BROKER_IDS, *layout.PERSISTENT_ROOTS):
-                store.ensure_path(path)
-            write_topic(store, _TOPIC, options.consumers)
-            many = ManyGroups(store, _TOPIC, groups, options.consumers)
-            watched = f"{many.names[groups // 2]}-watched"  # its name is in the middle of all names
-            journal = str(directory / "journals" / "members.journal")
-            place = Place(server.connect_string, watched, _TOPIC, 20_000, journal)
-            instances = [
-                Instance(directory, number, server.connect_string, options.session_timeout_ms) for number in (1, 2)
-            ]
-            testbed = FailoverTestbed(store, many, instances, place, options)
-            with contextlib.closing(testbed):
-                testbed.start(on_progress)
-                yield testbed
+    with zookeeper(directory, settings, session_timeout_ms=600_000) as (server, store):
+        write_topic(store, _TOPIC, options.consumers)
+        many = ManyGroups(store, _TOPIC, groups, options.consumers)
+        watched = f"{many.names[groups // 2]}-watched"  # its name is in the middle of all names
+        journal = str(directory / "journals" / "members.journal")
+        place = Place(server.connect_string, watched, _TOPIC, 20_000, journal)
+        timeout_ms = options.session_timeout_ms
+        instances = [Instance(directory, number, server.connect_string, timeout_ms) for number in (1, 2)]
+        with contextlib.closing(FailoverTestbed(store, many, instances, place, options)) as testbed:
+            testbed.start(on_progress)
+            yield testbed
 
 
 def _ms(since_ns: int, until_ns: int) -> float:
@@ -315,23 +299,17 @@ def tables(failovers: Sequence[Failover], idle: Sequence[Idle]) -> list[Table]:
 
 
 def bars(failovers: Sequence[Failover], idle: Sequence[Idle]) -> list[Bar]:
-    looked = [one.looked_ms for one in failovers if one.groups == _BAR_GROUPS]
-    peak = [one.peak_mib for one in idle if one.groups == _BAR_GROUPS]
+    looked = max((one.looked_ms for one in failovers if one.groups == _BAR_GROUPS), default=None)
+    peak = max((one.peak_mib for one in idle if one.groups == _BAR_GROUPS), default=None)
     resting = [one for one in idle if one.groups == 1_000]
-    rewritten = sum(one.rewritten for one in failovers)
+    percent = max((one.cpu_percent for one in resting), default=None)
     return [
-        _bar(f"{_BAR_GROUPS:,} groups read after an election", _BAR_LOOKED_MS, looked, "ms"),
-        Bar("rewritten although nothing changed", "0", str(rewritten), rewritten == 0),
-        _bar(f"memory with {_BAR_GROUPS:,} groups", _BAR_MIB, peak, "MiB"),
-        _bar("1,000 settled groups, of one core", 2.0, [one.cpu_percent for one in resting], "%"),
-        _bar("1,000 settled groups, writes", 0, [float(one.transactions) for one in resting], "writes"),
+        Bar.at_most(f"{_BAR_GROUPS:,} groups read after an election", _BAR_LOOKED_MS, looked, " ms"),
+        Bar.at_most("rewritten although nothing changed", 0, sum(one.rewritten for one in failovers)),
+        Bar.at_most(f"memory with {_BAR_GROUPS:,} groups", _BAR_MIB, peak, " MiB"),
+        Bar.at_most("1,000 settled groups, of one core", 2.0, percent, " %"),
+        Bar.at_most("1,000 settled groups, writes", 0, max((one.transactions for one in resting), default=None)),
     ]
-
-
-def _bar(name: str, most: float, found: Sequence[float], unit: str) -> Bar:
-    worst = max(found, default=None)
-    told = "not measured" if worst is None else f"{worst:,.5g} {unit}"
-    return Bar(name, f"at most {most:,g} {unit}", told, None if worst is None else worst <= most)
 
 
 def _told(one: Failover) -> str:

@@ -10,8 +10,9 @@ from kafka_coord.dev.bench.kafka_groups.client import RawClient
 from kafka_coord.dev.bench.kafka_groups.lanes import Lane, pace
 from kafka_coord.dev.bench.kafka_groups.members import HEARTBEAT, Member, join_all
 from kafka_coord.dev.bench.kafka_groups.options import KafkaGroupsOptions
-from kafka_coord.dev.bench.kafka_groups.servers import Servers, Usage
+from kafka_coord.dev.bench.kafka_groups.servers import Servers
 from kafka_coord.dev.bench.report import Bar, Spread, Table
+from kafka_coord.dev.bench.usage import cpu_meter
 from kafka_coord.dev.cluster.process import OnProgress
 from kafka_coord.wire.messages import message
 
@@ -37,9 +38,9 @@ def measure_idle(
         join_all(members)
         lanes = [Lane.of(member.client, "Heartbeat", HEARTBEAT, member.heartbeat()) for member in members]
         on_progress(f"a heartbeat every {_EVERY_S:g} s each, for {seconds:g} s")
-        usage, began = Usage.of(instance.process.pid), time.monotonic()
+        cpu_s, began = cpu_meter(instance.process.pid), time.monotonic()
         ms = pace(lanes, len(lanes) / _EVERY_S, seconds)
-        percent = 100 * usage.cpu_s() / (time.monotonic() - began)
+        percent = 100 * cpu_s() / (time.monotonic() - began)
         spread = Spread.some(ms)
         row = {
             "connections": len(lanes),
@@ -55,11 +56,6 @@ def measure_idle(
 def idle_bars(row: dict[str, Any]) -> list[Bar]:
     enough, percent, mib = row["connections"] >= _BAR_CONNECTIONS, row["cpu_percent"], row["memory_mib"]
     return [
-        Bar(
-            f"{_BAR_CONNECTIONS:,} idle members",
-            f"at most {_BAR_PERCENT:g} % of a core",
-            f"{percent:g} %",
-            percent <= _BAR_PERCENT if enough else None,
-        ),
-        Bar("memory with them", f"at most {_BAR_MIB:g} MiB", f"{mib:g} MiB", mib <= _BAR_MIB if enough else None),
+        Bar.at_most(f"{_BAR_CONNECTIONS:,} idle members", _BAR_PERCENT, percent, " % of a core", counts=enough),
+        Bar.at_most("memory with them", _BAR_MIB, mib, " MiB", counts=enough),
     ]

@@ -12,8 +12,9 @@ from typing import Any
 
 from kafka_coord.dev.bench.kafka_groups.members import commit_to_each
 from kafka_coord.dev.bench.kafka_groups.options import KafkaGroupsOptions
-from kafka_coord.dev.bench.kafka_groups.servers import Servers, Usage
+from kafka_coord.dev.bench.kafka_groups.servers import Servers
 from kafka_coord.dev.bench.report import Bar, Table
+from kafka_coord.dev.bench.usage import cpu_meter
 from kafka_coord.dev.cluster.process import OnProgress
 from kafka_coord.errors import BrokerError
 from kafka_coord.monitor.lag_metrics import measure_lags
@@ -69,13 +70,13 @@ def _write_managed(store: Store, count: int) -> None:
 
 def _sampled(store: Store, servers: Servers) -> dict[str, Any]:
     """Measures the lags once in this process, like an elected instance with ``serve.lag_metrics_groups``."""
-    instance, before, began = Usage.of(servers.instance.process.pid), time.process_time(), time.monotonic()
+    instance_s, before, began = cpu_meter(servers.instance.process.pid), time.process_time(), time.monotonic()
     sample = measure_lags(store, {}, most=100)
     return {
         "command": "serve.lag_metrics_groups, once",
         "took_s": round(time.monotonic() - began, 2),
         "cpu_s": round(time.process_time() - before, 2),
-        "instance_cpu_s": round(instance.cpu_s(), 2),
+        "instance_cpu_s": round(instance_s(), 2),
         "left_out": sample.left_out,
     }
 
@@ -83,7 +84,7 @@ def _sampled(store: Store, servers: Servers) -> dict[str, Any]:
 def _measured(command: tuple[str, ...], servers: Servers) -> tuple[dict[str, Any], Any]:
     """Times the command from its start to its end. Returns the figures and the output."""
     arguments = [sys.executable, "-m", "kafka_coord.cli.main", *command, "-z", servers.zookeeper, "-o", "json"]
-    instance, before, began = Usage.of(servers.instance.process.pid), _children_s(), time.monotonic()
+    instance_s, before, began = cpu_meter(servers.instance.process.pid), _children_s(), time.monotonic()
     ran = subprocess.run(arguments, capture_output=True, timeout=_WITHIN_S, check=False)
     took_s = time.monotonic() - began
     if ran.returncode:
@@ -92,7 +93,7 @@ def _measured(command: tuple[str, ...], servers: Servers) -> tuple[dict[str, Any
         "command": " ".join(word for word in command if not word.startswith("listed-")),
         "took_s": round(took_s, 2),
         "cpu_s": round(_children_s() - before, 2),
-        "instance_cpu_s": round(instance.cpu_s(), 2),
+        "instance_cpu_s": round(instance_s(), 2),
     }
     return row, json.loads(ran.stdout)
 

@@ -16,8 +16,9 @@ from kafka_coord.dev.bench.kafka_groups.members import (
     offset_fetch,
 )
 from kafka_coord.dev.bench.kafka_groups.options import KafkaGroupsOptions
-from kafka_coord.dev.bench.kafka_groups.servers import Servers, Usage, groups_in, listens
+from kafka_coord.dev.bench.kafka_groups.servers import Servers, groups_in, listens
 from kafka_coord.dev.bench.report import Bar, Table
+from kafka_coord.dev.bench.usage import cpu_meter
 from kafka_coord.dev.cluster.process import OnProgress
 
 _PARTITION, _EACH = 7, 100
@@ -37,13 +38,12 @@ def measure_loading(
     instance.process.stop()
     instance.process.start()
     instance.process.wait_until(lambda: listens(instance), 60.0)
-    usage, began = Usage.of(instance.process.pid), time.monotonic()
+    cpu_s, began = cpu_meter(instance.process.pid), time.monotonic()
     await_coordinator(instance.address, groups[-1:], within_s=300.0)
-    took_s, cpu_s = time.monotonic() - began, usage.cpu_s()
     row = {
         "records": len(groups) * _EACH,
-        "loaded_s": round(took_s, 2),
-        "cpu_s": round(cpu_s, 2),
+        "loaded_s": round(time.monotonic() - began, 2),
+        "cpu_s": round(cpu_s(), 2),
         "memory_mib": round(instance.memory_mib()),
         "wrong_offsets": wrong_offsets(instance.address, groups, WIDE_TOPIC, _EACH, _OFFSET),
     }
@@ -69,14 +69,8 @@ def wrong_offsets(address: str, groups: Sequence[str], topic: str, partitions: i
 
 
 def loading_bars(row: dict[str, Any]) -> list[Bar]:
-    enough, wrong = row["records"] >= _BAR_RECORDS, row["wrong_offsets"]
-    loaded = row["loaded_s"]
+    enough = row["records"] >= _BAR_RECORDS
     return [
-        Bar(
-            f"{_BAR_RECORDS:,} records loaded",
-            f"at most {_BAR_S:g} s",
-            f"{loaded:g} s",
-            loaded <= _BAR_S if enough else None,
-        ),
-        Bar("offsets that differ from the committed ones", "0", str(wrong), wrong == 0),
+        Bar.at_most(f"{_BAR_RECORDS:,} records loaded", _BAR_S, row["loaded_s"], " s", counts=enough),
+        Bar.at_most("offsets that differ from the committed ones", 0, row["wrong_offsets"]),
     ]

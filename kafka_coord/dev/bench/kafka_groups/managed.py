@@ -17,8 +17,9 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.dev.bench.kafka_groups.client import RawClient, request_bytes, without_errors
 from kafka_coord.dev.bench.kafka_groups.moving import coordinators
 from kafka_coord.dev.bench.kafka_groups.options import KafkaGroupsOptions
-from kafka_coord.dev.bench.kafka_groups.servers import Servers, Usage, started
+from kafka_coord.dev.bench.kafka_groups.servers import Servers, started
 from kafka_coord.dev.bench.report import Bar, Spread, Table
+from kafka_coord.dev.bench.usage import cpu_meter
 from kafka_coord.dev.cluster.process import OnProgress
 from kafka_coord.errors import Timeout
 from kafka_coord.wire.messages import message
@@ -198,14 +199,14 @@ def _are_settled(members: Sequence[Consumer], partitions: int) -> bool:
 
 def _at_rest(crowd: Crowd, servers: Servers, members: int, seconds: float) -> dict[str, Any]:
     crowd.run_for(seconds)  # excludes the after-effects of the last joins
-    usage = [Usage.of(instance.process.pid) for instance in servers.instances.values()]
+    cpu_s = [cpu_meter(instance.process.pid) for instance in servers.instances.values()]
     before, began = crowd.heartbeats, time.monotonic()
     crowd.run_for(seconds)
     took_s = time.monotonic() - began
     return {
         "members": members,
         "heartbeats_per_minute": round((crowd.heartbeats - before) * 60 / took_s / members, 1),
-        "cpu_percent": [round(100 * one.cpu_s() / took_s, 1) for one in usage],
+        "cpu_percent": [round(100 * one() / took_s, 1) for one in cpu_s],
         "memory_mib": [round(instance.memory_mib()) for instance in servers.instances.values()],
     }
 
@@ -240,11 +241,12 @@ def _joined_and_left(
 def managed_bars(row: dict[str, Any]) -> list[Bar]:
     enough, percent = row["members"] >= _BAR_MEMBERS, max(row["cpu_percent"])
     bars = [
-        Bar(
-            f"{_BAR_MEMBERS:,} KIP-848 members at rest",
-            f"at most {_BAR_PERCENT:g} % of a core for each instance",
-            f"{percent:g} %",
-            percent <= _BAR_PERCENT if enough else None,
+        Bar.at_most(
+            f"{_BAR_MEMBERS:,} KIP-848 members at rest, each instance",
+            _BAR_PERCENT,
+            percent,
+            " % of a core",
+            counts=enough,
         )
     ]
     for what in ("join", "leave"):

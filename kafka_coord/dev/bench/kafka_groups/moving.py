@@ -103,13 +103,8 @@ def _led_by(address: str, broker_id: int) -> int:
 
 
 def moving_bars(row: dict[str, float]) -> list[Bar]:
-    enough, beyond, wrong = row["groups"] >= _BAR_GROUPS, row["beyond_s"], row["wrong_offsets"]
+    name, enough = f"{_BAR_GROUPS:,} groups move after the election of leaders", row["groups"] >= _BAR_GROUPS
     return [
-        Bar(
-            f"{_BAR_GROUPS:,} groups move",
-            f"at most {_BAR_S:g} s after the election of leaders",
-            f"{beyond:g} s",
-            beyond <= _BAR_S if enough else None,
-        ),
-        Bar("offsets that differ from the committed ones", "0", f"{wrong:g}", wrong == 0),
+        Bar.at_most(name, _BAR_S, row["beyond_s"], " s", counts=enough),
+        Bar.at_most("offsets that differ from the committed ones", 0, row["wrong_offsets"]),
     ]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+
+from kafka_coord.dev.bench.report import BenchOptions
 
 
 class Part(StrEnum):
@@ -22,13 +22,13 @@ class Part(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaGroupsOptions:
+class KafkaGroupsOptions(BenchOptions):
     """With ``compare``, the benchmark also measures the broker's own coordinator, alternately. Each figure about
     requests comes from ``rounds`` rounds of ``seconds``, after ``warm_up_s``. Latencies are measured at ``per_s``
     requests a second. ``backlog_mb`` is the size of the records that are fetched repeatedly. ``records`` are loaded,
     and ``groups`` are moved and listed. ``connections`` is the number of idle members, and of KIP-848 members. A member
     joins and leaves a group of ``members`` with ``partitions``, ``joins`` times. Managed groups have ``brokers``
-    instances. With ``judged``, the report compares the figures with the targets.
+    instances.
     """
 
     parts: tuple[Part, ...] = tuple(Part)
@@ -45,10 +45,6 @@ class KafkaGroupsOptions:
     groups: int = 10_000
     connections: int = 5_000
     brokers: int = 3
-    judged: bool = True
-
-    def to_json(self) -> Mapping[str, Any]:
-        return asdict(self) | {"parts": [str(part) for part in self.parts]}
 
 
 SMOKE = KafkaGroupsOptions(

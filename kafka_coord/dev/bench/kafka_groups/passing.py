@@ -12,8 +12,9 @@ from confluent_kafka import Producer
 from kafka_coord.dev.bench.kafka_groups.client import RawClient
 from kafka_coord.dev.bench.kafka_groups.lanes import Lane, pace, saturate
 from kafka_coord.dev.bench.kafka_groups.options import KafkaGroupsOptions
-from kafka_coord.dev.bench.kafka_groups.servers import INSTANCE, KAFKA, Servers, Usage
+from kafka_coord.dev.bench.kafka_groups.servers import INSTANCE, KAFKA, Servers
 from kafka_coord.dev.bench.report import Bar, Spread, Table
+from kafka_coord.dev.bench.usage import cpu_meter
 from kafka_coord.dev.cluster.process import OnProgress
 from kafka_coord.wire.messages import message
 
@@ -101,10 +102,10 @@ def _request(topic: str) -> Any:
 
 
 def _saturated(one: Passed, lanes: Sequence[Lane], servers: Servers, seconds: float) -> None:
-    usage = Usage.of(servers.answering(one.by))
+    cpu_s = cpu_meter(servers.answering(one.by))
     one.bytes += saturate(lanes, seconds) * lanes[0].size
     one.wall_s += seconds
-    one.cpu_s += usage.cpu_s()
+    one.cpu_s += cpu_s()
 
 
 def _row(one: Passed) -> dict[str, Any]:
@@ -129,10 +130,5 @@ def passing_bars(through: Passed, direct: Passed, per_s: float) -> list[Bar]:
             f"{speed:,.0f} MB/s",
             speed >= _MB_PER_CORE_S,
         ),
-        Bar(
-            f"added to the p99 of small fetches at {per_s:,.0f}/s",
-            f"at most {_ADDED_MS:g} ms",
-            f"{added:.2f} ms",
-            added <= _ADDED_MS,
-        ),
+        Bar.at_most(f"added to the p99 of small fetches at {per_s:,.0f}/s", _ADDED_MS, round(added, 2), " ms"),
     ]

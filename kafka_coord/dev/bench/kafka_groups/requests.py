@@ -20,8 +20,9 @@ from kafka_coord.dev.bench.kafka_groups.members import (
     offset_fetch,
 )
 from kafka_coord.dev.bench.kafka_groups.options import KafkaGroupsOptions
-from kafka_coord.dev.bench.kafka_groups.servers import INSTANCE, KAFKA, Servers, Usage
+from kafka_coord.dev.bench.kafka_groups.servers import INSTANCE, KAFKA, Servers
 from kafka_coord.dev.bench.report import Bar, Drawing, Spread, Table
+from kafka_coord.dev.bench.usage import cpu_meter
 from kafka_coord.dev.cluster.process import OnProgress
 
 _CONNECTIONS, _PARTITIONS = 16, 10
@@ -115,11 +116,11 @@ def _lanes(address: str, running: ExitStack) -> Mapping[str, Sequence[Lane]]:
 
 
 def _saturated(one: Answered, lanes: Sequence[Lane], servers: Servers, seconds: float) -> None:
-    broker, answers = Usage.of(servers.broker.pid), Usage.of(servers.answering(one.by))
+    broker_s, cpu_s = cpu_meter(servers.broker.pid), cpu_meter(servers.answering(one.by))
     one.count += saturate(lanes, seconds)
     one.wall_s += seconds
-    one.cpu_s += answers.cpu_s()
-    one.behind_cpu_s += broker.cpu_s()
+    one.cpu_s += cpu_s()
+    one.behind_cpu_s += broker_s()
 
 
 def request_bars(found: Sequence[Answered], per_s: float) -> list[Bar]:

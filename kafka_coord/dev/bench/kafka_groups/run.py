@@ -60,4 +60,4 @@ def run_kafka_groups_bench(options: KafkaGroupsOptions, directory: Path, on_prog
             found = measure(directory / str(part), options, on_progress)
             tables += found[0]
             bars += found[1]
-    return BenchReport("groups", setup, options.to_json(), tables, bars if options.judged else [])
+    return BenchReport.of("groups", setup, options, tables, bars)

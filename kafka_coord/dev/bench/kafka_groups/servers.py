@@ -10,8 +10,8 @@ from pathlib import Path
 
 from kafka_coord.dev.bench.kafka_groups.client import RawClient
 from kafka_coord.dev.bench.kafka_groups.members import await_coordinator
+from kafka_coord.dev.bench.usage import memory_mib
 from kafka_coord.dev.cluster.coordinator import serve_beside
-from kafka_coord.dev.cluster.identity import cpu_seconds, stat_fields
 from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaCluster, KafkaSettings
 from kafka_coord.dev.cluster.ports import LOOPBACK
 from kafka_coord.dev.cluster.process import ChildProcess
@@ -47,26 +47,6 @@ def groups_everywhere() -> list[str]:
     return [next(groups_in(partition)) for partition in range(PARTITIONS)]
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """The CPU seconds of one process so far."""
-
-    pid: int
-    at_first_s: float
-
-    @classmethod
-    def of(cls, pid: int | None) -> Usage:
-        return cls(pid or 0, _cpu_s(pid or 0))
-
-    def cpu_s(self) -> float:
-        return _cpu_s(self.pid) - self.at_first_s
-
-
-def _cpu_s(pid: int) -> float:
-    fields = stat_fields(pid)
-    return 0.0 if fields is None else cpu_seconds(fields)
-
-
 class KafkaInstance:
     """A ``serve`` process beside a broker, with its listener for Kafka clients. With ``holds``, it holds heartbeats."""
 
@@ -84,9 +64,7 @@ class KafkaInstance:
         self.process = ChildProcess(f"instance-{broker.broker_id}", command, self.log)
 
     def memory_mib(self) -> float:
-        status = Path("/proc", str(self.process.pid), "status").read_text(encoding="ascii", errors="replace")
-        kib = next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:"))
-        return int(kib) / 1024
+        return memory_mib(self.process.pid)
 
 
 @dataclass(frozen=True, slots=True)

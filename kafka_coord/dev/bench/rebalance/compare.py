@@ -7,7 +7,7 @@ import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,13 @@ from kafka_coord.dev.bench.rebalance.contenders import (
     Server,
     contenders,
 )
-from kafka_coord.dev.bench.rebalance.figures import Cost, Event, Ownership, balanced, cost, summary
+from kafka_coord.dev.bench.rebalance.figures import Cost, Event, Owners, balanced, summary
 from kafka_coord.dev.bench.rebalance.java_members import JavaMembers, java_members
-from kafka_coord.dev.bench.rebalance.journal import Journals, Line, What
+from kafka_coord.dev.bench.rebalance.journal import Journals, Line
 from kafka_coord.dev.bench.rebalance.newer_client import NEWER_CLIENT, fetched_client, newer_client
 from kafka_coord.dev.bench.rebalance.peer import PeerPlace
-from kafka_coord.dev.bench.rebalance.testbed import JOINER, Crew, Crews
-from kafka_coord.dev.bench.report import Bar, BenchReport, Drawing, Setup, Table
+from kafka_coord.dev.bench.rebalance.testbed import Crew, MeasuredGroup
+from kafka_coord.dev.bench.report import Bar, BenchOptions, BenchReport, Drawing, Setup, Table
 from kafka_coord.dev.cluster.cluster import DevCluster
 from kafka_coord.dev.cluster.jars import KAFKA_VERSION
 from kafka_coord.dev.cluster.kafka import KafkaSettings
@@ -58,11 +58,10 @@ _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
-class CompareOptions:
+class CompareOptions(BenchOptions):
     """``members`` stay, in at most ten processes, and another member joins and leaves ``repeat`` times. Cold starts and
     kills of a member happen ``rarely`` times. The members fetch ``records_per_s`` records in total, spread over all
-    partitions. ``variants`` are the compared settings of other clients. With ``judged``, the report compares the
-    figures with the targets.
+    partitions. ``variants`` are the compared settings of other clients.
     """
 
     members: int = 10
@@ -72,10 +71,6 @@ class CompareOptions:
     records_per_s: int = 200
     against: tuple[Protocol, ...] = PEERS
     variants: tuple[str, ...] = (DEFAULTS, EACH_SECOND, FASTEST)
-    judged: bool = True
-
-    def to_json(self) -> Mapping[str, Any]:
-        return asdict(self) | {"against": [str(one) for one in self.against]}
 
 
 SMOKE = CompareOptions(
@@ -123,9 +118,8 @@ def run_compare(options: CompareOptions, directory: Path, on_progress: OnProgres
                 raise
             notes.append(f"not compared with clients of {server}: {error}")
             on_progress(notes[-1])
-    judged = bars(found) if options.judged else []
     further = {"systems": systems(found), "ratios": ratios(found)}
-    return BenchReport("compare", setup, options.to_json(), tables(found), judged, notes, further)
+    return BenchReport.of("compare", setup, options, tables(found), bars(found), notes, further)
 
 
 # --- the testbed -----------------------------------------------------------------------------------------------------
@@ -216,8 +210,8 @@ def _warm_up_members(group: FetchingGroup) -> None:
         costs.clear()
 
 
-class FetchingGroup:
-    """The members of one contender, settled between events, and the cost of each event so far."""
+class FetchingGroup(MeasuredGroup):
+    """The members of one contender."""
 
     def __init__(
         self, contender: Contender, place: Brokers, topic: str, options: CompareOptions, directory: Path
@@ -241,49 +235,19 @@ class FetchingGroup:
         if contender.protocol in MANAGED:
             with contextlib.closing(connect(place.zookeeper)) as store:
                 store.ensure_path(layout.group(self._place.group))
-        self._crews = Crews(self._crew, options.members)
-        self._members = 0
-        self._owned = Ownership()
-        self.costs: dict[Event, list[Cost]] = {event: [] for event in Event}
         self.settled_ns = 0
-        """Returns the time (monotonic) of the group's last event."""
+        """The time (monotonic) of the group's last event."""
+        super().__init__(self._crew, options.members)
 
     def _crew(self, name: str, consumers: Sequence[str]) -> Crew:
         place = replace(self._place, journal=f"{self._place.journal}/{name}.journal")
         log = self._directory / f"{self._place.group}-{name}.log"
         return Crew(name, place, consumers, log, self._packages, self._java.command(place) if self._java else ())
 
-    def happen(self, event: Event) -> Cost:
-        """Causes the event in the settled group. Waits until the members fetch all partitions again, evenly, and there
-        is no more activity.
-        """
-        at_ns, killed = 0, ""
-        match event:
-            case Event.COLD:
-                if self._members:
-                    self._crews.all("leave")
-                    self._await_settled(Event.LEAVE, 0, 0, "")
-                self._crews.all("join")
-                self._members = self._options.members
-            case Event.JOIN:
-                self._crews.joiner.do("join")
-                self._members += 1
-            case Event.LEAVE:
-                self._crews.joiner.do("leave")
-                self._members -= 1
-            case Event.KILL:
-                self._crews.joiner.do("join")
-                self._await_settled(Event.JOIN, 0, self._members + 1, "")
-                at_ns, killed = self._crews.joiner.kill(), JOINER
-            case _:
-                raise ValueError(f"Kafka's own groups have no event {event}")
-        found = self._await_settled(event, at_ns, self._members, killed)
-        self.costs[event].append(found)
-        if killed:
-            self._crews.next_joiner()
-        return found
-
-    def _await_settled(self, event: Event, at_ns: int, members: int, killed: str) -> Cost:
+    def _await_settled(
+        self, event: Event, members: int, at_ns: int, killed: str, answered_ns: int
+    ) -> tuple[Cost, Owners]:
+        """Waits until the members fetch all partitions again, evenly, and there is no more activity."""
         lines: list[Line] = []
         still_s = _STILL_S[self._contender.variant]
         deadline = time.monotonic() + _WITHIN_S
@@ -294,22 +258,16 @@ class FetchingGroup:
             if new or not lines:
                 lines = sorted([*lines, *new], key=lambda line: line.at_ns)
                 heard = now
-                begins = [line.at_ns for line in lines if line.what in {What.JOINING, What.LEAVING}]
-                since_ns = at_ns or (begins[0] if begins else 0)
-                found, owned = cost(event, since_ns, lines, self._owned, killed=killed)
-            if lines and now - heard >= still_s and balanced(owned, members, self._options.partitions):
-                self._owned = owned
+                found, owners = self._cost(event, lines, at_ns, killed, answered_ns)
+            if lines and now - heard >= still_s and balanced(owners, members, self._options.partitions):
                 self.settled_ns = lines[-1].at_ns
-                return found
+                return found, owners
             if now > deadline:
                 raise Timeout(
                     f"{self._contender.name}: after {event} the group had not settled with {members} members within "
                     f"{_WITHIN_S:.0f} s; logs are in {self._directory}"
                 )
             time.sleep(_POLL_S)
-
-    def close(self) -> None:
-        self._crews.close()
 
 
 @contextmanager
@@ -422,7 +380,7 @@ def bars(found: Sequence[Found]) -> list[Bar]:
                 judged.append(_bar(f"{name}, partition-seconds", seconds, measured["partition_seconds"]))
     judged += _bars_of_managed(found)
     needless = sum(cost.interrupted_not_moved for every in ours.costs.values() for cost in every)
-    judged.append(Bar("kafka_coord: interrupted, but did not move", "0", str(needless), needless == 0))
+    judged.append(Bar.at_most("kafka_coord: interrupted, but did not move", 0, needless))
     return judged
 
 
@@ -448,11 +406,10 @@ def _bars_of_managed(found: Sequence[Found]) -> Iterator[Bar]:
             if costs.get(event):
                 told = summary(costs[event])["settle_ms"]
                 for part, most in (("p50", p50_ms), ("max", max_ms)):
-                    name = f"{protocol}: {event}, {part}"
-                    yield Bar(name, f"at most {most} ms", f"{told[part]} ms", told[part] <= most)
+                    yield Bar.at_most(f"{protocol}: {event}, {part}", most, told[part], " ms")
         needless = sum(cost.interrupted_not_moved for every in costs.values() for cost in every)
         if costs and protocol not in _EAGER:  # to give up one partition, an eager client stops all its partitions
-            yield Bar(f"{protocol}: interrupted, but did not move", "0", str(needless), needless == 0)
+            yield Bar.at_most(f"{protocol}: interrupted, but did not move", 0, needless)
     costs = by_name.get(f"{Protocol.MANAGED}, {DEFAULTS}", {})
     theirs = by_name.get(f"{Protocol.KIP848}, {DEFAULTS}", {})
     if costs.get(Event.JOIN) and theirs.get(Event.JOIN):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -29,11 +29,8 @@ class Event(StrEnum):
     KILL = "member killed"
 
 
-@dataclass(frozen=True, slots=True)
-class Ownership:
-    """The owner of each partition at the last line of the journals."""
-
-    owners: Mapping[TopicPartition, str] = field(default_factory=dict)
+Owners = Mapping[TopicPartition, str]
+"""The owner of each partition at the last line of the journals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +56,13 @@ class Cost:
 
 
 def cost(
-    event: Event, at_ns: int, lines: Iterable[Line], before: Ownership, *, killed: str = "", answered_ns: int = 0
-) -> tuple[Cost, Ownership]:
+    event: Event, at_ns: int, lines: Iterable[Line], before: Owners, *, killed: str = "", answered_ns: int = 0
+) -> tuple[Cost, Owners]:
     """Returns the cost of an event at ``at_ns``, and the owners after it. Partitions of a ``killed`` member have no
     owner after ``at_ns``. If the event is a request, ``answered_ns`` is the time of its answer.
     """
-    owners = dict(before.owners)
-    stopped: dict[TopicPartition, int] = {tp: at_ns for tp, owner in owners.items() if owner == killed}
-    started: dict[TopicPartition, int] = {}
-    owners = {tp: owner for tp, owner in owners.items() if owner != killed}
+    stopped = {tp: at_ns for tp, owner in before.items() if owner == killed}
+    owners = {tp: owner for tp, owner in before.items() if owner != killed}
     last, gaps = max(at_ns, answered_ns), []
     interrupted: set[TopicPartition] = set(stopped)
     for line in lines:
@@ -82,26 +77,24 @@ def cost(
         elif line.what is What.STARTED:
             for partition in line.partitions:
                 owners[partition] = line.consumer
-                started[partition] = line.at_ns
-                since = stopped.pop(partition, at_ns if partition not in before.owners else line.at_ns)
+                since = stopped.pop(partition, at_ns if partition not in before else line.at_ns)
                 gaps.append((line.at_ns - since) / _MS)
-    known = before.owners
-    moved = sum(1 for tp, owner in owners.items() if tp in known and known[tp] != owner)
+    moved = sum(1 for tp, owner in owners.items() if tp in before and before[tp] != owner)
     found = Cost(
         event=event,
         settle_ms=(last - at_ns) / _MS,
         gaps_ms=tuple(gaps),
         moved=moved,
-        new=len(owners.keys() - known.keys()),
-        interrupted_not_moved=sum(1 for tp in interrupted if tp in owners and owners[tp] == known.get(tp)),
+        new=len(owners.keys() - before.keys()),
+        interrupted_not_moved=sum(1 for tp in interrupted if tp in owners and owners[tp] == before.get(tp)),
         left=len(stopped),
     )
-    return found, Ownership(owners)
+    return found, owners
 
 
-def balanced(owned: Ownership, members: int, partitions: int) -> bool:
+def balanced(owners: Owners, members: int, partitions: int) -> bool:
     """Tells whether this many members fetch all partitions, as evenly as possible."""
-    counts = Counter(owned.owners.values())
+    counts = Counter(owners.values())
     if not members:
         return not counts
     least, rest = divmod(partitions, members)

@@ -41,8 +41,32 @@ _READ = 10
 _CLOSE_S = 20.0
 
 
-class TimedFetchers:
-    """A model of :class:`~kafka_coord.consumer.fetcher_interface.Fetchers` that only records when it would read."""
+class ModelFetchers:
+    """The methods of a model of :class:`~kafka_coord.consumer.fetcher_interface.Fetchers` that never has records in
+    hand."""
+
+    def resolved(self) -> bool:
+        return True
+
+    def begin(self, partitions: Iterable[TopicPartition]) -> None:
+        del partitions
+
+    def stop(self, partitions: Iterable[TopicPartition]) -> None:
+        del partitions
+
+    def in_hand(self, partitions: Iterable[TopicPartition]) -> bool:
+        del partitions
+        return False
+
+    def stored(self, offsets: Offsets) -> None:
+        del offsets
+
+    def orphans_in_hand(self) -> bool:
+        return False
+
+
+class TimedFetchers(ModelFetchers):
+    """Records when a consumer would read."""
 
     def __init__(self, note: Note) -> None:
         self._note = note
@@ -58,18 +82,11 @@ class TimedFetchers:
                     if start.offset == NO_OFFSET:
                         self._unsaid.add(partition)
 
-    def resolved(self) -> bool:
-        return True
-
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
         self._note(What.STARTED, partitions)
 
     def stop(self, partitions: Iterable[TopicPartition]) -> None:
         self._note(What.STOPPED, partitions)
-
-    def in_hand(self, partitions: Iterable[TopicPartition]) -> bool:
-        del partitions
-        return False
 
     def held_partitions(self) -> Iterable[TopicPartition]:
         with self._lock:
@@ -103,9 +120,6 @@ class TimedFetchers:
     def end(self) -> None:
         """Records that the member has left."""
         self.abandon()
-
-    def orphans_in_hand(self) -> bool:
-        return False
 
 
 class TimedChannel(ConsumerChannel):

@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kafka_coord.dev.bench.rebalance.figures import Cost, Event, Ownership, cost, summary
-from kafka_coord.dev.bench.rebalance.journal import What
-from kafka_coord.dev.bench.rebalance.testbed import JOINER, STILL_S, Crews, MembersChannel, RebalanceTestbed, testbed
-from kafka_coord.dev.bench.report import Bar, BenchReport, Drawing, Setup, Table
+from kafka_coord.dev.bench.rebalance.figures import Cost, Event, Owners, summary
+from kafka_coord.dev.bench.rebalance.testbed import (
+    STILL_S,
+    MeasuredGroup,
+    MembersChannel,
+    RebalanceTestbed,
+    testbed,
+)
+from kafka_coord.dev.bench.report import Bar, BenchOptions, BenchReport, Drawing, Setup, Table
 from kafka_coord.dev.bench.usage import Meter
 from kafka_coord.dev.cluster.process import OnProgress
 from kafka_coord.spark.java import find_java
@@ -26,10 +30,9 @@ _DRAWINGS = [
 
 
 @dataclass(frozen=True, slots=True)
-class RebalanceOptions:
+class RebalanceOptions(BenchOptions):
     """``members`` stay, in at most ten processes, and another member joins and leaves. Each event happens ``repeat``
-    times, but slow or irreversible events happen ``rarely`` times. With ``judged``, the report compares the figures
-    with the targets.
+    times, but slow or irreversible events happen ``rarely`` times.
     """
 
     members: int = 10
@@ -38,10 +41,6 @@ class RebalanceOptions:
     rarely: int = 3
     session_timeout_ms: int = 6_000
     channel: MembersChannel = MembersChannel.ZK
-    judged: bool = True
-
-    def to_json(self) -> Mapping[str, Any]:
-        return asdict(self)
 
 
 SMOKE = RebalanceOptions(members=3, partitions=30, repeat=2, rarely=1, judged=False)
@@ -53,7 +52,7 @@ def run_rebalance_bench(options: RebalanceOptions, directory: Path, on_progress:
     on_progress("starting ZooKeeper and a coordinator")
     with (
         testbed(directory, options.session_timeout_ms, options.partitions, options.channel) as found,
-        _group(found, options) as group,
+        contextlib.closing(_Group(found, options)) as group,
     ):
         pid = found.coordinator.pid or 0
         with Meter(pid) as meter:
@@ -70,9 +69,8 @@ def run_rebalance_bench(options: RebalanceOptions, directory: Path, on_progress:
     notes = [
         f"the coordinator used {cpu_s:.1f} s of CPU in {wall_s:.0f} s, and {meter.peak_bytes / 2**20:.0f} MiB at most"
     ]
-    judged = bars(group.costs, options) if options.judged else []
-    table = Table("rebalance", rows, _DRAWINGS)
-    return BenchReport("rebalance", setup, options.to_json(), [table], judged, notes, {"events": summaries})
+    tables, further = [Table("rebalance", rows, _DRAWINGS)], {"events": summaries}
+    return BenchReport.of("rebalance", setup, options, tables, bars(group.costs, options), notes, further)
 
 
 def _program(options: RebalanceOptions) -> Iterator[tuple[Sequence[Event], int]]:
@@ -84,86 +82,38 @@ def _program(options: RebalanceOptions) -> Iterator[tuple[Sequence[Event], int]]
     yield (Event.GROW,), options.rarely
 
 
-class _Group:
-    """The settled group with the members that stay, and the cost of each event so far."""
-
+class _Group(MeasuredGroup):
     def __init__(self, testbed: RebalanceTestbed, options: RebalanceOptions) -> None:
+        super().__init__(testbed.crew, options.members)
         self._testbed, self._options = testbed, options
-        self._crews = Crews(testbed.crew, options.members)
-        self._owned = Ownership()
         self._partitions = options.partitions
         self._generation = 0
-        self._members = 0
-        self.costs: dict[Event, list[Cost]] = {event: [] for event in Event}
 
-    def happen(self, event: Event) -> Cost:
-        """Causes the event in the settled group and waits until the group has settled again."""
+    def _cause(self, event: Event) -> Cost:
         match event:
-            case Event.COLD:
-                if self._members:
-                    self._crews.all("leave")
-                    self._await_settled(0)
-                    self._read(Event.LEAVE, 0)
-                self._crews.all("join")
-                return self._cost(event, self._options.members)
             case Event.JOIN:
-                time.sleep(STILL_S)  # for a fair comparison with the plain join, which also waits
-                self._crews.joiner.do("join")
-                return self._cost(event, self._options.members + 1)
-            case Event.LEAVE:
-                self._crews.joiner.do("leave")
-                return self._cost(event, self._options.members)
+                time.sleep(STILL_S)  # for a fair comparison with the join beside a stuck group, which also waits
             case Event.STUCK:
                 with self._testbed.stuck_group():
-                    self._crews.joiner.do("join")
-                    found = self._cost(event, self._options.members + 1)
-                self._crews.joiner.do("leave")
-                self._await_settled(self._options.members)
-                self._read(Event.LEAVE, 0)
+                    self.crews.joiner.do("join")
+                    found = self._settle(event, self.members + 1)
+                self.crews.joiner.do("leave")
+                self._settle(Event.LEAVE, self.members - 1)
                 return found
             case Event.REBALANCE:
                 at_ns, answered_ns = self._testbed.rebalance()
-                return self._cost(event, self._members, at_ns=at_ns, answered_ns=answered_ns)
-            case Event.KILL:
-                self._crews.joiner.do("join")
-                self._await_settled(self._options.members + 1)
-                self._read(Event.JOIN, 0)
-                at_ns = self._crews.joiner.kill()
-                found = self._cost(event, self._options.members, at_ns=at_ns, killed=JOINER)
-                self._crews.next_joiner()
-                return found
+                return self._settle(event, self.members, at_ns=at_ns, answered_ns=answered_ns)
             case Event.GROW:
                 self._partitions += -(-self._options.partitions // 10)
-                at_ns = self._testbed.set_partitions(self._partitions)
-                return self._cost(event, self._members, at_ns=at_ns)
+                return self._settle(event, self.members, at_ns=self._testbed.set_partitions(self._partitions))
+        return super()._cause(event)
 
-    def _await_settled(self, members: int) -> None:
+    def _await_settled(
+        self, event: Event, members: int, at_ns: int, killed: str, answered_ns: int
+    ) -> tuple[Cost, Owners]:
         within_s = _SETTLES_S + 2 * self._options.session_timeout_ms / 1000
         self._generation = self._testbed.quiet.after(self._generation, members, within_s).generation
-        self._members = members
-
-    def _cost(self, event: Event, members: int, *, at_ns: int = 0, killed: str = "", answered_ns: int = 0) -> Cost:
-        self._await_settled(members)
-        found = self._read(event, at_ns, killed=killed, answered_ns=answered_ns)
-        self.costs[event].append(found)
-        return found
-
-    def _read(self, event: Event, at_ns: int, *, killed: str = "", answered_ns: int = 0) -> Cost:
-        lines = self._testbed.journals.new_lines()
-        begins = [line.at_ns for line in lines if line.what in {What.JOINING, What.LEAVING}]
-        at_ns = at_ns or (begins[0] if begins else time.monotonic_ns())
-        found, self._owned = cost(event, at_ns, lines, self._owned, killed=killed, answered_ns=answered_ns)
-        return found
-
-    def close(self) -> None:
-        self._crews.close()
-
-
-@contextmanager
-def _group(testbed: RebalanceTestbed, options: RebalanceOptions) -> Iterator[_Group]:
-    group = _Group(testbed, options)
-    with contextlib.closing(group):
-        yield group
+        return self._cost(event, self._testbed.journals.new_lines(), at_ns, killed, answered_ns)
 
 
 def _told(event: Event, costs: Sequence[Cost]) -> str:
@@ -209,7 +159,7 @@ def bars(costs: Mapping[Event, Sequence[Cost]], options: RebalanceOptions) -> li
     if (options.members, options.partitions) == (10, 900):
         if costs[Event.GROW]:
             most = max(one.settle_ms for one in costs[Event.GROW])
-            found.append(Bar("partitions +10 %: owned", "within 150 ms", f"{most:.1f} ms", most <= 150))
+            found.append(Bar.at_most("partitions +10 %: owned", 150, round(most, 1), " ms"))
         if costs[Event.JOIN]:
             longest = summary(costs[Event.JOIN])["longest_gap_ms"]["p99"]
             found.append(Bar("join: longest gap", "p99 at most 50 ms", f"{longest} ms", longest <= 50))
@@ -219,8 +169,8 @@ def bars(costs: Mapping[Event, Sequence[Cost]], options: RebalanceOptions) -> li
             Bar("a stuck group beside it", "adds at most 5 %", f"{beside / alone - 1:+.1%}", beside <= 1.05 * alone)
         )
     if costs[Event.KILL]:
-        most, wanted_ms = max(one.settle_ms for one in costs[Event.KILL]), options.session_timeout_ms + 150
-        found.append(Bar("member killed: settled", f"within {wanted_ms:,} ms", f"{most:,.0f} ms", most <= wanted_ms))
+        most = max(one.settle_ms for one in costs[Event.KILL])
+        found.append(Bar.at_most("member killed: settled", options.session_timeout_ms + 150, most, " ms"))
     needless = sum(one.interrupted_not_moved for every in costs.values() for one in every)
-    found.append(Bar("interrupted, and did not move", "0", str(needless), needless == 0))
+    found.append(Bar.at_most("interrupted, and did not move", 0, needless))
     return found

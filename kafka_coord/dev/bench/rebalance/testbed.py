@@ -4,35 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import subprocess
-import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import IO
 
 from kafka_coord.channel.operations import register_ops
-from kafka_coord.dev.bench.children import await_end, line_within
-from kafka_coord.dev.bench.group import plain_member, write_topic
-from kafka_coord.dev.bench.rebalance.journal import Journals
+from kafka_coord.dev.bench.children import Child
+from kafka_coord.dev.bench.group import plain_member, write_topic, zookeeper
+from kafka_coord.dev.bench.rebalance.figures import Cost, Event, Owners, cost
+from kafka_coord.dev.bench.rebalance.journal import Journals, Line, What
 from kafka_coord.dev.bench.rebalance.member import Place
 from kafka_coord.dev.bench.rebalance.peer import PeerPlace
 from kafka_coord.dev.bench.waiting import awaited
 from kafka_coord.dev.cluster.coordinator import serve_beside
 from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
 from kafka_coord.dev.cluster.process import ChildProcess
-from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings, ephemeral_exists
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperSettings, ephemeral_exists
 from kafka_coord.errors import KafkaCoordError, MalformedValue, NotFound, Timeout
 from kafka_coord.model import Decision, Request, RequestType
 from kafka_coord.monitor.history import read_history
 from kafka_coord.monitor.requests import await_answer, submit
 from kafka_coord.zk import layout
-from kafka_coord.zk.session import connect
 from kafka_coord.zk.store import Store
 
 GROUP, TOPIC = "bench", "flights"
@@ -52,11 +49,7 @@ class MembersChannel(StrEnum):
 
 
 class Crew:
-    """A process with members. It receives its orders through a pipe, so it always ends with the benchmark.
-
-    ``packages`` is a directory of packages to use instead of the installed ones. ``command`` runs a program with
-    members other than this package's.
-    """
+    """A process with members. ``packages`` and ``command`` are those of :class:`Child`."""
 
     def __init__(
         self,
@@ -67,37 +60,23 @@ class Crew:
         packages: Path | None = None,
         command: Sequence[str] = (),
     ) -> None:
-        self.consumers = tuple(consumers)
-        environment = dict(os.environ)
-        if packages is not None:
-            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(packages), os.environ.get("PYTHONPATH")]))
-        module = "member" if isinstance(place, Place) else "peer"
-        own = (sys.executable, "-m", f"kafka_coord.dev.bench.rebalance.{module}", json.dumps(asdict(place)))
-        with log.open("ab") as errors:
-            self._process = subprocess.Popen(
-                command or own,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env=environment,
-                start_new_session=True,
-            )
-        self._name, self._log = name, log
+        self._name, self._consumers = name, tuple(consumers)
+        module = "rebalance.member" if isinstance(place, Place) else "rebalance.peer"
+        self._child = Child(module, json.dumps(asdict(place)), log, command=command, packages=packages)
         self.begin("open")
 
     def begin(self, what: str) -> None:
         """Sends the order ``open``, ``join`` or ``leave``. :meth:`ended` waits until it is executed."""
         with contextlib.suppress(BrokenPipeError):  # ended() reports it
-            self._pipes()[0].write(json.dumps([what, self.consumers]).encode() + b"\n")
-            self._pipes()[0].flush()
+            self._child.orders.write(json.dumps([what, self._consumers]).encode() + b"\n")
+            self._child.orders.flush()
 
     def ended(self) -> None:
         """Waits until the process has executed its order."""
-        answers = self._pipes()[1]
-        answer = line_within(answers, _WITHIN_S)
+        answer = self._child.line(_WITHIN_S)
         if not answer:
             raise Timeout(
-                f"the members of {self._name} did not execute the order within {_WITHIN_S:.0f} s; see {self._log}"
+                f"the members of {self._name} did not execute the order within {_WITHIN_S:.0f} s; see {self._child.log}"
             )
         problem = json.loads(answer)
         if problem is not None:
@@ -110,21 +89,12 @@ class Crew:
     def kill(self) -> int:
         """Kills the process, like a crash. Returns the time (ns, monotonic)."""
         at_ns = time.monotonic_ns()
-        self._process.kill()
+        self._child.process.kill()
         self.close()
         return at_ns
 
     def close(self) -> None:
-        for pipe in self._pipes():
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()
-        await_end(self._process)
-
-    def _pipes(self) -> tuple[IO[bytes], IO[bytes]]:
-        orders, answers = self._process.stdin, self._process.stdout
-        if orders is None or answers is None:
-            raise ValueError("made without pipes")
-        return orders, answers
+        self._child.close()
 
 
 class Crews:
@@ -160,6 +130,72 @@ class Crews:
             crew.close()
 
 
+class MeasuredGroup(ABC):
+    """A group whose members stay, except one that joins and leaves. It is settled between events. ``costs`` has the
+    cost of each event so far. ``make`` is that of :class:`Crews`.
+    """
+
+    def __init__(self, make: Callable[[str, Sequence[str]], Crew], members: int) -> None:
+        self.crews = Crews(make, members)
+        self.costs: dict[Event, list[Cost]] = {event: [] for event in Event}
+        self.members = 0
+        self._staying = members
+        self._owners: Owners = {}
+
+    def happen(self, event: Event) -> Cost:
+        """Causes the event in the settled group, and waits until the group has settled again."""
+        found = self._cause(event)
+        self.costs[event].append(found)
+        return found
+
+    def _cause(self, event: Event) -> Cost:
+        joiner, staying = self.crews.joiner, self._staying
+        match event:
+            case Event.COLD:
+                if self.members:
+                    self.crews.all("leave")
+                    self._settle(Event.LEAVE, 0)
+                self.crews.all("join")
+                return self._settle(event, staying)
+            case Event.JOIN:
+                joiner.do("join")
+                return self._settle(event, staying + 1)
+            case Event.LEAVE:
+                joiner.do("leave")
+                return self._settle(event, staying)
+            case Event.KILL:
+                joiner.do("join")
+                self._settle(Event.JOIN, staying + 1)
+                found = self._settle(event, staying, at_ns=joiner.kill(), killed=JOINER)
+                self.crews.next_joiner()
+                return found
+            case _:
+                raise ValueError(f"this group has no event {event}")
+
+    def _settle(self, event: Event, members: int, *, at_ns: int = 0, killed: str = "", answered_ns: int = 0) -> Cost:
+        """Waits until the group has settled with this many members. Returns the cost of the event."""
+        found, self._owners = self._await_settled(event, members, at_ns, killed, answered_ns)
+        self.members = members
+        return found
+
+    @abstractmethod
+    def _await_settled(
+        self, event: Event, members: int, at_ns: int, killed: str, answered_ns: int
+    ) -> tuple[Cost, Owners]:
+        """Returns the cost of the event and the owners after it. An event without ``at_ns`` begins when a member joins
+        or leaves."""
+
+    def _cost(
+        self, event: Event, lines: Sequence[Line], at_ns: int, killed: str, answered_ns: int = 0
+    ) -> tuple[Cost, Owners]:
+        begins = (line.at_ns for line in lines if line.what in {What.JOINING, What.LEAVING})
+        since_ns = at_ns or next(begins, time.monotonic_ns())
+        return cost(event, since_ns, lines, self._owners, killed=killed, answered_ns=answered_ns)
+
+    def close(self) -> None:
+        self.crews.close()
+
+
 class Quiet:
     """Detects when the coordinator has finished with an event, because its decisions have settled and there are no new
     ones for a while.
@@ -169,30 +205,22 @@ class Quiet:
         self._store = store
         self._changed = threading.Event()
 
-    def newest(self) -> Decision | None:
+    def _newest(self) -> Decision | None:
         self._changed.clear()
         self._store.exists(layout.history(GROUP), lambda _event: self._changed.set())
-        try:
-            found = read_history(self._store, GROUP)
-        except (MalformedValue, NotFound):
-            return None
-        return found[-1] if found else None
+        with contextlib.suppress(MalformedValue, NotFound):
+            return next(reversed(read_history(self._store, GROUP)), None)
+        return None
 
     def after(self, generation: int, members: int, within_s: float) -> Decision:
         """Waits until the last decision after ``generation``, for a group of ``members``, has settled. Returns it."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
-            found = self.newest()
-            settled = (
-                found is not None
-                and found.generation > generation
-                and found.members == members
-                and found.settled_ms is not None
-            )
-            if found is not None and settled and not self._changed.wait(STILL_S):
-                return found
-            if not settled:
+            found = self._newest()
+            if found is None or found.generation <= generation or found.members != members or found.settled_ms is None:
                 self._changed.wait(0.5)
+            elif not self._changed.wait(STILL_S):
+                return found
         raise Timeout(f"the group did not settle with {members} members within {within_s:.0f} s")
 
 
@@ -250,8 +278,7 @@ def testbed(
     (directory / "journals").mkdir(parents=True, exist_ok=True)
     # ZooKeeper ends sessions at whole ticks. With large ticks, the wait for a tick would dominate the cost of a kill.
     settings = ZooKeeperSettings(tick_ms=100, heap_mb=256)
-    with ZooKeeperServer(directory / "zookeeper", settings=settings) as server:
-        store = connect(server.connect_string)
+    with zookeeper(directory, settings) as (server, store):
         command = serve_beside(_BROKER_ID, server.connect_string)
         bootstrap = ""
         if channel is MembersChannel.SOCKET:
@@ -259,8 +286,6 @@ def testbed(
             command += ["--listen-channel", bootstrap]
         coordinator = ChildProcess("coordinator", command, directory / "coordinator.log")
         try:
-            store.ensure_path(layout.BROKER_TOPICS)
-            store.ensure_path(layout.BROKER_IDS)
             place = Place(server.connect_string, GROUP, TOPIC, session_timeout_ms, "", bootstrap)
             found = RebalanceTestbed(
                 store, place, coordinator, Quiet(store), Journals(directory / "journals"), directory
@@ -270,5 +295,4 @@ def testbed(
             coordinator.wait_until(lambda: ephemeral_exists(server.connect_string, layout.COORDINATOR) is True, 60.0)
             yield found
         finally:
-            store.close()
             coordinator.stop()

@@ -26,6 +26,7 @@ from kafka_coord.channel.rpc import Answered, Rpc
 from kafka_coord.channel.search import SILENCE, Ask, CoordinatorSearch, Pause, longest_wait
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.dev.bench.group import plain_member
+from kafka_coord.dev.bench.rebalance.member import ModelFetchers
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import StartPoint, TopicPartition
 from kafka_coord.settings import host_and_port
@@ -70,8 +71,8 @@ class CrowdState:
     stopped: int = 0
 
 
-class _Reading:
-    """A model of :class:`~kafka_coord.consumer.fetcher_interface.Fetchers` that reads partitions at an even pace."""
+class _Reading(ModelFetchers):
+    """Reads partitions at an even pace."""
 
     def __init__(self, state: CrowdState) -> None:
         self._state = state
@@ -83,19 +84,6 @@ class _Reading:
             if partition not in self._held:
                 self._held[partition] = max(0, start.offset), now
                 self._state.held += 1
-
-    def resolved(self) -> bool:
-        return True
-
-    def begin(self, partitions: Iterable[TopicPartition]) -> None:
-        del partitions
-
-    def stop(self, partitions: Iterable[TopicPartition]) -> None:
-        del partitions
-
-    def in_hand(self, partitions: Iterable[TopicPartition]) -> bool:
-        del partitions
-        return False
 
     def held_partitions(self) -> Iterable[TopicPartition]:
         return list(self._held)
@@ -116,17 +104,11 @@ class _Reading:
     def admissible(self, offsets: Offsets) -> Offsets:
         return {one: offset for one, offset in offsets.items() if one in self._held}
 
-    def stored(self, offsets: Offsets) -> None:
-        del offsets
-
     def abandon(self) -> Iterable[TopicPartition]:
         gone = list(self._held)
         self._state.held -= len(gone)
         self._held.clear()
         return gone
-
-    def orphans_in_hand(self) -> bool:
-        return False
 
 
 class _Consumer:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,21 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from kafka_coord.coordinator.steps import GroupState
-from kafka_coord.dev.bench.children import await_end
+from kafka_coord.dev.bench.children import Child
 from kafka_coord.dev.bench.failover.instances import Elected, Instance, await_groups
-from kafka_coord.dev.bench.group import write_topic, zxid_now
-from kafka_coord.dev.bench.report import Bar, BenchReport, Setup, Table
+from kafka_coord.dev.bench.group import write_topic, zookeeper, zxid_now
+from kafka_coord.dev.bench.report import Bar, BenchOptions, BenchReport, Setup, Table
 from kafka_coord.dev.bench.sockets.crowd import CrowdPlace, CrowdState
 from kafka_coord.dev.bench.usage import Meter
 from kafka_coord.dev.bench.waiting import awaited
 from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
 from kafka_coord.dev.cluster.process import OnProgress
-from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperSettings
 from kafka_coord.errors import Timeout
 from kafka_coord.settings import DEFAULT_SESSION_TIMEOUT_MS, DEFAULT_SOCKET_SESSION_TIMEOUT_MS
 from kafka_coord.spark.java import find_java
 from kafka_coord.zk import layout
-from kafka_coord.zk.session import connect
 from kafka_coord.zk.store import GetChildren, GetData, Node, Store
 
 _TOPIC = "flights"
@@ -42,7 +38,7 @@ _BUCKET = re.compile(rb'^kafka_coord_socket_ping_seconds_bucket\{le="([^"]+)"\} 
 
 
 @dataclass(frozen=True, slots=True)
-class SocketsOptions:
+class SocketsOptions(BenchOptions):
     """``processes`` run ``consumers`` in ``groups``. Each group reads a topic with as many partitions as the group has
     members. After ``rest_s`` seconds, in which the after-effects of the registration end, the benchmark watches the
     consumers for ``steady_s`` seconds. Then it kills the elected coordinator.
@@ -55,10 +51,6 @@ class SocketsOptions:
     coordinator_session_timeout_ms: int = DEFAULT_SESSION_TIMEOUT_MS
     rest_s: float = DEFAULT_SOCKET_SESSION_TIMEOUT_MS / 1000
     steady_s: float = 60.0
-    judged: bool = True
-
-    def to_json(self) -> Mapping[str, Any]:
-        return asdict(self)
 
 
 SMOKE = SocketsOptions(
@@ -79,45 +71,32 @@ def run_sockets_bench(options: SocketsOptions, directory: Path, on_progress: OnP
         steady = testbed.watch(on_progress)
         failover = testbed.fail(on_progress)
     tables = [Table("registering", [registering]), Table("steady", [steady]), Table("failover", [failover])]
-    judged = bars(options, steady, failover) if options.judged else []
-    return BenchReport("sockets", setup, options.to_json(), tables, judged)
+    return BenchReport.of("sockets", setup, options, tables, bars(options, steady, failover))
 
 
 class _Crowd:
-    """A process of consumers. It ends when its standard input is closed."""
+    """A process of consumers."""
 
     def __init__(self, place: CrowdPlace, log: Path) -> None:
-        with log.open("ab") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "kafka_coord.dev.bench.sockets.crowd", json.dumps(asdict(place))],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                start_new_session=True,
-            )
-        self._log = log
+        self._child = Child("sockets.crowd", json.dumps(asdict(place)), log)
         self._state = CrowdState()
         self._thread = threading.Thread(target=self._read, name="bench-crowd", daemon=True)
         self._thread.start()
 
     def state(self) -> CrowdState:
         """Returns the crowd's last report. Raises :class:`Timeout` if the process has ended."""
-        if self.process.poll() is not None:
-            raise Timeout(f"a process of consumers ended unexpectedly with {self.process.returncode}; see {self._log}")
+        if (code := self._child.process.poll()) is not None:
+            raise Timeout(f"a process of consumers ended unexpectedly with {code}; see {self._child.log}")
         return self._state
 
     def _read(self) -> None:
-        for line in self.process.stdout or ():
+        for line in self._child.answers:
             self._state = CrowdState(**json.loads(line))
 
     def close(self) -> None:
-        if self.process.stdin is not None:
-            with contextlib.suppress(OSError):
-                self.process.stdin.close()
-        await_end(self.process)
+        self._child.end()
         self._thread.join()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+        self._child.close()
 
 
 class _SocketTestbed:
@@ -294,14 +273,11 @@ class _SocketTestbed:
 @contextmanager
 def _testbed(directory: Path, options: SocketsOptions, on_progress: OnProgress) -> Iterator[_SocketTestbed]:
     directory.mkdir(parents=True, exist_ok=True)
-    settings = ZooKeeperSettings(tick_ms=500, heap_mb=512, max_session_ms=600_000)
     on_progress("starting ZooKeeper and two coordinators")
-    with ExitStack() as left:
-        server = left.enter_context(ZooKeeperServer(directory / "zookeeper", settings=settings))
-        store = connect(server.connect_string, session_timeout_ms=60_000)
-        left.callback(store.close)
-        for path in (layout.BROKER_TOPICS, layout.BROKER_IDS, *layout.PERSISTENT_ROOTS):
-            store.ensure_path(path)
+    with (
+        zookeeper(directory, ZooKeeperSettings(tick_ms=500, heap_mb=512, max_session_ms=600_000)) as (server, store),
+        ExitStack() as left,
+    ):
         write_topic(store, _TOPIC, partitions_of(options))
         hosts = [f"{LOOPBACK}:{free_port()}" for _ in range(2)]
         instances = [
@@ -337,21 +313,10 @@ def quantile_ms(counts: Sequence[tuple[float, int]], q: float) -> float | None:
 
 def bars(options: SocketsOptions, steady: Mapping[str, Any], failover: Mapping[str, Any]) -> list[Bar]:
     enough = options.consumers >= _BAR_CONSUMERS
-    settled, changed = failover["after_session_timeout_s"], failover["changed_hands"]
-    lost = failover["memberships_lost"]
+    settled_s = failover["after_session_timeout_s"]
     return [
-        Bar(
-            f"{_BAR_CONSUMERS:,} consumers carried, none lost",
-            "0 memberships lost",
-            f"{steady['memberships_lost']} of {options.consumers:,} lost",
-            steady["memberships_lost"] == 0 if enough else None,
-        ),
-        Bar(
-            "settled after a failover",
-            f"at most {_BAR_SETTLED_S:g} s after the session timeout",
-            f"{settled:g} s",
-            settled <= _BAR_SETTLED_S if enough else None,
-        ),
-        Bar("partitions that changed owner during the failover", "0", str(changed), changed == 0 if enough else None),
-        Bar("memberships lost during the failover", "0", str(lost), lost == 0 if enough else None),
+        Bar.at_most(f"memberships of {_BAR_CONSUMERS:,} lost", 0, steady["memberships_lost"], counts=enough),
+        Bar.at_most("settled, after the session timeout", _BAR_SETTLED_S, settled_s, " s", counts=enough),
+        Bar.at_most("partitions that changed owner during the failover", 0, failover["changed_hands"], counts=enough),
+        Bar.at_most("memberships lost during the failover", 0, failover["memberships_lost"], counts=enough),
     ]

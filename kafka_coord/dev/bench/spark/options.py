@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
+from kafka_coord.dev.bench.report import BenchOptions
 from kafka_coord.dev.cluster.flights import FLIGHTS
 
 
@@ -18,7 +17,7 @@ class Part(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SparkBenchOptions:
+class SparkBenchOptions(BenchOptions):
     """Whole topics: each source reads ``rows`` rows ``repeat`` times, after ``warm_up`` readings that do not count.
 
     Micro-batches: each of ``rounds`` rounds measures ``seconds`` of small ones (``burst`` rows a second), and
@@ -26,8 +25,6 @@ class SparkBenchOptions:
 
     Handovers: another member joins ``joins`` times for each of ``triggers`` (intervals in ms), at ``load`` rows a
     second. A soak of ``minutes`` (0 for none) has the same load.
-
-    With ``judged``, the report compares the figures with the targets.
     """
 
     parts: tuple[Part, ...] = tuple(Part)
@@ -45,14 +42,6 @@ class SparkBenchOptions:
     load: int = 5_000
     minutes: float = 0.0
     cores: int = 2
-    judged: bool = True
-
-    def to_json(self) -> Mapping[str, Any]:
-        return asdict(self) | {
-            "partitions": list(self.partitions),
-            "triggers": list(self.triggers),
-            "parts": [str(part) for part in self.parts],
-        }
 
 
 SMOKE = SparkBenchOptions(

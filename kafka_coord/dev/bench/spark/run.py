@@ -43,8 +43,8 @@ def run_spark_bench(options: SparkBenchOptions, directory: Path, on_progress: On
         handovers = _handovers(testbed, options, on_progress) if Part.HANDOVER in wanted else []
         samples = _soak(testbed, options, on_progress) if Part.SOAK in wanted else ()
     found = (tables.throughput(drains), tables.micro_batches(ticks), tables.handovers(handovers), tables.soak(samples))
-    bars = tables.bars(drains, ticks, handovers, samples) if options.judged else []
-    return BenchReport("spark", setup, options.to_json(), [one for one in found if one.rows], bars, tuple(notes))
+    bars = tables.bars(drains, ticks, handovers, samples)
+    return BenchReport.of("spark", setup, options, [one for one in found if one.rows], bars, notes)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Files with one JSON object a line. Writers append without a buffer; readers leave out an unfinished last line."""
+"""Appends to and reads files with one JSON object a line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from kafka_coord.errors import MalformedValue
@@ -15,7 +14,7 @@ T = TypeVar("T")
 
 
 class Appending:
-    """Appends lines to a file, each in one write. Thread-safe."""
+    """Appends lines to a file without a buffer, so written lines survive a ``kill -9`` of the writer. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -26,9 +25,7 @@ class Appending:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -38,12 +35,13 @@ class Appending:
     def append(self, value: Mapping[str, Any]) -> None:
         line = json.dumps(value, separators=(",", ":")).encode() + b"\n"
         with self._lock:
-            while line:  # a raw file may take less than all of it
+            while line:  # a raw file may write only a part
                 line = line[self._file.write(line) or 0 :]
 
 
 def read_lines(path: Path, decode: Callable[[Mapping[str, Any]], T]) -> list[T]:
-    """The complete lines of a file; empty if the file does not exist. Raises :class:`MalformedValue` with the fault."""
+    """Decodes the complete lines of a file, which may not exist. Raises :class:`MalformedValue` with the faulty
+    line."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
