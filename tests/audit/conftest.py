@@ -16,20 +16,20 @@ _chroots = itertools.count(1)
 
 
 def next_chroot(server: ZooKeeperServer) -> str:
-    """A new, empty znode on ``server``."""
+    """Creates a new, empty znode on ``server``."""
     return make_root(server.connect_string, f"/audited-{next(_chroots)}")
 
 
 @pytest.fixture(scope="session")
 def logged_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
-    """A server whose log contains only what these tests wrote, each below its own chroot."""
+    """Runs a server whose log has only the writes of these tests. Each test has its own chroot."""
     with ZooKeeperServer(tmp_path_factory.mktemp("audited"), settings=FAST_ZOOKEEPER) as server:
         yield server
 
 
 @pytest.fixture
 def world(logged_server: ZooKeeperServer) -> Iterator[World]:
-    """Coordinators and scripted consumers below a chroot for this test only, with a topic ``flights`` of four
+    """Runs coordinators and scripted consumers below this test's own chroot, with a topic ``flights`` of four
     partitions."""
     made = World(f"{logged_server.connect_string}{next_chroot(logged_server)}")
     made.kafka.topic("flights", 4)
@@ -39,7 +39,7 @@ def world(logged_server: ZooKeeperServer) -> Iterator[World]:
 
 @pytest.fixture
 def scribe(logged_server: ZooKeeperServer) -> Iterator[Scribe]:
-    """A group that was brought to its target by hand, with the writes of a coordinator and two consumers."""
+    """Writes a group that has reached its target, with the writes of a coordinator and two consumers."""
     with Scribe(logged_server.connect_string, next_chroot(logged_server)) as made:
         made.elect(1)
         made.join("c1")

@@ -1,4 +1,4 @@
-"""Writes the history of a group by hand: lawful, until a test writes a violation."""
+"""Writes the history of a group by hand. The history is lawful until a test writes a violation."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def make_root(server: str, chroot: str) -> str:
 
 
 class Scribe:
-    """The sessions of the coordinator, of the consumers, and of anybody else who writes, below a ``chroot``."""
+    """The sessions of the coordinator, the consumers and all other writers, below a ``chroot``."""
 
     def __init__(self, server: str, chroot: str, open_store: Callable[[], Store] | None = None) -> None:
         self.chroot = chroot
@@ -77,14 +77,14 @@ class Scribe:
         return self._stores[-1]
 
     def await_connections(self) -> None:
-        """Waits until all sessions are back after a restart of the server. A handshake without an answer is repeated
-        after 30 s."""
+        """Waits until all sessions are connected again after a restart of the server. A handshake without an answer is
+        repeated after 30 s."""
         eventually(lambda: all(store.session.state is SessionState.CONNECTED for store in self._stores), within_s=60)
 
     # --- the coordinator ---------------------------------------------------------------------------------------------
 
     def elect(self, epoch: int, store: Store | None = None) -> None:
-        """Wins ``epoch`` as ``store``, the coordinator from now on."""
+        """Makes ``store`` the coordinator with this ``epoch``."""
         self.leader = store or self.leader
         self.epoch = epoch
         info = CoordinatorInfo(1, epoch, "1", {})
@@ -102,11 +102,11 @@ class Scribe:
         return Check(layout.COORDINATOR_EPOCH, self.leader.get(layout.COORDINATOR_EPOCH).stat.version)
 
     def write(self, *ops: Op, store: Store | None = None, fence: Check | None = None) -> None:
-        """Writes as the coordinator: one multi that begins with the fence."""
+        """Writes as the coordinator, with one multi that begins with the fence."""
         (store or self.leader).multi([fence or self.fence(), *ops])
 
     def assign(self, generation: int, members: Written) -> None:
-        """Writes the first target, and the ledgers and commands that start all of it; no offsets are stored yet."""
+        """Writes the first target, and the ledgers and commands that start its partitions. No offset is stored."""
         self.write(self.target(generation, members))
         for consumer, partitions in members.items():
             self.start(consumer, partitions, generation, NO_OFFSET)
@@ -144,15 +144,15 @@ class Scribe:
         self.write(self.ledger(consumer, partitions), self.starting(consumer, partitions, generation, offset))
 
     def start_again(self, consumer: str, owned: Mapping[str, str], started: Mapping[str, str], generation: int) -> None:
-        """Starts a partition that the consumer owns already."""
+        """Starts a partition that the consumer already owns."""
         self.write(self.ledger(consumer, owned), self.starting(consumer, started, generation))
 
     def stop(self, consumer: str, owned: Mapping[str, str], stopped: Mapping[str, str], generation: int) -> None:
-        """``owned`` are the partitions that it keeps."""
+        """``owned`` are the partitions that the consumer keeps."""
         self.write(self.ledger(consumer, owned, stopped), self.stopping(consumer, stopped, generation))
 
     def forget(self, consumer: str) -> None:
-        """Removes the ledger of a consumer that is gone."""
+        """Removes the ledger of a consumer that has left."""
         self.write(Delete(layout.ledger(GROUP, consumer)))
 
     def ask(self, kind: RequestType, **fields_of: Any) -> Request:
@@ -185,7 +185,7 @@ class Scribe:
     # --- consumers ---------------------------------------------------------------------------------------------------
 
     def join(self, consumer: str, **fields_of: Any) -> None:
-        """A new incarnation in its own session."""
+        """Registers a new incarnation in its own session."""
         store = self.session()
         channel = ConsumerChannel(store, GROUP, consumer)
         member = Member(consumer, 0, Subscription.to([TOPIC]), timestamp="1", **fields_of)
@@ -194,17 +194,17 @@ class Scribe:
         self.stores[consumer], self.channels[consumer], self.registrations[consumer] = store, channel, found
 
     def end(self, consumer: str) -> None:
-        """Ends its session, which deletes its registration: at once, or after the session timeout if the close is
-        lost."""
+        """Ends the consumer's session, which deletes its registration immediately, or after the session timeout if the
+        close is lost."""
         self.stores[consumer].close()
         eventually(lambda: self.leader.exists(layout.registration(GROUP, consumer)) is None, within_s=60)
 
     def outstanding(self, consumer: str) -> list[str]:
-        """The paths of its commands, in order."""
+        """Returns the paths of the consumer's commands, in order."""
         return [layout.command(GROUP, consumer, found.name) for found in self.channels[consumer].outstanding()[0]]
 
     def obey(self, consumer: str, offsets: Mapping[int, int] | None = None) -> None:
-        """Acknowledges the next command, with the given offsets by partition."""
+        """Acknowledges the next command, with these offsets by partition."""
         first = self.channels[consumer].outstanding()[0][0]
         settled = {TopicPartition(TOPIC, partition): offset for partition, offset in (offsets or {}).items()}
         path = layout.command(GROUP, consumer, first.name)

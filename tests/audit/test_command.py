@@ -1,4 +1,4 @@
-"""``kafka-coord audit`` as operators and scripts see it."""
+"""Tests ``kafka-coord audit``, as operators and scripts use it."""
 
 from __future__ import annotations
 

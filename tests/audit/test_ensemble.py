@@ -1,4 +1,4 @@
-"""The logs of several servers as one: gaps of one server, and transactions that only a dead leader had."""
+"""Tests the combined logs of several servers, with gaps of one server and transactions that only a dead leader had."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def set_data(path: str, data: str, version: int) -> tuple[int, bytes]:
 
 
 def write_log(directory: Path, records: dict[int, tuple[int, bytes]]) -> Path:
-    """One log file with these transactions, as ZooKeeper writes it."""
+    """Writes one log file with these transactions, in ZooKeeper's format."""
     directory.mkdir(exist_ok=True)
     data = pack(">4siq", b"ZKLG", 2, 0)
     for zxid, (kind, body) in records.items():

@@ -1,4 +1,4 @@
-"""Real coordinators and consumers with a deliberate defect: the audit's findings in the log that they leave."""
+"""Tests the audit's findings in the log of real coordinators and consumers with a deliberate defect."""
 
 from __future__ import annotations
 

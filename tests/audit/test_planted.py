@@ -1,5 +1,4 @@
-"""Each kind of violation is written to a real ZooKeeper by hand and found in its log; lawful writes are not
-reported."""
+"""Tests that the audit finds each kind of violation in a real ZooKeeper's log, and does not report lawful writes."""
 
 from __future__ import annotations
 
@@ -113,7 +112,7 @@ def test_a_coordinator_write_without_its_fence_is_found(scribe: Scribe, judged: 
 
 
 def test_a_write_fenced_by_no_version_in_particular_by_who_was_deposed_is_found(scribe: Scribe, judged: Judged):
-    # ZooKeeper refuses a check of another version, so a stale fence can only be one that checks any version
+    # ZooKeeper refuses a check of a wrong version, so a stale fence must be a check of any version
     deposed = scribe.leader
     scribe.depose()
     scribe.elect(2, scribe.session())

@@ -1,5 +1,5 @@
-"""The log of real coordinators and consumers with joins, departures, a failover and a session's end has no
-violation."""
+"""Tests that the log of real coordinators and consumers has no violation after joins, leaves, a failover and a
+session's end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each rule about ZooKeeper's contents is broken by hand and found; the nearest lawful history has no finding.
+"""Tests each rule about ZooKeeper's contents with a broken history, and with the most similar lawful history.
 
 The histories are written to a simulated ZooKeeper, whose clock the tests move.
 """
@@ -36,7 +36,7 @@ NEW, OLD = "AAAAAAAAAAAAAAAAAAAAAA", "BBBBBBBBBBBBBBBBBBBBBB"
 
 
 class Written(Scribe):
-    """A scribe of a simulated ZooKeeper."""
+    """Returns a scribe of a simulated ZooKeeper."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
@@ -74,7 +74,7 @@ class Written(Scribe):
 
 @pytest.fixture
 def scribe() -> Iterator[Written]:
-    """``c1`` owns 0 and 1 of ``flights``, ``c2`` 2 and 3."""
+    """Writes a group in which ``c1`` owns 0 and 1 of ``flights``, and ``c2`` owns 2 and 3."""
     with Written() as made:
         made.elect(1)
         made.join("c1")
@@ -145,7 +145,7 @@ def test_a_stop_of_what_stays_is_found(scribe: Written):
 
 
 def eager_stops(scribe: Written) -> None:
-    """``c1`` and ``c2`` are told to stop all their partitions, so that 1 can move."""
+    """Makes ``c1`` and ``c2`` stop all their partitions, so that 1 can move."""
     scribe.elect(1)
     for consumer in ("c1", "c2"):
         scribe.join(consumer, mode=Mode.EAGER)
@@ -277,7 +277,7 @@ def test_offsets_may_be_deleted_for_an_operator_only_and_of_what_nobody_holds(sc
 
 
 def recreate(scribe: Written) -> None:
-    """No member holds a partition, and another topic has the name now."""
+    """Recreates the topic when no member holds a partition."""
     scribe.topic(OLD)
     scribe.write(SetData(layout.topic_offsets(GROUP, TOPIC), OLD.encode()))
     scribe.end("c1")
@@ -385,7 +385,7 @@ def test_offsets_of_a_live_group_are_not_deleted(scribe: Written):
 
 
 def keep_place(scribe: Written) -> Member:
-    """``c1`` registers again with a place that is kept for 30 s, and leaves."""
+    """``c1`` registers again with a rejoin grace of 30 s, and leaves."""
     scribe.end("c1")
     scribe.forget("c1")
     scribe.join("c1", rejoin_grace_ms=30_000)
@@ -446,7 +446,7 @@ def test_the_place_of_one_that_came_back_with_an_unreadable_registration_may_be_
 
 
 def test_the_grace_of_one_does_not_count_from_the_end_of_another_that_registered_with_it(scribe: Written):
-    """A gateway registers several consumers in one transaction, whose zxid is the incarnation of each."""
+    """A gateway registers several consumers in one transaction, so all have its zxid as their incarnation."""
     place = Member("c3", 0, Subscription.to([TOPIC]), rejoin_grace_ms=5_000)
     value = fields.dump(place.to_json())
     both = [layout.registration(GROUP, consumer) for consumer in ("c3", "c4")]

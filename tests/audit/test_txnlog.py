@@ -1,4 +1,4 @@
-"""Log files as killed servers, full disks and purges leave them."""
+"""Tests log files that killed servers, full disks and purges leave behind."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ROOTS_OF_ALL = ("/kafka", "/other")
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The ``version-2`` of a server that took snapshots often and was killed; it contains a lawful group."""
+    """Returns the ``version-2`` of a killed server that took snapshots often. It has a lawful group."""
     settings = ZooKeeperSettings(
         tick_ms=200, properties={"autopurge.purgeInterval": "0"}, jvm_properties={"zookeeper.snapCount": "40"}
     )
@@ -59,7 +59,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copied(written: Path, tmp_path: Path) -> Path:
-    """The same files, to be damaged."""
+    """Copies the files, so a test can damage them."""
     return Path(shutil.copytree(written, tmp_path / "version-2"))
 
 
@@ -72,7 +72,7 @@ def txns(path: Path) -> list[Txn]:
 
 
 def extents(path: Path) -> list[tuple[int, int]]:
-    """(offset, length including its framing) of each record."""
+    """Returns (offset, length with its framing) of each record."""
     data, at, found = path.read_bytes(), HEADER, []
     while length := int.from_bytes(data[at + 8 : at + 12]):
         found.append((at, 12 + length + 1))
@@ -159,7 +159,7 @@ def test_a_flipped_bit_in_the_middle_is_an_error_that_names_file_and_offset(copi
 
 
 class WrittenMeanwhile(type(Path())):  # type: ignore[misc]
-    """A file whose first reader sees a half-written record; later reads see it complete, with more after it."""
+    """A file whose first reader sees an incomplete record. Later readers see the complete record and more records."""
 
     stale: bytes | None = None
 
@@ -245,7 +245,7 @@ def test_a_violation_after_the_snapshot_is_found(zookeeper_server_factory: Calla
         scribe.assign(1, {"c1": {"flights": "0-1"}})
         scribe.obey("c1", {0: 5, 1: 5})
         server.kill()
-        server.start()  # loads its log, takes a snapshot, begins a new log
+        server.start()  # the server loads its log, takes a snapshot, and begins a new log
         scribe.await_connections()
         scribe.commit("c1", {0: 6})
         scribe.somebody.set(layout.offset(GROUP, "flights", 0), b"4")

@@ -1,4 +1,4 @@
-"""The judge's findings about commits of stock clients; the tests cover each way to lose one."""
+"""Tests the judge's findings about commits of stock clients, with each way to lose a commit."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_member_may_commit_a_smaller_offset_itself(clients_night: Night) -> No
 
 
 def test_a_commit_that_is_asked_for_and_not_in_the_log_excuses_no_reading(clients_night: Night) -> None:
-    clients_night.looked(17, {T0: 80})  # which c1 asked for before it was killed
+    clients_night.looked(17, {T0: 80})  # c1 requested this commit before it was killed
     assert broken(clients_night.judged()) == {Rule.COMMITS}
 
 
@@ -88,7 +88,7 @@ def test_a_commit_stored_again_after_a_newer_one_went_back(clients_night: Night)
 
 
 def test_a_commit_of_an_earlier_owner_after_one_of_the_next_is_told(clients_night: Night) -> None:
-    clients_night.appended(16.4, T0, 80)  # c1 asked for it, and c2 has read on and committed since
+    clients_night.appended(16.4, T0, 80)  # c1 requested it, and c2 has committed later offsets since then
     (found,) = violations(clients_night.judged(), Rule.COMMITS)
     assert "the commit of 80 by c1.11.jsonl was stored after one by a later owner" in found.message
 
@@ -103,7 +103,7 @@ def test_a_partition_of_the_log_with_unread_records_is_not_judged(clients_night:
 
 @pytest.mark.parametrize("told", [50, 100])
 def test_a_client_may_send_an_automatic_commit_again_after_a_newer_one(automatic_night: Night, told: int) -> None:
-    """As librdkafka does where a connection broke: the server stores what it is asked for, in that order."""
+    """librdkafka does so after a broken connection. The server stores the commits in the order of their requests."""
     automatic_night.appended(9.15, T0, 100)
     automatic_night.committed(9.2, "c1.11", {T0: 100})
     automatic_night.appended(9.25, T0, 50)
@@ -125,7 +125,7 @@ def test_an_older_automatic_commit_that_its_client_did_not_send_again_went_back(
 
 
 def test_a_new_consumer_in_the_same_process_may_begin_at_the_last_commit(clients_night: Night) -> None:
-    """The one before it failed for good, and its application was not told to give the partitions up."""
+    """The previous consumer has failed, and its application was not told to give up the partitions."""
     clients_night.handed(17, "c2.12", T0, 100, 120)
     clients_night.produced(16.5, T0, 100, 120)
     clients_night.started(19, "c2.12", {T0: 100}, asked=18.9)

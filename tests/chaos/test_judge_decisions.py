@@ -1,4 +1,4 @@
-"""The times of decisions on requests, read from a real ZooKeeper's log."""
+"""Tests reading the times of decisions on requests from a real ZooKeeper's log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the judge of a chaos run finds in the coordinator's own end, and what it makes of the audit."""
+"""Tests the judge's findings about the ends of coordinators, and its use of the audit."""
 
 from __future__ import annotations
 

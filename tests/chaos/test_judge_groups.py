@@ -1,4 +1,4 @@
-"""The judge's findings about groups and processes; the tests break each rule on purpose."""
+"""Tests the judge's findings about groups and processes. The tests break each rule on purpose."""
 
 from __future__ import annotations
 

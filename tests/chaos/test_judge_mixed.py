@@ -1,6 +1,7 @@
-"""The judge's findings where a managed group has stock clients; the tests break each rule on purpose.
+"""Tests the judge's findings about a managed group with a stock client. The tests break each rule on purpose.
 
-``c1`` is a stock client, ``c2`` the library's consumer. ``c1`` gives up t-1 at 10 s, and is killed with t-0 at 20 s.
+``c1`` is a stock client, and ``c2`` is the library's consumer. ``c1`` gives up t-1 at 10 s, and is killed with t-0 at
+20 s.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ NEXT = ("c2.12 started t-1", "c2.12 handed t-1 50")
 
 
 def not_acknowledged(night: Night, *, begins_at: int) -> None:
-    """``c1`` has 30 records of t-1 acknowledged, and no more at its stop."""
+    """``c1`` has commits of only 30 records of t-1 acknowledged at its stop."""
     night.forget(ACKNOWLEDGED, *NEXT)
     night.committed(5, "c1.11", {T1: 30})
     night.started(10.05, "c2.12", {T1: begins_at})
@@ -72,7 +73,7 @@ def test_a_stock_client_may_send_an_older_commit_again(mix: Night) -> None:
 def test_a_commit_that_a_stock_client_may_have_sent_again_while_its_coordinator_changed_is_to_be_looked_at(
     mix: Night, begins_at: int, fault: bool, severity: Severity
 ) -> None:
-    """It hands out up to 50, up to 60, has 60 acknowledged at its stop, and the next owner begins earlier."""
+    """``c1`` hands out records up to 60 and has 60 acknowledged at its stop, but the next owner begins earlier."""
     mix.forget(ACKNOWLEDGED, *NEXT)
     mix.handed(6, "c1.11", T1, 50, 60)
     mix.committed(10.01, "c1.11", {T1: 60})
@@ -104,7 +105,7 @@ def test_a_stock_client_hands_out_records_until_it_hears_that_its_session_has_en
 
 @pytest.mark.parametrize("acknowledged", [True, False])
 def test_without_a_fault_or_with_an_acknowledged_stop_two_stock_owners_are_told(mix: Night, acknowledged: bool) -> None:
-    """An acknowledged stop does not excuse even under a fault."""
+    """An acknowledged stop is no excuse, not even under a fault."""
     mix.forget(STOPPED)
     mix.handed(11, "c1.11", T1, 50, 60)
     mix.stopped(11.2, "c1.11", T1)

@@ -1,4 +1,4 @@
-"""The judge's findings about records; the tests break each rule on purpose."""
+"""Tests the judge's findings about records. The tests break each rule on purpose."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_an_owner_that_reads_on_after_the_next_was_started_overlaps(night: Night
 
 
 def test_a_call_that_was_under_way_at_the_next_start_is_no_overlap(night: Night) -> None:
-    """A process frozen in the call: what it is given was taken before."""
+    """The process is frozen during the call, which took the records before."""
     night.forget("c1.11 stopped t-1", "c1.11 committed t-1=50", "c2.12 started t-1", "c2.12 handed t-1 50")
     night.event(9, Kind.EXPIRE, "consumer:c1")
     night.started(10.05, "c2.12", {T1: 50})
@@ -169,7 +169,7 @@ def test_a_query_may_begin_behind_what_it_has_done_itself(
 ) -> None:
     night.run = replace(night.run, consumers=(Participant("c1", "g"), Participant("c2", "g", kind=kind)))
     night.forget("c2.12 committed t-0=100", "c2.12 started t-0 t-1", "c2.12 handed t-0 100")
-    night.started(31, "c2.12", {T0: 90, T1: 100})  # 90 to 99 are done, of which the group had not heard
+    night.started(31, "c2.12", {T0: 90, T1: 100})  # 90 to 99 are processed, but not committed in the group
     night.handed(113, "c2.12", T0, first, 120)
     found = violations(night.judged(), Rule.ORDER)
     assert [f"skipped: offset {first} where 90 was due" in one.message for one in found] == [True] * (not excused)

@@ -1,4 +1,4 @@
-"""The contents and order of the judge's report."""
+"""Tests the contents and the order of the judge's report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the judge of a chaos run finds in the table that a Spark query of it wrote."""
+"""Tests the judge's findings about the table of a run's Spark query."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.chaos.night import T0, T1, Night, broken, of, violations
 
 @pytest.fixture
 def night(night: Night) -> Night:
-    """c1 is a Spark query, c2 a plain consumer."""
+    """``c1`` is a Spark query, and ``c2`` is a plain consumer."""
     night.run = replace(night.run, consumers=(Participant("c1", "g", kind="spark"), Participant("c2", "g")))
     return night
 

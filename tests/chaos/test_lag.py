@@ -1,4 +1,4 @@
-"""Lag in chaos runs: from evidence made by hand."""
+"""Tests the lag in chaos runs, with evidence written by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links that can be cut, between real sockets."""
+"""Tests links that can be cut, between real sockets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.waiting import eventually
 
 @contextmanager
 def echo() -> Iterator[int]:
-    """A server that gives back what it is given."""
+    """Runs a server that echoes its input."""
     server = socket.create_server((LOOPBACK, 0))
 
     def serve() -> None:

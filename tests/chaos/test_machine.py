@@ -1,4 +1,4 @@
-"""The load of the machine's cores, as the kernel reports it."""
+"""Tests the load of the machine's cores, as the kernel reports it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ def test_a_machine_with_a_busy_core_is_told_from_one_that_has_nothing_to_do() ->
         pass
     found = before.until_now()
     assert found["seconds"] >= 0.3
-    # a whole core of this process, but for what others of the host took
+    # this process uses a whole core, except for the time that other guests of the host take
     assert found["busy"] + found["stolen"] >= 0.5 / (os.cpu_count() or 1)
     assert all(0 <= found[share] <= 1.2 for share in ("busy", "stolen", "waited"))

@@ -1,4 +1,4 @@
-"""The faults that a seed gives."""
+"""Tests the faults that follow from a seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process whose wall clock jumps, and sessions ended from outside."""
+"""Tests a process whose wall clock jumps, and sessions that are ended from outside."""
 
 from __future__ import annotations
 

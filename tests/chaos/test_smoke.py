@@ -1,4 +1,4 @@
-"""A minute of chaos with real processes. Longer runs have their own command, ``scripts/chaos``."""
+"""Runs a minute of chaos with real processes. ``scripts/chaos`` is the command for longer runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tests.chaos.judge import judge
 from tests.chaos.judge.findings import Rule, Status
 
 TIMED = {Rule.CLEAN_FAILOVER, Rule.KILLED_FAILOVER, Rule.FROZEN_COORDINATOR, Rule.NO_LEAKS}
-"""Rules with a time in them, which a machine shared with other tests cannot keep; and one that needs a longer run."""
+"""The rules with a time limit, which a machine that also runs other tests cannot meet, and a rule that needs a longer
+run."""
 
 
 @pytest.mark.timeout(900)

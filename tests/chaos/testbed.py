@@ -1,5 +1,5 @@
-"""The parties of a run: three ZooKeeper servers, three brokers, three coordinators, consumers, a producer; and the
-links between them."""
+"""Runs the processes of a run: three ZooKeeper servers, three brokers, three coordinators, consumers and a producer,
+with the links between them."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from tests.chaos.skewed import set_skew
 SERVE_SESSION_MS = 6_000
 KAFKA_SESSION_MS = 6_000
 CONSUMER_PROTOCOL_SESSION_MS = 6_000
-"""Of KIP-848 members."""
+"""The session timeout of KIP-848 members."""
 SERVERS = 3
 
 _ZOOKEEPER = ZooKeeperSettings(
-    # A leader hears of its followers' sessions every half tick, and ends them at the next whole one: with 500 ms a
-    # session of 6 s may last 6.75, which no coordinator can make up for.
+    # A leader learns of its followers' sessions every half tick, and ends them at the next whole tick. With 500 ms, a
+    # session of 6 s may last 6.75 s, and no coordinator can compensate for this.
     tick_ms=200,
     max_session_ms=60_000,
     heap_mb=128,
     properties={
-        "initLimit": "50",  # in ticks: as long as ever
+        "initLimit": "50",  # in ticks, so the limit in seconds stays the default
         "syncLimit": "25",
-        # All transaction logs are kept: the audit reads them from the first write on.
+        # All transaction logs stay, because the audit reads them from the first write on.
         "autopurge.purgeInterval": "0",
     },
 )
@@ -58,9 +58,9 @@ _READY_S = 120.0
 
 @dataclass(slots=True, eq=False)
 class Actor:
-    """A process of the run. ``link`` is its way to ZooKeeper (a ZooKeeper server's: to the other servers).
-
-    ``busy`` while a fault uses it. The thread that sets it, under the testbed's lock, starts and ends the process.
+    """A process of the run. ``link`` is its link to ZooKeeper, or from a ZooKeeper server to the other servers. It is
+    ``busy`` while a fault uses it. Only the thread that has set ``busy``, under the testbed's lock, starts and ends the
+    process.
     """
 
     role: str
@@ -80,20 +80,20 @@ class Actor:
 
     @property
     def membership(self) -> Part:
-        """Its part in its group. Raises :class:`TypeError` if it is no consumer."""
+        """The description of a consumer. Raises :class:`TypeError` for another process."""
         if self.part is None:
             raise TypeError(f"{self.target} is no consumer")
         return self.part
 
     @property
     def clock(self) -> Path:
-        """The file that its wall clock follows. Raises :class:`TypeError` if it follows none."""
+        """The file that the process's wall clock follows. Raises :class:`TypeError` if there is none."""
         if self.skew is None:
             raise TypeError(f"the clock of {self.target} cannot be moved")
         return self.skew
 
     def start(self, timeout_s: float = _READY_S) -> None:
-        """Starts it and waits until it works. Raises :class:`DevClusterError` with its log if it does not."""
+        """Starts the process, and waits until it works. On failure, raises :class:`DevClusterError` with its log."""
         self.launch()
         self.process.wait_until(self.ready, timeout_s)
 
@@ -104,7 +104,7 @@ class Actor:
 
 @dataclass(frozen=True, slots=True)
 class _Front:
-    """An instance's listener for Kafka clients: its port, the clients' way to it, and its way to its broker."""
+    """An instance's listener for Kafka clients: its port, the clients' link to it, and its link to its broker."""
 
     listens: int
     clients: Link
@@ -112,7 +112,7 @@ class _Front:
 
 
 class ChaosTestbed:
-    """All processes of a run. The end of the ``with`` block ends all of them, however the run ends."""
+    """All processes of a run. The end of the ``with`` block ends all of them."""
 
     def __init__(
         self, directory: Path, per_s: float, *, for_clients: bool = False, managed_groups: str | None = None
@@ -122,15 +122,15 @@ class ChaosTestbed:
         self.actors: list[Actor] = []
         self._per_s = per_s
         self._for_clients = for_clients
-        """Whether the instances serve stock Kafka clients, which the producer is one of then."""
+        """Whether the instances serve stock Kafka clients. Then the producer is also a stock client."""
         self._managed_groups = managed_groups
-        """The groups of stock clients that the instances manage from the first member on: ``--managed-groups``."""
+        """The option ``--managed-groups`` of the instances."""
         self._fronts: dict[int, _Front] = {}
         self._network = Network()
         self._left = ExitStack()
         self._ghosts: dict[int, int | None] = {}
         self._channels: dict[int, str] = {}
-        """Each coordinator's address for consumers without ZooKeeper."""
+        """The coordinators' addresses for consumers without ZooKeeper."""
 
     # --- what there is -----------------------------------------------------------------------------------------------
 
@@ -156,7 +156,7 @@ class ChaosTestbed:
         return ",".join(_hosts(front.clients) for front in self._fronts.values())
 
     def zookeeper_leader(self) -> Actor | None:
-        """The server that leads now, by its own report."""
+        """Returns the server that currently leads, according to its own report."""
         found = (server for server in self._zookeepers if server.running and server.mode() == "leader")
         leader = next(found, None)
         return None if leader is None else self.actor(f"zookeeper:{leader.server_id}")
@@ -165,7 +165,7 @@ class ChaosTestbed:
         return tuple(dict.fromkeys(actor.part.group for actor in self.of("consumer") if actor.part))
 
     def members(self, group: str) -> tuple[Member, ...]:
-        """The members of a managed group. Raises :class:`KafkaCoordError`."""
+        """Returns the members of a managed group. Raises :class:`KafkaCoordError`."""
         found = read_groups(self.store, [group], read_cluster(self.store))[group]
         return tuple(found.observation.members.values())
 
@@ -181,7 +181,7 @@ class ChaosTestbed:
         self._left.close()
 
     def set_up(self, parts: Sequence[Part], tell: Callable[[str], None]) -> None:
-        """Start everything, in order; raises :class:`DevClusterError`."""
+        """Starts everything in order. Raises :class:`DevClusterError`."""
         tell("starting three ZooKeeper servers")
         self._zookeepers = self._make_zookeepers()
         self._start(self.of("zookeeper"))
@@ -207,8 +207,8 @@ class ChaosTestbed:
             actor.busy = False
 
     def add_consumer(self, part: Part) -> Actor:
-        """A consumer of this description, not started yet, and busy."""
-        # One without ZooKeeper has no link of its own: what is between it and a coordinator is the coordinator's.
+        """Adds a consumer of this description, which is not started yet, and is busy."""
+        # A consumer without ZooKeeper has no link, because its connection belongs to a coordinator's link.
         without = part.socket or part.stock
         link = self._network.link([server.port for server in self._zookeepers]) if not without else None
         bootstrap = self.instances if part.stock else self.bootstrap
@@ -237,14 +237,14 @@ class ChaosTestbed:
         )
 
     def note_ghost(self, actor: Actor) -> None:
-        """Call it before a restart of a ``serve`` process: the present registration belongs to the earlier process."""
+        """Call this before a restart of a ``serve`` process, because the current registration belongs to the earlier
+        process."""
         if actor.role == "serve":
             self._ghosts[int(actor.name)] = self.session_at(layout.instance(int(actor.name)))
 
     def session_at(self, path: str) -> int | None:
-        """The session that owns this ephemeral znode; None if it does not exist. Asks until ZooKeeper answers, because
-        it has faults too.
-        """
+        """Returns the session that owns this ephemeral znode, or None if there is no such znode. Repeats the request
+        until ZooKeeper answers, because ZooKeeper also has faults."""
         deadline = time.monotonic() + _READY_S
         while True:
             try:
@@ -257,7 +257,7 @@ class ChaosTestbed:
                 return found.ephemeral_owner or None if found is not None else None
 
     def take_dead(self, actor: Actor) -> bool:
-        """Whether it ended by itself, without a fault. If so, the caller gets it as ``busy``."""
+        """Tells whether the process ended without a fault. If so, sets it to ``busy`` for the caller."""
         with self.lock:
             if actor.busy or actor.process.running:
                 return False
@@ -265,7 +265,7 @@ class ChaosTestbed:
             return True
 
     def remove(self, actor: Actor) -> None:
-        """Removes it from the run."""
+        """Removes the process from the run."""
         with self.lock:
             self.actors.remove(actor)
 
@@ -285,7 +285,7 @@ class ChaosTestbed:
         real = [EnsemblePeer(number, free_port(), free_port()) for number in range(1, SERVERS + 1)]
         servers = []
         for peer in real:
-            # Each knows the others by links of its own; itself by the ports it listens on.
+            # Each server reaches the others through its own links, and listens on its own ports.
             links = {
                 other.server_id: self._network.link([other.quorum_port, other.election_port], patience_s=2.0)
                 for other in real
@@ -320,7 +320,7 @@ class ChaosTestbed:
             if self._for_clients:
                 listens = free_port()
                 clients = self._network.link([listens])
-                broker.instance_port = clients.ports[0]  # what the broker advertises
+                broker.instance_port = clients.ports[0]  # the address that the broker advertises
                 self._fronts[number] = _Front(listens, clients, self._network.link([broker.listener_port]))
             self._add(_server("kafka", str(number), broker, (link,)))
             brokers.append(broker)

@@ -1,4 +1,4 @@
-"""Watches the run: the coordinator, the settled groups, the processes' resources, and dead processes."""
+"""Watches the coordinator, the settled groups, the processes' resources, and dead processes of a run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MISSED = "IllegalStateException: Committed proposal cached out of order"
 
 
 class Watch:
-    """Runs on its own threads until closed. Calls ``on_death`` for a process that ended by itself."""
+    """Watches on its own threads until it is closed. Calls ``on_death`` for a process that ended unexpectedly."""
 
     def __init__(
         self, testbed: ChaosTestbed, events: EventWriter, resources: ResourceWriter, on_death: Callable[[Actor], None]
@@ -63,11 +63,11 @@ class Watch:
             thread.join(10)
 
     def settled(self) -> bool:
-        """Whether every group is settled, as of the last look."""
+        """Whether every group was settled at the last check."""
         return set(self._testbed.groups()) <= self._settled.keys()
 
     def wait_until_settled(self, timeout_s: float) -> bool:
-        """Wait until all groups are settled, seen in a look that began now or later."""
+        """Waits for a check that begins now or later and finds all groups settled."""
         begin = time.monotonic()
         while time.monotonic() < begin + timeout_s:
             looks = [self._settled.get(group) for group in self._testbed.groups()]
@@ -77,15 +77,14 @@ class Watch:
         return False
 
     def note_settled(self, t: float) -> None:
-        """Records each group that was settled at the last look; ``t`` is not before that look."""
+        """Records each group that was settled at the last check, which was not after ``t``."""
         for group in self._testbed.groups():
             if group in self._settled:
                 self._events.write(Kind.SETTLED, f"group:{group}", t=t)
 
     def lag(self) -> int | None:
-        """The number of records that were produced and not yet committed, over all groups; None if a server did not
-        answer.
-        """
+        """Returns the number of produced records that are not committed yet, over all groups. Returns None if a server
+        does not answer."""
         store = self._testbed.store
         try:
             cluster = read_cluster(store)
@@ -108,7 +107,7 @@ class Watch:
 
     def _each(self, every_s: float, look: Callable[[], None]) -> None:
         while not self._stop.wait(every_s):
-            with contextlib.suppress(KafkaCoordError):  # ZooKeeper is unreachable: the next look follows
+            with contextlib.suppress(KafkaCoordError):  # ZooKeeper is unreachable; the next check follows
                 look()
 
     def _look_for_elected(self) -> None:
@@ -142,7 +141,7 @@ class Watch:
             self._looked(group, begin, is_settled=group_state(snapshot.observation) is GroupState.STABLE)
 
     def _looked(self, group: str, begin: float, *, is_settled: bool) -> None:
-        """Notes the result of a look that began then."""
+        """Records the result of a check that began at this time."""
         if not is_settled:
             self._settled.pop(group, None)
             return
@@ -178,9 +177,8 @@ class Watch:
 
 
 def _own_check(actor: Actor) -> str:
-    """Why a ZooKeeper server ended itself. Since 3.9.4 it does so when it has missed a transaction (ZOOKEEPER-4925).
-    Empty if its log does not end with that.
-    """
+    """Returns the logged reason why a ZooKeeper server ended itself, or an empty string. Since 3.9.4, a server ends
+    itself if it has missed a transaction (ZOOKEEPER-4925)."""
     if not actor.target.startswith("zookeeper:"):
         return ""
     return next((line[:200] for line in actor.process.log_since_start().splitlines() if _MISSED in line), "")

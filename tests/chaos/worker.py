@@ -1,5 +1,6 @@
-"""One consumer of a run, as a process: ``python -m tests.chaos.worker``. On SIGTERM it leaves cleanly. It records only
-what its application observes, not the state of the library or of ZooKeeper.
+"""Runs one consumer of a run: ``python -m tests.chaos.worker``. At SIGTERM, it leaves cleanly.
+
+It records only the observations of its application, not the state of the library or of ZooKeeper.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ _FETCHING = {
     "fetch.wait.max.ms": 300,
     "queued.min.messages": 2_000,
     "fetch.queue.backoff.ms": 50,
-    "reconnect.backoff.max.ms": 1_000,  # brokers come and go all the time here
+    "reconnect.backoff.max.ms": 1_000,  # brokers are restarted often in a run
     "topic.metadata.refresh.interval.ms": 5_000,
     "log_level": 0,
 }
 
 
 class Work:
-    """The consumer of one process, and its journal."""
+    """The consumer of a process, and its journal."""
 
     def __init__(self, part: Part, zookeeper: str, journal: ConsumerWriter, stopping: threading.Event) -> None:
         self._part = part
@@ -69,7 +70,7 @@ class Work:
         self._made.set()
 
     def run(self) -> None:
-        """Runs until told to stop. Raises the consumer's errors."""
+        """Runs until the stop signal. Raises the consumer's errors."""
         with self._consumer:
             threads = [
                 threading.Thread(target=self._read_on, args=[stream], name=f"stream-{stream.number}")
@@ -87,7 +88,7 @@ class Work:
     def _read_on(self, stream: Stream) -> None:
         try:
             self._read(stream)
-            self._commit()  # what this thread has in hand, which leaving the ``with`` block commits for one thread only
+            self._commit()  # the end of the ``with`` block commits the records in hand of only one thread
         except BaseException as failure:  # noqa: BLE001  raised by run(), on the process' own thread
             self._failure = self._failure or failure
             self._failed.set()
@@ -119,7 +120,8 @@ class Work:
         return [record] if record is not None else []
 
     def _commit(self) -> None:
-        """Commits the offsets after all records handed out of held partitions; they are stored unless it raises."""
+        """Commits the offsets after the last handed-out records of held partitions. The offsets are stored unless it
+        raises."""
         for _ in range(_TRIES):
             held = self._consumer.assignment()
             offsets: dict[Partition, int] = {
@@ -129,7 +131,7 @@ class Work:
                 return
             try:
                 self._consumer.commit(offsets)
-            except MembershipLost as error:  # one of them was stopped meanwhile, or all are lost
+            except MembershipLost as error:  # one partition was stopped since then, or all are lost
                 log.info("commits again consumer=%s: %s", self._part.name, error)
                 time.sleep(_RETRY_S)
             except (StoreUnavailable, ConsumerClosed) as error:
@@ -144,12 +146,12 @@ class Work:
             try:
                 self._consumer.commit()
             except StoreUnavailable:
-                time.sleep(AGAIN_S)  # acknowledged without it, the next owner would begin at the commit before
+                time.sleep(AGAIN_S)  # without this commit, the next owner would begin at an earlier commit
             else:
                 return self._claim({tp: self._done[tp] for tp in partitions if tp in self._done})
 
     def _claim(self, ends: Mapping[TopicPartition, int]) -> None:
-        if self._part.streams == 1 and ends:  # of other streams it is not known what is in hand
+        if self._part.streams == 1 and ends:  # the records in hand of other streams are unknown
             self._journal.committed(ends)
 
     # --- what the connector calls ------------------------------------------------------------------------------------
@@ -177,9 +179,8 @@ class Work:
 
 
 def work(part: Part, zookeeper: str, _bootstrap: str, journal: ConsumerWriter, stopping: threading.Event) -> None:
-    """Consumes as under a supervisor: starts again if ZooKeeper is unreachable, or another process still holds the
-    name. ZooKeeper knows the brokers.
-    """
+    """Consumes. Starts again if ZooKeeper is unreachable or another process still holds the name, as a supervisor does.
+    The consumer finds the brokers in ZooKeeper."""
     while not stopping.is_set():
         try:
             Work(part, zookeeper, journal, stopping).run()

@@ -10,7 +10,7 @@ from kafka_coord.model import NO_OFFSET, StartPoint, TopicPartition
 
 
 class SimulatedLog:
-    """Kafka's log: for each partition the offset of its next record. Record *o* is the number *o*.
+    """Kafka's log, as the offset of each partition's next record. Record *o* is the number *o*.
 
     ``topics`` are the existing topics, each with an identity that distinguishes it from a later topic of the same name.
     """
@@ -30,7 +30,8 @@ class SimulatedLog:
 
 
 class SimulatedFetchers:
-    """A model of :class:`~kafka_coord.consumer.fetcher_interface.Fetchers` and its application: one batch at a time."""
+    """A model of :class:`~kafka_coord.consumer.fetcher_interface.Fetchers`, with an application that handles one batch
+    at a time."""
 
     def __init__(
         self,
@@ -42,8 +43,8 @@ class SimulatedFetchers:
         topic_of: Callable[[TopicPartition], int | None],
         from_the_end: bool = False,
     ) -> None:
-        """``topic_of`` returns the identity of the topic for which a partition is taken over. ``from_the_end``: without
-        a stored offset, existing records are skipped (``auto_offset_reset="latest"``)."""
+        """``topic_of`` returns the identity of the topic to which a new partition belongs. With ``from_the_end``, a
+        partition without a stored offset skips the existing records (``auto_offset_reset="latest"``)."""
         self._from_the_end = from_the_end
         self._log = log
         self._topic_of = topic_of
@@ -58,7 +59,7 @@ class SimulatedFetchers:
     # --- the application ---------------------------------------------------------------------------------------------
 
     def poll(self, most: int) -> bool:
-        """Finishes the batch in hand and takes the next one. Returns whether there was one."""
+        """Finishes the batch in hand, and takes the next one. Tells whether there was one."""
         self.finish()
         if not self._may_hand_out():
             return False
@@ -80,7 +81,7 @@ class SimulatedFetchers:
         return bool(self.batch)
 
     def finish(self) -> None:
-        """Notes that the application is done with its batch."""
+        """Records that the application has finished its batch."""
         wake = self._orphans or any(holding.stopping for holding in self.batch)
         for holding in self.batch:
             holding.mark_consumed()

@@ -1,4 +1,4 @@
-"""Audits a simulated history, as ``kafka-coord audit`` would audit the log of a real server."""
+"""Audits a simulated history, as ``kafka-coord audit`` audits the log of a real server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def audit_history(log: Iterable[Transaction], session_timeout_ms: int) -> Report
 
 
 def violations(log: Iterable[Transaction], session_timeout_ms: int) -> list[AuditFinding]:
-    """The violations in the writes of the code under test. Session 0 belongs to the simulation itself."""
+    """Returns the violations in the writes of the code under test. Session 0 belongs to the simulation itself."""
     log = tuple(log)
     by_hand = {transaction.zxid for transaction in log if transaction.session == 0}
     found = audit_history(log, session_timeout_ms).violations
@@ -36,8 +36,8 @@ def violations(log: Iterable[Transaction], session_timeout_ms: int) -> list[Audi
 
 
 def as_logged(log: Iterable[Transaction]) -> Iterator[Txn]:
-    """The records that a server writes: sequential names and versions are resolved, and a check records the version it
-    found."""
+    """Yields the records that a server writes. They have the final sequential names and versions, and a check has the
+    version that it found."""
     versions: dict[str, int] = {}
     for transaction in log:
         operations = tuple(_operations(transaction, versions))

@@ -1,8 +1,8 @@
 """A simulated classic client in a managed group, eager or cooperative, as librdkafka and the Java client behave.
 
-It joins, syncs and beats. Told to join again, an eager client first commits and stops everything; a cooperative one
-joins with what it owns, stops what its new share lacks, and joins again. A client that loses its membership drops all
-partitions and joins anew.
+It joins, syncs and sends heartbeats. Before it joins again, an eager client commits and stops all its partitions. A
+cooperative client joins with its partitions, stops those that its new share lacks, and joins again. A client that loses
+its membership drops all partitions, and joins as a new member.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _MOVED = frozenset({Error.NOT_COORDINATOR, Error.COORDINATOR_NOT_AVAILABLE, Erro
 
 
 class ClassicMember(KafkaMember):
-    """``epoch`` is its generation, and :data:`JOIN` while it is no member. ``asking`` is its JoinGroup or SyncGroup
-    under way."""
+    """``epoch`` is the generation, or :data:`JOIN` while the client is not a member. ``asking`` is the outstanding
+    JoinGroup or SyncGroup request."""
 
     all_topics = Topics(frozenset({TOPIC, OTHER_TOPIC}), "")
 
@@ -51,7 +51,7 @@ class ClassicMember(KafkaMember):
         self._asking: _Sent | None = None
         self._must_join, self._rejoins = True, False
         self._resend: tuple[float, int] | None = None
-        """When to send a heartbeat again, and with which generation, as librdkafka does whatever has happened since."""
+        """When to repeat a heartbeat, and with which generation. librdkafka repeats it in any case."""
 
     @property
     def takes_all(self) -> bool:
@@ -144,7 +144,7 @@ class ClassicMember(KafkaMember):
             self._must_join = True
         elif answer.error is Error.NONE:
             incarnation = self._around.incarnation(self._values)
-            if self.epoch == JOIN or incarnation not in {None, self.incarnation}:  # it was a member no longer
+            if self.epoch == JOIN or incarnation not in {None, self.incarnation}:  # its membership had ended
                 self.incarnation = incarnation
                 self._around.occurs(f"joined as a classic client, {self.assignor}")
                 self._first_epoch = answer.generation_id
@@ -239,7 +239,7 @@ class ClassicMember(KafkaMember):
         self._again_at = self._now + _AGAIN_S
         if answer.error is Error.ILLEGAL_GENERATION and sent.epoch == self.epoch:
             self._lose()
-        elif self._revoking:  # what it has read since its last commit is read again
+        elif self._revoking:  # its records since the last commit are read again
             self._around.lost(self._fetchers.abandon())
             self.owned, self._revoking = {}, frozenset()
 

@@ -1,4 +1,4 @@
-"""A seeded history: processes, faults, and a calm until the whole system is settled again."""
+"""Runs a seeded history: processes, faults, and then a calm period until the whole system is settled again."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from tests.simulation.sockets import ProtocolBroken
 from tests.simulation.store import SimulatedStore
 
 SETTLED_AFTER_MS = (0, 0, 0, 1, 200, 2_000)
-"""In half of the histories, 0 (never): the periodic pass would repair the effect of a lost event. The default would
-come after the end of a history."""
+"""In half of the histories, this is 0 (never), because the periodic pass would repair the effect of a lost event. The
+default is longer than a history."""
 LOOK_INTERVALS_MS = (20_000, 600_000)
-"""With the longer interval, only events bring a group to rest in time, so a lost event is noticed."""
+"""With the longer interval, a group comes to rest in time only because of events, so a lost event is noticed."""
 ENCORES = 3
 TURMOIL = 2_500
 """The number of steps in which faults happen."""
 STORY_LENGTH = 4_000
-"""How many of the last lines of a history are kept."""
+"""The number of lines at the end of a history that are kept."""
 
 
 class SimulatedCluster:
-    """One history of one seed. ``faults`` are the kinds that may happen in the first ``turmoil`` steps; ``spared`` are
-    the numbers (from 1, in order) of faults that do not happen."""
+    """One history of one seed. ``faults`` are the possible kinds in the first ``turmoil`` steps. ``spared`` are the
+    numbers (from 1, in order) of faults that do not happen."""
 
     def __init__(
         self, seed: int, faults: frozenset[str] = FAULTS, turmoil: int = TURMOIL, spared: frozenset[int] = frozenset()
@@ -55,7 +55,7 @@ class SimulatedCluster:
         self._advances = [(replica, partial(self.server.advance, replica)) for replica in self.server.replicas]
         self._said: deque[tuple[int, float, str]] = deque(maxlen=STORY_LENGTH)
         self.faults, self.turmoil, self.spared = faults, turmoil, spared
-        # Not all kinds in every history: some defects show only if others do not hide them ("swarm testing").
+        # A history has only some kinds, because other faults may hide a defect ("swarm testing").
         kinds = sorted(faults - {CLASSIC})
         self.kinds = [kind for kind in kinds if self.rng.random() < 0.6] or kinds
         self.faults_met = 0
@@ -71,12 +71,12 @@ class SimulatedCluster:
         kafka = random.Random(f"kafka {seed}") if MOVE in faults else None
         classic = random.Random(f"classic {seed}") if CLASSIC in faults else None
         self.kind = GroupKind.drawn(self.rng, random.Random(f"more {seed}"), kafka, classic)
-        if self.kind.classic != "none":  # classic clients do not tell topics of one name from each other
+        if self.kind.classic != "none":  # classic clients do not distinguish topics of the same name
             self.kinds = [one for one in self.kinds if one != "topic"]
         self.log_leader = "serve-1"
         """The instance beside the broker that leads the group's partition of the groups log."""
         self.topic_ids: dict[str, str] = {}
-        """As Kafka writes them. None where no Kafka clients take part."""
+        """The topics' ids, as Kafka writes them. Empty without Kafka clients."""
         self.occurred: Counter[str] = Counter()
         self.doomed: set[int] = set()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -105,7 +105,7 @@ class SimulatedCluster:
             self.launcher.start(f"c{number}")
 
     def run(self) -> None:
-        """Runs the history. Raises :class:`InvariantBroken`; :attr:`story` has the history so far."""
+        """Runs the history. Raises :class:`InvariantBroken`. Then :attr:`story` has the history so far."""
         while self.steps < self.turmoil:
             self._step()
         self.injector.end_all()
@@ -117,11 +117,11 @@ class SimulatedCluster:
             raise InvariantBroken(self.checker.unsound_plan)
 
     def _encore(self) -> None:
-        """Two events in a row and nothing else: the second arrives during the pass that the first one causes."""
+        """Causes only two events. The second arrives during the pass that the first causes."""
         self.say("encore")
         after_s = self.rng.random() * 0.05
         if layout.ids(GROUP) in self.server.tree.nodes and self.rng.random() < 0.5:
-            # Both have no other effect, so that nothing else makes the coordinator read the group again.
+            # These events have no other effect, so nothing else makes the coordinator read the group again.
             stray = layout.registration(GROUP, "stray")
             self.write(Create(stray, b"not a registration"))
             self.later(after_s, lambda: self.write(Delete(stray)))
@@ -158,8 +158,8 @@ class SimulatedCluster:
         return member.takes_all if isinstance(member, KafkaMember) else process.by_pattern
 
     def _unsettled(self) -> str:
-        """The elected coordinator's view of the group, if a lost event keeps it from seeing that the group is
-        settled."""
+        """Describes the elected coordinator's view of the group, if it does not know that the group is settled because
+        of a lost event."""
         for process in self.processes.values():
             coordinator = process.service.coordinator if process.service is not None and process.alive else None
             if coordinator is not None and not (coordinator.handler.closed or coordinator.handler.deposed):
@@ -192,12 +192,12 @@ class SimulatedCluster:
             raise self.checker.broken
 
     def _leaders(self) -> int:
-        """How many instances currently believe that they are elected."""
+        """Returns the number of instances that believe that they are elected."""
         coordinators = (p.service.coordinator for p in self.processes.values() if p.service is not None and p.alive)
         return sum(one is not None and not (one.handler.closed or one.handler.deposed) for one in coordinators)
 
     def _choices(self) -> list[Callable[[], None]]:
-        """All possible next events, each equally likely."""
+        """Returns all possible next events. Each is equally likely."""
         now, written = self.clock.now, len(self.server.log)
         choices: list[Callable[[], None]] = [
             advance for replica, advance in self._advances if replica.applied < written
@@ -212,8 +212,8 @@ class SimulatedCluster:
         return choices
 
     def look_at_all(self) -> None:
-        """Something happened from outside, so any sleeper may have been woken. Otherwise, an actor is woken only by its
-        own process and by messages to it."""
+        """Checks all sleeping actors again after an outside event. Otherwise, only an actor's own process and messages
+        to it wake the actor."""
         for process in self.processes.values():
             process.ready_until = 0.0
 
@@ -232,7 +232,7 @@ class SimulatedCluster:
             process.actors.remove(actor)
 
     def _next_moment(self) -> float:
-        """The time of the next event that happens by itself, if nothing can happen now."""
+        """Returns the time of the next event, if nothing can happen now."""
         nothing = float("inf")
         soonest = self._events[0][0] if self._events else nothing
         for process in self.processes.values():
@@ -269,7 +269,8 @@ class SimulatedCluster:
         self._look_at = self._next_look()
 
     def _next_look(self) -> float:
-        """Before this time, :meth:`_time_passes` finds nothing to do, unless a session begins, is resumed or ends.
+        """Returns the time before which :meth:`_time_passes` has nothing to do, unless a session begins, is resumed or
+        ends.
 
         Messages between a process and a server only postpone their own times. A frozen process has its time in the
         past, because it may be thawed at any moment.
@@ -293,7 +294,7 @@ class SimulatedCluster:
 
     @property
     def story(self) -> list[str]:
-        """The history, one line per event: the step, the seconds since the beginning, and the event."""
+        """The history. Each line has the step, the seconds since the beginning, and the event."""
         return [f"{step:6d} {now - 1000:9.3f} s  {sentence}" for step, now, sentence in self._said]
 
     def ms(self) -> int:
@@ -316,7 +317,7 @@ class SimulatedCluster:
             self.launcher.cut(self.processes[store.name])
 
     def loses(self) -> bool:
-        """Whether the current message is lost."""
+        """Tells whether the current message is lost."""
         if self.calm or "lost" not in self.kinds or self.rng.random() >= self.fault_rate / 3:
             return False
         return not self.is_spared()
@@ -335,7 +336,7 @@ class SimulatedCluster:
         process.ready_until = 0.0
 
     def is_spared(self) -> bool:
-        """Numbers the fault that would happen now. Returns whether it is spared."""
+        """Numbers the current fault. Tells whether it is spared."""
         self.faults_met += 1
         return self.faults_met in self.spared
 
@@ -350,7 +351,7 @@ class SimulatedCluster:
         return process if process is not None and process.connector is not None else None
 
     def _named(self, consumer: str) -> Process | None:
-        """The process that takes part under this name."""
+        """Returns the process of the member with this name."""
         process = self.processes.get(consumer.partition(".")[0])
         return process if process is not None and process.consumer == consumer else None
 
@@ -375,7 +376,7 @@ class SimulatedCluster:
         return None
 
     def audit(self) -> str:
-        """The violations that the audit of ZooKeeper's log finds; empty if there are none."""
+        """Returns the first violation that the audit of ZooKeeper's log finds, or an empty string."""
         found = violations(self.server.log, SESSION_MS)
         return f"audit: {found[0]}" if found else ""
 

@@ -1,4 +1,4 @@
-"""Runs the same random operations on the simulated and on a real ZooKeeper, whose answers must be equal."""
+"""Runs the same random operations on the simulated ZooKeeper and on a real one. Their answers must be equal."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ Call = Callable[[Store, Callable[[WatchEvent], None]], Any]
 
 
 def end_session(_store: Store, _watcher: Callable[[WatchEvent], None]) -> None:
-    """Stands for the end of a client's session, which :meth:`Answers.ask` causes."""
+    """The end of a client's session, which :meth:`Answers.ask` causes."""
 
 
 def sequence_of(seed: int, length: int = 30, clients: int = 2) -> list[tuple[int, str, Call]]:
-    """The calls of one seed: the client, the kind of call, and the call."""
+    """Yields the calls of one seed as (client, kind of call, call)."""
     rng = random.Random(seed)
     calls = [_single(Create(path)) for path in _PARENTS if rng.random() < 0.7]
     calls += [_call(rng) for _ in range(length)]
@@ -109,13 +109,13 @@ class Answers:
         self._ordered = True
 
     def ask(self, client: int, call: Call) -> str:
-        """Makes the call and returns its answer. Forgets the events of the call before."""
+        """Makes the call, and returns its answer. Forgets the events of the previous call."""
         for events in self.events:
             events.clear()
         self._ordered = call is not end_session
         if call is end_session:
             self.stores[client].close()
-            self.events[client] = []  # events for a client that is gone do not count
+            self.events[client] = []  # events of an ended client do not count
             self.stores[client] = self._open()
             return ""
         try:
@@ -127,8 +127,8 @@ class Answers:
         return answer
 
     def heard(self) -> list[list[str]]:
-        """The events that each client received since, in order. Ephemerals of an ended session are deleted in no
-        particular order."""
+        """Returns the events that each client has received since the call, in order. The ephemerals of an ended session
+        are deleted in any order."""
         return [list(events) if self._ordered else sorted(events) for events in self.events]
 
     def _watcher(self, client: int) -> Callable[[WatchEvent], None]:

@@ -1,4 +1,4 @@
-"""The faults that happen in a simulated cluster: to processes, to topics, and by operators."""
+"""Injects faults into a simulated cluster: into processes and topics, and as operators' actions."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ FAULTS = frozenset(
 
 
 MOVE = "move"
-"""A kind of fault by itself: the leadership of the groups log moves. Where it may happen, some of the members are Kafka
-clients, which the leader's instance serves."""
+"""A kind of fault: the leadership of the groups log moves. In histories with this kind, some members are Kafka clients,
+which the leader's instance serves."""
 SUBSCRIBE = "subscribe"
 KAFKA_FAULTS = FAULTS | {MOVE, SUBSCRIBE}
 CLASSIC = "classic"
-"""No fault: some of the Kafka clients may be classic ones."""
+"""Not a fault. With it, some of the Kafka clients may be classic ones."""
 CLASSIC_FAULTS = KAFKA_FAULTS | {CLASSIC}
 UNREADABLE = "unreadable"
-"""A kind of fault of its own: somebody overwrites a znode with unreadable bytes, and repairs it after a while."""
+"""A kind of fault: a znode is overwritten with unreadable bytes, and repaired later."""
 
 
 class FaultInjector:
-    """Injects faults into ``cluster``, one at a time; the cluster decides when."""
+    """Injects faults into ``cluster``, one at a time. The cluster decides when."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self.cluster = cluster
@@ -75,7 +75,7 @@ class FaultInjector:
             UNREADABLE: lambda: self.vandal.strike(for_s),
             MOVE: self._move,
             SUBSCRIBE: lambda: self._subscribe(process),
-            "lost": lambda: None,  # the message is lost on its way, not here
+            "lost": lambda: None,  # the message is lost later, on its way
         }
         strike[kind]()
 
@@ -88,7 +88,8 @@ class FaultInjector:
         self.cluster.log_leader = self.cluster.rng.choice(self.cluster.instances())
 
     def _subscribe(self, process: Process) -> None:
-        """A consumer subscribes to all topics, or to one: a Kafka client in place, the others by registering again."""
+        """A consumer subscribes to all topics, or to one. A Kafka client changes its subscription, and other consumers
+        register again."""
         member = process.connector
         if isinstance(member, KafkaMember) and process.alive:
             by_name = Topics(frozenset({TOPIC}), "")
@@ -99,8 +100,8 @@ class FaultInjector:
             member.register_again()
 
     def _depose(self) -> None:
-        """Somebody deletes the znode of the elected instance, whose session lives on: another one is elected beside
-        it."""
+        """The znode of the elected instance is deleted, but its session survives. Another instance is elected at the
+        same time."""
         if layout.COORDINATOR in self.cluster.server.tree.nodes:
             self.cluster.write(Delete(layout.COORDINATOR))
 
@@ -120,7 +121,7 @@ class FaultInjector:
             self.cluster.later(for_s, self._lift)
 
     def _expire(self, process: Process) -> None:
-        """The server ends the session early: an administrator did it, or its clock ran ahead."""
+        """The server ends the session early, because of an administrator or a fast clock."""
         session = process.store.remote
         if (
             session is not None
@@ -160,11 +161,11 @@ class FaultInjector:
     def _lift_group(self) -> None:
         if layout.paused(GROUP) in self.cluster.server.tree.nodes:
             self.cluster.write(Delete(layout.paused(GROUP)))
-            self.ask(Request(RequestType.LOOK, GROUP))  # as the command that lifts it does
+            self.ask(Request(RequestType.LOOK, GROUP))  # as the command that ends the pause does
 
     def _ask_for_reset(self, for_s: float) -> None:
-        """An operator stops the consumers and sets the offsets back. The request is refused if a consumer is still
-        there."""
+        """An operator stops the consumers and resets the offsets. The request is refused if a consumer is still
+        registered."""
         for process in self.cluster.processes.values():
             if process.alive:
                 self.close(process)
@@ -184,7 +185,7 @@ class FaultInjector:
 
     def ask(self, request: Request) -> None:
         if layout.REQUESTS not in self.cluster.server.tree.nodes:
-            return  # before the first instance has started, nobody answers
+            return  # no instance answers before the first one has started
         self.cluster.write(Create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True))
 
     def _lift(self) -> None:

@@ -1,4 +1,4 @@
-"""The common properties of the simulated group's members, drawn by the seed."""
+"""Draws the common properties of the simulated group's members from the seed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from kafka_coord.model import Member, Mode, Subscription
 
 GROUP = "delays"
 BYSTANDER = "calm"
-"""A group without members, whose offset nobody may touch. It exists in histories with unreadable znodes."""
+"""A group without members, whose offset must not change. It exists in histories with unreadable znodes."""
 TOPIC, OTHER_TOPIC = "flights", "fares"
 PATTERN = "f.*"
 SOCKET_SESSIONS_MS = (3_000, 6_000, 12_000)
 KAFKA_SESSIONS_MS = (10_000, 24_000)
-"""Longer than the longest hold of a heartbeat."""
+"""This exceeds the longest hold of a heartbeat."""
 SOFTWARE = ("librdkafka", "apache-kafka-java", "kgo", "")
 
 
@@ -27,21 +27,21 @@ class GroupKind:
     assignor: str | None
     grace_ms: int
     patterns: str
-    """``none``, ``all``, or ``some``: members with an odd number."""
+    """``none``, ``all``, or ``some``, which means members with an odd number."""
     from_the_end: bool
-    """Whether a partition without a stored offset is read from its end. Not with Kafka clients: they do not store where
-    the end was, so records are skipped if the next owner begins at a later one."""
+    """Whether a partition without a stored offset is read from its end. This is false with Kafka clients, because they
+    do not store the end at which they begin. The next owner would begin at a later end and skip records."""
     sockets: str
-    """Which members use a socket: ``none``, ``all``, or ``some``: members with an even number."""
+    """The members that use a socket: ``none``, ``all``, or ``some``, which means members with an even number."""
     socket_session_ms: int
     pipelines: bool
-    """Whether members with a socket commit and answer a stop without waiting in between."""
+    """Whether members with a socket answer a stop without waiting for the reply to their commit."""
     kafka: str = "none"
-    """Which members are Kafka clients with ``group.protocol=consumer``: ``none``, ``all``, or ``some``: the first of
-    every three."""
+    """The members that are Kafka clients with ``group.protocol=consumer``: ``none``, ``all``, or ``some``, which means
+    the first of every three."""
     kafka_session_ms: int = 0
     classic: str = "none"
-    """Which of the Kafka clients are classic ones: ``none``, ``all``, or ``some``: those with an even number."""
+    """The Kafka clients that are classic: ``none``, ``all``, or ``some``, which means those with an even number."""
     static: bool = False
     """Whether the Kafka clients have instance ids."""
 

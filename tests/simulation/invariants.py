@@ -1,4 +1,4 @@
-"""The invariants of docs/design.md (section 5), checked at every transaction and every record handed out."""
+"""Checks the invariants of docs/design.md (section 5) at every transaction and every handed-out record."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _GROUP_PATH = re.compile(
 )
 
 _DECIDED = re.compile(r"/consumers/groups/[^/]+/(owners/.*|assignment|settled|history)")
-"""Only the elected coordinator writes these."""
+"""Only the elected coordinator writes these znodes."""
 LONG_SILENCE_MS = 8_000
-"""Shorter than any session timeout of Kafka clients."""
+"""This is shorter than any session timeout of Kafka clients."""
 LONGEST_WRITE_MS = 10_000
-"""An instance may write an expiry this much later than it decided on it."""
+"""The time that may pass between an instance's decision on an expiry and its write."""
 _TERM = layout.log_partition(partition_of(GROUP))
 
 
@@ -49,7 +49,7 @@ class InvariantBroken(AssertionError):
 
 
 class Witness(Protocol):
-    """One simulated consumer, seen from outside."""
+    """The view of one simulated consumer from outside."""
 
     @property
     def consumer(self) -> str: ...
@@ -59,30 +59,31 @@ class Witness(Protocol):
 
     @property
     def incarnation(self) -> int | None:
-        """The incarnation that it believes it is; ``None`` while it is not registered."""
+        """The incarnation that the consumer knows, or ``None`` while it is not registered."""
 
     def holds(self, partition: TopicPartition) -> bool: ...
 
     subscribed_anew: bool
-    """Whether it will register again only because its subscription has changed."""
+    """Whether the consumer will register again only because of its new subscription."""
 
     def replaces(self, member_id: str) -> bool: ...
 
     @property
     def starts_when_told(self) -> bool:
-        """Whether the instance acknowledges for it what it starts, before it does: as a classic client."""
+        """Whether the instance acknowledges a start before the consumer starts the partitions. This is so for classic
+        clients."""
 
     def may_fetch(self, partition: TopicPartition) -> bool: ...
 
     def leaving(self) -> Mapping[TopicPartition, tuple[int, int]]:
-        """While it leaves: for each partition it holds, the offset up to which its application had come back when the
-        leave began, and the offset up to which it has come back by now."""
+        """Returns each held partition of a leaving consumer, with the offset up to which its application had finished
+        at the beginning of the leave, and the offset up to which it has finished now."""
 
 
 class InvariantChecker:
-    """``witness_of`` returns the consumer of a session, ``is_coordinator`` tells whether a session is a service's, and
-    ``named`` returns the consumer of a name: a gateway writes for it, in the session of a coordinator. ``process_of``
-    returns the process of a session."""
+    """``witness_of`` returns the consumer of a session, and ``is_coordinator`` tells whether a session is a service's.
+    ``named`` returns the consumer with a name, for which a gateway writes in the session of a coordinator.
+    ``process_of`` returns the process of a session."""
 
     def __init__(
         self,
@@ -98,39 +99,38 @@ class InvariantChecker:
         self._named = named
         self._process_of = process_of
         self._term_of: object = None
-        """The instance that claimed the present term of the group's partition of the groups log."""
+        """The instance that claimed the current term of the group's partition of the groups log."""
         self.ledgers: dict[str, dict[str, Ledger]] = {}
         self.targets: dict[str, Assignment] = {}
         self.frontier: dict[tuple[str, TopicPartition], int] = {}
         self.unclean: set[tuple[str, TopicPartition]] = set()
         self.eager: set[str] = set()
-        """Groups that stop everything before they start anything: in them, partitions that do not move are paused
-        too."""
+        """The eager groups. They stop all partitions before they start any, so partitions that do not move are also
+        paused."""
         self.expired: set[tuple[str, str, int | None]] = set()
-        """Group, consumer and incarnation of the members that a gateway expired."""
+        """The group, consumer and incarnation of each member that a gateway expired."""
         self._heard: dict[str, tuple[int, int]] = {}
-        """By member id: since when the present term has heard from a Kafka client without long silences, and when it
-        last did."""
+        """Maps a Kafka client's member id to two times: since when the current term has received its heartbeats without
+        long gaps, and the last of them."""
         self.from_the_end: set[str] = set()
-        """Groups that read a partition without a stored offset from its end: where it starts is fixed as soon as an
+        """The groups that read a partition without a stored offset from its end. The start is fixed as soon as an
         offset is stored."""
         self.resets = 0
-        """How many offsets an operator has set."""
+        """The number of offsets that an operator has set."""
         self.plans = self.plans_with_commands = 0
         self.unsound_plan = ""
         self._offsets: dict[tuple[str, TopicPartition], int] = {}
         self._generations: dict[str, tuple[int, int]] = {}
         self._commands: dict[str, Command] = {}
-        """Commands as they were written: a consumer that has read one carries it out, whatever happens to its znode
-        later."""
+        """The written commands. A consumer that has read a command executes it, even if the znode changes later."""
         self._settled: tuple[int, Settled] | None = None
         self.epoch = -1
         self.broken: InvariantBroken | None = None
         server.observers.append(self.on_transaction)
 
     def planned(self, observation: Observation, plan: Plan) -> None:
-        """Checks a plan against the observation it was made from. A fault is raised only once the plan is written, so
-        that the audit sees it too."""
+        """Checks a plan against its observation. Raises a fault only after the write of the plan, so the audit also
+        sees it."""
         self.plans += 1
         self.plans_with_commands += any(
             isinstance(step, WriteLedgerAndCommands) and step.commands for step in plan.steps
@@ -168,7 +168,7 @@ class InvariantChecker:
                 written.add(match[1])
             elif match[2] == "assignment":
                 self._target(match[1], change)
-        for group in sorted(written):  # only the ledgers say who holds what
+        for group in sorted(written):  # only the ledgers have the holders
             self._one_holder(group)
         for change, match in found:
             self._of_a_consumer(match, change, transaction, served or {})
@@ -193,8 +193,8 @@ class InvariantChecker:
                 self._expired(name, change, transaction)
 
     def _fenced(self, transaction: Transaction) -> None:
-        """A coordinator fences its writes by the epoch. A term of Kafka clients fences them by its term, and writes
-        only for members."""
+        """Checks that a coordinator fences its writes by the epoch. A term of Kafka clients must fence its writes by
+        the term, and write only for members."""
         fence = transaction.ops[0] if transaction.ops else None
         path = fence.path if isinstance(fence, Check) and fence.version != ANY_VERSION else ""
         fenced = path == layout.COORDINATOR_EPOCH
@@ -208,7 +208,7 @@ class InvariantChecker:
         ledgers = self.ledgers.setdefault(group, {})
         if change.kind is WatchType.DELETED:
             ledgers.pop(consumer, None)
-        elif change.data not in GARBAGE:  # partitions of an unreadable ledger stay held
+        elif change.data not in GARBAGE:  # the partitions of an unreadable ledger stay held
             ledgers[consumer] = Ledger.from_json(fields.load(change.data, change.path), consumer, 0, change.path)
 
     def _one_holder(self, group: str) -> None:
@@ -267,7 +267,7 @@ class InvariantChecker:
             )
 
     def _of_earlier_topic(self, ledger: Ledger, partitions: PartitionSet) -> bool:
-        """Whether these partitions are held of topics that are gone, whose names other topics have now."""
+        """Tells whether these held partitions belong to deleted topics, whose names other topics have now."""
 
         def gone(topic: str) -> bool:
             node = self._tree.nodes.get(layout.broker_topic(topic))
@@ -298,8 +298,8 @@ class InvariantChecker:
                 self._handed_is_stored(group, partition, change)
 
     def _acknowledged_for(self, consumer: str, group: str, change: Change, transaction: Transaction) -> None:
-        """A gateway acknowledges some time after the consumer has answered: meanwhile, the consumer may have given up
-        or be gone."""
+        """Checks an acknowledgement by a gateway, which comes some time after the consumer's answer. Until then, the
+        consumer may have given up or left."""
         if change.before is None:
             return
         command = self._commands[change.path]
@@ -312,9 +312,9 @@ class InvariantChecker:
             if witness is not None and witness.incarnation == live:
                 is_gone = not stops and self._of_earlier_topic(
                     self.ledgers.get(group, {}).get(consumer, Ledger(consumer, 0)), PartitionSet.of([partition])
-                )  # a Kafka client finds no topic with that id
+                )  # the Kafka client finds no topic with that id
                 is_told = not stops and witness.starts_when_told
-                has_left = not stops and witness.closing  # and its acknowledgement could not be written before
+                has_left = not stops and witness.closing  # the acknowledgement could not be written before
                 self._check(
                     witness.holds(partition) != stops or is_gone or is_told or has_left,
                     f"{change.path} was acknowledged without effect on {partition}",
@@ -346,7 +346,7 @@ class InvariantChecker:
             self._offsets.pop((group, partition), None)
             return
         if transaction.session == 0:
-            return  # somebody makes an offset unreadable, or repairs it
+            return  # the fault makes an offset unreadable, or the operator repairs it
         offset, before = decode_offset(change.data, change.path), self._offsets.get((group, partition), -1)
         self._offsets[group, partition] = offset
         if change.path in served:
@@ -371,14 +371,14 @@ class InvariantChecker:
                 self._break(f"{change.path} was committed by {witness.consumer}, who does not hold it: {ledger}")
 
     def _begun(self, group: str, partition: TopicPartition, before: int, offset: int, ledger: Ledger | None) -> None:
-        """The first offset stored for a partition that is read from its end says where the end was."""
+        """Takes the start of a partition that is read from its end from its first stored offset."""
         if group not in self.from_the_end or before >= 0 or ledger is None:
             return
         if not self._of_earlier_topic(ledger, PartitionSet.of([partition])):
             self.frontier.setdefault((group, partition), offset)
 
     def _registered(self, group: str, consumer: str, transaction: Transaction) -> int | None:
-        """The incarnation that was registered when the transaction came."""
+        """Returns the incarnation that was registered before the transaction."""
         path = layout.registration(group, consumer)
         for change in transaction.changes:
             if change.path == path and change.kind is WatchType.DELETED and change.before is not None:
@@ -387,8 +387,8 @@ class InvariantChecker:
         return node.czxid if node is not None else None
 
     def _set_for_operator(self, group: str, partition: TopicPartition, offset: int) -> None:
-        """A coordinator writes offsets only for an operator, and only of partitions that nobody holds once they are
-        written."""
+        """Checks that a coordinator writes offsets only for an operator, and only of partitions that have no holder
+        after the write."""
         paths = (layout.request(name) for name in self._tree.nodes[layout.REQUESTS].children)
         asked = any(b"reset-offsets" in self._tree.nodes[path].data for path in paths)
         self._check(asked, f"the offset of {partition} of {group} was set, and nobody asked for it")
@@ -399,7 +399,7 @@ class InvariantChecker:
         self.unclean.discard((group, partition))
 
     def topic_gone(self, topic: str) -> None:
-        """The topic and its records were deleted: a topic of the same name begins anew."""
+        """Forgets a deleted topic. A topic of the same name begins with no records."""
         for key in [key for key in self.frontier if key[1].topic == topic]:
             del self.frontier[key]
             self.unclean.discard(key)
@@ -407,7 +407,7 @@ class InvariantChecker:
     def _left(
         self, group: str, consumer: str, change: Change, transaction: Transaction, served: Mapping[str, str]
     ) -> None:
-        """A leave stores, for each partition held, the offset up to which the application had come back."""
+        """Checks that a leave stores the offset up to which the application had finished, for each held partition."""
         witness = self._named(consumer) if change.path in served else self._witness_of(transaction.session)
         own = any(isinstance(op, Delete) and op.path == change.path for op in transaction.ops)
         if witness is None or not own or change.before is None or witness.incarnation != change.before.czxid:
@@ -423,13 +423,13 @@ class InvariantChecker:
                 self._break(f"{consumer} left with {partition} at {stored}: its application came back from {began}")
 
     def heard(self, instance: object, member_id: str, now_ms: int) -> None:
-        """An instance handles a heartbeat of a Kafka client."""
+        """Records that an instance has received a heartbeat of a Kafka client."""
         if instance is self._term_of:
             since, last = self._heard.get(member_id, (now_ms, now_ms))
             self._heard[member_id] = (now_ms if now_ms - last > LONG_SILENCE_MS else since), now_ms
 
     def _expired(self, consumer: str, change: Change, transaction: Transaction) -> None:
-        """No instance may end the membership of a Kafka client that it hears from."""
+        """Checks that an instance does not end the membership of a Kafka client whose heartbeats it receives."""
         witness = self._named(consumer)
         if change.before is None or witness is None or witness.closing or change.before.data in GARBAGE:
             return
@@ -453,7 +453,7 @@ class InvariantChecker:
             self.crashed(group, ledger.held)
 
     def _at_rest(self, group: str) -> None:
-        """The record of a group at rest is valid as long as the zxids are the same."""
+        """Checks the record of a group at rest, which is valid until a zxid changes."""
         node = self._tree.nodes.get(layout.settled(group))
         if node is None or node.data in GARBAGE:
             return
@@ -487,11 +487,11 @@ class InvariantChecker:
     # --- what applications saw ---------------------------------------------------------------------------------------
 
     def crashed(self, group: str, partitions: PartitionSet) -> None:
-        """Records of these partitions after the last commit may be handed out again."""
+        """Allows repeated records of these partitions after the last commit."""
         self.unclean.update((group, partition) for partition in partitions)
 
     def in_session(self, consumer: str, partition: TopicPartition, *, ended: bool) -> None:
-        """A consumer that hands out records must know that its session lives, however long it was frozen."""
+        """Checks that a consumer that hands out records has a live session, even after a freeze."""
         self._check(not ended, f"{consumer} was handed {partition} after its session had ended")
 
     def handed(
@@ -499,7 +499,7 @@ class InvariantChecker:
     ) -> None:
         key = group, partition
         if not self._lives(group, others[consumer]):
-            return  # evicted and not aware of it: records handed to it do not count, and it can commit nothing
+            return  # it does not know its eviction yet; its records do not count, and it cannot commit
         for name, other in others.items():
             fetches = name != consumer and other.may_fetch(partition) and self._lives(group, other)
             if fetches:
@@ -517,7 +517,7 @@ class InvariantChecker:
     # --- at rest -----------------------------------------------------------------------------------------------------
 
     def unrest(self, group: str, members: frozenset[str], partitions: PartitionSet) -> str:
-        """Says what is missing until the group has reached its target; empty if nothing is."""
+        """Describes why the group has not reached its target, or returns an empty string."""
         target = self.targets.get(group)
         if target is None or set(target.members) != members:
             return f"target names {sorted(target.members) if target else None}, members are {sorted(members)}"
@@ -533,7 +533,7 @@ class InvariantChecker:
         return ""
 
     def unstored(self, group: str, partition: TopicPartition) -> bool:
-        """Whether records were handed out beyond the committed offset."""
+        """Tells whether records were handed out beyond the committed offset."""
         return self.frontier.get((group, partition), 0) != (self._stored(group, partition) or 0)
 
     def _lives(self, group: str, witness: Witness) -> bool:
@@ -551,14 +551,16 @@ class InvariantChecker:
             self._break(sentence)
 
     def _break(self, sentence: str) -> None:
-        """Raises the violation. Frequent checks call it directly, because formatting every message costs too much."""
+        """Raises the violation. Frequent checks call this directly, because formatting every message would cost too
+        much."""
         broken = InvariantBroken(sentence)
         self.broken = self.broken or broken  # the code under test may swallow an exception that is raised inside it
         raise broken
 
 
 def _served(transaction: Transaction) -> Mapping[str, str]:
-    """The consumer for which a gateway wrote each path: the one whose token was checked last before it."""
+    """Maps each path to the consumer for which a gateway wrote it. This is the consumer whose token was checked last
+    before the write."""
     served: dict[str, str] = {}
     consumer: str | None = None
     for op in transaction.ops:

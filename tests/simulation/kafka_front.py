@@ -1,6 +1,6 @@
-"""The listener for Kafka clients of a simulated instance: the real terms of managed groups, behind simulated sockets.
+"""The listener for Kafka clients of a simulated instance, with the real terms of managed groups and simulated sockets.
 
-Requests and answers travel as values. What the event loop and the thread of a real instance do, actors do here.
+Requests and answers travel as values. Actors do the work of a real instance's event loop and thread.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from tests.simulation.scheduler import Scheduler
 from tests.simulation.sockets import Wire
 
 PARTITION = partition_of(GROUP)
-"""The partition of the groups log that the simulated group belongs to."""
+"""The simulated group's partition of the groups log."""
 
 
 class Ask(Protocol):
-    """A client's request: passes it to the terms for the client ``caller``. ``broker_id`` is the instance's."""
+    """Passes a client's request to the terms, for the client ``caller``. ``broker_id`` is that of the instance."""
 
     def __call__(self, terms: ManagedTerms, caller: Any, broker_id: int, /) -> Coroutine[Any, Any, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class NotCoordinator:
-    """The answer of an instance that has no term."""
+    """The answer of an instance without a term."""
 
     error: Error = Error.NOT_COORDINATOR
 
 
 class SimulatedTerms(ManagedTerms):
-    """An actor runs it instead of a thread. ``failed`` receives exceptions that only a defect can raise, and ``heard``
-    the member id of each heartbeat."""
+    """Runs the terms in an actor instead of a thread. ``failed`` receives exceptions that only a defect can raise, and
+    ``heard`` receives the member id of each heartbeat."""
 
     def __init__(
         self,
@@ -117,8 +117,8 @@ class _Loop:
 
 @dataclass(eq=False, slots=True)
 class _Peer:
-    """A connection as the listener sees it (:class:`~kafka_coord.frontends.kafka.calls.Caller`). Its requests are
-    answered one at a time: ``running`` is the present one, and ``awaited`` is what it waits for."""
+    """The listener's end of a connection (:class:`~kafka_coord.frontends.kafka.calls.Caller`). It answers one request
+    at a time. ``running`` is the current request, which waits for ``awaited``."""
 
     wire: Wire
     requests: deque[tuple[int, Ask]] = field(default_factory=deque)
@@ -136,7 +136,7 @@ class SimulatedListener:
     """Takes requests, lets the terms answer them, and sends the answers in the order of the requests."""
 
     def __init__(self, store: Store, broker_id: int, terms: Callable[[Callable[[int, str], None]], SimulatedTerms]):
-        """``terms`` makes the terms, given what is to be told of a lost one."""
+        """``terms`` creates the terms. Its argument is called for a lost membership."""
         self.serves = False
         self.terms = terms(self._lost)
         self._store, self._broker_id = store, broker_id
@@ -147,7 +147,7 @@ class SimulatedListener:
         self.serves = False
 
     def follow(self, *, leads: bool) -> None:
-        """Claims the term if the instance's broker leads the partition, and gives it up if not."""
+        """Claims the term if the instance's broker leads the partition. Otherwise, gives the term up."""
         if leads and not self.serves:
             try:
                 number = claim_term(self._store, PARTITION, self._broker_id)

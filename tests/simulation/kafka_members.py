@@ -1,9 +1,9 @@
 """A simulated stock client with ``group.protocol=consumer`` (KIP-848), like librdkafka, the Java client or franz-go.
 
-It joins with epoch 0 and beats. It reconciles what it owns with the assignment it was told: it stops partitions,
-commits them, and then starts others from the stored offsets. Then it acknowledges in a heartbeat that says what it
-owns. After a failure its next heartbeat says everything. A fenced client drops all partitions and joins again under its
-member id; sometimes its application then commits what it had read before, with the epoch of that time.
+It joins with epoch 0 and sends heartbeats. To reach its assignment, it stops partitions, commits their offsets, and
+then starts others from the stored offsets. A heartbeat with its owned partitions acknowledges the result. The first
+heartbeat after a failure has all fields. A fenced client drops all partitions and joins again under its member id.
+Sometimes, its application then commits earlier records with the earlier epoch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _AGAIN_S = 0.3
 _TIMEOUT_S = 2.0
 """The timeout of all requests except heartbeats."""
 _SHORTEST_TIMEOUT_S = 1.0
-"""The timeout of librdkafka's heartbeats, whatever interval it was told."""
+"""The shortest timeout of librdkafka's heartbeats."""
 _LONG_TIMEOUT_S = 10.0
 """The timeout of the heartbeats of the Java client and franz-go."""
 
@@ -52,7 +52,7 @@ class Identity:
 
     @property
     def consumer(self) -> str:
-        """Its name in the engine."""
+        """The member's name in the engine."""
         return self.instance_id or self.member_id
 
 
@@ -61,27 +61,27 @@ class Surroundings:
     """The part of the cluster that a client needs."""
 
     dial: Callable[[], Wire | None]
-    """Connects to the coordinator; ``None`` if nobody answers."""
+    """Connects to the coordinator. Returns ``None`` if there is no answer."""
     topic: Callable[[bytes], tuple[str, int] | None]
-    """The topic's name, and its identity (the czxid of its znode), if it exists."""
+    """Returns the topic's name and its identity (the czxid of its znode), if the topic exists."""
     named: Callable[[str], int | None]
-    """The identity of the topic with this name, if there is one."""
+    """Returns the identity of the topic with this name, if it exists."""
     registration: Callable[[int, Topics], bytes]
-    """The value of a new registration for these topics, as the instance of a broker writes it."""
+    """Returns the value of a new registration for these topics, as a broker's instance writes it."""
     incarnation: Callable[[Iterable[bytes]], int | None]
-    """The incarnation that is registered with one of these values."""
+    """Returns the incarnation that is registered with one of these values."""
     lost: Callable[[Iterable[TopicPartition]], None]
-    """It has lost partitions, and their records may be read again."""
+    """Records lost partitions, whose records may be read again."""
     leaves: Callable[[Mapping[TopicPartition, int]], None]
-    """It leaves now. For each partition that it holds: the offset up to which its application has come back."""
+    """Records a leave, with the offset up to which the application has finished for each held partition."""
     occurs: Callable[[str], None]
     says: Callable[[str], None]
-    """For the history's story."""
+    """Adds a line to the history's story."""
 
 
 @dataclass(eq=False, slots=True)
 class _Sent:
-    """A request without an answer yet. ``round`` counts how often the client has lost its membership before."""
+    """An outstanding request. ``round`` is the number of memberships that the client had lost before it."""
 
     sent_at: float
     gives_up_at: float
@@ -92,7 +92,7 @@ class _Sent:
 
 
 class KafkaMember:
-    """``run`` is an actor's body. The other methods are those that the cluster calls on every consumer."""
+    """``run`` is an actor's body. The cluster calls the other methods on every consumer."""
 
     def __init__(
         self, identity: Identity, fetchers: SimulatedFetchers, scheduler: Scheduler, around: Surroundings
@@ -111,7 +111,8 @@ class KafkaMember:
         self._target: frozenset[Id] | None = None
         self._revoking: frozenset[Id] = frozenset()
         self._values: list[bytes] = []
-        """Of all its joins: one that it has given up may have registered it, and a fence may keep that registration."""
+        """The registration values of all joins. An abandoned join may have registered the member, and a fence may keep
+        this registration."""
         self._round = 0
         self._full = True
         self._topics_due = False
@@ -139,7 +140,7 @@ class KafkaMember:
         return bool(self.topics.regex)
 
     def may_hand_out(self) -> bool:
-        """A Kafka client reads on until it learns that it is not a member any more."""
+        """Tells whether the client hands out records. It does so until it learns that its membership has ended."""
         return self.epoch != JOIN and not self.done
 
     def close(self, timeout_s: float) -> None:
@@ -203,7 +204,7 @@ class KafkaMember:
         return self.wire
 
     def _disconnected(self) -> None:
-        """The request will get no answer. The next heartbeat repeats all fields."""
+        """Forgets the outstanding requests, because they get no answer. The next heartbeat has all fields."""
         if self.wire is not None:
             self.wire.hang_up()
         self.wire = None
@@ -260,7 +261,7 @@ class KafkaMember:
             self._commit_due, self._is_urgent = self._now + AUTO_COMMIT_S, False
             epoch, offsets = self._stale
             self._stale = JOIN, {}
-            if offsets and epoch < self._first_epoch:  # otherwise nobody else has had its partitions since
+            if offsets and epoch < self._first_epoch:  # otherwise, its partitions have had no other owner since then
                 self._commit(offsets, epoch, self._committed_late)
             else:
                 self._commit(self._fetchers.uncommitted(), self.epoch, self._committed)
@@ -342,7 +343,7 @@ class KafkaMember:
         self._try_again()
 
     def _lose(self) -> None:
-        """Its membership has ended, and it joins again."""
+        """Drops all partitions after the end of its membership, and joins again."""
         self._round += 1
         if self._scheduler.rng.random() < 0.5:
             read = {tp: one.consumed for tp, one in self._fetchers.holdings.items() if one.consumed >= 0}
@@ -371,12 +372,12 @@ class KafkaMember:
         if wanted and self.closing_by is None:
             self._fetch(wanted)
         elif len(self._target) > len(self.owned) + len(wanted) and not wanted:
-            pass  # topics that it does not know yet, or any more: it asks for metadata again
+            pass  # for topics that it does not know, the client requests metadata again
         else:
             self._target = None
 
     def _revoked(self) -> bool:
-        """Gives up the partitions that it must, once the application is done with them and their offsets are stored."""
+        """Gives up partitions once the application has finished them and their offsets are stored."""
         partitions = [self.owned[one] for one in sorted(self._revoking)]
         if self._fetchers.in_hand(partitions):
             return False
@@ -392,7 +393,7 @@ class KafkaMember:
         return True
 
     def _topic(self, one: Id) -> tuple[str, int] | None:
-        """Its topic's name and identity, if it exists."""
+        """Returns the name and identity of the partition's topic, if it exists."""
         return self._around.topic(one[0])
 
     def _resolved(self, one: Id) -> TopicPartition | None:
@@ -481,7 +482,7 @@ class KafkaMember:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def _leave(self, by: float) -> None:
-        """Commits once the application is done with everything, and leaves."""
+        """Commits once the application has finished all records, and then leaves."""
         if self.epoch == JOIN or self._now >= by:
             self._ended()
             return
@@ -512,5 +513,5 @@ class KafkaMember:
 
 
 def _committed(offset: int) -> CommittedOffset:
-    """What members say about this offset when they commit it: all say the same."""
+    """Returns the offset with its details, which are the same from every member."""
     return CommittedOffset(offset, offset % 5, f"at {offset}" if offset % 3 == 0 else "")

@@ -125,7 +125,7 @@ class Launcher:
             self.cluster.scheduler.sleep(max(due, self.cluster.clock.now), gateway.is_awake)
 
     def _word(self, process: Process) -> str:
-        """A unique word, for a resume key."""
+        """Returns a unique word, for a resume key."""
         self.cluster._events_made += 1
         return f"{process.name} {self.cluster._events_made}"
 
@@ -268,7 +268,7 @@ class Launcher:
 
         def incarnation(values: Iterable[bytes]) -> int | None:
             node = cluster.server.tree.nodes.get(layout.registration(GROUP, identity.consumer))
-            # its subscription may have been changed since, before its client heard of the registration
+            # the subscription may have changed before the client learned of the registration
             is_its_own = node is not None and (
                 node.data in GARBAGE or any(_nonce(value) in node.data for value in values)
             )
@@ -315,7 +315,7 @@ class Launcher:
         cluster.spawn(process, "client", run)
 
     def _transport(self, process: Process, wake: Callable[[], None]) -> tuple[SessionHandle, MemberChannel]:
-        """The transport of a consumer."""
+        """Returns the transport of a consumer."""
         if not self.cluster.kind.by_socket(process.name):
             return process.store, ConsumerChannel(process.store, GROUP, process.name)
         link = (PipeliningLink if self.cluster.kind.pipelines else SocketLink)(
@@ -334,12 +334,12 @@ class Launcher:
         return link, link
 
     def _is_doomed(self, process: Process) -> bool:
-        """Whether its session is ended early, even before the end of its lease."""
+        """Tells whether its session ends early, even before the end of its lease."""
         remote = process.store.remote
         return remote is not None and remote.session_id in self.cluster.doomed
 
     def _has_ended(self, process: Process) -> bool:
-        """Whether its session or membership has ended, other than by an eviction."""
+        """Tells whether its session or membership has ended, except by an eviction."""
         if process.client is not None:
             return (GROUP, process.name, process.incarnation) in self.cluster.checker.expired
         return process.store.remote is None or process.store.remote.ended
@@ -403,5 +403,5 @@ class Launcher:
 
 
 def _nonce(registration: bytes) -> bytes:
-    """What no other registration has."""
+    """Returns the part of a registration that no other registration has."""
     return fields.text(fields.load(registration, ""), "nonce", "").encode()

@@ -1,4 +1,4 @@
-"""Deliberate defects. The simulator must find each of them, which proves that its judge can fail a history."""
+"""Deliberate defects. The simulator must find each defect, which proves that its judge can fail a history."""
 
 from __future__ import annotations
 
@@ -128,8 +128,7 @@ def _commands_in_any_order() -> Patch:
 
 
 def _lost_reply_answered_by_trying_again() -> Patch:
-    """The instance finds its own znode and takes it for another instance's: nobody coordinates while that znode
-    lives."""
+    """The instance takes its own znode for another instance's, so nobody coordinates while that znode exists."""
     return ZkElection, "_own_election", lambda self, _node, _session_id: self._leadership
 
 
@@ -228,7 +227,7 @@ def _leave_without_offsets() -> Patch:
 
 
 def _several_writes_under_way() -> tuple[Patch, ...]:
-    """A request may hold several writes of one member; after a lost reply, each of them is repeated alone."""
+    """A request may have several writes of one member. After a lost reply, each write is repeated alone."""
     under_way: dict[tuple[Any, int], Any] = {}
     next_one, stored_one = Writes._next, Writes.member_written
 
@@ -350,8 +349,7 @@ TELLING = {
     "two writes of one member in a request": frozenset({"lost", "rebalance", "grow"}),
     "consumed meanwhile and called stored": frozenset({"cut", "grow", "rebalance"}),
 } | KAFKA_TELLING
-"""The faults to run with for a while, for defects that other faults hide: with all faults, it takes some hundred
-seeds."""
+"""The faults for defects that other faults hide. With all faults, the simulator would need some hundred seeds."""
 
 
 @contextmanager

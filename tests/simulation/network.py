@@ -1,4 +1,4 @@
-"""The connections between simulated consumers and gateways, and how they break."""
+"""Carries the connections between simulated consumers and gateways, and breaks them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SimulatedNetwork:
         self.cluster = cluster
 
     def dial(self, process: Process, host: str) -> Wire | None:
-        """Opens a connection. A frozen host accepts it too, but sends nothing."""
+        """Opens a connection. A frozen host also accepts a connection, but sends nothing."""
         server = self.cluster.processes[host]
         end = server.listener if isinstance(process.client, KafkaMember) else server.gateway
         if not server.alive or end is None or self.cluster.clock.now < process.unreachable_until:
@@ -30,18 +30,19 @@ class SimulatedNetwork:
         return wire
 
     def said(self, process: str) -> None:
-        """There is input for a process (sockets.Network)."""
+        """Records that a process has input (sockets.Network)."""
         self.cluster.processes[process].ready_until = 0.0
 
     def may_say(self, wire: Wire) -> bool:
-        """Whether the connection carries the next message (sockets.Network)."""
+        """Tells whether the connection carries the next message (sockets.Network)."""
         if not wire.broken and self.cluster.loses():
             self.cluster.occurred["frame lost"] += 1
             self.break_wire(wire, f"{wire.client} - {wire.host}: what was about to be said is lost")
         return not wire.broken
 
     def break_wire(self, wire: Wire, why: str) -> None:
-        """Breaks the connection: some messages in flight still arrive. Each end notices at once, later, or never."""
+        """Breaks the connection. Some messages in flight still arrive. Each end notices this immediately, later, or
+        never."""
         if wire.broken:
             return
         self.cluster.say(why)
@@ -64,6 +65,6 @@ class SimulatedNetwork:
                 self.cluster.later(self.cluster.rng.random() * delay, end)
 
     def hang_up(self, process: Process) -> None:
-        """The consumer's program has ended."""
+        """Closes the connection of a consumer whose program has ended."""
         if isinstance(process.client, SimulatedClient):
             process.client.close()

@@ -1,4 +1,4 @@
-"""``scripts/planted``: runs every check against each deliberate defect, and writes the table of the results."""
+"""Runs every check against each deliberate defect, and writes the table of the results (``scripts/planted``)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PURE_TESTS = (
     *("tests/frontends/machine", "tests/frontends/test_offsets_stay.py", "tests/channel/test_membership.py"),
     *("tests/consumer/test_leaving.py", "tests/frontends/kafka/managed"),
 )
-"""The tests without a server that take seconds. Those of the planner run with a few examples each."""
+"""The tests without a server, which take seconds. The tests of the planner run with a few examples each."""
 EXAMPLES = 25
 NOT_RUN = "not run"
 RULES_OF_TIME = frozenset({Rule.CLEAN_FAILOVER, Rule.KILLED_FAILOVER})
@@ -54,7 +54,7 @@ _CELLS = 5
 
 @dataclass(slots=True)
 class Seen:
-    """Which checks found one defect, and after how many histories; ``None`` if it was not found."""
+    """The checks that found one defect, with the number of histories, or ``None`` for checks that did not find it."""
 
     name: str
     simulator: int | None = None
@@ -115,7 +115,7 @@ def ask_chaos(name: str, minutes: float) -> str:
 
 
 def run_properties(name: str) -> int:
-    """Runs them in this process. Without a name, nothing is planted."""
+    """Runs the tests in this process. Without a name, plants no defect."""
     import pytest
 
     from tests.coordinator.plan.machines import EAGER_GROUP, GROUP
@@ -130,20 +130,19 @@ def run_properties(name: str) -> int:
 
 
 def rows(path: Path = TABLE) -> dict[str, str]:
-    """The row of each defect in the table."""
+    """Reads the row of each defect in the table."""
     table = path.read_text().partition(BEGIN)[2].partition(END)[0]
     return {row.split(" | ")[0].removeprefix("| "): row for row in table.strip().splitlines()[2:]}
 
 
 def likely_first(name: str, seeds: int) -> list[int]:
-    """The seeds below this number, beginning with those that the table names for the defect."""
+    """Returns the seeds below this number, beginning with the seeds in the defect's row of the table."""
     first = [int(found) - 1 for found in re.findall(r"\| (\d+)\b", rows().get(name, ""))]
     return sorted(range(seeds), key=lambda seed: (seed not in first, seed))
 
 
 def write_table(found: list[Seen], path: Path = TABLE) -> None:
-    """Writes the rows between the table's markers. Rows of other defects stay, and so do results of checks not run
-    now."""
+    """Writes the rows between the table's markers. Keeps the rows of other defects, and the results of other checks."""
     before, _, rest = path.read_text().partition(BEGIN)
     after, known = rest.partition(END)[2], rows(path)
     for seen in found:

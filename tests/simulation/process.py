@@ -28,18 +28,18 @@ class Process:
     gateway: SimulatedGateway | None = None
     listener: SimulatedListener | None = None
     connector: Connector | KafkaMember | None = None
-    """By what it takes part, if it is a consumer."""
+    """The consumer's connector or Kafka member."""
     client: SimulatedClient | KafkaMember | None = None
-    """What has its connection to an instance, if it has no ZooKeeper session."""
+    """The owner of the connection to an instance, if the process has no ZooKeeper session."""
     unreachable_until: float = 0.0
     """Before this time, the process opens no socket connection. The store's connection is independent of it."""
     fetchers: SimulatedFetchers | None = None
     by_pattern: bool = False
-    """Whether its consumer subscribes to all topics."""
+    """Whether the consumer subscribes to all topics."""
     subscribed_anew: bool = False
     closing: bool = False
     leave_began: dict[TopicPartition, int] = field(default_factory=dict)
-    """For each partition held when its leave began, the offset up to which the application had come back."""
+    """Maps each partition held at the beginning of the leave to the offset up to which the application had finished."""
     actors: list[Actor] = field(default_factory=list)
     alive: bool = True
     frozen: bool = False
@@ -58,7 +58,7 @@ class Process:
                 self.ready_until = min(self.ready_until, actor.asleep_until)
 
     def deliver(self) -> None:
-        """The client calls the watchers of the oldest notification."""
+        """Calls the watchers of the oldest notification."""
         self.ready_until = 0.0
         self.store.deliver()
 
@@ -78,12 +78,12 @@ class Process:
 
     def leaving(self) -> Mapping[TopicPartition, tuple[int, int]]:
         if self.fetchers is None or self.connector is None or not self.connector.may_hand_out():
-            return {}  # if its registration is removed from now on, the reason is its silence
+            return {}  # from now on, its registration is removed only because of its silence
         holdings = self.fetchers.holdings
         return {tp: (began, holdings[tp].consumed) for tp, began in self.leave_began.items() if tp in holdings}
 
     def replaces(self, member_id: str) -> bool:
-        """Whether it is a static classic client that takes the place of the one with this member id."""
+        """Tells whether this is a static classic client that replaces the client with this member id."""
         one = self.connector
         if not isinstance(one, ClassicMember) or not one.identity.instance_id:
             return False

@@ -1,4 +1,4 @@
-"""Deliberate defects of the coordinator, each of which breaks one rule about what ZooKeeper holds."""
+"""Deliberate defects of the coordinator. Each defect breaks one rule about ZooKeeper's contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``scripts/simulate``: many seeds on all cores, each failure as it happens, and the shortest story of the first."""
+"""Runs many seeds on all cores, and prints each failure and the shortest story of the first (``scripts/simulate``)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.simulation.faults import CLASSIC_FAULTS, UNREADABLE
 from tests.simulation.shrinking import History, Played, play, shrink
 
 CHUNK = 20
-"""Histories that a process gets at once: about a second of work, so that the end does not wait long."""
+"""The number of histories in a chunk for a process. A chunk takes about a second, so the end does not wait long."""
 ALL_FAULTS = CLASSIC_FAULTS | {UNREADABLE}
 _TOLD_LINES = 200
 _SHRINK_S = 90.0
@@ -29,12 +29,12 @@ _INTERRUPTED = 130
 
 
 def _ready() -> None:
-    """Runs in each process. A signal counts only in the main process, which lets the others finish their chunks."""
+    """Prepares each process. Only the main process handles signals, and lets the others finish their chunks."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     logging.disable(logging.CRITICAL)
     gc.freeze()
-    gc.set_threshold(100_000, 20, 1_000)  # a whole cluster becomes garbage at its end; before that there is little
+    gc.set_threshold(100_000, 20, 1_000)  # a cluster creates garbage mainly at its end
 
 
 def _failing(histories: Sequence[History]) -> list[tuple[History, str]]:
@@ -63,7 +63,7 @@ class Tally:
             click.echo(f"{self}, {int(left_s // 60)} min {int(left_s % 60):02d} s left")
 
     def rate(self) -> float:
-        """Histories a second."""
+        """Returns the histories per second."""
         return self.done / max(time.monotonic() - self._started, 1e-9)
 
     def __str__(self) -> str:

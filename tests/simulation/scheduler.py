@@ -36,7 +36,7 @@ class Actor:
     sleeping: bool = False
     waker: Callable[[], bool] | None = None
     turn: Callable[[], None] = lambda: None
-    """Lets the actor run until it pauses; the scheduler sets it."""
+    """Lets the actor run until it pauses. The scheduler sets this field."""
     done: bool = False
     story: list[str] = field(default_factory=list)
 
@@ -64,7 +64,7 @@ class Scheduler:
             actor.run.throw(GreenletExit)
 
     def pause(self) -> None:
-        """Lets others run. The actor continues when it is chosen again."""
+        """Lets other actors run. The actor continues when it is chosen again."""
         if self.current is not None:
             self._hub.switch()
 

@@ -31,7 +31,7 @@ from kafka_coord.zk.store import (
 
 @dataclass(slots=True)
 class Znode:
-    """A znode of one server. ``creations`` counts the children ever created; it is the sequence number of the next."""
+    """A znode of one server. ``creations`` counts all created children: it is the sequence number of the next."""
 
     data: bytes
     czxid: int
@@ -44,7 +44,7 @@ class Znode:
     creations: int = 0
     children: set[str] = field(default_factory=set)
     shown: Stat | None = None
-    """The stat, kept until something changes: a znode is read far more often than it is written."""
+    """The cached stat. A znode is read far more often than it is written."""
 
     def stat(self) -> Stat:
         if self.shown is not None:
@@ -79,7 +79,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """The effect of one write. ``session`` sent it (0: nobody), ``ops`` are its operations; empty for the end of a
+    """The effect of one write. ``session`` is its sender, or 0. ``ops`` are its operations, and empty for the end of a
     session."""
 
     zxid: int
@@ -147,7 +147,7 @@ class Tree:
 
 @dataclass(slots=True)
 class ServerSession:
-    """A session as the leader knows it, with the notifications that wait for delivery to its client, in order."""
+    """The leader's view of a session, with the waiting notifications for its client in order."""
 
     session_id: int
     timeout_s: float
@@ -227,13 +227,14 @@ class SimulatedZooKeeper:
     def __init__(self, replicas: int = 1, first_zxid: int = 0) -> None:
         self.tree = Tree()
         self.can_follow = True
-        """Whether it has persistent watches, as servers have from ZooKeeper 3.6 on."""
+        """Whether it has persistent watches, as ZooKeeper has since 3.6."""
         self.replicas = tuple(Replica() for _ in range(replicas))
         self.log: list[Transaction] = []
         self.sessions: dict[int, ServerSession] = {}
         self.observers: list[Callable[[Transaction], None]] = []
         self.session_changes = 0
-        """How often a session began, was resumed or ended. A change invalidates computed times of the next event."""
+        """The number of times that a session began, was resumed or ended. A change invalidates computed times of the
+        next event."""
         self._zxid = first_zxid
         self._next_session = 0x100
 
@@ -260,7 +261,7 @@ class SimulatedZooKeeper:
     def write(self, ops: Sequence[Op], session_id: int, time_ms: int) -> tuple[OpResult, ...]:
         """Applies all operations or none. Raises :class:`MultiFailed` with the index and cause of the first failed
         operation."""
-        self._zxid += 1  # a refused request is a transaction (of type error) too
+        self._zxid += 1  # a refused request is also a transaction (of type error)
         changes: list[Change] = []
         results: list[OpResult] = []
         undo: list[Callable[[], None]] = []
@@ -359,7 +360,7 @@ class SimulatedZooKeeper:
             observer(transaction)
 
     def digest(self) -> str:
-        """The digest of every transaction so far: equal digests mean equal histories."""
+        """Returns the digest of all transactions. Equal digests mean equal histories."""
         found = hashlib.sha256()
         for transaction in self.log:
             changes = [(change.kind.value, change.path, change.data, change.owner) for change in transaction.changes]
@@ -373,7 +374,7 @@ class SimulatedZooKeeper:
         return replica.applied < len(self.log)
 
     def advance(self, replica: Replica) -> None:
-        """The follower applies the next transaction."""
+        """Applies the next transaction on the follower."""
         replica.apply(self.log[replica.applied])
 
     def catch_up(self, replica: Replica) -> None:

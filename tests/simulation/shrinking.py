@@ -1,5 +1,4 @@
-"""Finds a short history that leads to a failure: the same seed with fewer and fewer faults, and an earlier end of
-them."""
+"""Finds a short history that leads to a failure, with fewer faults of the same seed and an earlier end of them."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ class Played:
     cluster: SimulatedCluster
 
     def cost(self) -> tuple[int, int]:
-        """The length of a history: the faults that happened, then the steps."""
+        """The length of a history, as its faults and then its steps."""
         spared = sum(number <= self.cluster.faults_met for number in self.history.spared)
         return self.cluster.faults_met - spared, self.cluster.steps
 
@@ -58,12 +57,9 @@ def play(history: History) -> Played:
 
 
 def shrink(failed: Played, budget_s: float) -> Played:
-    """The shortest failing history that is found within ``budget_s`` by leaving things out of ``failed``.
-
-    It leaves out whole kinds of faults first, then single faults in halves and smaller parts, then the last steps of
-    the turmoil. The last violation may be of another invariant than the first one, because the seed continues
-    differently.
-    """
+    """Returns the shortest failing history that it finds within ``budget_s``. From ``failed``, it first leaves out
+    whole kinds of faults, then single faults in halves and smaller parts, and then the last steps with faults. The last
+    violation may be of another invariant than the first one, because the seed continues differently."""
     until = time.monotonic() + budget_s
     found, again = failed, True
     while again:

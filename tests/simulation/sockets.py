@@ -1,7 +1,7 @@
-"""Simulated sockets: the real gateway and a client, with connections that break without both ends noticing.
+"""Simulated sockets between the real gateway and a client. A connection may break without the knowledge of both ends.
 
-Frames travel as bytes, through the real encoder and decoder. A connection that breaks loses what is in flight. Each end
-learns of it in its own time, or never: then only a timeout tells it.
+Frames travel as bytes, through the real encoder and decoder. A broken connection loses the messages in flight. Each end
+learns of this at its own time, or only by a timeout.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from tests.simulation.scheduler import Scheduler
 
 
 class ProtocolBroken(AssertionError):
-    """One end rejected what the other sent. Both ends are our code, so one of them is wrong."""
+    """One end rejected a message of the other. Both ends are our code, so one of them is wrong."""
 
 
 class Network(Protocol):
     """The part of the cluster that a connection needs."""
 
     def may_say(self, wire: Wire) -> bool:
-        """Whether the connection carries the next message of this end; it may break instead."""
+        """Tells whether the connection carries the next message of this end. It may break instead."""
 
     def said(self, process: str) -> None:
-        """There is input for a process."""
+        """Records that a process has input."""
 
 
 @dataclass(eq=False, slots=True)
 class Wire:
     """One connection from ``client`` to ``host``, both names of processes. ``up`` and ``down`` are in flight, as bytes
-    or, for Kafka clients, as values. An end whose direction has ``ended`` finds that out after it has read
-    everything sent before. ``broken``: it carries nothing more."""
+    or, for Kafka clients, as values. An end whose direction has ``ended`` learns this after it has read all earlier
+    messages. A ``broken`` connection carries no more messages."""
 
     client: str
     host: str
@@ -75,7 +75,7 @@ class Wire:
         self.network.said(self.client)
 
     def hang_up(self) -> None:
-        """The client closes it."""
+        """Closes the connection at the client."""
         self.hung_up = True
         self.down.clear()
         if not self.broken:
@@ -84,17 +84,17 @@ class Wire:
         self.network.said(self.client)
 
     def to_read_above(self) -> bool:
-        """Whether there is input for the host."""
+        """Tells whether the host has input."""
         return bool(self.up) or self.up_ended
 
     def to_read_below(self) -> bool:
-        """Whether there is input for the client."""
+        """Tells whether the client has input."""
         return bool(self.down) or self.down_ended or self.hung_up
 
 
 class SimulatedPeer:
-    """A connection as the gateway sees it (:class:`~kafka_coord.frontends.socket.connection.Peer`). Frames leave when
-    the gateway's turn is over, as over real sockets."""
+    """The gateway's end of a connection (:class:`~kafka_coord.frontends.socket.connection.Peer`). Frames leave at the
+    end of the gateway's turn, as over real sockets."""
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
@@ -153,7 +153,7 @@ class SimulatedGateway:
         return due
 
     def break_all(self) -> tuple[Wire, ...]:
-        """Ends the process. Returns its connections; the caller decides what their other ends learn."""
+        """Ends the process. Returns its connections, so the caller can decide what their other ends learn."""
         wires = tuple(peer.wire for peer in self._peers)
         self._peers = []
         return wires
@@ -181,7 +181,7 @@ class SimulatedGateway:
 
 
 class PipeliningLink(SocketLink):
-    """A client that commits the final offsets right before it answers a stop, and waits for neither reply."""
+    """A client that commits the final offsets directly before it answers a stop, and waits for neither reply."""
 
     def acknowledge(self, registration: Registration, command: CommandId, offsets: Offsets) -> frozenset[str]:
         if offsets and isinstance(self.read(command), StopFetcher):
@@ -211,7 +211,7 @@ class SimulatedClient:
         self.wire: Wire | None = None
 
     def close(self) -> None:
-        """The consumer has ended."""
+        """Closes the connection after the end of the consumer."""
         self._closed = True
         if self.wire is not None:
             self.wire.hang_up()
@@ -288,7 +288,7 @@ class SimulatedClient:
         return "it was closed", False
 
     def _tell(self) -> None:
-        """The fate of the connection, for the count of events."""
+        """Counts how the connection ended."""
         if self._link.lease_deadline() > 0 and self._link.state is SessionState.CONNECTED and not self._told:
             self._told = True
             self._occurs("resumed over a new connection" if self._resuming else "registered over a socket")

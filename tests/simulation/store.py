@@ -1,4 +1,4 @@
-"""A Store over the simulated ZooKeeper: one client with its sessions and its connection, and their faults."""
+"""A Store on the simulated ZooKeeper. It is one client with its sessions, its connection, and their faults."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class Surroundings(Protocol):
-    """The points at which a store call yields to the scheduler: other actors may run there, and faults may happen."""
+    """The points at which a store call yields to the scheduler. Other actors may run there, and faults may happen."""
 
     def before_effect(self, store: SimulatedStore, doing: str, /) -> None: ...
 
@@ -46,7 +46,7 @@ class Surroundings(Protocol):
 
 
 class Quiet:
-    """No scheduler: every call is answered at once. For the comparison with a real server."""
+    """Answers every call immediately, without a scheduler, for the comparison with a real server."""
 
     def before_effect(self, _store: SimulatedStore, _doing: str) -> None:
         return
@@ -60,7 +60,7 @@ class Quiet:
 
 @dataclass(slots=True)
 class SimulatedSession:
-    """The client's side of its session: its state, and its lease."""
+    """The client's view of its session, with its state and its lease."""
 
     state: SessionState
     session_id: int
@@ -73,7 +73,7 @@ class SimulatedSession:
 
 
 class SimulatedStore(Store):
-    """The store of one process. The cluster connects, cuts and ends it; the code under test calls the rest."""
+    """The store of one process. The cluster connects, cuts and ends it. The code under test calls the other methods."""
 
     def __init__(
         self, server: SimulatedZooKeeper, clock: Clock, surroundings: Surroundings, timeout_ms: int, name: str = ""
@@ -81,7 +81,7 @@ class SimulatedStore(Store):
         self.name = name
         self.server = server
         self.dead = False
-        """The process was killed: nothing that it still tries may reach the tree."""
+        """Whether the process was killed. None of its later calls may reach the tree."""
         self.asking = ""
         """The position of the request in flight."""
         self._clock = clock
@@ -97,8 +97,8 @@ class SimulatedStore(Store):
     # --- what the cluster does to it ---------------------------------------------------------------------------------
 
     def connect(self, replica: Replica) -> bool:
-        """Connects, and resumes the session if it lives. Returns ``False`` if it has ended; this client then knows
-        it."""
+        """Connects, and resumes a live session. Returns ``False`` if the session has ended, which the client learns by
+        this."""
         now = self._clock.monotonic()
         remote = self.remote
         if remote is not None and remote.ended:
@@ -110,7 +110,7 @@ class SimulatedStore(Store):
         if remote is None:
             remote = self.remote = self.server.open_session(self._session.timeout_ms / 1000, now)
         remote.heard_at = now
-        self.server.catch_up(replica)  # a client refuses a server that is behind the state it has seen
+        self.server.catch_up(replica)  # a client refuses a server with an older state than the client has seen
         self.replica = replica
         self.server.session_changes += 1
         replica.connected(remote)
@@ -121,7 +121,7 @@ class SimulatedStore(Store):
         return True
 
     def disconnect(self) -> None:
-        """Breaks the connection; the client notices."""
+        """Breaks the connection. The client notices this."""
         if self._session.state is not SessionState.CONNECTED or self.remote is None:
             return
         self._connection += 1
@@ -133,7 +133,7 @@ class SimulatedStore(Store):
         self._tell(SessionState.SUSPENDED)
 
     def heartbeat(self) -> None:
-        """The client's own work in every quarter of its timeout."""
+        """Does the client's own work in each quarter of its timeout."""
         if self._session.state is SessionState.CONNECTED and self.remote is not None and not self.remote.ended:
             now = self._clock.monotonic()
             self.remote.heard_at = now
@@ -297,7 +297,7 @@ class SimulatedStore(Store):
         except Exception as error:  # noqa: BLE001 - an answer like any other: it has to come back first
             failure = error
         if writes:
-            self.server.catch_up(self.replica)  # a follower answers a write once it has applied it
+            self.server.catch_up(self.replica)  # a follower answers a write after it has applied the write
             if self.remote is not None:
                 self.remote.heard_at = max(self.remote.heard_at, sent_at)
         self.asking = "between the effect of a request and its reply"
@@ -327,7 +327,7 @@ def connected_store(
     around: Surroundings | None = None,
     timeout_ms: int = 10_000,
 ) -> SimulatedStore:
-    """A store with a session, on a server of its own if none is given."""
+    """Returns a store with a session, on a new server by default."""
     server = server or SimulatedZooKeeper()
     store = SimulatedStore(server, clock or VirtualClock(), around or Quiet(), timeout_ms)
     store.connect(server.replicas[0])

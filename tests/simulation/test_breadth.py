@@ -1,4 +1,4 @@
-"""Every event that the simulation claims to cover does happen."""
+"""Tests that every event in the simulation's claim does happen."""
 
 import logging
 from collections import Counter

@@ -1,4 +1,5 @@
-"""The simulated ZooKeeper answers as the real one does. ``SEQUENCES=1000`` compares more (50 by default)."""
+"""Tests that the simulated ZooKeeper answers like the real one. ``SEQUENCES=1000`` compares more than the default of
+50."""
 
 import os
 from contextlib import suppress
@@ -20,7 +21,7 @@ def test_random_operations_are_answered_alike(zk_hosts: str, monkeypatch: pytest
     base = connect(zk_hosts, session_timeout_ms=10_000)
     try:
         for seed in range(SEQUENCES):
-            # the real one sets many watches in two ways: each by itself, or all in one request
+            # the real store sets many watches in two ways: one at a time, or all in one request
             monkeypatch.setattr(session, "_MANY_WATCHES", (1, 1_000)[seed % 2])
             base.create(f"/s{seed}")
             _compare(seed, f"{zk_hosts}/s{seed}")
@@ -44,7 +45,7 @@ def _compare(seed: int, hosts: str) -> None:
                 while store.has_notification():
                     store.deliver()
             for store in theirs.stores:
-                store.sync()  # everything the server sent before has arrived with it
+                store.sync()  # all earlier messages of the server have also arrived
             if ours.heard() != theirs.heard():  # on its way to the thread that calls watchers
                 with suppress(AssertionError):
                     eventually(lambda: ours.heard() == theirs.heard(), 3)

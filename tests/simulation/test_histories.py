@@ -1,4 +1,4 @@
-"""Seeded histories with faults: every invariant holds, and a seed replays exactly."""
+"""Tests that every invariant holds in seeded histories with faults, and that a seed replays exactly."""
 
 import logging
 from collections import Counter

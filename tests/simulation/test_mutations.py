@@ -1,4 +1,4 @@
-"""The simulator can fail: each deliberate defect is caught within a bounded number of seeds."""
+"""Tests that the simulator finds each deliberate defect within a bounded number of seeds."""
 
 import logging
 from collections.abc import Iterator

@@ -1,4 +1,5 @@
-"""The audit finds faults that break a rule about ZooKeeper's contents, and the table covers all of them."""
+"""Tests that the audit finds defects that break a rule about ZooKeeper's contents, and that the table covers all
+defects."""
 
 import logging
 from collections.abc import Iterator

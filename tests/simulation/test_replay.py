@@ -1,4 +1,4 @@
-"""A seed alone replays a history, whatever the order of this process's sets."""
+"""Tests that a seed replays a history, independently of the order of sets in a process."""
 
 import logging
 import os
@@ -28,7 +28,7 @@ def test_two_processes_with_different_hash_seeds_play_the_same_histories() -> No
 
 
 def test_looking_at_everything_at_every_step_changes_no_history(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cluster recomputes who may run and what is due only after changes. It must miss nothing."""
+    """The cluster recomputes the ready actors and the due events only after changes. It must miss none."""
     choices = SimulatedCluster._choices
 
     def after_looking_at_everything(cluster: SimulatedCluster) -> list[Callable[[], None]]:

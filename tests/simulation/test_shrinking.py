@@ -1,4 +1,4 @@
-"""A failure is reported with the shortest history found, and that history can be replayed."""
+"""Tests that a failure is reported with the shortest history, and that this history can be replayed."""
 
 import logging
 from collections.abc import Iterator

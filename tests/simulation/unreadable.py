@@ -1,4 +1,4 @@
-"""Znodes of every kind become unreadable, and an operator repairs each by the remedy in docs/trouble.md."""
+"""Makes znodes of every kind unreadable. An operator repairs each znode with the remedy in docs/trouble.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 STRAY_BROKER = layout.broker(7)
 STRAY_REQUEST = layout.request("request-stray")
 HEAL_AGAIN_S = 5.0
-"""An operator's request may be refused or lost. While the znode is still unreadable, the operator repeats it."""
+"""The interval at which an operator repeats a request while the znode is unreadable. A request may be refused or lost.
+"""
 
 KINDS = (
     *("offset", "topic offsets", "registration", "ledger", "command", "assignment", "settings", "pause", "all paused"),
@@ -26,14 +27,14 @@ KINDS = (
 
 
 class Vandal:
-    """Overwrites one znode after the other."""
+    """Overwrites one znode after another."""
 
     def __init__(self, injector: FaultInjector) -> None:
         self._injector = injector
         self._cluster = injector.cluster
 
     def make_bystander(self) -> None:
-        """A group of its own, with an offset."""
+        """Creates another group, with an offset."""
         offset = layout.offset(BYSTANDER, TOPIC, 0)
         parents = [offset[:at] for at, character in enumerate(offset) if character == "/" and at]
         self._cluster.write(*(Create(path) for path in parents), Create(offset, b"7"))
@@ -63,7 +64,7 @@ class Vandal:
         self._cluster.later(for_s, heal)
 
     def _paths(self, kind: str) -> Iterator[str]:
-        """The existing znodes of that kind, and those that somebody may create."""
+        """Returns the existing znodes of that kind, and those that may be created."""
         nodes, offsets = self._cluster.server.tree.nodes, layout.offsets(GROUP) + "/"
         if kind in {"offset", "topic offsets"}:
             deep = int(kind == "offset")
@@ -89,7 +90,7 @@ class Vandal:
         def delete() -> None:
             self._cluster.write(Delete(path))
             if kind in {"pause", "all paused"}:
-                self._injector.ask(Request(RequestType.LOOK, GROUP))  # as the command that lifts it does
+                self._injector.ask(Request(RequestType.LOOK, GROUP))  # as the command that ends the pause does
 
         def settings() -> None:
             self._cluster.write(SetData(path, b""))
@@ -120,6 +121,7 @@ _SINGLE = {
     "coordinator": (layout.COORDINATOR, ""),
     "epoch": (layout.COORDINATOR_EPOCH, ""),
 }
-"""The znode of a kind, and its parent if somebody who finds it missing may create it."""
+"""Returns the znode of a kind, and its parent if a missing znode may be created."""
 _GENERATION = (layout.assignment(GROUP), layout.history(GROUP))
-"""Both contain the newest generation. Without either, nobody can know it, so they are never unreadable together."""
+"""Both znodes have the newest generation. At least one of them must be readable, so they are never unreadable together.
+"""

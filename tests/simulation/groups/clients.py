@@ -23,14 +23,14 @@ SESSION_MS, REBALANCE_MS, REQUEST_S = 6_000, 5_000, 4.0
 RESTS_S = 0.5
 """The longest pause of a client between two actions, at the usual pace."""
 BEATS_S = 1.5
-"""In the calm, a member sends heartbeats at least this often, whatever else it does, as Kafka's clients do: a commit
-does not tell it of a rebalance, and a rebalance removes members that do not join within :data:`REBALANCE_MS`."""
+"""In the calm period, a member sends heartbeats at least this often, as Kafka's clients do. A commit does not tell the
+member about a rebalance, and a rebalance removes members that do not join within :data:`REBALANCE_MS`."""
 VERSIONS = {"JoinGroup": 5, "SyncGroup": 3, "Heartbeat": 3, "LeaveGroup": 3, "OffsetCommit": 7, "OffsetFetch": 5}
 _AGAIN = {Error.COORDINATOR_LOAD_IN_PROGRESS, Error.COORDINATOR_NOT_AVAILABLE, Error.NOT_COORDINATOR}
 
 
 class Elsewhere(Exception):
-    """There was no answer, or another instance is the coordinator."""
+    """There is no answer, or another instance is the coordinator."""
 
 
 class Rejoin(Exception):
@@ -38,7 +38,7 @@ class Rejoin(Exception):
 
 
 class Client:
-    """A client under one name: one process after the other."""
+    """A client with one name, as successive processes."""
 
     def __init__(self, history: GroupHistory, name: str) -> None:
         self.history, self.name = history, name
@@ -80,7 +80,7 @@ class Client:
             await asyncio.sleep(self.rng.uniform(0.0, 0.3) * self.history.pace)
 
     def _commits_now(self, share: float, drawn: float) -> bool:
-        """Whether to commit now: at random; in the calm, at the latest after one other action."""
+        """Tells at random whether to commit now. In the calm period, at most one other action precedes a commit."""
         commits = drawn < share or (self.history.calm and self._owes_commit)
         self._owes_commit = not commits
         return commits
@@ -113,7 +113,7 @@ class Client:
             self._beating = self.process.create_task(self._answered_beat())
 
     async def _answered_beat(self) -> Error:
-        """Like librdkafka, it sends a heartbeat again whatever has happened since, and no other meanwhile."""
+        """Repeats a heartbeat in any case, and sends no other heartbeat until then, like librdkafka."""
         who: dict[str, Any] = {"member_id": self.member_id, "generation_id": self.generation}
         try:
             while (

@@ -1,4 +1,4 @@
-"""One seeded history: instances, clients, faults, and a calm in which everything must settle."""
+"""Runs one seeded history: instances, clients, faults, and a calm period in which everything must settle."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ FAULTS = frozenset({
 TURMOIL_S, CALM_S = 14.0, 26.0
 BROKERS = (1, 2, 3)
 _LOOKS_S = 0.05
-"""Seconds between two checks of held heartbeats."""
+"""The seconds between two checks of held heartbeats."""
 _FEW = 4
-"""If no more kinds of faults than this are allowed, all of them happen. Otherwise each history has half of them, so
-that none hides the others."""
+"""If at most this many kinds of faults are allowed, all of them may happen. Otherwise, each history has half of them,
+so none hides the others."""
 _ANSWERED_WITHIN_S = 20.0
 _CALM_PACE = 2.0
 _COMMITS_WITHIN_S = 3 * RESTS_S * _CALM_PACE + 1.0
-"""In the calm, a client commits at the latest after one random action and one due heartbeat, and pauses before each of
-the three. The requests take a few hundredths of a second, because nothing is lost or late any more."""
+"""In the calm period, a client commits after at most one random action and one due heartbeat, and pauses before each of
+the three. The requests take a few hundredths of a second, because no message is lost or late."""
 
 
 class Line(OpenCaller):
-    """The connection of one client to one instance, reduced to what a held request needs."""
+    """The connection of one client to one instance, as far as a held request needs it."""
 
     def __init__(self, software: str) -> None:
         super().__init__("h")
@@ -57,7 +57,7 @@ class Line(OpenCaller):
 
 
 class GroupHistory:
-    """``faults`` are the kinds that may happen; ``turmoil_s`` is how long they may happen."""
+    """``faults`` are the possible kinds. They may happen for ``turmoil_s`` seconds."""
 
     def __init__(self, seed: int, faults: frozenset[str] = FAULTS, turmoil_s: float = TURMOIL_S) -> None:
         self.seed, self.turmoil_s = seed, turmoil_s
@@ -80,7 +80,7 @@ class GroupHistory:
         self.processes: list[Process] = []
         self.asked: dict[object, tuple[float, Process, str]] = {}
         self.lines: dict[tuple[Process, Process], Line] = {}
-        """Keyed by the client's process and the instance's."""
+        """The keys are the client's process and the instance's process."""
         names = [*("a", "b", "c")[: rng.randint(1, 3)], *(["static"] if rng.random() < 0.4 else []), "alone"]
         self.clients = [Client(self, name) for name in names]
         self.every_s = rng.uniform(0.15, 1.5)
@@ -88,7 +88,7 @@ class GroupHistory:
 
     @property
     def pace(self) -> float:
-        """The clients' pauses, as a multiple of the usual ones."""
+        """The factor of the clients' pauses."""
         return _CALM_PACE if self.calm else self._pace
 
     def say(self, what: str) -> None:
@@ -163,7 +163,7 @@ class GroupHistory:
                 self.judge.breaks(f"{instance.process.name} holds a heartbeat in a rebalance")
 
     def _lose_connections(self, client: Client) -> None:
-        """Running instances notice the change."""
+        """Lets running instances notice the change."""
         for (of, at), line in self.lines.items():
             if of is client.process:
                 at.call_soon(line.lost)
@@ -241,7 +241,7 @@ class GroupHistory:
         self.log.compact()
 
     def _znode(self) -> None:
-        """Removes the znode; it is created again later."""
+        """Deletes the znode, which is created again later."""
         self.znode.version = max(0, self.znode.version - self.rng.randint(1, 4))
 
     def _forget(self) -> None:

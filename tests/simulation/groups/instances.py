@@ -1,4 +1,4 @@
-"""An instance: the real coordinator and its terms, on a simulated connection to its broker and a simulated znode."""
+"""Runs an instance: the real coordinator and its terms, on a simulated broker connection and a simulated znode."""
 
 from __future__ import annotations
 
@@ -25,13 +25,12 @@ LIMITS = GroupLimits(min_session_timeout_s=1.0, initial_rebalance_delay_s=0)
 def sent(
     records: Sequence[LogRecord], *, now_ms: int, producer_id: int, producer_epoch: int, base_sequence: int
 ) -> Sent:
-    """Replaces :func:`~kafka_coord.wire.batches.encode_batch`: a batch is passed on unencoded."""
+    """Replaces :func:`~kafka_coord.wire.batches.encode_batch`. Passes a batch on without encoding."""
     return Sent(tuple(records), producer_id, producer_epoch, base_sequence)
 
 
 class Network:
-    """The network between all processes. Messages take a moment, some take long, and some are lost with their
-    connection."""
+    """The network between all processes. Some messages take long, and some are lost with their connection."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -143,7 +142,7 @@ class Instance:
         self.coordinator.end_partition(partition)
 
     async def _claim(self, partition: int) -> int:
-        """Compare-and-set in two requests, whose answers may be lost."""
+        """Compares and sets in two requests, whose answers may be lost."""
         await asyncio.sleep(self.net.takes_s())
         seen = self.znode.version
         await asyncio.sleep(self.net.takes_s())

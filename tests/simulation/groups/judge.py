@@ -37,7 +37,7 @@ class Commit:
 
 
 class Judge:
-    """Raises :class:`InvariantBroken`. Only those records of the log count that a loader would count."""
+    """Raises :class:`InvariantBroken`. Only the records of the log that a loader applies count."""
 
     def __init__(self, log: SimulatedPartition, tolerates_older_terms: bool) -> None:
         self._log, self._tolerates_older_terms = log, tolerates_older_terms
@@ -62,7 +62,7 @@ class Judge:
     def _clear(self) -> None:
         self._newest = -1
         self._at: dict[int, int] = {}
-        """The offset in the log of each commit."""
+        """Maps each commit to its offset in the log."""
         self._last: dict[Key, CommittedOffset] = {}
         self._removed_at: dict[Key, int] = {}
         self._group: dict[str, GroupMetadata] = {}
@@ -134,13 +134,13 @@ class Judge:
         return one
 
     def promise(self, one: Commit) -> None:
-        """An instance acknowledges the commit."""
+        """Records that an instance acknowledges the commit."""
         if self._at.get(one.value, self._log.high_watermark) >= self._log.high_watermark:
             self._break(f"commit {one.value} was acknowledged and is not in the log")
         self.promised[one.value] = one
 
     def synced(self, member_id: str, generation: int, assignment: bytes) -> None:
-        """An instance tells a member its assignment."""
+        """Records that an instance sends a member its assignment."""
         if not assignment:
             return
         at = self._assigned.get((member_id, generation, assignment), self._log.high_watermark)
@@ -148,7 +148,7 @@ class Judge:
             self._break(f"{member_id} was told an assignment of {generation} that is not in the log")
 
     def fetched(self, group: str, partition: int, value: int, asked_at: float) -> None:
-        """An instance answered the fetch that a client sent at ``asked_at``."""
+        """Checks an instance's answer to a fetch that a client sent at ``asked_at``."""
         key = group, partition
         known = (one for one in self._of[key] if one.acknowledged_at is not None and one.acknowledged_at < asked_at)
         least = max((self._at.get(one.value, -1) for one in known), default=-1)
@@ -159,7 +159,7 @@ class Judge:
             )
 
     def end(self) -> None:
-        """Checks at the end that nothing acknowledged is missing, and that the audit of the log agrees."""
+        """Checks at the end that no acknowledged commit is missing, and that the audit of the log agrees."""
         lost = [value for value in self.promised if value not in self._at]
         if lost:
             self._break(f"acknowledged and lost: {lost}")

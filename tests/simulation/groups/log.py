@@ -1,4 +1,5 @@
-"""A partition of the groups log as its brokers keep it: fenced by producers, led by one broker at a time, compacted.
+"""A partition of the groups log, as its brokers keep it. It is fenced by producers, led by one broker at a time, and
+compacted.
 
 Acknowledged batches are below the high watermark and stay. Other batches may be cut off when the leadership moves.
 """
@@ -48,7 +49,7 @@ class SimulatedPartition:
         self.leader_since = 0
         self.first, self.leo, self.high_watermark = 0, 0, 0
         self.all: list[Batch] = []
-        """All batches as they were written; compaction does not remove them here."""
+        """All written batches. Compaction does not remove them here."""
         self.served: list[Batch] = []
         self.producers: dict[int, Producer] = {}
         self.lacks_replicas = False
@@ -133,7 +134,7 @@ class SimulatedPartition:
     # --- what happens to it ------------------------------------------------------------------------------------------
 
     def move(self, broker: int) -> None:
-        """Another broker leads. It has a prefix of the batches that were not acknowledged: some, all or none."""
+        """Makes another broker the leader. It has some, all or none of the unacknowledged batches, as a prefix."""
         ends = [self.high_watermark, *(batch.end for batch in self.all if batch.end > self.high_watermark)]
         self.leo = self.world.rng.choice(ends)
         self.all = [batch for batch in self.all if batch.end <= self.leo]
@@ -174,7 +175,7 @@ class SimulatedPartition:
         self.served = kept
 
     def counted(self) -> list[Batch]:
-        """The records that a loader applies."""
+        """Returns the records that a loader applies."""
         newest, found = -1, []
         for batch in self.all:
             term = term_of(self.partition, batch)

@@ -61,14 +61,14 @@ class _Handle:
 
 class Process:
     """One process, with the part of an event loop that asyncio needs. A frozen process does nothing while its clock
-    runs on. A killed process never does anything again."""
+    continues. A killed process never does anything again."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
         self.killed = self.frozen = False
         self._missed: list[_Handle] = []
         self._tasks: list[asyncio.Task[Any]] = []
-        """Kept to the end, so that no garbage collection ends a task in the middle."""
+        """The tasks, so garbage collection ends none of them early."""
 
     def freeze(self) -> None:
         self.frozen = True
@@ -131,6 +131,6 @@ class Process:
         """See :meth:`failures`."""
 
     def failures(self) -> list[str]:
-        """The exceptions that its tasks have raised."""
+        """Returns the exceptions that its tasks have raised."""
         done = [task for task in self._tasks if task.done() and not task.cancelled()]
         return [f"{self.name}: {task.exception()!r}" for task in done if task.exception() is not None]

@@ -1,4 +1,4 @@
-"""Deliberate defects of groups and terms, each of which the simulator must find."""
+"""Deliberate defects of groups and terms. The simulator must find each of them."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ TELLING = {
     "a term ends and does not tell who waits": frozenset({"move", "delay"}),
     "a static member that was replaced is not fenced": frozenset({"client-kill", "delay"}),
 }
-"""The faults that reveal a defect soon; other faults hide it."""
+"""The faults that reveal a defect soon. Other faults would hide it."""
 
 
 @contextmanager

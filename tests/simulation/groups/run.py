@@ -1,4 +1,4 @@
-"""``scripts/simulate --groups``: runs histories of client-assigned groups on all cores, or prints one."""
+"""Runs histories of client-assigned groups on all cores, or prints one (``scripts/simulate --groups``)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CHUNK = 10
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The violation, and the options that replay it."""
+    """Returns the violation, and the options that replay it."""
 
     seed: int
     broken: str
@@ -59,7 +59,7 @@ def shortest(failed: Failed) -> tuple[Failed, GroupHistory]:
 
 
 def caught_after(name: str, seeds: Iterable[int]) -> int | None:
-    """How many histories it takes to find a planted defect; ``None`` if it is not found."""
+    """Returns the number of histories until a planted defect is found, or ``None`` if it is not found."""
     with planted(name):
         for count, seed in enumerate(seeds, 1):
             if failing(range(seed, seed + 1), TELLING.get(name, FAULTS), TURMOIL_S):

@@ -1,4 +1,4 @@
-"""Client-assigned groups in the simulator: its invariants hold, a seed replays, and it finds each planted defect."""
+"""Tests the simulator of client-assigned groups: invariants hold, a seed replays, and it finds each planted defect."""
 
 from __future__ import annotations
 
