@@ -1,4 +1,4 @@
-"""Appends to and reads files with one JSON object a line."""
+"""Reads files with one JSON object per line, and appends to them."""
 
 from __future__ import annotations
 

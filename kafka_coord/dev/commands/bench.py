@@ -196,7 +196,7 @@ def _compare(members: int, partitions: int, compare: str, **given: Any) -> None:
     for name in names:
         if name not in known:
             raise SettingsError(f"--compare {name[:60]!r} is not one of {', '.join(known)}")
-    against = tuple(dict.fromkeys(known[name] for name in names))  # with --fetch alone, nobody
+    against = tuple(dict.fromkeys(known[name] for name in names))  # empty with --fetch alone
     usual = CompareOptions(members=members, partitions=partitions, against=against)
     _measure(run_compare, usual, dataclasses.replace(SMOKE, against=against), **given)
 

@@ -105,7 +105,7 @@ class Scenario:
 
     def _kill(self, *kinds: Kind) -> None:
         """Kills a random consumer. If kinds are given, kills one consumer of each kind at the same time."""
-        self._wait_until_settled(lambda _found: True, "the group stable")  # its members have told what they own
+        self._wait_until_settled(lambda _found: True, "the group stable")  # so all have reported their partitions
         working = list(self._workforce.working)
         candidates = [[name for name in working if self._workforce.kind(name) is kind] for kind in kinds] or [working]
         victims = [self._random.choice(names) for names in candidates]

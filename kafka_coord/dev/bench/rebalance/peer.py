@@ -191,7 +191,7 @@ class KafkaPythonMember(PeerMember):
         self._client.poll(timeout_ms=_POLL_S * 1000)
 
     def _close(self) -> None:
-        self.stopped(_ours(self._client.assignment()))  # its listener is not told
+        self.stopped(_ours(self._client.assignment()))  # close does not call the listener
         self._client.close()
 
 
@@ -225,12 +225,12 @@ class AiokafkaMember(PeerMember):
         self._run(self._client.getmany(timeout_ms=round(_POLL_S * 1000)))
 
     def _close(self) -> None:
-        self.stopped(_ours(self._client.assignment()))  # its listener is not told
+        self.stopped(_ours(self._client.assignment()))  # close does not call the listener
         self._run(self._client.stop())
 
 
 def _listener(base: type, member: _Fetching) -> Any:
-    """The rebalance listener of kafka-python or aiokafka, which tells ``member``."""
+    """Returns a rebalance listener for kafka-python or aiokafka that passes its calls to ``member``."""
 
     def stopped(_: object, partitions: Iterable[Assigned]) -> None:
         member.stopped(_ours(partitions))
