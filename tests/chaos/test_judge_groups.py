@@ -96,7 +96,7 @@ def test_a_membership_lost_without_a_fault_is_told(night: Night) -> None:
     report = night.judged()
     (found,) = violations(report, Rule.EXPLAINED)
     assert found.where == "group g c2"
-    assert "2 partitions with it" in found.message
+    assert "its membership and 2 partitions" in found.message
 
 
 def test_a_partition_taken_and_given_back_with_nothing_going_on_was_paused(night: Night) -> None:
@@ -104,7 +104,7 @@ def test_a_partition_taken_and_given_back_with_nothing_going_on_was_paused(night
     night.started(136, "c2.12", {T0: 120})
     report = night.judged()
     (found,) = violations(report, Rule.UNMOVED)
-    assert "given it again 1.000 s later" in found.message
+    assert "got it again 1.000 s later" in found.message
     assert broken(report) == {Rule.UNMOVED}
 
 

@@ -67,7 +67,7 @@ def test_an_owner_that_reads_on_after_the_next_was_started_overlaps(night: Night
     report = night.judged()
     (found,) = violations(report, Rule.ONE_OWNER)
     assert "c1 (pid 11) handed out 10 records" in found.message
-    assert "c2 (pid 12) had been started" in found.message
+    assert "after the start of c2 (pid 12)" in found.message
     assert [evidence.at_s for evidence in found.evidence] == sorted(evidence.at_s for evidence in found.evidence)
 
 

@@ -23,7 +23,7 @@ def test_a_clean_night_is_told_by_its_verdict_its_costs_and_its_figures(night: N
         "## Partitions without an owner",
         "## Failover of the coordinator",
         "## Resources",
-        "## When",
+        "## Events",
     ]
     assert "1 consumer kill" in page
     assert "decided after 190 ms (median)" in page

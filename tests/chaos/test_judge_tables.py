@@ -67,7 +67,7 @@ def test_another_record_than_was_written_is_told(night: Night) -> None:
     write(night, T0, 49, 50, shift=1)
     write(night, T1, 0, 50)
     (found,) = violations(night.judged(), Rule.TABLE)
-    assert found.message == "offset 49 is record 50 there, and 49 was written"
+    assert found.message == "offset 49 is record 50 in the table, but 49 was written"
 
 
 def test_without_a_table_there_is_no_such_rule(night: Night) -> None:
