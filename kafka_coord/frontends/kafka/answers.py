@@ -233,10 +233,6 @@ class Listed(NamedTuple):
     type: str
 
 
-def listed_classic(group_id: str, group: Group) -> Listed:
-    return Listed(group_id, group.metadata.protocol_type or "", group.metadata.state.value, CLASSIC)
-
-
 def listed(groups: Iterable[Listed], request: Any, error: Error) -> Any:
     """Answers ListGroups, filtered by the requested states and types."""
     form = message("ListGroupsResponse")

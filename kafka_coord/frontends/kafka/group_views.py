@@ -66,7 +66,10 @@ class GroupViews:
         if not await access.may_describe_cluster():
             hidden = await access.denied_groups(Operation.DESCRIBE, [*classic, *managed])
         known = self._manager.groups_cache  # some may have been deleted since
-        rows = [answers.listed_classic(name, known[name]) for name in classic - hidden if name in known]
+        found = [known[name].metadata for name in classic - hidden if name in known]
+        rows = [
+            answers.Listed(one.group_id, one.protocol_type or "", one.state.value, answers.CLASSIC) for one in found
+        ]
         rows += await self._listed_managed(call, [name for name in managed if name not in hidden])
         return answers.listed(rows, call.request, loading)
 

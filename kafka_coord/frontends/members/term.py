@@ -233,10 +233,10 @@ class Term:
         if self._unread_groups and began_at >= self._find_due:
             self._find(self._unread_groups)
         self._register()
-        self._read_members()
+        isolated(list(self._members_to_read), self._read_members, self._member_unread)
         self._watches.step()
-        self._read_commands()
-        self._drop_commands()
+        isolated(list(self._commands_to_read.items()), self._read_commands, self._command_unread)
+        isolated(list(self._commands_to_drop), self._drop_commands, self._command_undropped)
         self._writer.flush()
         self._event_log.write()
         if self._arrived or self._commands_to_read or self._members_to_read:
@@ -255,10 +255,7 @@ class Term:
         else:
             self._handle(stimuli.RegistrationFailed(one.wanted, outcome))
 
-    def _read_members(self) -> None:
-        isolated(list(self._members_to_read), self._read_some_members, self._member_unread)
-
-    def _read_some_members(self, members: Sequence[MemberId]) -> None:
+    def _read_members(self, members: Sequence[MemberId]) -> None:
         keys = [(member.group, member.consumer) for member in members]
         reads = [read for key in keys for read in (GetData(layout.ledger(*key)), GetChildren(layout.channel(*key)))]
         answers = self.store.read_many(reads)
@@ -301,10 +298,7 @@ class Term:
         self._members_to_read.pop(member, None)
         self._handle(stimuli.MemberRead(member, None, None, str(error)))
 
-    def _read_commands(self) -> None:
-        isolated(list(self._commands_to_read.items()), self._read_some_commands, self._command_unread)
-
-    def _read_some_commands(self, wanted: Sequence[tuple[MemberId, CommandId]]) -> None:
+    def _read_commands(self, wanted: Sequence[tuple[MemberId, CommandId]]) -> None:
         paths = [layout.command(member.group, member.consumer, command_id.name) for member, command_id in wanted]
         nodes = self.store.read_many([GetData(path) for path in paths])
         for (member, command_id), path, node in zip(wanted, paths, nodes, strict=True):
@@ -321,10 +315,7 @@ class Term:
         self._commands_to_read.pop(wanted[0], None)
         self._handle(stimuli.CommandRead(*wanted, None, f"{wanted[1].name}: {error}"))
 
-    def _drop_commands(self) -> None:
-        isolated(list(self._commands_to_drop), self._drop_some_commands, self._command_undropped)
-
-    def _drop_some_commands(self, commands: Sequence[tuple[MemberId, CommandId]]) -> None:
+    def _drop_commands(self, commands: Sequence[tuple[MemberId, CommandId]]) -> None:
         for member, command_id in commands:
             with suppress(NoNode):
                 self.store.delete(layout.command(member.group, member.consumer, command_id.name))

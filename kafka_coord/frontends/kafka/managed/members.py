@@ -375,12 +375,12 @@ class KafkaMembers:
 
     def due(self) -> float:
         """Returns the time at which :meth:`tick` next has an effect."""
-        while self._waits and not self._holds(*self._waits[0]):
+        while self._waits:
+            at, _, member = self._waits[0]
+            if member.waiting is not None and member.answer_at == at:
+                return at
             heapq.heappop(self._waits)
-        return self._waits[0][0] if self._waits else float("inf")
-
-    def _holds(self, at: float, _number: int, member: KafkaMember) -> bool:
-        return member.waiting is not None and member.answer_at == at
+        return float("inf")
 
     def tick(self, now: float) -> None:
         """Answers requests that have waited long enough."""

@@ -106,8 +106,10 @@ class ManagedGroups:
         group, epoch = request.group_id, request.generation_id_or_member_epoch
         if epoch < 0 and not request.member_id:
             return await self.administration.set_offsets(group, wanted) if offsets else Error.NONE, {}
-        if version < _WITH_EPOCHS and self._speaks_kip_848(group, request.member_id):
-            return Error.UNSUPPORTED_VERSION, {}
+        if version < _WITH_EPOCHS:
+            protocols = {one.member_id: one.protocol for one in self._terms.heard_of(group)}
+            if protocols.get(request.member_id) == PROTOCOL:
+                return Error.UNSUPPORTED_VERSION, {}
         key = group, consumer_name(request.group_instance_id or request.member_id)
         values = {tp: one.offset for tp, one in wanted.items()}
         details = {tp: one for tp, one in wanted.items() if not one.is_bare}
@@ -116,9 +118,6 @@ class ManagedGroups:
         )
         gone = {where: Error.UNKNOWN_TOPIC_OR_PARTITION for where in offsets if where[0] in found.topics}
         return found.error, gone
-
-    def _speaks_kip_848(self, group: str, member_id: str) -> bool:
-        return any((one.member_id, one.protocol) == (member_id, PROTOCOL) for one in self._terms.heard_of(group))
 
     async def stored(self, group: str) -> tuple[Error, Offsets]:
         """Returns all offsets of the group."""
