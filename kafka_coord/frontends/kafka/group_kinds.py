@@ -109,15 +109,16 @@ class GroupKinds:
     async def take_over_by_name(self) -> None:
         """Takes over empty groups whose names match the setting, so that consumers over ZooKeeper find the offsets.
         Ignores groups of other protocol types, such as Kafka Connect's groups."""
-        managed = self._managed
-        for group_id, group in list(self._manager.groups_cache.items()) if managed is not None else ():
+        if self._managed is None:
+            return
+        for group_id, group in list(self._manager.groups_cache.items()):
             metadata = group.metadata
             is_empty = metadata.state is GroupState.EMPTY and metadata.protocol_type in {None, "", CONSUMER}
             if not is_empty or not self._matches(group_id) or self._manager.is_writing(group_id):
                 continue
-            if self.availability(group_id) is not Error.NONE or managed is None:
+            if self.availability(group_id) is not Error.NONE:
                 continue
-            error = await self.take_over(managed, group_id, "its name matches managed_groups")
+            error = await self.take_over(self._managed, group_id, "its name matches managed_groups")
             if error is Error.COORDINATOR_NOT_AVAILABLE:
                 return
 
