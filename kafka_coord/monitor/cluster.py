@@ -48,6 +48,11 @@ class Cluster:
     def groups(self) -> tuple[str, ...]:
         return self.names.legal
 
+    @property
+    def deciding_since_ms(self) -> int | None:
+        """When the coordinator was elected, or ``None`` if no instance makes decisions."""
+        return None if self.undecided else self.since_ms
+
 
 def read_cluster(store: Store, earlier: Cluster | None = None) -> Cluster:
     """Reads the cluster in two rounds, for any number of topics. Does not list the groups again if none was created or

@@ -269,7 +269,7 @@ def describe_snapshots(
         # unreadable
         unreadable = (*seen.unreadable, *committed[group].unreadable, *damaged.get(group, ()))
         judged = group_status(replace(seen, unreadable=unreadable))
-        waits_for = list(waits(snapshot, outstanding, now_ms).values())[:MAX_WAITS]
+        waits_for = list(waits(snapshot, outstanding, now_ms, cluster.deciding_since_ms).values())[:MAX_WAITS]
         yield GroupDescription(
             group=group,
             kind=GroupKind.MANAGED,

@@ -12,9 +12,12 @@ from kafka_coord.monitor.sequences import grouped
 from kafka_coord.monitor.snapshot import GroupSnapshot
 
 
-def waits(snapshot: GroupSnapshot, waiting: Iterable[WaitingCommand], now_ms: int) -> dict[str, str]:
+def waits(
+    snapshot: GroupSnapshot, waiting: Iterable[WaitingCommand], now_ms: int, elected_ms: int | None
+) -> dict[str, str]:
     """Maps each live consumer with unacknowledged commands to a sentence about the oldest command, its age, and what
-    happens next."""
+    happens next. ``elected_ms`` is when the coordinator was elected, because each coordinator gives the consumer the
+    whole time limit. It is ``None`` if none decides."""
     found: dict[str, str] = {}
     seen = snapshot.observation
     of_consumer = grouped(waiting, lambda one: one.consumer)
@@ -28,11 +31,14 @@ def waits(snapshot: GroupSnapshot, waiting: Iterable[WaitingCommand], now_ms: in
         if seen.pause is not None:
             found[consumer] = f"{text}; it is not evicted while the group is paused"
             continue
+        if elected_ms is None:
+            found[consumer] = f"{text}; it is not evicted while no coordinator decides"
+            continue
         left_ms = (
             seen.settings.rebalance_timeout_for(member, command.id.type)
             if member is not None
             else seen.settings.rebalance_timeout_ms
-        ) - command.age_ms(now_ms)
+        ) - (now_ms - max(command.since_ms, elected_ms))
         found[consumer] = (
             f"{text}; the coordinator evicts it in {duration(left_ms)}"
             if left_ms > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -242,6 +243,11 @@ def test_a_consumer_that_does_not_obey(world: World) -> None:
     assert found.todo.endswith("kafka-coord groups evict delays stuck")
     (late,) = check_groups(cluster, snapshots, waiting, now_ms + 70_000)
     assert "longer than its rebalance timeout" in late.what
+    elected_later = replace(cluster, since_ms=now_ms + 70_000)
+    (told,) = check_groups(elected_later, snapshots, waiting, now_ms + 70_000)
+    assert told.what.endswith("; the coordinator evicts it in 60 s")
+    (told,) = check_groups(replace(cluster, undecided="nobody is elected"), snapshots, waiting, now_ms + 70_000)
+    assert told.what.endswith("; it is not evicted while no coordinator decides")
 
 
 def test_a_subscription_to_nothing(healthy: Tree, zk_hosts: str) -> None:

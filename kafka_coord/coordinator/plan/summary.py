@@ -11,7 +11,7 @@ from kafka_coord.coordinator.plan.reconcile import Reconciliation
 from kafka_coord.coordinator.plan.target_decision import TargetDecision
 from kafka_coord.coordinator.remediation import what_to_do
 from kafka_coord.coordinator.steps import GroupState
-from kafka_coord.model import Observation, PartitionSet
+from kafka_coord.model import CommandType, Observation, PartitionSet
 from kafka_coord.zk import layout
 
 
@@ -55,8 +55,10 @@ def summary_of(
     deaf = unreadable_commands(observation)
     stopping = {c: stop for c, stop in (reconciled.stopping | reconciled.told_to_stop).items() if c not in deaf}
     unnamed = [consumer for consumer, partitions in stopping.items() if not partitions]
-    if unnamed:
-        parts.append(f"waiting for {names(unnamed)} to acknowledge a stop-fetcher that its ledger does not name")
+    parts += [
+        f"waiting for {consumer} to acknowledge {_stops(observation, consumer)}, which its ledger does not explain"
+        for consumer in unnamed[:3]
+    ]
     stopping = {consumer: partitions for consumer, partitions in stopping.items() if partitions}
     if stopping:
         parts.append(f"waiting for {per_consumer('stop', stopping)}")
@@ -68,6 +70,11 @@ def summary_of(
     if not any(parts):
         parts.append(_at_rest(observation, membership, decided, state))
     return "; ".join(filter(None, [*parts, *_warnings(observation, membership, decided, reconciled)]))
+
+
+def _stops(observation: Observation, consumer: str) -> str:
+    commands = observation.channels[consumer].commands if consumer in observation.channels else ()
+    return names([one.name for one in commands if one.type is CommandType.STOP_FETCHER], 3) or "a stop-fetcher"
 
 
 def _paused(observation: Observation) -> str:

@@ -71,7 +71,7 @@ def _check_group(
         if channel.strays:
             what = f"group {group}: {some(channel.strays, 5)} in the channel of {consumer} is not a command"
             yield info("channels", what, f"delete it below {layout.channel(group, consumer)}", group)
-    yield from _check_waiting(snapshot, waiting, now_ms)
+    yield from _check_waiting(cluster, snapshot, waiting, now_ms)
     if snapshot.pause is not None:
         finding = warning if now_ms - snapshot.pause.since_ms > FORGOTTEN_PAUSE_MS else info
         what = f"group {group} is paused {_by(snapshot.pause, now_ms)}"
@@ -105,10 +105,12 @@ def gone_holders(snapshot: GroupSnapshot) -> list[str]:
     ]
 
 
-def _check_waiting(snapshot: GroupSnapshot, waiting: list[WaitingCommand], now_ms: int) -> Iterator[Finding]:
+def _check_waiting(
+    cluster: Cluster, snapshot: GroupSnapshot, waiting: list[WaitingCommand], now_ms: int
+) -> Iterator[Finding]:
     group = snapshot.group
     late = {one.consumer for one in waiting if one.age_ms(now_ms) > SLOW_COMMAND_MS}
-    for consumer, text in waits(snapshot, waiting, now_ms).items():
+    for consumer, text in waits(snapshot, waiting, now_ms, cluster.deciding_since_ms).items():
         if consumer in late:
             todo = f"the consumer or its host hangs. To evict the consumer: kafka-coord groups evict {group} {consumer}"
             yield warning("commands", f"group {group}: {text}", todo, group)

@@ -8,7 +8,7 @@ import pytest
 
 from kafka_coord.coordinator.plan import plan
 from kafka_coord.coordinator.steps import ForgetConsumer, GroupState, SetTarget, WriteLedgerAndCommands
-from kafka_coord.model import CommandType, Mode, PartitionSet, StartFetcher, StopFetcher, Subscription
+from kafka_coord.model import CommandId, CommandType, Mode, PartitionSet, StartFetcher, StopFetcher, Subscription
 from tests.coordinator.plan.world import ASSIGNORS, World
 
 
@@ -96,6 +96,14 @@ def test_waiting_says_for_whom(world):
 
     assert decided.steps == ()
     assert decided.summary == "waiting for c1 to stop flights[3], c2 to stop flights[7]"
+
+
+def test_a_stop_that_no_ledger_explains_is_named(world):
+    settled(world, "c1")
+    stop = StopFetcher(1, 1, 1, PartitionSet(), "by hand")
+    world.channels["c1"].append((CommandId(99, CommandType.STOP_FETCHER, "stop-0000000099"), stop))
+
+    assert "waiting for c1 to acknowledge stop-0000000099, which its ledger does not explain" in world.look().summary
 
 
 def test_a_dead_members_partitions_are_released_and_started_elsewhere_in_one_pass(world):
