@@ -112,7 +112,8 @@ def check(output: Format) -> None:
     if rows:
         raise VerificationFailed(
             f"{len(rows)} deviations from the plan among {found.acls.looked_at} znodes, "
-            f"{sum(row['what'] == 'open' for row in rows)} of which anybody may change: kafka-coord acl apply"
+            f"{sum(row['what'] == 'open' for row in rows)} of which anybody may change; "
+            "to correct them: kafka-coord acl apply"
         )
     note(f"checked {found.acls.looked_at} znodes")
 

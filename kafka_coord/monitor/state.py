@@ -66,4 +66,4 @@ class _InstalledElsewhere:
     """A placeholder for an assignor that is not installed here."""
 
     def assign(self, inputs: AssignmentInputs) -> Target:
-        raise NotImplementedError(f"cannot assign {len(inputs.members)} members: this assignor is not installed here")
+        raise NotImplementedError(f"cannot assign {len(inputs.members)} members without this assignor")

@@ -168,7 +168,7 @@ def test_an_acknowledgement_after_the_registration_is_gone_is_found(scribe: Scri
     scribe.stores["c1"].delete(path)
     report = judged()
     assert rules(report) == {Rule.ACK_BY_ANOTHER}
-    assert "it is not registered" in report.violations[0].what
+    assert "which is not registered" in report.violations[0].what
 
 
 def test_an_acknowledgement_without_its_checks_is_found(scribe: Scribe, judged: Judged):

@@ -24,7 +24,7 @@ from kafka_coord.monitor.groups import kind_of, snapshot_of
 from kafka_coord.monitor.offsets import read_committed
 
 _COLUMNS = columns("group topic #partition #offset verdict")
-_MOVES, _GONE = "moves", "does not move: the topic was deleted or recreated"
+_MOVES, _GONE = "moves", "does not move, because the topic was deleted or recreated"
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ def acknowledgement_faults(
             return  # the incarnation that dropped the command was evicted, so nobody waits for the acknowledgement
         owner = context.state.names.of(registered.session_id) if registered is not None else ""
         why = f"is registered by {owner}" if owner else "is not registered"
-        yield Rule.ACK_BY_ANOTHER, f"{name} of {consumer} was removed by another session than the consumer's: it {why}"
+        yield Rule.ACK_BY_ANOTHER, f"a session other than the consumer's removed {name} of {consumer}, which {why}"
         return
     if command.incarnation < registered.incarnation:
         return

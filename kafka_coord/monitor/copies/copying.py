@@ -124,7 +124,7 @@ def copy(target: OffsetStore, found: Sequence[GroupCopy], on_progress: OnProgres
         done += len(part)
         for one in part:
             if one.group not in problems and (wrong := _unequal(one, there[one.group])):
-                problems[one.group] = f"{target.name}: after it was written {wrong}"
+                problems[one.group] = f"{target.name}: after the write, {wrong}"
         on_progress(f"copied and read back {done:,} of {len(due):,} groups")
     return problems
 

@@ -38,7 +38,7 @@ def check_channel(cluster: Cluster, snapshots: Mapping[str, GroupSnapshot]) -> I
         return
     if deaf:
         named = ", ".join(map(str, deaf))
-        what = f"instance {named} does not listen for consumers: if elected, it disconnects those without ZooKeeper"
+        what = f"instance {named} does not listen for consumers, so if elected, it disconnects those without ZooKeeper"
         yield warning(CHECK, what, "give every instance --listen-channel")
     yield from _ask_all(cluster, listening, members)
 

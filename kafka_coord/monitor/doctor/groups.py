@@ -55,7 +55,7 @@ def _check_group(
     if persistent:
         what = f"group {group}: the registration of {some(persistent, 5)} is persistent, so no session ends it"
         yield warning(
-            "registrations", what, f"delete it once its consumer is gone: groups evict {group} {persistent[0]}", group
+            "registrations", what, f"once its consumer is gone: kafka-coord groups evict {group} {persistent[0]}", group
         )
     for consumer in gone_holders(snapshot):
         what = f"group {group}: {seen.ledgers[consumer].held} still held by {consumer}, which is gone"

@@ -28,7 +28,7 @@ class LogRule(StrEnum):
     GENERATION_BACK = "generation-back"
     """A group's generation went back."""
     COMMIT_BACK = "commit-back"
-    """An older commit replaced a newer one: both its offset and its time went back."""
+    """An older commit replaced a newer one, so both the offset and the time went back."""
     LIVE_GROUP_REMOVED = "live-group-removed"
     """A group was removed while it had members."""
     LIVE_OFFSET_REMOVED = "live-offset-removed"
