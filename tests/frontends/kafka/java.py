@@ -13,14 +13,15 @@ from py4j.java_gateway import GatewayParameters, JavaGateway
 from kafka_coord.dev.cluster.ivy import Artifact
 from kafka_coord.dev.cluster.jars import (
     KAFKA_VERSION,
-    KafkaRelease,
+    Release,
     fetched_class_path,
     kafka_class_path,
     pyspark_jars_directory,
 )
 from kafka_coord.spark.java import find_java
 
-_RELEASE = KafkaRelease(f"{KAFKA_VERSION}-tools", (Artifact("org.apache.kafka", "kafka-tools", KAFKA_VERSION),), 1)
+_TOOLS_JAR = Artifact("org.apache.kafka", "kafka-tools", KAFKA_VERSION)
+_RELEASE = Release("the tools of Kafka", f"jars-{KAFKA_VERSION}-tools", (_TOOLS_JAR,), 1)
 _TOOLS = {
     "kafka-configs.sh": "kafka.admin.ConfigCommand",
     "kafka-console-consumer.sh": "org.apache.kafka.tools.consumer.ConsoleConsumer",
