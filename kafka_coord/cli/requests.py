@@ -44,7 +44,7 @@ def asked(store: Store, request: Request, timeout_s: float) -> dict[str, Any]:
 
 
 def show_answers(output: Format, answers: list[dict[str, Any]]) -> None:
-    """Prints the answer: one sentence for people, all fields for programs."""
+    """Prints the answers: one line each for people, all fields for programs."""
     if output is Format.TABLE:
         for answer in answers:
             click.echo(f"{answer['result']}: {answer['message']}" if answer["message"] else answer["result"])

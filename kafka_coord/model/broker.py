@@ -75,7 +75,7 @@ def _listener(endpoint: object, protocols: Mapping[str, Any], where: str) -> Lis
     name, separator, rest = endpoint.partition("://") if isinstance(endpoint, str) else ("", "", "")
     host, colon, port = rest.rpartition(":")
     if not separator or not colon or not name or not host or not fields.decimal(port, 65_535):
-        raise MalformedValue(where, f"endpoint {fields.shown(endpoint, 80)} is not NAME://host:port")
+        raise MalformedValue(where, f"endpoint {fields.shown(endpoint, 80)} is not of the form NAME://host:port")
     protocol = fields.plain(protocols.get(name, name)).upper()
     return Listener(name, protocol, _address(host, int(port), where))
 

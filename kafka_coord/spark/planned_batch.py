@@ -66,5 +66,5 @@ def require_group(batch: PlannedBatch, group: str) -> None:
     if batch.group != group:
         raise MalformedValue(
             "the checkpoint",
-            f"belongs to group {batch.group!r}, but this query has group {group!r}; use another checkpointLocation",
+            f"belongs to group {batch.group!r}, but this query is for group {group!r}; use another checkpointLocation",
         )

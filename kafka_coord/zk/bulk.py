@@ -130,7 +130,7 @@ class MultiRead:
                 answers.append(_INT.unpack_from(buffer, offset)[0])
                 offset += _INT.size
             else:
-                raise ValueError(f"multi-read answered with a result of unknown type {kind}")
+                raise ValueError(f"multi-read returned a result of unknown type {kind}")
 
 
 class MultiWrite:

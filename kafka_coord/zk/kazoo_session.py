@@ -145,7 +145,7 @@ class KazooSession:
     # --- heartbeat ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts the heartbeat. Call it once."""
+        """Starts the heartbeat's thread. May be called only once."""
         self._heart.start()
 
     def close(self) -> None:

@@ -114,7 +114,7 @@ class ZkOptions:
                 )
 
     def acls(self) -> Sequence[Any]:
-        """Returns the kazoo ACLs of a created znode if there is no plan."""
+        """Returns :attr:`acl` as kazoo's ACLs. New znodes get them unless a plan says otherwise."""
         if self.acl is Acl.OPEN:
             return list(OPEN_ACL_UNSAFE)
         if self.acl is Acl.CREATOR_ONLY:

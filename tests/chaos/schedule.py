@@ -154,8 +154,8 @@ _ROLLING_S = 15.0
 
 
 def schedule(seed: int, minutes: float, sorts: Sequence[_Sort] = _SORTS) -> tuple[Stretch, ...]:
-    """Returns the schedule for this many minutes. Failovers of all three kinds are measured after each stretch, and a
-    rolling restart after each of the first three.
+    """Returns the schedule for this many minutes. Failovers of all three kinds are measured after each stretch. One
+    kind of rolling restart is measured after each of the first three stretches, or all kinds after a lone stretch.
     """
     randomness = random.Random(seed)
     total_s = minutes * 60.0

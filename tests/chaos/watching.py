@@ -83,8 +83,8 @@ class Watch:
                 self._events.write(Kind.SETTLED, f"group:{group}", t=t)
 
     def lag(self) -> int | None:
-        """Returns the number of produced records that are not committed yet, over all groups. Returns None if a server
-        does not answer."""
+        """Returns how many produced records are not committed yet, in all groups, or None if a server does not
+        answer."""
         store = self._testbed.store
         try:
             cluster = read_cluster(store)

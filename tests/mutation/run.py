@@ -32,7 +32,7 @@ CHANGED = "+"
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One change, as the results name it."""
+    """One mutation. The results contain its ``name``."""
 
     module: str
     key: str

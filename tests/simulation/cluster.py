@@ -232,7 +232,7 @@ class SimulatedCluster:
             process.actors.remove(actor)
 
     def _next_moment(self) -> float:
-        """Returns the time of the next event, if nothing can happen now."""
+        """Returns when the next event is due. Called only when nothing can happen now."""
         nothing = float("inf")
         soonest = self._events[0][0] if self._events else nothing
         for process in self.processes.values():

@@ -164,7 +164,7 @@ def test_a_checkpoint_of_another_group_is_refused(planner, make_topic):
     topic = make_topic()
     first = planner("spark-first", topic)
     other = planner("spark-other", topic, checkpoint=first.checkpoint)
-    with pytest.raises(MalformedValue, match="belongs to group 'spark-first', but this query has group 'spark-other'"):
+    with pytest.raises(MalformedValue, match="to group 'spark-first', but this query is for group 'spark-other'"):
         other.plan()
 
 

@@ -78,7 +78,7 @@ class Takers:
 
 
 class _Heap:
-    """Finds the least loaded member overall, or of one rack."""
+    """Finds the least loaded member, overall or in one rack."""
 
     __slots__ = ("_by_rack", "_members", "_weights")
 

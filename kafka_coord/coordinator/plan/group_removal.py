@@ -13,7 +13,7 @@ def group_removal(observation: Observation, membership: Membership) -> Plan | No
     answers = _asked_for(observation, membership)
     if answers is not None:
         return _plan(observation, "an operator asked", answers)
-    answers = _retention_passed(observation, membership)
+    answers = _answers_if_expired(observation, membership)
     if answers is not None:
         return _plan(observation, "empty for longer than the retention of its offsets", answers)
     return None
@@ -38,7 +38,7 @@ def _asked_for(observation: Observation, membership: Membership) -> list[Step] |
     return steps
 
 
-def _retention_passed(observation: Observation, membership: Membership) -> list[Step] | None:
+def _answers_if_expired(observation: Observation, membership: Membership) -> list[Step] | None:
     """Returns the answers to pending requests if the group's offsets have expired, or ``None`` while the group must
     stay.
 

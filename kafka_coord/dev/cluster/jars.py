@@ -162,8 +162,9 @@ def _named(directory: Path, artifacts: Sequence[str]) -> tuple[Path, ...]:
 
 
 def _given(directory: Path) -> tuple[Path, ...]:
-    """Returns Kafka's jars in the user's directory: the versions that would be fetched, or else the same major version.
-    (A distribution has a metrics-core 2 and a metrics-core 4, which are different libraries.)
+    """Returns Kafka's jars in the user's directory. Prefers the versions that would be fetched, and otherwise takes
+    others of the same major version. (A distribution has a metrics-core 2 and a metrics-core 4, which are different
+    libraries.)
     """
     found: list[Path] = []
     missing: list[str] = []

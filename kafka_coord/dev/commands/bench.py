@@ -136,11 +136,12 @@ def spark(only: tuple[str, ...], **given: Any) -> None:
 @click.option(
     "--compare",
     metavar="PROTOCOL,…",
-    help="Compare with Kafka's own group protocols, while all groups fetch records: classic, cooperative, kip848. Or "
-    "with the same clients in managed groups: managed-classic, managed-cooperative, managed. Each runs with its "
-    "default settings and its fastest. With Kafka's own client, which needs a JDK: kip848-java, managed-java, "
-    "managed-java-classic, managed-java-cooperative. With other libraries: aiokafka, kafka-python, and the same with "
-    "client-assigned- or managed- before the name. By default 5 times, but a cold start and a killed member once.",
+    help="Compare with other groups while all groups fetch records. Kafka's own protocols, with their default and "
+    "fastest settings: classic, cooperative, kip848. All others run with their default settings. The same clients in "
+    "managed groups: managed-classic, managed-cooperative, managed. Kafka's Java client, which needs a JDK: "
+    "kip848-java, managed-java, managed-java-classic, managed-java-cooperative. Other libraries: aiokafka and "
+    "kafka-python, also with client-assigned- or managed- before the name. By default 5 repetitions, but only one of a "
+    "cold start and of a killed member.",
 )
 @_bench_options
 def rebalance(

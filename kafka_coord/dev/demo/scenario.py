@@ -206,7 +206,7 @@ class Scenario:
             if found.stable and condition(found):
                 return
             if time.monotonic() >= deadline:
-                raise Timeout(f"not within {_SETTLE_S:.0f} s: {what}; the group is {found.words}")
+                raise Timeout(f"did not happen within {_SETTLE_S:.0f} s: {what}; the group is {found.words}")
             time.sleep(_POLL_S)
 
     def _left_behind(self, victim: str) -> dict[TopicPartition, int]:

@@ -129,7 +129,7 @@ class Watcher:
             if condition(view):
                 return view
             if time.monotonic() >= deadline:
-                raise Timeout(f"not within {timeout_s:.0f} s: {what}")
+                raise Timeout(f"did not happen within {timeout_s:.0f} s: {what}")
             time.sleep(_POLL_S)
 
     def describe(self, *, lag: bool = True) -> GroupDescription:

@@ -83,12 +83,12 @@ def run_stream(
     stopping: threading.Event,
     on_progress: OnProgress = log.info,
 ) -> Ended:
-    """Writes the group's records into the table until ``stopping`` is set, or until all records that exist now are
-    written.
+    """Writes the group's records into the table until ``stopping`` is set or, without a trigger, until all records
+    that existed at the start are written.
 
-    Ends between two micro-batches, so no later owner reads a record again. Raises :class:`RequestRefused` for another
-    group's table, and :class:`ConsumerError` if the query fails. After a failure, the query may be restarted, and no
-    record is lost or doubled.
+    Ends between two micro-batches, so that no later owner reads a record again, unless a micro-batch takes longer than
+    ``stop_timeout_s``. Raises :class:`RequestRefused` for another group's table, and :class:`ConsumerError` if the
+    query fails. After a failure, the query can be restarted, and no record is lost or duplicated.
     """
     group = options.checked.group
     table = ParquetTable(spark, options.table, group=group)

@@ -208,7 +208,7 @@ def is_client_group(instances: Instances, group: str) -> bool:
 def described(
     groups: Sequence[ClientGroup], topics: Mapping[str, TopicInfo], end_offsets: EndOffsets | None
 ) -> tuple[GroupDescription, ...]:
-    """Describes groups that have already been read. Asks the brokers once."""
+    """Describes groups that have already been read. Asks the brokers for all end offsets at once."""
     ends: Mapping[TopicPartition, int] = {}
     note = ""
     if end_offsets is not None:

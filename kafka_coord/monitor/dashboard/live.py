@@ -138,8 +138,9 @@ class Live:
         reader = Reader()
         wanted = [(path, *found(path)) for path in dict.fromkeys(paths)]
         with self._changed:
-            if len(self._documents) + len(wanted) > MAX_DOCUMENTS:
-                raise NotFound(f"pages already show {MAX_DOCUMENTS} documents; close some pages")
+            new = sum(path not in self._documents for path, _, _ in wanted)
+            if len(self._documents) + new > MAX_DOCUMENTS:
+                raise NotFound(f"too many documents are open (limit {MAX_DOCUMENTS}); close some pages and try again")
             for path, route, parameters in wanted:
                 document = self._use(path, route, parameters)
                 document.readers.append(reader)

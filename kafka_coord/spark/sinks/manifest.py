@@ -42,8 +42,8 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One step of a table, at ``at_ms`` since 1970. It adds the offsets ``ranges``, whose rows are in ``piece``, to the
-    covered offsets, and removes ``forget`` from them. A table's first commit names its ``group`` and ``schema``
+    """One commit to a table, at ``at_ms`` (ms since 1970). It adds ``ranges``, whose rows are in ``piece``, to the
+    covered offsets, and removes ``forget`` from them. The table's first commit sets its ``group`` and ``schema``
     (Spark's JSON)."""
 
     at_ms: int

@@ -61,8 +61,13 @@ class ConsumerGroupSide(Side):
         at_once: bool = True,
         **fields: Any,
     ) -> Any:
-        """``at_once``: whether the answer must tell all that follows from the request. Otherwise later ones may."""
-        answer = await super().ask(name, version, on, quiet=True, **fields)
+        """``at_once``: whether the answer must tell all that follows from the request. Otherwise later ones may. Asks
+        again while the group is loaded, like every client: a busy machine may take long."""
+        async with asyncio.timeout(_WITHIN_S):
+            answer = await super().ask(name, version, on, quiet=True, **fields)
+            while getattr(answer, "error_code", 0) == Error.COORDINATOR_LOAD_IN_PROGRESS:
+                await asyncio.sleep(0.1)
+                answer = await super().ask(name, version, on, quiet=True, **fields)
         if case:
             assert case not in self.answers, f"{case!r} has two answers"
             told = dict(self._flat(answer))

@@ -63,7 +63,7 @@ class Member:
         return found
 
     def rest(self) -> None:
-        """Owns what it was told, and has a heartbeat that is held."""
+        """Confirms its assignment, and sends a heartbeat, which the listener holds."""
         owned = self.joined.assignment.topic_partitions
         assert self.beat(topic_partitions=owned).error_code == Error.NONE
         self.peer.send(BEAT, 1, **self.fields())

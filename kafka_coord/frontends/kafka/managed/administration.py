@@ -183,8 +183,8 @@ class Administration:
         return Error.NONE if answered.result == _DONE else refused
 
     async def _answer(self, request: Request) -> Request | None:
-        """Returns the answered request. If there is no answer in time, withdraws the request and returns ``None``.
-        Raises :class:`StoreError`."""
+        """Sends the request and waits for the answer. Returns the answered request, or ``None`` if there is no answer
+        in time or the request is withdrawn. Deletes the request in any case. Raises :class:`StoreError`."""
         store, loop = self._store, asyncio.get_running_loop()
         data = fields.dump(replace(request, timestamp_ms=time.time_ns() // 1_000_000).to_json())
         path = await asyncio.to_thread(store.create, layout.REQUEST_PREFIX, data, sequence=True)
