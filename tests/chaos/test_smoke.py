@@ -19,7 +19,7 @@ run."""
 @pytest.mark.timeout(900)
 def test_chaos_breaks_nothing(tmp_path: Path) -> None:
     run = subprocess.run(
-        [sys.executable, "-m", "tests.chaos", "run", "--minutes", "1", "--seed", "4", "--dir", str(tmp_path)],
+        [sys.executable, "-m", "tests.chaos", "run", "--minutes", "0.5", "--seed", "4", "--dir", str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=900,
