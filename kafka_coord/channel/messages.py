@@ -90,10 +90,13 @@ def _partitions(topic: str, partitions: Any, where: str) -> list[tuple[int, Any]
         raise MalformedValue(
             where, f"the offsets of {topic!r} must be an object, not {fields.shown(partitions)}", "offsets"
         )
-    for written in partitions:
-        if fields.decimal(written, MAX_PARTITION) is None:
+    found = []
+    for written, value in partitions.items():
+        number = fields.decimal(written, MAX_PARTITION)
+        if number is None:
             raise MalformedValue(where, f"{fields.shown(written)} is not a partition number", "offsets")
-    return [(int(written), value) for written, value in partitions.items()]
+        found.append((number, value))
+    return found
 
 
 # --- cluster-metadata ----------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ _AGAIN_S = 1.5
 _COMMITS_S = (4.95, 5.3)
 """The shortest and longest time between two automatic commits (``auto.commit.interval.ms``). A client sends one when
 its application polls, but never earlier."""
-_COMMITS_ALONE = (_JAVA, *_WITHIN_INTERVAL)
+COMMITS_ALONE = (_JAVA, *_WITHIN_INTERVAL)
 """Nothing in these clients waits for the answer to an automatic commit but the next one."""
 _PROOFS = 3
 _NOT_AUTOMATIC_S = 600.0
@@ -185,7 +185,7 @@ class AutoCommits:
         correlation id."""
         is_due = _COMMITS_S[0] <= now - self._at <= _COMMITS_S[1] and now >= self._not_before
         is_known = self._proofs >= _PROOFS or request == self._request
-        return is_due and is_known and software.startswith(_COMMITS_ALONE)
+        return is_due and is_known and software.startswith(COMMITS_ALONE)
 
     def arrived(self, now: float, request: int, *, waits: bool) -> None:
         """Handles a commit. ``waits`` tells whether its answer waits."""

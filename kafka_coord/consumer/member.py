@@ -192,8 +192,8 @@ class GroupMember(Generic[K, V]):
 
     def _commit(self, offsets: Offsets | None) -> Future[None]:
         """See :meth:`kafka_coord.Consumer.commit`. On the connector's thread it commits before it returns."""
-        self._check_process()
         if self._closed and not self._connector.done:  # while close() waits for the application, it may commit
+            self._check_process()
             self._thread.check()
         else:
             self._check()

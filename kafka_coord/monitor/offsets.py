@@ -20,6 +20,7 @@ from kafka_coord.model import (
     Unreadable,
     same_topic,
 )
+from kafka_coord.model import json_fields as fields
 from kafka_coord.model.partitions import MAX_PARTITION
 from kafka_coord.monitor.reading import Reading
 from kafka_coord.zk import layout
@@ -115,10 +116,11 @@ def _belong(reading: Reading, path: str, node: ReadResult, topic: TopicInfo | No
 
 def _partitions(reading: Reading, parent: str, topic: str, listing: ReadResult) -> Iterable[TopicPartition]:
     for name in listing if isinstance(listing, tuple) else ():
-        if name.isascii() and name.isdigit() and len(name) <= 10 and int(name) <= MAX_PARTITION:
-            yield TopicPartition(topic, int(name))
-        else:
+        number = fields.decimal(name, MAX_PARTITION)
+        if number is None:
             reading.refuse(f"{parent}/{name}", "not a partition number")
+        else:
+            yield TopicPartition(topic, number)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import TopicPartition
 from kafka_coord.model.names import is_legal
+from kafka_coord.model.partitions import nested
 
 MAX_OFFSET = (1 << 63) - 1
 
@@ -113,10 +114,7 @@ class OffsetRanges:
 
     def to_json(self) -> dict[str, dict[str, list[list[int]]]]:
         """``{"flights": {"0": [[0, 500]]}}``."""
-        found: dict[str, dict[str, list[list[int]]]] = {}
-        for tp, ranges in self._ranges.items():
-            found.setdefault(tp.topic, {})[str(tp.partition)] = [list(r) for r in ranges]
-        return found
+        return nested({tp: [list(r) for r in ranges] for tp, ranges in self._ranges.items()})
 
     @classmethod
     def from_json(cls, value: Any, where: str) -> OffsetRanges:

@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 
 from kafka_coord.errors import ConsumerClosed, SettingsError
 from kafka_coord.model import TopicPartition
+from kafka_coord.model.partitions import nested
 from kafka_coord.spark.connecting import open_zookeeper
 from kafka_coord.spark.fetching import fetch
 from kafka_coord.spark.member import QueryMember
@@ -145,12 +146,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         ends = self._member.last_ends() if self._member is not None else {}
-        if not ends:
-            return None
-        found: dict[str, Any] = {}
-        for partition, end in sorted(ends.items()):
-            found.setdefault(partition.topic, {})[str(partition.partition)] = end
-        return found
+        return nested(ends) or None
 
     def commit(self, end: dict[str, Any]) -> None:
         """Does nothing. Spark calls this after it has planned the micro-batch that follows ``end``. That plan had

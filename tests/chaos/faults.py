@@ -107,9 +107,8 @@ class Faults:
             if not free or len(alike) - len(free) >= _MOST_BUSY[planned.role]:
                 return None
         actor = free[int(planned.pick * len(free))]
-        if (
-            planned.role == "zookeeper" and planned.pick < 0.5
-        ):  # otherwise, only a third of the faults would hit the leader, which matters most
+        # otherwise, only a third of the faults would hit the leader, which matters most
+        if planned.role == "zookeeper" and planned.pick < 0.5:
             leader = testbed.zookeeper_leader()
             actor = leader if leader in free and leader is not None else actor
         with testbed.lock:

@@ -285,9 +285,8 @@ class ChaosRun:
 
     def _require_settled(self, watch: Watch, when: str) -> None:
         if not watch.wait_until_settled(_SETTLE_S):
-            self._tell(
-                f"NOT SETTLED within {_SETTLE_S:g} s {when}"
-            )  # the judge sees this in the events, so the run continues
+            # the judge sees this in the events, so the run continues
+            self._tell(f"NOT SETTLED within {_SETTLE_S:g} s {when}")
 
     def _write_run(self) -> None:
         page, pages = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_PHYS_PAGES")

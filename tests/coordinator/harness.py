@@ -34,6 +34,7 @@ from kafka_coord.zk.store import Node, Store
 from tests.waiting import eventually
 
 FAST = CoordinatorOptions(look_interval_ms=5_000, retry_backoff_ms=20, channel_retirement_ms=600_000)
+RESTS_SOON = CoordinatorOptions(look_interval_ms=200, retry_backoff_ms=20, settled_after_ms=100)
 SESSION_MS = 10_000
 """Long, so that no session expires on a slow machine. Tests of expiry end a session themselves or set a timeout."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kafka_coord.coordinator.plan.evictions import Evictions
-from kafka_coord.coordinator.plan.membership import Membership, unreadable_commands, unreadable_offsets
+from kafka_coord.coordinator.plan.membership import Membership, outstanding, unreadable_commands, unreadable_offsets
 from kafka_coord.coordinator.plan.reasons import counted, cut, names, partitions_text, per_consumer
 from kafka_coord.coordinator.plan.reconcile import Reconciliation
 from kafka_coord.coordinator.plan.target_decision import TargetDecision
@@ -73,7 +73,7 @@ def summary_of(
 
 
 def _stops(observation: Observation, consumer: str) -> str:
-    commands = observation.channels[consumer].commands if consumer in observation.channels else ()
+    commands = outstanding(observation, consumer).commands
     return names([one.name for one in commands if one.type is CommandType.STOP_FETCHER], 3) or "a stop-fetcher"
 
 

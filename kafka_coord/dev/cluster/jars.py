@@ -200,13 +200,10 @@ def cached_jars(release: Release, on_progress: Callable[[str], None] | None = No
     :class:`DevClusterError`."""
     home = cache_directory() / release.directory
     if not _complete(home, release):
-        (on_progress or _say_nothing)(f"fetching {release.name} into {home} ({release.megabytes} MB, once)")
+        if on_progress is not None:
+            on_progress(f"fetching {release.name} into {home} ({release.megabytes} MB, once)")
         _fetch_into(home, release)
     return tuple(home / artifact.file_name for artifact in release.artifacts)
-
-
-def _say_nothing(_: str) -> None:
-    pass
 
 
 def _complete(home: Path, release: Release) -> bool:

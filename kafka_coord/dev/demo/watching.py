@@ -176,7 +176,10 @@ class Watcher:
                 time.sleep(_POLL_S)
 
     def _read(self, ends: EndOffsets | None) -> GroupDescription:
-        return named_by_client_id(describe_group(self._store, self._group, ends))
+        return named_by_client_id(self._described(ends))
+
+    def _described(self, ends: EndOffsets | None) -> GroupDescription:
+        return describe_group(self._store, self._group, ends)
 
     def _run(self) -> None:
         sampled = 0.0

@@ -129,7 +129,7 @@ class FetchedGroup(NamedTuple):
 
 def repeats_offset_fetch(software: str, error: Error) -> bool:
     """Whether a client with this software name only repeats an OffsetFetch if each partition has an error."""
-    return error in {*MOVING, Error.STALE_MEMBER_EPOCH} and software.startswith(LIBRDKAFKA)
+    return (error in MOVING or error is Error.STALE_MEMBER_EPOCH) and software.startswith(LIBRDKAFKA)
 
 
 def fetched(asked: Sequence[FetchedGroup], version: int) -> Any:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kafka_coord.classic_groups.held_heartbeats import AutoCommits
+from kafka_coord.classic_groups.held_heartbeats import COMMITS_ALONE, AutoCommits
 from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.handshakes import Handshakes
 from kafka_coord.frontends.kafka.access import Access
@@ -159,19 +159,21 @@ class ClientConnection(asyncio.Protocol):
         nothing."""
         if self._release is None:
             return
-        frame = self._next_frame()
-        is_commit = bool(frame) and peek(frame)[0] == OFFSET_COMMIT and self._slots[-1].api_key == HEARTBEAT
-        if is_commit and self._commits.may_wait(time.monotonic(), self.software, _without_correlation(frame)):
+        if self._is_automatic_commit():
             self._held, self._task = self._task, None
             self._take()
         else:
             self._release()
 
-    def _next_frame(self) -> bytes:
-        """Returns the next request's frame without its length, or nothing while the frame is incomplete."""
+    def _is_automatic_commit(self) -> bool:
+        """Whether the next request is complete, and is a commit whose answer may wait behind the held heartbeat."""
         length = int.from_bytes(self._buffer[:_LENGTH], "big")
         is_whole = HEADER_BYTES <= length <= len(self._buffer) - _LENGTH
-        return bytes(memoryview(self._buffer)[_LENGTH : _LENGTH + length]) if is_whole else b""
+        if not is_whole or not self.software.startswith(COMMITS_ALONE) or self._slots[-1].api_key != HEARTBEAT:
+            return False
+        frame = bytes(memoryview(self._buffer)[_LENGTH : _LENGTH + length])
+        is_commit = peek(frame)[0] == OFFSET_COMMIT
+        return is_commit and self._commits.may_wait(time.monotonic(), self.software, _without_correlation(frame))
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = self._raw = None
@@ -315,7 +317,7 @@ class ClientConnection(asyncio.Protocol):
         frame = bytes(memoryview(self._buffer)[_LENGTH : _LENGTH + length])
         del self._buffer[: _LENGTH + length]
         self._requests += 1
-        if api_key == OFFSET_COMMIT:
+        if api_key == OFFSET_COMMIT and self.software.startswith(COMMITS_ALONE):
             waits = self._held is not None
             self._commits.arrived(time.monotonic(), _without_correlation(frame), waits=waits)
         self._task = asyncio.create_task(self._answer(frame, _Slot(False, api_key, version, time.monotonic())))

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable
 
 from kafka_coord.channel.operations import Registration
 from kafka_coord.coordinator.idle import settled_as_of
-from kafka_coord.coordinator.tolerant_reads import read_each
+from kafka_coord.coordinator.tolerant_reads import Answer, read_each
 from kafka_coord.errors import MalformedValue
 from kafka_coord.frontends.members.machine.stimuli import RegistrationOptions
 from kafka_coord.frontends.members.registering import GATEWAY
@@ -14,7 +14,7 @@ from kafka_coord.model import Unreadable
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import GetChildren, GetData, Node, ReadResult, Store
+from kafka_coord.zk.store import GetChildren, GetData, Node, Store
 
 FoundMember = tuple[Registration, RegistrationOptions]
 
@@ -58,8 +58,8 @@ def _member(
     group: str,
     consumer: str,
     protocols: Container[str | None],
-    node: ReadResult | Unreadable,
-    channel: ReadResult | Unreadable,
+    node: Answer,
+    channel: Answer,
 ) -> FoundMember | None:
     """Returns the member, or ``None`` if it is gone, has its own ZooKeeper session or uses another protocol. Raises
     :class:`MalformedValue` if it is unreadable."""

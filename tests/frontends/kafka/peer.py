@@ -123,8 +123,9 @@ def join(group: str, member_id: str = "", metadata: bytes = b"", session_ms: int
     return {"group_id": group, "member_id": member_id, "protocol_type": "consumer", "protocols": (protocol,)} | times
 
 
-def committing(topic: str, offset: int) -> dict[str, Any]:
-    """The topics of an OffsetCommit of partition 0."""
+def committing(*topics: str, offset: int) -> dict[str, Any]:
+    """The fields of an OffsetCommit of this offset in partition 0 of each topic."""
     form = message("OffsetCommitRequest")
     part = form.struct("OffsetCommitRequestPartition")(partition_index=0, committed_offset=offset)
-    return {"topics": (form.struct("OffsetCommitRequestTopic")(name=topic, partitions=(part,)),)}
+    of_topic = form.struct("OffsetCommitRequestTopic")
+    return {"topics": tuple(of_topic(name=topic, partitions=(part,)) for topic in topics)}

@@ -78,9 +78,9 @@ def test_an_automatic_commit_of_the_java_client_is_stored_at_once_and_answered_w
         member = Member(peer, group, "apache-kafka-java")
         who = {"group_id": group, "member_id": member.who["member_id"]}
         who |= {"generation_id_or_member_epoch": member.who["generation_id"]}
-        peer.ask("OffsetCommit", 7, **who, **committing(group, 1))
+        peer.ask("OffsetCommit", 7, **who, **committing(group, offset=1))
         beat = member.beat()
-        commit = peer.send("OffsetCommit", 7, **who, **committing(group, 2))
+        commit = peer.send("OffsetCommit", 7, **who, **committing(group, offset=2))
         eventually(lambda: stored() == 2)
         peer.hears_nothing()
         newest = peer.send("Heartbeat", 3, **member.who)

@@ -91,13 +91,13 @@ def test_a_group_is_managed_from_its_first_member_on(named: Named) -> None:
 def test_other_groups_stay_client_assigned(named: Named, suffix: str) -> None:
     group = named.group() + suffix
     kind = "consumer" if suffix else "connect"
-    with Peer(named.front.listeners[named.front.coordinator(partition_of(group))]) as peer:
+    with Peer(named.front.serving(group)) as peer:
         assert peer.ask("JoinGroup", 3, **join(group) | {"protocol_type": kind}).error_code == Error.NONE
         assert described(named.coord, group)[0] == "client-assigned"
 
 
 def test_a_group_with_members_changes_only_once_it_is_empty(named: Named) -> None:
-    listener = named.front.listeners[named.front.coordinator(partition_of(named.live_group))]
+    listener = named.front.serving(named.live_group)
     eventually(lambda: named.live.poll(0.1) or named.live_group in listener.manager.groups_cache)
     assert described(named.coord, named.live_group) == ("client-assigned", OFFSETS)
     named.live.close()

@@ -247,7 +247,7 @@ def test_a_managed_group_of_the_same_name_is_meant_unless_told_otherwise(front: 
         return [one["kind"] for one in coord("groups", "list", "-o", "json").json() if one["group"] == left]
 
     places = (layout.group(left), layout.ids(left), layout.owners(left), layout.offsets(left))
-    coordinator = front.listeners[front.coordinator(partition_of(left))]
+    coordinator = front.serving(left)
     try:
         with Peer(coordinator) as peer:
             member = Member(peer, left)

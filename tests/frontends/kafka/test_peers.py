@@ -67,7 +67,7 @@ def nobody_notices(listener: KafkaListener, topic: str) -> Iterator[None]:
 
 
 def commit(peer: Peer, group: str, topic: str, offset: int) -> None:
-    answer = peer.ask("OffsetCommit", 7, group_id=group, **committing(topic, offset))
+    answer = peer.ask("OffsetCommit", 7, group_id=group, **committing(topic, offset=offset))
     assert answer.topics[0].partitions[0].error_code == Error.NONE
 
 

@@ -43,7 +43,7 @@ from kafka_coord.wire.messages import message
 from tests.cli.running import Ran, run
 from tests.conftest import _shared_servers
 from tests.frontends.kafka.conftest import serving_beside
-from tests.frontends.kafka.peer import Peer, join
+from tests.frontends.kafka.peer import Peer, committing, join
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
@@ -213,11 +213,7 @@ def over(secured: Secured, peer: Peer) -> Peer:
 
 def commit(peer: Peer, group: str, *topics: str, offset: int = 7) -> list[int]:
     """The error for each topic."""
-    form = message("OffsetCommitRequest")
-    part = form.struct("OffsetCommitRequestPartition")(partition_index=0, committed_offset=offset)
-    of_topic = form.struct("OffsetCommitRequestTopic")
-    asked = tuple(of_topic(name=topic, partitions=(part,)) for topic in topics)
-    found = peer.ask("OffsetCommit", 7, group_id=group, topics=asked)
+    found = peer.ask("OffsetCommit", 7, group_id=group, **committing(*topics, offset=offset))
     return [topic.partitions[0].error_code for topic in found.topics]
 
 

@@ -18,7 +18,7 @@ from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.wire.messages import message
 from tests.frontends.kafka.conftest import Front
-from tests.frontends.kafka.peer import Listening, Peer
+from tests.frontends.kafka.peer import Listening, Peer, committing
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
@@ -62,10 +62,7 @@ def another(front: Front) -> Iterator[KafkaListener]:
 
 
 def commit(peer: Peer, group: str, offset: int) -> int:
-    form = message("OffsetCommitRequest")
-    part = form.struct("OffsetCommitRequestPartition")(partition_index=0, committed_offset=offset)
-    topic = form.struct("OffsetCommitRequestTopic")(name=TOPIC, partitions=(part,))
-    found = peer.ask("OffsetCommit", 7, group_id=group, topics=(topic,))
+    found = peer.ask("OffsetCommit", 7, group_id=group, **committing(TOPIC, offset=offset))
     return int(found.topics[0].partitions[0].error_code)
 
 

@@ -22,7 +22,7 @@ from kafka_coord.wire.messages import message
 from kafka_coord.zk import connect
 from tests.conftest import _shared_servers
 from tests.frontends.kafka.conftest import serving_beside
-from tests.frontends.kafka.peer import Member, Peer
+from tests.frontends.kafka.peer import Member, Peer, committing
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
@@ -59,10 +59,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alone]:
 
 
 def commit(peer: Peer, offset: int, **who: object) -> int:
-    form = message("OffsetCommitRequest")
-    part = form.struct("OffsetCommitRequestPartition")(partition_index=0, committed_offset=offset)
-    topic = form.struct("OffsetCommitRequestTopic")(name=TOPIC, partitions=(part,))
-    found = peer.ask("OffsetCommit", 7, topics=(topic,), **who)
+    found = peer.ask("OffsetCommit", 7, **committing(TOPIC, offset=offset), **who)
     return int(found.topics[0].partitions[0].error_code)
 
 

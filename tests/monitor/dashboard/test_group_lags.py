@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import pytest
 
-from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.monitor.dashboard import group_lags
@@ -15,10 +14,8 @@ from kafka_coord.monitor.dashboard.group_rows import GroupRows
 from kafka_coord.monitor.lag_rings import LagRings
 from kafka_coord.monitor.offsets import LagTotal
 from kafka_coord.zk import layout
-from tests.coordinator.harness import World
+from tests.coordinator.harness import RESTS_SOON, World
 from tests.waiting import eventually
-
-RESTS_SOON = CoordinatorOptions(look_interval_ms=200, retry_backoff_ms=20, settled_after_ms=100)
 
 
 def hundred(partitions: PartitionSet) -> tuple[Mapping[TopicPartition, int], str]:

@@ -6,7 +6,6 @@ import threading
 
 import pytest
 
-from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.errors import StoreUnavailable
 from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.monitor.dashboard import group_rows
@@ -14,10 +13,8 @@ from kafka_coord.monitor.dashboard.group_rows import GroupRows
 from kafka_coord.monitor.groups import group_row
 from kafka_coord.monitor.snapshot import read_groups
 from kafka_coord.zk import layout
-from tests.coordinator.harness import World
+from tests.coordinator.harness import RESTS_SOON, World
 from tests.waiting import eventually
-
-RESTS_SOON = CoordinatorOptions(look_interval_ms=200, retry_backoff_ms=20, settled_after_ms=100)
 
 
 def test_a_group_at_rest_gives_the_same_row_as_everything_about_it(world: World, monkeypatch) -> None:

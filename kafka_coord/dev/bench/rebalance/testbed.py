@@ -186,7 +186,7 @@ class MeasuredGroup(ABC):
         or leaves."""
 
     def _cost(
-        self, event: Event, lines: Sequence[Line], at_ns: int, killed: str, answered_ns: int = 0
+        self, event: Event, lines: Sequence[Line], at_ns: int, killed: str, answered_ns: int
     ) -> tuple[Cost, Owners]:
         begins = (line.at_ns for line in lines if line.what in {What.JOINING, What.LEAVING})
         since_ns = at_ns or next(begins, time.monotonic_ns())

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from kafka_coord.dev.demo.journal import now_ms
 from kafka_coord.dev.demo.timeline import Reign
-from kafka_coord.dev.demo.watching import GroupNow, Watcher, named_by_client_id
+from kafka_coord.dev.demo.watching import GroupNow, Watcher
 from kafka_coord.errors import BrokerError
 from kafka_coord.model import CoordinatorInfo, Decision
 from kafka_coord.monitor.client_groups.asking import Instances
@@ -41,10 +41,10 @@ class StockWatcher(Watcher):
         """Returns nothing, because in these groups a member decides, and there is no history."""
         return ()
 
-    def _read(self, ends: EndOffsets | None) -> GroupDescription:
+    def _described(self, ends: EndOffsets | None) -> GroupDescription:
         topics = read_cluster(self._store).topics
         group = read_client_group(Instances(self._store, {}), self._group)
-        return named_by_client_id(described([group], topics, ends)[0])
+        return described([group], topics, ends)[0]
 
     def _look_at_coordinator(self) -> None:
         """Does nothing, because the samples show the coordinator."""
