@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from kafka_coord.coordinator.kafka_znodes import decode_topic
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import CoordinatorInfo, Pause, TopicInfo, Unreadable
-from kafka_coord.monitor.reading import Reading, numbers, plainly
+from kafka_coord.monitor.reading import Reading, plainly
 from kafka_coord.zk import layout
+from kafka_coord.zk.brokers import numbers
 from kafka_coord.zk.election import decode_epoch
 from kafka_coord.zk.store import GetChildren, GetData, Node, Read, ReadResult, Store
 
@@ -73,10 +74,11 @@ def read_cluster(store: Store, earlier: Cluster | None = None) -> Cluster:
     pzxid = groups.stat.pzxid if isinstance(groups, Node) else 0
     names = earlier.names if earlier is not None and earlier.names.pzxid == pzxid else None
     listing = GetChildren(layout.GROUPS)
+    instance_ids = numbers(instances)
     topic_names = topics if isinstance(topics, tuple) else ()
     found = reading.all(
         [
-            *(GetData(layout.instance(number)) for number in numbers(instances)),
+            *(GetData(layout.instance(number)) for number in instance_ids),
             *(GetData(layout.broker_topic(name)) for name in topic_names),
             *([listing] if pzxid and names is None else ()),
         ]
@@ -94,7 +96,7 @@ def read_cluster(store: Store, earlier: Cluster | None = None) -> Cluster:
         coordinator=coordinator,
         undecided=_undecided(coordinator, elected, epoch),
         since_ms=elected.stat.ctime_ms if isinstance(elected, Node) else None,
-        instances=decode_instances(reading, numbers(instances), found),
+        instances=decode_instances(reading, instance_ids, found),
         brokers=numbers(brokers),
         topics=_topics(reading, topic_nodes),
         topics_changed_ms={name: node.stat.mtime_ms for name, node in topic_nodes.items()},

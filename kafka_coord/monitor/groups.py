@@ -23,7 +23,7 @@ from kafka_coord.model import (
 )
 from kafka_coord.model.names import is_legal, legal
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
-from kafka_coord.monitor.channel import WaitingCommand, read_waiting
+from kafka_coord.monitor.channel import Waiting, WaitingCommand, read_waiting
 from kafka_coord.monitor.client_groups.instance_directory import read_instances
 from kafka_coord.monitor.cluster import Cluster, read_cluster
 from kafka_coord.monitor.offsets import (
@@ -253,9 +253,11 @@ def describe_snapshots(
     snapshots: Mapping[str, GroupSnapshot],
     end_offsets: EndOffsets | None,
     presences: Presences | None = None,
+    waiting: Waiting | None = None,
 ) -> Iterator[GroupDescription]:
-    """Describes groups that have already been read, like :func:`describe_group`."""
-    waiting = read_waiting(store, snapshots)
+    """Describes groups that have already been read, like :func:`describe_group`. Reads the groups' waiting commands,
+    unless they are given."""
+    waiting = waiting or read_waiting(store, snapshots)
     commands = grouped(waiting.commands, lambda one: one.group)
     damaged = grouped(waiting.unreadable, lambda one: group_of(one.path))
     committed = read_all_committed(store, snapshots, cluster.topics)

@@ -64,9 +64,10 @@ def read_overview(instances: Instances, names: Sequence[str], end_offsets: EndOf
     ranked = sorted((row for row in rows if row.state in _BUSY), key=lambda row: (_BUSY.index(row.state), row.group))
     detailed = [row.group for row in ranked[:DETAILED]]
     managed = {group: snapshots[group] for group in detailed if group in snapshots}
+    waiting = read_waiting(store, snapshots)
     theirs = with_offsets(instances, [clients[group] for group in detailed if group in clients])
     found = [
-        *describe_snapshots(store, cluster, managed, end_offsets),
+        *describe_snapshots(store, cluster, managed, end_offsets, waiting=waiting),
         *described(theirs, cluster.topics, end_offsets),
     ]
     found.sort(key=lambda one: one.group)
@@ -75,7 +76,7 @@ def read_overview(instances: Instances, names: Sequence[str], end_offsets: EndOf
         tuple(sorted(rows, key=lambda row: row.group)),
         {one.group: one.lag for one in found},
         tuple(row for one in found for row in _owners(one)),
-        read_waiting(store, snapshots).commands,
+        waiting.commands,
         "; ".join(dict.fromkeys(filter(None, [*(one.lag_note for one in found), *listed.missing]))),
     )
 

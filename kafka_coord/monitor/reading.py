@@ -12,7 +12,6 @@ from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import RULE, is_legal
 from kafka_coord.monitor.sequences import grouped
 from kafka_coord.zk import layout
-from kafka_coord.zk.brokers import broker_number
 from kafka_coord.zk.store import Node, Read, ReadResult, Store
 
 T = TypeVar("T")
@@ -85,9 +84,3 @@ class Reading:
 def group_of(path: str) -> str:
     """Returns the group in the path of a znode below it."""
     return path.removeprefix(f"{layout.GROUPS}/").partition("/")[0]
-
-
-def numbers(listing: ReadResult) -> tuple[int, ...]:
-    """Returns the numbers among the names of a listing, sorted."""
-    names = listing if isinstance(listing, tuple) else ()
-    return tuple(sorted(number for name in names if (number := broker_number(name)) is not None))

@@ -108,7 +108,7 @@ def _snapshot(
             for c in listed[layout.channels(group)]
             if isinstance(listing := found[GetChildren(layout.channel(group, c))], tuple)
         },
-        assignment=reading.decode(layout.assignment(group), assignment, _assignment),
+        assignment=reading.decode(layout.assignment(group), assignment, decode_assignment),
         topics=cluster.topics,
         settings=settings or GroupSettings(),
         pause=cluster.pause or pause,
@@ -138,5 +138,5 @@ def _ledger(value: fields.Json, node: Node, where: str) -> Ledger:
     return Ledger.from_json(value, where.rpartition("/")[2], node.stat.version, where)
 
 
-def _assignment(value: fields.Json, node: Node, where: str) -> Assignment:
+def decode_assignment(value: fields.Json, node: Node, where: str) -> Assignment:
     return Assignment.from_json(value, node.stat.version, where)

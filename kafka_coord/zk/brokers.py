@@ -27,6 +27,12 @@ def broker_number(name: str) -> int | None:
     return fields.decimal(name, _MAX_ID)
 
 
+def numbers(listing: ReadResult) -> tuple[int, ...]:
+    """Returns the numbers among the names of a listing, sorted."""
+    names = listing if isinstance(listing, tuple) else ()
+    return tuple(sorted(number for name in names if (number := broker_number(name)) is not None))
+
+
 def decode_brokers(names: Sequence[str], nodes: Sequence[ReadResult | Unreadable]) -> Brokers:
     """Decodes registrations. ``nodes`` holds the results of reading ``names``, in the same order. Skips znodes that are
     gone."""

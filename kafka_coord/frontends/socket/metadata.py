@@ -9,7 +9,7 @@ from kafka_coord.errors import MalformedValue
 from kafka_coord.model import CoordinatorInfo, Unreadable
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
-from kafka_coord.zk.brokers import broker_number, decode_brokers
+from kafka_coord.zk.brokers import decode_brokers, numbers
 from kafka_coord.zk.store import GetChildren, GetData, Node, ReadResult, Store
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class MetadataDirectory:
         brokers, instances, coordinator = self._store.read_many(
             [GetChildren(layout.BROKER_IDS), GetChildren(layout.COORDINATORS), GetData(layout.COORDINATOR)]
         )
-        names, instance_ids = brokers if isinstance(brokers, tuple) else (), _numbers(instances)
+        names, instance_ids = brokers if isinstance(brokers, tuple) else (), numbers(instances)
         nodes = self._store.read_many(
             [GetData(layout.broker(name)) for name in names]
             + [GetData(layout.instance(number)) for number in instance_ids]
@@ -67,11 +67,6 @@ class MetadataDirectory:
             ],
             coordinator=_coordinator(coordinator),
         )
-
-
-def _numbers(listing: ReadResult) -> list[int]:
-    names = listing if isinstance(listing, tuple) else ()
-    return sorted(number for name in names if (number := broker_number(name)) is not None)
 
 
 def _endpoints(node: ReadResult, where: str) -> dict[str, str]:

@@ -211,13 +211,18 @@ def described(
     """Describes groups that have already been read. Asks the brokers for all end offsets at once."""
     ends: Mapping[TopicPartition, int] = {}
     note = ""
+    partitions = [one.partitions(topics) for one in groups]
     if end_offsets is not None:
-        ends, note = end_offsets(PartitionSet.union(one.partitions(topics) for one in groups))
-    return tuple(_description(one, topics, ends, note) for one in groups)
+        ends, note = end_offsets(PartitionSet.union(partitions))
+    return tuple(_description(one, theirs, topics, ends, note) for one, theirs in zip(groups, partitions, strict=True))
 
 
 def _description(
-    found: ClientGroup, topics: Mapping[str, TopicInfo], ends: Mapping[TopicPartition, int], note: str
+    found: ClientGroup,
+    partitions: PartitionSet,
+    topics: Mapping[str, TopicInfo],
+    ends: Mapping[TopicPartition, int],
+    note: str,
 ) -> GroupDescription:
     return GroupDescription(
         group=found.group,
@@ -228,7 +233,7 @@ def _description(
         coordinator=found.coordinator,
         log_partition=found.log_partition,
         members=found.members,
-        offsets=found.offsets(found.partitions(topics), ends),
+        offsets=found.offsets(partitions, ends),
         unowned=Unowned(found.unowned(topics)),
         lag_note=note,
     )

@@ -11,8 +11,9 @@ from kafka_coord.grouplog.term import TOPIC
 from kafka_coord.model import Unreadable
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.cluster import decode_instances
-from kafka_coord.monitor.reading import Reading, numbers
+from kafka_coord.monitor.reading import Reading
 from kafka_coord.zk import layout
+from kafka_coord.zk.brokers import numbers
 from kafka_coord.zk.store import GetChildren, GetData, Node, Store
 
 ENDPOINT = "kafka"
@@ -59,18 +60,19 @@ def read_instances(store: Store) -> InstanceDirectory:
     reading = Reading(store)
     log = f"{layout.broker_topic(TOPIC)}/partitions"
     instances, partitions = reading.many([GetChildren(layout.COORDINATORS), GetChildren(log)])
+    instance_ids, partition_ids = numbers(instances), numbers(partitions)
     found = reading.all(
-        [GetData(layout.instance(number)) for number in numbers(instances)]
-        + [GetData(layout.partition_state(TOPIC, number)) for number in numbers(partitions)]
+        [GetData(layout.instance(number)) for number in instance_ids]
+        + [GetData(layout.partition_state(TOPIC, number)) for number in partition_ids]
     )
     addresses = {
         number: info.endpoints[ENDPOINT]
-        for number, info in decode_instances(reading, numbers(instances), found).items()
+        for number, info in decode_instances(reading, instance_ids, found).items()
         if ENDPOINT in info.endpoints
     }
     leaders = {
         number: _leader(reading, number, found[GetData(layout.partition_state(TOPIC, number))])
-        for number in numbers(partitions)
+        for number in partition_ids
     }
     return InstanceDirectory(addresses, leaders, tuple(reading.unreadable))
 

@@ -10,18 +10,16 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from heapq import nsmallest
 
-from kafka_coord.errors import MalformedValue
-from kafka_coord.model import Assignment, PartitionSet
-from kafka_coord.model import json_fields as fields
+from kafka_coord.model import PartitionSet
 from kafka_coord.monitor.cluster import Cluster
 from kafka_coord.monitor.dashboard.group_rows import GroupRows
 from kafka_coord.monitor.groups import EndOffsets
 from kafka_coord.monitor.lag_rings import LagRings
 from kafka_coord.monitor.offsets import LagTotal, lag_of, offset_rows, partitions_of, read_all_committed
-from kafka_coord.monitor.reading import Reading
-from kafka_coord.monitor.snapshot import read_groups
+from kafka_coord.monitor.reading import Reading, group_of
+from kafka_coord.monitor.snapshot import decode_assignment, read_groups
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import GetData, Node, ReadResult, Store
+from kafka_coord.zk.store import GetData, Store
 
 AT_ONCE = 20
 """Groups measured in one step."""
@@ -77,18 +75,13 @@ class GroupLags:
         return bool(partitions)
 
     def _targets(self, names: Sequence[str]) -> dict[str, Mapping[str, PartitionSet]]:
-        found = Reading(self._store).many(GetData(layout.assignment(name)) for name in names)
-        return {name: _members(layout.assignment(name), node) for name, node in zip(names, found, strict=True)}
-
-
-def _members(where: str, found: ReadResult) -> Mapping[str, PartitionSet]:
-    """Returns the partitions by member of a group's target."""
-    if not isinstance(found, Node):
-        return {}
-    try:
-        return Assignment.from_json(fields.load(found.data, where), found.stat.version, where).members
-    except MalformedValue:
-        return {}
+        """Returns the partitions by member of these groups' targets."""
+        reading = Reading(self._store)
+        targets = {}
+        for read, found in reading.all(GetData(layout.assignment(name)) for name in names).items():
+            target = reading.decode(read.path, found, decode_assignment)
+            targets[group_of(read.path)] = target.members if target is not None else {}
+        return targets
 
 
 def _largest_first(found: tuple[str, LagTotal]) -> tuple[int, str]:

@@ -23,7 +23,7 @@ from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.model.settled import Zxids
 from kafka_coord.monitor.cluster import Cluster
 from kafka_coord.monitor.groups import GroupRow, group_row
-from kafka_coord.monitor.reading import Reading
+from kafka_coord.monitor.reading import Reading, group_of
 from kafka_coord.monitor.snapshot import read_groups
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetData, Node, ReadResult, Store, WatchEvent, WatchType
@@ -180,7 +180,7 @@ class GroupRows:
             self.version += 1
 
     def _changed(self, event: WatchEvent) -> None:
-        group = event.path.split("/")[3]
+        group = group_of(event.path)
         self._watched.discard(group)
         # a lost connection ends the watch, so read again when the connection may be back
         self.look_again([group], time.monotonic() + _AGAIN_S if event.type is WatchType.CONNECTION else 0.0)

@@ -16,6 +16,7 @@ from kafka_coord.model.names import is_legal
 from kafka_coord.monitor import documents
 from kafka_coord.monitor.client_groups.asking import Instances
 from kafka_coord.monitor.client_groups.groups import (
+    ClientGroup,
     ClientGroups,
     described,
     list_client_groups,
@@ -197,7 +198,8 @@ class Sources:
     def unassigned(self) -> Document:
         """Returns the partitions that no living member owns. Looks at so many groups, those with members first, and
         leaves out groups at rest, because each of their partitions has an owner. Raises :class:`NotYet`."""
-        if not self.rows.complete or self._clients is None:
+        listed = self._clients
+        if not self.rows.complete or listed is None:
             raise NotYet
         cluster = self._seen()
         managed = [
@@ -206,12 +208,11 @@ class Sources:
         names = self.rows.rows.keys()
         clients = {
             one.group: one
-            for one in self._clients.groups
+            for one in listed.groups
             if one.group not in names and (one.state is not GroupState.STABLE or one.unowned(cluster.topics))
         }
-        rows = sorted(
-            (*managed, *(self._client_rows[name] for name in clients)), key=lambda row: (not row.members, row.group)
-        )
+        rows: list[GroupRow | ClientGroup] = [*managed, *clients.values()]
+        rows.sort(key=lambda row: (not row.members, row.group))
         looked_at = [row.group for row in rows[:MAX_ROWS]]
         theirs = with_offsets(self._instances, [clients[name] for name in looked_at if name in clients])
         found = [

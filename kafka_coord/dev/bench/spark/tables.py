@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from kafka_coord.dev.bench.report import Bar, Drawing, Spread, Table
 from kafka_coord.dev.bench.spark.handover import Handovers
@@ -11,6 +10,7 @@ from kafka_coord.dev.bench.spark.soak import FLAT, MemorySample, growth
 from kafka_coord.dev.bench.spark.testbed import OURS, SPARKS, MicroBatch, Work
 from kafka_coord.dev.bench.spark.throughput import Drain
 from kafka_coord.dev.bench.spark.triggers import Ticks
+from kafka_coord.monitor.sequences import grouped
 
 MICRO_BATCH_BAR = 1.3
 """The highest allowed ratio of a small or empty micro-batch's time to that of Spark's own source."""
@@ -20,7 +20,9 @@ ACKNOWLEDGING_MS = 100
 
 def throughput(drains: Sequence[Drain]) -> Table:
     rows = []
-    for (partitions, work, source), found in _grouped(drains, lambda one: (one.partitions, str(one.work), one.source)):
+    for (partitions, work, source), found in grouped(
+        drains, lambda one: (one.partitions, str(one.work), one.source)
+    ).items():
         rates = Spread.some(one.rows_per_s for one in found)
         rows.append(
             {
@@ -42,7 +44,7 @@ def throughput(drains: Sequence[Drain]) -> Table:
 
 def micro_batches(ticks: Sequence[Ticks]) -> Table:
     rows = []
-    for (partitions, source), found in _grouped(ticks, lambda one: (one.partitions, one.source)):
+    for (partitions, source), found in grouped(ticks, lambda one: (one.partitions, one.source)).items():
         for kind, batches, cores in (
             ("small", [batch for one in found for batch in one.small], [one.small_cores for one in found]),
             ("empty", [batch for one in found for batch in one.empty], [one.empty_cores for one in found]),
@@ -125,7 +127,7 @@ def late(one: Handovers) -> int:
 def _throughput_bar(drains: Sequence[Drain]) -> Bar:
     name, wanted = "rows/s of a whole topic", "at least those of Spark's own source"
     ratios = {}
-    for (partitions, work), found in _grouped(drains, lambda one: (one.partitions, one.work)):
+    for (partitions, work), found in grouped(drains, lambda one: (one.partitions, one.work)).items():
         ours = [one.rows_per_s for one in found if one.source == OURS]
         sparks = [one.rows_per_s for one in found if one.source == SPARKS]
         if ours and sparks:
@@ -141,7 +143,7 @@ def _micro_batch_bar(kind: str, ticks: Sequence[Ticks], of: Callable[[Ticks], Se
     name, wanted = f"time of {'an' if kind == 'empty' else 'a'} {kind} micro-batch", f"at most {MICRO_BATCH_BAR} times"
     wanted += " that of Spark's own source"
     found = {}
-    for (partitions,), same in _grouped(ticks, lambda one: (one.partitions,)):
+    for (partitions,), same in grouped(ticks, lambda one: (one.partitions,)).items():
         ours = Spread.of([batch.ms for one in same if one.source == OURS for batch in of(one)])
         sparks = Spread.of([batch.ms for one in same if one.source == SPARKS for batch in of(one)])
         if ours and sparks:
@@ -173,10 +175,3 @@ def _memory_bar(samples: Sequence[MemorySample]) -> Bar:
 
 def _not_measured(name: str, wanted: str) -> Bar:
     return Bar(name, wanted, "not measured", None)
-
-
-def _grouped(found: Iterable[Any], key: Callable[[Any], tuple[Any, ...]]) -> list[tuple[tuple[Any, ...], list[Any]]]:
-    groups: dict[tuple[Any, ...], list[Any]] = {}
-    for one in found:
-        groups.setdefault(key(one), []).append(one)
-    return list(groups.items())
