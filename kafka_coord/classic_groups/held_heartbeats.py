@@ -36,8 +36,8 @@ _TICK_S = 3.0
 _EACH_S = 2.5
 """Seconds between the Java client's heartbeats. It sends two in the 5 s between its automatic commits."""
 _TICKS = 3
-"""A heartbeat is answered without an error within this many ticks. The client waits twice as long before each
-repetition (0.1 s at first), and leaves the group after a session timeout without such an answer."""
+"""A heartbeat is answered without an error within this many ticks, because the client waits twice as long before each
+repetition (0.1 s at first)."""
 _MARGIN_S = 0.25
 """Seconds that requests and answers take on a busy machine. An answer after the tick leaves the client silent for 3
 s."""
@@ -105,12 +105,14 @@ class Beats:
     """The time between heartbeats of clients that must be answered before the next one. 0: it is being measured."""
     _sent_at: float = -math.inf
     _answered_at: float = -math.inf
-    """When such a client's heartbeat was sent, and when it is answered without news."""
+    """When the last heartbeat was sent, and when it is answered if there is no news."""
+    _fine_at: float = -math.inf
+    """When the client joined or was last answered without an error, as far as this term knows. It leaves the group a
+    session timeout later."""
+    _session_timeout_s: float = 0.0
     _restarts: bool = False
-    _was_asked: bool = True
-    """Whether the next interruption is answered without an error. A client that restarts its clock waits longer before
-    each repetition of a heartbeat, so it is not asked twice in a row. It is not asked at first either, because an
-    earlier term may have asked."""
+    _asked_at: float = -math.inf
+    """When the client was last asked, with an error, to repeat its heartbeat."""
     _allowance: Allowance = field(default_factory=Allowance)
     """Each heartbeat uses it."""
 
@@ -121,6 +123,9 @@ class Beats:
         if software.startswith(_WITHIN_INTERVAL):
             longest_s = self._measured_s(now) - _MARGIN_S
         limit_s = hold_limit_s(longest_s, session_timeout_s, now - self.quiet_since)
+        self._session_timeout_s = session_timeout_s
+        if self._answered_at > self._asked_at:
+            self._fine_at = min(now, self._answered_at)
         self.quiet_since, self._sent_at, self._answered_at = now, now, now + max(0.0, limit_s)
         restarts = self._restarts = software.startswith(_RESTARTING)
         if limit_s <= 0 or not (restarts or software.startswith(LIBRDKAFKA)):
@@ -146,20 +151,22 @@ class Beats:
             self._interval_s = 0.0
         return self._interval_s
 
-    def joined(self) -> None:
+    def joined(self, now: float) -> None:
         """Handles a new join of the client. Starts to count its heartbeats again."""
-        self._allowance, self._was_asked, self._answered_at = Allowance(), False, -math.inf
+        self._allowance, self._answered_at = Allowance(), now
 
     def interrupted(self, now: float) -> Error:
         """Returns the answer to a held heartbeat whose client has sent another request before there was any news."""
         self.quiet_since = self._answered_at = now
         since_s = now - self._ticked
         to_tick_s = _TICK_S - (since_s if self._restarts else since_s % _TICK_S) if self._ticked > -math.inf else 0.0
-        if self._allowance.is_used_up(now) or to_tick_s <= _SOON_S or self._was_asked:
-            self._was_asked = False
+        # A client that restarts its clock waits longer before each repetition, so it is not asked twice in a row.
+        is_asked_enough = self._allowance.is_used_up(now) or (self._restarts and self._asked_at > self._fine_at)
+        # The repeated heartbeat may be held for a third of the session timeout.
+        is_near_timeout = now + _AGAIN_S > self._fine_at + self._session_timeout_s / 3
+        if is_asked_enough or is_near_timeout or to_tick_s <= _SOON_S:
             return Error.NONE
-        self._was_asked = self._restarts
-        self.again_until = now + _AGAIN_S
+        self._asked_at, self.again_until = now, now + _AGAIN_S
         return Error.COORDINATOR_LOAD_IN_PROGRESS
 
 

@@ -222,16 +222,16 @@ class Group:
             with_members = group.state is COMPLETING and group.leader_id == join.member_id
             self._out.append(self._joined(member, join.token, with_members=with_members))
         else:
-            self._update(member, join)
+            self._update(member, join, now)
             self._rebalance(now)
 
-    def _update(self, member: MemberMetadata, join: Join) -> None:
+    def _update(self, member: MemberMetadata, join: Join, now: float) -> None:
         if member.join_token is not None and member.join_token != join.token:
             self._answer_join(member, Error.REBALANCE_IN_PROGRESS)  # answers an earlier request of the same member
         member.protocols = join.protocols
         member.rebalance_timeout_s, member.session_timeout_s = join.rebalance_timeout_s, join.session_timeout_s
         member.join_token = join.token
-        member.beats.joined()
+        member.beats.joined(now)
 
     def _static_return(self, join: Join, now: float) -> None:
         """Handles a static member that returns in a new process. It keeps its assignment and gets a new member id."""
@@ -243,7 +243,7 @@ class Group:
         group.replace_static(instance_id, join.fresh_id)
         self._heard_from(member, now)
         before = (member.protocols, member.rebalance_timeout_s, member.session_timeout_s)
-        self._update(member, join)
+        self._update(member, join, now)
         if group.state is STABLE and group.protocol_name == group.select_protocol():
             self._store(because=StaticReturn(join, old_id, join.fresh_id, old_leader, before))
         else:

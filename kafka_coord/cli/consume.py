@@ -37,6 +37,7 @@ _PRESETS = {
 _BATCH = 500
 _WAIT_S = 0.2
 _RATE_EVERY_S = 1.0
+_NOTE_EVERY_S = 5.0
 
 
 @click.command()
@@ -116,7 +117,7 @@ def consume(
     subscription: dict[str, Any] = {"topics": list(topics) or None, "include": include, "exclude": exclude}
     if sum(value is not None for value in subscription.values()) != 1:
         raise SettingsError("give one of --topic, --include, --exclude (--topic may be repeated)")
-    printing = _Printing(make_formatter(formatter), quiet=quiet, max_messages=max_messages, idle_s=idle_s)
+    printing = _Printing(group, make_formatter(formatter), quiet=quiet, max_messages=max_messages, idle_s=idle_s)
     settings = current_settings(socket__bootstrap=bootstrap)
     with stopping_at_signals() as stopping:
         consumer = _open(
@@ -176,22 +177,31 @@ def _tls(over: SocketSettings) -> ssl.SSLContext | None:
 class _Printing:
     """Prints and counts records. ``printed`` holds the printed records that may not be committed yet."""
 
+    group: str
     formatter: Formatter
     quiet: bool
     max_messages: int | None
     idle_s: float | None
     count: int = 0
+    has_owned: bool = False
+    """Whether the consumer has owned a partition."""
     began: float = field(default_factory=time.monotonic)
     printed: dict[TopicPartition, int] = field(default_factory=dict)
 
     def run(self, consumer: Consumer, stopping: Stopping) -> None:
-        last_record = last_rate = time.monotonic()
+        last_record = last_rate = last_note = time.monotonic()
         counted = 0
         while not stopping.asked() and (self.max_messages is None or self.count < self.max_messages):
             left = _BATCH if self.max_messages is None else min(_BATCH, self.max_messages - self.count)
             batch = consumer.consume(left, _WAIT_S)
             self.printed.clear()  # consume() has marked these records as consumed
             now = time.monotonic()
+            self.has_owned = self.has_owned or bool(consumer.assignment())
+            if self.has_owned or not consumer.registered:
+                last_note = now
+            elif not self.quiet and now - last_note >= _NOTE_EVERY_S:
+                note(f"no partitions yet{self._reason}")
+                last_note = now
             if batch or not consumer.registered:  # a consumer that is joining or has lost ZooKeeper is not idle
                 last_record = now
             elif self.idle_s is not None and now - last_record >= self.idle_s:
@@ -217,7 +227,11 @@ class _Printing:
 
     def report(self) -> None:
         seconds = time.monotonic() - self.began
-        note(f"{self.count:,} records in {seconds:.1f} s")
+        note(f"{self.count:,} records in {seconds:.1f} s{'' if self.has_owned else self._reason}")
+
+    @property
+    def _reason(self) -> str:
+        return f"; to see why it owns no partition, run: kafka-coord groups describe {self.group}"
 
 
 def _held(consumer: Consumer) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -39,7 +40,7 @@ SESSION_S = 45.0
 
 def joined() -> Beats:
     beats = Beats(99.0)
-    beats.joined()
+    beats.joined(99.0)
     return beats
 
 
@@ -97,17 +98,25 @@ class Librdkafka:
 
     sent: int = 0
     silent: list[int] = field(default_factory=list)
+    fine: list[int] = field(default_factory=lambda: [1020])
+    """When an answer had no error."""
 
     def commits_every(self, period: int) -> Librdkafka:
+        return self.commits({now for now in range(1020, 1620) if (now + 3) % period == 0}, SESSION_S)
+
+    def commits(self, times: set[int], session_s: float) -> Librdkafka:
         beats, ends, again_at, retries = joined(), 0, -1, 0
         for now in range(1020, 1620):
             is_held, is_tick = now < ends, now % 30 == 0
-            if is_held and (now + 3) % period == 0:
+            if now == ends:
+                self.fine.append(now)
+            if is_held and now in times:
                 answer, ends, is_held = beats.interrupted(now / 10), now, False
-                again_at, retries = (now + 2**retries, retries + 1) if answer is AGAIN else (-1, 0)
+                again_at, retries = (now + min(2**retries, 10), retries + 1) if answer is AGAIN else (-1, 0)
+                self.fine += [now] * (answer is not AGAIN)
             if now == again_at or (is_tick and not is_held and again_at < now):
                 retries = retries if now == again_at else 0
-                ends = now + round(beats.arrived(now / 10, "librdkafka", SESSION_S) * 10)
+                ends = now + round(beats.arrived(now / 10, "librdkafka", session_s) * 10)
                 self.sent += 1
             elif not is_held:
                 self.silent.append(now)
@@ -124,6 +133,16 @@ def test_a_client_with_automatic_commits_is_hardly_ever_silent() -> None:
 @pytest.mark.parametrize("period", [1, 3, 7, 10, 20, 30, 40])
 def test_a_client_that_commits_often_sends_no_more_heartbeats_than_to_kafka(period: int) -> None:
     assert Librdkafka().commits_every(period).sent <= 20 + 3, "three in hand"
+
+
+@pytest.mark.parametrize("session_s", [6.0, 10.0, 45.0])
+def test_a_client_that_commits_often_is_never_answered_with_errors_for_a_session(session_s: float) -> None:
+    """It would leave the group."""
+    for seed in range(100):
+        choose = random.Random(seed)
+        times = set(choose.sample(range(1020, 1620), 600 // choose.choice((1, 2, 5, 10, 20, 40))))
+        fine = Librdkafka().commits(times, session_s).fine
+        assert max(later - before for before, later in pairwise(fine)) <= session_s * 10 * 2 / 3, seed
 
 
 @dataclass
@@ -207,7 +226,7 @@ def test_the_answer_to_no_other_commit_waits(software: str, after_s: float, requ
 def test_a_java_client_that_joins_again_is_asked_again() -> None:
     beats = Beats(99.0)
     for at in (100.0, 110.0):
-        beats.joined()
+        beats.joined(at)
         beats.arrived(at, JAVA, SESSION_S)
         assert beats.interrupted(at + 1.0) is AGAIN
 

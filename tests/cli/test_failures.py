@@ -76,6 +76,15 @@ def test_a_missing_group_is_answered_with_those_there_are(tree: Tree, coord: Run
     assert one_line(ran.err) == "kafka-coord: no group 'delay'; there are delays"
 
 
+def test_the_groups_that_exist_are_shown_before_the_error_about_others(tree: Tree, coord: Run) -> None:
+    tree.group("delays")
+    for options in ((), ("--kind", "managed")):
+        ran = coord("groups", "describe", "delay", "delays", "--state", *options)
+        assert ran.code == 7
+        assert "delays" in ran.out
+        assert one_line(ran.err).startswith("kafka-coord: no group 'delay'")
+
+
 def test_a_bug_is_one_line_unless_the_traceback_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("broken")

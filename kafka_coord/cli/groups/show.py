@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -43,6 +43,7 @@ from kafka_coord.monitor.scope import Scope, parse_scope
 from kafka_coord.monitor.sequences import grouped
 from kafka_coord.zk.store import Store
 
+_T = TypeVar("_T")
 _LIST = columns("group state #generation #members #partitions assignor #pending #unreadable kind #coordinator")
 
 _LAG = columns("#lag #worst_lag #lag_unknown=UNKNOWN")
@@ -135,8 +136,8 @@ def describe(
     distance to the brokers' current end offsets. If nothing is committed or the broker does not answer, it is unknown
     (json: null). --topic and --by-lag alone show only offsets.
 
-    With several groups or --all-groups, every row begins with its group, and json is a list. With --topic,
-    --all-groups skips the groups that do not use the topic.
+    With several groups or --all-groups, every row begins with its group, and json is a list. If one of them does not
+    exist, the others are shown before the error. With --topic, --all-groups skips the groups that do not use the topic.
 
     \b
     kafka-coord groups describe delays
@@ -153,7 +154,7 @@ def describe(
         chosen = dict.fromkeys(chosen, True)
     scope = parse_scope(topics, all_topics=False) if topics else None
     with open_cluster() as (instances, brokers):
-        found = _described(
+        found, absent = _described(
             instances,
             groups,
             kind,
@@ -161,6 +162,8 @@ def describe(
             cache(read_presences) if chosen["members"] else None,
         )
         requests = _waiting_requests(instances.store) if chosen["state"] else {}
+    if absent and not found:
+        raise NotFound("; ".join(absent))
     if scope is not None:
         found = _within(found, scope, must_be_there=bool(groups))
     if by_lag:
@@ -177,6 +180,8 @@ def describe(
     for sentence in _notes(found, of_offsets=chosen["offsets"]):
         note(sentence)
     report_unreadable(tuple(unreadable for one in found for unreadable in one.unreadable))
+    if absent:
+        raise NotFound("; ".join(absent))
 
 
 def _notes(found: Sequence[GroupDescription], *, of_offsets: bool) -> dict[str, None]:
@@ -202,9 +207,9 @@ def _described(
     kind: str | None,
     ends: EndOffsets | None,
     presences: Presences | None,
-) -> list[GroupDescription]:
-    """Describes the groups in the given order, or every group by name if ``groups`` is empty. Raises
-    :class:`NotFound`."""
+) -> tuple[list[GroupDescription], list[str]]:
+    """Describes the groups in the given order, or every group by name if ``groups`` is empty. Also returns a sentence
+    for each group that does not exist."""
     store = instances.store
     if not groups:
         cluster, listed = read_cluster(store), list_client_groups(instances)
@@ -213,22 +218,30 @@ def _described(
         wanted = cluster.groups if kind != GroupKind.CLIENT_ASSIGNED else ()
         named = with_offsets(instances, listed.groups if kind != GroupKind.MANAGED else ())
         everyone = [*describe_groups(store, cluster, wanted, ends, presences), *described(named, cluster.topics, ends)]
-        return sorted(everyone, key=lambda one: (one.group, one.kind))
-    kinds = {group: kind_of(store, group, kind) for group in groups}
+        return sorted(everyone, key=lambda one: (one.group, one.kind)), []
+    absent: list[str] = []
+
+    def if_there(read: Callable[..., _T], *arguments: Any) -> list[_T]:
+        try:
+            return [read(*arguments)]
+        except NotFound as error:
+            absent.append(str(error))
+            return []
+
+    kinds = {group: one for group in groups for one in if_there(kind_of, store, group, kind)}
     managed = [group for group in kinds if kinds[group] is GroupKind.MANAGED]
     clients = [group for group in kinds if kinds[group] is not GroupKind.MANAGED]
     found: dict[str, GroupDescription] = {}
     if len(managed) == 1:
-        found = {managed[0]: describe_group(store, managed[0], ends, presences)}
+        found = {one.group: one for one in if_there(describe_group, store, managed[0], ends, presences)}
     elif managed:
         found = {one.group: one for one in describe_groups(store, read_cluster(store), managed, ends, presences)}
     if clients:
-        read = [read_client_group(instances, group) for group in clients]
+        read = [one for group in clients for one in if_there(read_client_group, instances, group)]
         found |= {one.group: one for one in described(read, read_cluster(store).topics, ends)}
-    missing = kinds.keys() - found.keys()
-    if missing:
-        raise NotFound(f"no group {', '.join(sorted(missing))}")
-    return [found[group] for group in kinds]
+    if len(managed) > 1:
+        absent += [f"no group {group!r}" for group in managed if group not in found]
+    return [found[group] for group in kinds if group in found], absent
 
 
 def _within(found: Sequence[GroupDescription], scope: Scope, *, must_be_there: bool) -> list[GroupDescription]:

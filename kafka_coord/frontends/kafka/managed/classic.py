@@ -172,7 +172,7 @@ class ClassicMember(KafkaMember):
         self.sent: frozenset[TopicPartition] | None = None
         self._beats = Beats(members.now)
         if isinstance(request, Join):
-            self._beats.joined()
+            self._beats.joined(members.now)
         self.syncs = False
         self._is_changing = False
         """Whether the member's subscription has changed since the group's target was decided."""
@@ -218,7 +218,7 @@ class ClassicMember(KafkaMember):
 
     def rejoin(self, join: Join) -> None:
         self._heard()
-        self._beats.joined()
+        self._beats.joined(self.members.now)
         self._answer_waiting(Error.REBALANCE_IN_PROGRESS)
         self.joined, self.sent, self.syncs = join, None, False
         topics = join.topics.since(UNCHANGED)
