@@ -22,7 +22,8 @@ _UNKNOWN_END = "its session ended, or it was deposed"
 
 
 class ClusterHistoryWriter:
-    """Records one leadership. Use it on the service's thread. Only :meth:`add` is safe on any thread."""
+    """Records one leadership in the cluster's history. Only :meth:`add` is safe on any thread. All other methods belong
+    to the service's thread."""
 
     def __init__(self, store: Store, executor: Executor, own: Election) -> None:
         self._store = store
@@ -32,11 +33,11 @@ class ClusterHistoryWriter:
         self._recorded = False
 
     def add(self, action: Action) -> None:
-        """Records an operator's action at the next :meth:`step`."""
+        """Adds an operator's action, which the next :meth:`step` records."""
         self._new.append(action)
 
     def step(self) -> None:
-        """Writes new entries. If this raises :class:`StoreError`, call it again."""
+        """Writes new entries. After a :class:`StoreError`, call this method again."""
         if self._recorded and not self._new:
             return
         actions = tuple(self._new)
@@ -46,12 +47,12 @@ class ClusterHistoryWriter:
                 self._new.popleft()
 
     def end(self, why: str) -> None:
-        """Records that this leadership is ending, while it can still write."""
+        """Records that this leadership is ending. Call it while this instance still leads."""
         self._write(replace(self._own, ended_ms=self._now_ms(), why=why), tuple(self._new))
 
     def _write(self, own: Election, actions: tuple[Action, ...]) -> bool:
-        """Returns false if somebody else wrote first. If the ACL forbids the write, drops the entries and returns
-        true."""
+        """Writes the history. Returns false if somebody else wrote it first. If the ACL forbids the write, drops the
+        entries and returns true."""
         path = layout.HISTORY
         found, version = ClusterHistory(), -1
         try:
@@ -70,7 +71,7 @@ class ClusterHistoryWriter:
             for one in found.elections
             if one.epoch != own.epoch
         ]
-        new = [one for one in actions if one not in found.actions]  # an earlier write may have lost its reply
+        new = [one for one in actions if one not in found.actions]  # the reply to an earlier write may have been lost
         written = ClusterHistory((*earlier, own), kept([*found.actions, *new]))
         data = fields.dump(written.to_json())
         try:

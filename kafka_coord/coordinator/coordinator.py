@@ -45,10 +45,11 @@ _FEW_CONSUMERS = 1_000
 
 
 class ConsumerCoordinator:
-    """Holds the state of one leadership. Created when this instance is elected, and dropped when it no longer leads.
+    """Holds the state of one leadership. It is created when this instance is elected, and dropped when it no longer
+    leads.
 
-    :meth:`coordinator_startup` and :meth:`step` belong to the service's thread, ``handler.step`` to the handler's
-    thread. ``consumer_groups_per_topic``, ``groups_with_wildcard_topics``, ``groups_being_rebalanced`` and
+    :meth:`coordinator_startup` and :meth:`step` belong to the service's thread, and ``handler.step`` belongs to the
+    handler's thread. ``consumer_groups_per_topic``, ``groups_with_wildcard_topics``, ``groups_being_rebalanced`` and
     ``rebalance_request_queue`` are the original design's fields.
     """
 
@@ -105,9 +106,9 @@ class ConsumerCoordinator:
         """Arms the listeners of topics and groups, enqueues every group, and reads each group's subscriptions. The
         service starts the handler's thread afterwards.
 
-        The read that lists a parent also arms its watch, so no change between the two is missed. Reads are combined
-        wherever possible, because every round trip delays the first decision. After :class:`StoreUnavailable`, resign
-        or call this again.
+        One request lists the children of a znode and also arms its watch, so no change between the two is missed. Reads
+        are combined wherever possible, because every round trip delays the first decision. After
+        :class:`StoreUnavailable`, the caller must resign or call this method again.
         """
         topics = TopicChangeListener(self._watches, self.registry, self.queue, self._partitions)
         self._watches.children(layout.BROKER_IDS, self._brokers.on_children)
@@ -137,7 +138,7 @@ class ConsumerCoordinator:
 
     def step(self) -> None:
         """Re-arms watches that fired, runs their listeners, writes the history, and periodically removes old
-        answers."""
+        responses."""
         self._watches.step()
         if self.history is not None:
             self.history.step()
@@ -154,13 +155,13 @@ class ConsumerCoordinator:
         except Fenced:
             raise
         except MultiFailed as error:
-            log.debug("left an old answer reason=%s", error)  # the answer is gone, or its ACL forbids the deletion
+            log.debug("left an old response reason=%s", error)  # the response is gone, or its ACL forbids the deletion
 
     def answer(self, request: Request, result: str, message: str, also: Sequence[Op] = ()) -> bool:
-        """Answers a request that concerns no managed group, and writes ``also`` in the same multi.
+        """Writes the response to a request that concerns no managed group, and applies ``also`` in the same multi.
 
-        Returns whether the request now has this answer. An earlier attempt may have stored it although its reply was
-        lost.
+        Returns whether the request now has this response. An earlier attempt may have stored it although ZooKeeper's
+        reply was lost.
         """
         answer = replace(request, result=result, message=message)
         try:
@@ -187,7 +188,8 @@ class ConsumerCoordinator:
 
     def _read_what_is_listed(self) -> None:
         """Reads the znodes that the listeners listed: brokers, requests, and each group's registrations, which fill the
-        registry. If a group was at rest before the election, only its record counts. Creates missing persistent roots.
+        registry. For a group that was at rest before the election, only the record is used. Creates missing persistent
+        roots.
         """
         brokers, asked = self._brokers.listed or (), self._asked.listed or ()
         listed, self._members.listed = self._members.listed or {}, None

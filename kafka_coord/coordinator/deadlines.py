@@ -1,7 +1,7 @@
 """Decides which deadlines have passed: grace, overdue commands, channel retirement and the retention of offsets.
 
-Pure. The caller passes the time (``now`` in monotonic seconds, ``wall_ms`` in ms since 1970), and the timers remember
-when each condition was first seen. ``plan`` gets the results, so it needs no clock.
+The functions are pure. The caller passes the time (``now`` in monotonic seconds, ``wall_ms`` in ms since 1970), and the
+timers record when each condition was first seen. ``plan`` receives the results, so it needs no clock.
 
 Safety does not depend on the timers. A new coordinator restarts all of them, so an election can at most double a grace
 period or a timeout.
@@ -24,15 +24,15 @@ Key = TypeVar("Key")
 
 @dataclass(slots=True)
 class GroupTimers:
-    """When (monotonic seconds) each condition of one group was first seen. ``next_due`` is when the next deadline
-    passes."""
+    """The time (in monotonic seconds) at which each condition of one group was first seen. ``next_due`` is the time of
+    the next deadline."""
 
     commands: dict[tuple[str, int, str], float] = field(default_factory=dict)
-    """Outstanding commands, by (consumer, incarnation, command name)."""
+    """The outstanding commands, by (consumer, incarnation, command name)."""
     gone: dict[str, float] = field(default_factory=dict)
-    """Consumers with a place and no registration."""
+    """The consumers that have a place but no registration."""
     retiring: dict[str, float] = field(default_factory=dict)
-    """Consumers that have left only a channel."""
+    """The consumers of which only a channel is left."""
     next_due: float | None = None
 
     def passed(self, since: float, duration_ms: float, now: float) -> bool:
@@ -51,8 +51,8 @@ def _first_seen(before: Mapping[Key, float], present: Iterable[Key], now: float)
 
 @dataclass(frozen=True, slots=True)
 class DeadlineInputs:
-    """The part of an observation that deadlines need. ``registered`` are all consumers with a registration, even an
-    unreadable one. If the settings are unreadable, ``settings`` is ``None``."""
+    """The part of an observation that deadlines need. ``registered`` contains all consumers that have a registration,
+    even if it is unreadable. If the settings are unreadable, ``settings`` is ``None``."""
 
     members: Mapping[str, Member]
     registered: Collection[str]
@@ -64,10 +64,10 @@ class DeadlineInputs:
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """The state of all deadlines. ``in_grace`` are consumers that are gone, but keep their place. ``overdue`` are
-    consumers that have not acknowledged a command within the rebalance timeout. ``retired`` are consumers that have
-    been gone for so long that their channel may be removed. ``retention_passed`` tells whether the group's offsets have
-    expired."""
+    """The state of all deadlines. ``in_grace`` contains the consumers that are gone but keep their place. ``overdue``
+    contains the consumers that have not acknowledged a command within the rebalance timeout. ``retired`` contains the
+    consumers that have been gone for so long that their channel may be removed. ``retention_passed`` tells whether the
+    group's offsets have expired."""
 
     in_grace: frozenset[str]
     overdue: frozenset[str]
@@ -78,7 +78,7 @@ class Deadlines:
 def deadlines(
     inputs: DeadlineInputs, timers: GroupTimers, options: CoordinatorOptions, now: float, wall_ms: float
 ) -> Deadlines:
-    """Evaluates all deadlines, and sets ``timers.next_due`` to the moment at which the next one passes."""
+    """Evaluates all deadlines, and sets ``timers.next_due`` to the time of the next one."""
     timers.next_due = None
     expire_ms = offsets_expire_at_ms(inputs)
     return Deadlines(
@@ -116,8 +116,8 @@ def _overdue(inputs: DeadlineInputs, timers: GroupTimers, now: float) -> frozens
 
 
 def slow_commands(timers: GroupTimers, now: float) -> list[tuple[str, str]]:
-    """Returns (consumer, name) of each command that was outstanding at the last pass and is :data:`SLOW_COMMAND_MS`
-    old."""
+    """Returns (consumer, name) of each command that was outstanding at the last pass and is at least
+    :data:`SLOW_COMMAND_MS` old."""
     slow = now - SLOW_COMMAND_MS / 1000
     return [(consumer, name) for (consumer, _, name), since in timers.commands.items() if since <= slow]
 
@@ -134,9 +134,9 @@ def offsets_expire_at_ms(inputs: DeadlineInputs) -> int | None:
     """Returns when the offsets of a managed group expire (ms since 1970), or ``None`` while the group is not known to
     be empty. ``plan.group_removal`` then removes the group.
 
-    A group has been empty since its empty target was written. A target with members does not count, even if none of
-    them exists, because it may be older than the retention. A coordinator that dies between forgetting the last member
-    and emptying the target leaves such a target behind.
+    A group has been empty since its empty target was written. A target that names members does not count, even if none
+    of them still exists, because the target may be older than the retention. If a coordinator dies between forgetting
+    the last member and emptying the target, it leaves such a target behind.
     """
     target, settings = inputs.target, inputs.settings
     if settings is None:  # unreadable settings may ask for a longer retention than the default

@@ -15,7 +15,7 @@ from kafka_coord.zk.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A plan, the observation behind it, and the start offset of each partition that it starts.
+    """A plan, the observation on which it is based, and the start offset of each partition that it starts.
 
     ``observation.unreadable`` also lists the offset znodes that keep a partition from being started.
     """

@@ -33,8 +33,8 @@ class ActiveLeadership:
 
 @dataclass(frozen=True, slots=True)
 class PreparedPlan:
-    """The write for one group, and the snapshot behind it. ``decision`` is the decision that the plan makes or finds
-    settled."""
+    """The write for one group, and the snapshot on which it is based. ``decision`` is the decision that this pass makes
+    or finds settled."""
 
     memory: GroupMemory
     plan: Plan
@@ -53,8 +53,8 @@ class DecisionWriter:
         self._log = DecisionLog(store)
 
     def decide(self, memory: GroupMemory, snapshot: Snapshot) -> PreparedPlan | None:
-        """Plans one group. Returns ``None`` if the group needs another pass first, because a manual deletion was just
-        repaired, or because not all of its patterns are matched yet."""
+        """Plans one group. Returns ``None`` if the group needs another pass first. That is the case after the repair of
+        a manual deletion, and while some of the group's patterns are not matched yet."""
         repair = repairs(memory, snapshot)
         if repair:
             self._executor.write(repair)

@@ -26,15 +26,15 @@ NewCommands = tuple[str, ...]
 
 
 class Executor:
-    """Writes under one leadership. Its fence makes every write fail once another instance is elected."""
+    """Writes plans under one leadership. A fence makes every write fail once another instance is elected."""
 
     def __init__(self, store: Store, fence: Check) -> None:
         self._store = store
         self._fence = fence
 
     def prepare(self, decided: Decided, missing: Collection[str] = (), after: Sequence[Op] = ()) -> Units:
-        """Turns the plan's steps and then ``after`` (the history) into units, and reads any values that the steps need.
-        ``missing`` are the group's persistent parents that do not exist yet."""
+        """Turns the plan's steps, and then ``after`` (the write of the history), into units, and reads any values that
+        the steps need. ``missing`` contains the persistent znodes of the group that do not exist yet."""
         return (*Translation(self._store, decided, missing).units(), *([after] if after else []))
 
     def write_prepared(self, units: Units) -> NewCommands:

@@ -24,7 +24,8 @@ IDLE_CHECKS_AT_ONCE = 128
 """The maximum number of idle groups checked together."""
 
 SnapshotResult = Snapshot | Exception | None
-"""The result of reading one group. ``None`` means that the group does not exist, an error that it cannot be read."""
+"""The result of reading one group. ``None`` means that the group does not exist, and an error means that it cannot be
+read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Batch:
 
 @dataclass(eq=False)
 class GroupReader:
-    """Takes groups and reads them, on the handler's thread."""
+    """Takes groups from the queue and reads them, on the handler's thread."""
 
     _store: Store
     _queue: RebalanceRequestQueue
@@ -58,7 +59,7 @@ class GroupReader:
         groups = {first: self._queue.last_requested}
         most = IDLE_CHECKS_AT_ONCE if idle else GROUPS_AT_ONCE
         while len(groups) < most and (other := self._queue.take_now()) is not None:
-            if other in groups:  # an event requested it again after it was taken
+            if other in groups:  # an event requested the group again after it was taken
                 self._queue.request(other)
                 break
             if self._may_be_idle(other) != idle:
@@ -75,7 +76,7 @@ class GroupReader:
         return Batch(memories, idle)
 
     def _may_be_idle(self, group: str) -> bool:
-        """Whether a check for changes is enough for the group, which must be the last one taken."""
+        """Returns whether a check for changes is enough for the group, which must be the last group taken."""
         return (
             self._queue.last_was_calm
             and self._idle.is_idle(self._memories.of(group))

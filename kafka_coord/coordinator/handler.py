@@ -41,7 +41,7 @@ class RebalanceObserver(Protocol):
         """Handles a completed pass, on the handler's thread. The pass created the znodes ``commands``."""
 
     def interrupted(self) -> None:
-        """Handles the end of the leadership. None of its passes continues."""
+        """Handles the end of the leadership. No pass of that leadership continues."""
 
 
 class RebalanceRequestHandler:
@@ -73,7 +73,7 @@ class RebalanceRequestHandler:
         self._catalog = catalog
         self._requests = requests
         self.memories = GroupMemories(registry)
-        """Startup fills the memories. From its first step on, the handler owns them."""
+        """Startup fills the memories. The handler owns them from its first step on."""
         self.idle = IdleGroups(store, catalog, options)
         self._reader = GroupReader(store, queue, requests, catalog, self.memories, self.idle, options, leadership.epoch)
         self._writer = DecisionWriter(store, leadership.executor, assignors)
@@ -95,7 +95,7 @@ class RebalanceRequestHandler:
 
     @property
     def unreadable(self) -> int:
-        """The number of znodes that the last passes could not decode. Includes offsets that keep partitions from being
+        """The number of znodes that the last passes could not decode, including offsets that keep partitions from being
         started."""
         return sum(len(memory.unreadable) for memory in self.memories)
 
@@ -110,7 +110,7 @@ class RebalanceRequestHandler:
         return {group for group, outcome in self.outcomes.items() if outcome.state is GroupState.PAUSED} | handling
 
     def age_s(self) -> float:
-        """Seconds since the last step ended."""
+        """Returns the seconds since the last step ended."""
         return self._clock.monotonic() - self._stepped_at
 
     # --- handler's thread --------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class RebalanceRequestHandler:
         return not (self.closed or self.deposed) and self._leadership.still()
 
     def _check_idle(self, memories: Sequence[GroupMemory]) -> None:
-        """Schedules a pass over groups that are no longer at rest."""
+        """Checks whether the groups are still at rest, and enqueues those that are not."""
         try:
             found = self.idle.still_idle(memories)
         except StoreError as error:

@@ -39,7 +39,7 @@ MAX_MOVES = 20
 MAX_MOVE_TEXT = 200
 MAX_HISTORY_BYTES = 200_000
 MAX_REMEMBERED = 32
-"""The maximum number of cached histories. Each takes up to ``MAX_HISTORY_BYTES``."""
+"""The maximum number of cached histories. Each history takes up to ``MAX_HISTORY_BYTES``."""
 
 
 def describe(plan: Plan, observation: Observation, decided_at_ms: int) -> Decision | None:
@@ -84,7 +84,7 @@ def actions_of(plan: Plan, at_ms: int) -> tuple[Action, ...]:
 
 
 def action_of(request: Request, at_ms: int) -> Action | None:
-    """Returns the operator's action that a request asks for or records, or ``None`` if there is none."""
+    """Returns the operator's action that a request asks for or records, or ``None`` if the request has no action."""
     kind = request.action if request.type is RequestType.LOOK else str(request.type)
     return Action(kind, request.by, at_ms, request.reason, request.change or request.consumer) if kind else None
 
@@ -95,24 +95,24 @@ _WITH_ACTIONS = _ENVELOPE[:-1] + b',"actions":[%b]}'
 
 
 class DecisionLog:
-    """Follows each group's newest decision until it is settled. Use it on one thread.
+    """Follows each group's newest decision until it is settled. Not thread-safe.
 
-    The histories written last stay cached in encoded form, with their versions, so the next decision about the same
-    group needs no read. If somebody else writes the znode, the next write fails. Then the memory is invalidated, and
-    the next pass reads the znode.
+    The most recently written histories stay cached in encoded form, with their versions, so the next decision about the
+    same group needs no read. If somebody else writes the znode, the next write fails. The memory is then invalidated,
+    and the next pass reads the znode.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._clock: Clock = store.clock
         self._encoded: deque[GroupMemory] = deque()
-        """The groups whose history is cached, least recently written first."""
+        """The groups whose history is cached. The least recently written history is first."""
 
     def observe(
         self, memory: GroupMemory, plan: Plan, observation: Observation
     ) -> tuple[Decision | None, tuple[Op, ...]]:
-        """Returns the decision that this pass makes or finds settled (or ``None``), and the write that records it with
-        operators' actions."""
+        """Returns the decision that this pass makes or finds settled (or ``None``), and the write that records this
+        decision and operators' actions."""
         decision = self._follow(memory, plan, observation)
         actions = actions_of(plan, int(self._clock.time() * 1000))
         if plan.state is GroupState.DEAD or (decision is None and not actions):
@@ -193,8 +193,8 @@ class DecisionLog:
     def _write(
         self, memory: GroupMemory, decision: Decision | None, actions: Sequence[Action], target: Assignment | None
     ) -> tuple[Op, ...]:
-        """Writes ``decision`` and ``actions``. Also records the generation of ``target`` if the history lacks it, so
-        that generations continue from there if the target is lost."""
+        """Returns the write that records ``decision`` and ``actions``. If the history lacks the generation of
+        ``target``, also records that generation, so that generations continue from there even if the target is lost."""
         known = memory.history or self._read(memory.group)
         kept = list(known.decisions)
         if decision is None and target is not None and all(one.generation < target.generation for one in kept):

@@ -30,14 +30,14 @@ MAX_BYTES = 100_000
 
 
 def spread(group: str) -> float:
-    """Returns a constant factor per group for intervals, from 0.75 to 1.25, so that groups do not all come due at
-    once."""
+    """Returns the factor for a group's intervals. It is between 0.75 and 1.25 and constant, so not all groups are due
+    at the same time."""
     return 0.75 + zlib.crc32(group.encode()) % 1000 / 2000
 
 
 def decode_settled(where: str, found: Answer) -> Settled | None:
-    """Decodes the record. Returns ``None`` if it is missing or unreadable. The next write replaces an unreadable
-    record."""
+    """Decodes the record. Returns ``None`` if it is missing or unreadable. The next write replaces a record that cannot
+    be read."""
     if not isinstance(found, Node):
         return None
     try:
@@ -56,8 +56,9 @@ def settled_as_of(where: str, found: Answer, ids: Answer) -> Settled | None:
 
 
 class IdleGroups:
-    """The groups that this coordinator found at rest, or that an earlier one recorded as such (``memory.at_rest``).
-    Belongs to the handler's thread. Call :meth:`begin` before that thread starts.
+    """The groups that this coordinator found at rest, or that an earlier coordinator recorded as such
+    (``memory.at_rest``). Only the handler's thread may use it, except for :meth:`begin`, which runs before that thread
+    starts.
 
     A group is at rest only while its zxids and topics are the same as when a complete pass found nothing to do.
     """
@@ -76,11 +77,11 @@ class IdleGroups:
         memory.at_rest = AtRest(settled, None, self._next_whole(memory.group))
 
     def is_idle(self, memory: GroupMemory) -> bool:
-        """Whether a check for changes is enough for the group."""
+        """Returns whether a check for changes is enough for the group."""
         return memory.at_rest is not None and self._store.clock.monotonic() < memory.at_rest.whole_at
 
     def still_idle(self, memories: Sequence[GroupMemory]) -> list[bool]:
-        """Whether each of these groups is still at rest. Raises :class:`StoreError`."""
+        """Returns whether each of these groups is still at rest. Raises :class:`StoreError`."""
         try:
             return self._unchanged(memories)
         except StoreError:
@@ -90,7 +91,7 @@ class IdleGroups:
             return [False] * len(memories)
 
     def _unchanged(self, memories: Sequence[GroupMemory]) -> list[bool]:
-        topics = self._catalog.topics  # read before ZooKeeper, so that an event reports every later change
+        topics = self._catalog.topics  # read before the znodes, so that an event reports every later change
         asked = [(memory.group, memory.at_rest) for memory in memories if memory.at_rest is not None]
         found = unchanged(self._store, [(group, at_rest.settled.zxids) for group, at_rest in asked])
         for number, (_, at_rest) in enumerate(asked):
@@ -100,13 +101,13 @@ class IdleGroups:
         return found
 
     def wants_zxids(self, memory: GroupMemory) -> bool:
-        """Whether the group is at rest if the next pass also finds nothing to do."""
+        """Returns whether the group counts as at rest if the next pass also finds nothing to do."""
         since = memory.quiet_since
         return since is not None and self._store.clock.monotonic() >= since + self._options.settled_after_ms / 1000
 
     def after_pass(self, memory: GroupMemory, snapshot: Snapshot, plan: Plan) -> float | None:
-        """Evaluates a complete pass and its plan. Returns the (monotonic) time at which to check again for rest, or
-        ``None``."""
+        """Evaluates a complete pass and its plan. Returns the (monotonic) time at which to check again whether the
+        group is at rest, or ``None`` if no check is needed."""
         now = self._store.clock.monotonic()
         if not self._options.settled_after_ms:
             return None
@@ -178,7 +179,8 @@ class IdleGroups:
             _took_effect(memory)
 
     def _digest(self, settled: Settled, topics: Mapping[str, TopicInfo]) -> str:
-        """Returns a digest of the topics on which the target depends. With patterns, these are all topics."""
+        """Returns a digest of the topics on which the target depends. If any subscription is a pattern, these are all
+        topics."""
         if self._digests_of is not topics:
             self._digests_of = topics
             self._digests.clear()
@@ -200,8 +202,8 @@ def _took_effect(memory: GroupMemory) -> None:
 
 
 def topics_digest(topics: Mapping[str, TopicInfo], wanted: frozenset[str] | None) -> str:
-    """Returns a digest of the partitions and identities of ``wanted`` topics, which need not exist. ``None`` means all
-    topics."""
+    """Returns a digest of the partitions and identities of the ``wanted`` topics, which need not exist. ``None`` stands
+    for all topics."""
     hashed = hashlib.sha256(b"1\n")
     for name in sorted(topics if wanted is None else wanted):
         topic = topics.get(name)

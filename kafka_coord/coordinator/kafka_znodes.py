@@ -1,4 +1,4 @@
-"""Decodes Kafka's own topic and broker znodes, in the formats of all versions up to 3.9. Read only."""
+"""Decodes Kafka's own topic znodes, in the formats of all versions up to 3.9. Nothing here writes them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from kafka_coord.zk.store import Node
 
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _IDENTITY = re.compile(rf"({_TOPIC_ID.pattern} )?[0-9]{{1,19}}|[A-Za-z0-9_-]{{22}}")
-"""Matches a result of :func:`_identity`, or Kafka's id alone. It is strict, because offsets below a different identity
-are removed."""
+"""Matches a result of :func:`_identity`, or Kafka's topic id alone. The pattern is strict, because offsets below a
+different identity are removed."""
 
 
 def decode_topic(name: str, node: Node, broker_racks: Mapping[int, str]) -> TopicInfo:
@@ -61,5 +61,5 @@ def _identity(topic_id: Any, node: Node) -> str:
 
 
 def is_identity(written: str) -> bool:
-    """Whether ``written`` has the format of a topic identity."""
+    """Returns whether ``written`` has the format of a topic identity."""
     return _IDENTITY.fullmatch(written) is not None

@@ -1,4 +1,4 @@
-"""The listeners of the original design. They record changes and set the bits of the groups concerned, but decide
+"""The listeners of the original design. They record changes and set the bits of the affected groups, but they decide
 nothing."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class IllegalNames:
-    """Warns once, in one line, about children with illegal names, which are ignored."""
+    """Logs one warning about new children with illegal names, which are ignored."""
 
     def __init__(self, kind: str, parent: str) -> None:
         self._kind = kind
@@ -44,8 +44,9 @@ class IllegalNames:
 
 @dataclass(eq=False)
 class TopicPartitionChangeListener:
-    """Watches ``/brokers/topics/<topic>``, whose *data* is the partition list (KAFKA-1075). ``held`` are the topics
-    read before :meth:`begin`, while the racks of the brokers are still unknown. Afterwards, it is ``None``."""
+    """Watches ``/brokers/topics/<topic>``, whose *data* is the partition list (KAFKA-1075). ``held`` contains the
+    topics that were read before :meth:`begin`, while the racks of the brokers were unknown. After :meth:`begin`, it is
+    ``None``."""
 
     _catalog: TopicCatalog
     _registry: GroupRegistry
@@ -105,8 +106,8 @@ class TopicChangeListener:
 
 
 class GroupMemberChangeListener:
-    """Watches ``/consumers/groups/<group>/ids`` for members that register or leave. ``listed`` are the members found at
-    startup. Afterwards, it is ``None``, because the handler lists the members.
+    """Watches ``/consumers/groups/<group>/ids`` for members that register or leave. ``listed`` contains the members
+    found at startup. After startup, it is ``None``, because the handler lists the members.
     """
 
     def __init__(self, queue: RebalanceRequestQueue) -> None:
@@ -142,8 +143,7 @@ class GroupChangeListener:
 
 
 class SessionExpirationListener:
-    """Wakes the service when this instance's own ZooKeeper session changes. It does not listen to consumers'
-    sessions."""
+    """Wakes the service when this instance's own ZooKeeper session changes. It ignores the sessions of consumers."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -156,8 +156,8 @@ class SessionExpirationListener:
 
 
 class RequestListener:
-    """Watches ``/consumers/requests`` for operators' requests. ``listed`` are the requests found at startup.
-    Afterwards, it is ``None``."""
+    """Watches ``/consumers/requests`` for operators' requests. ``listed`` contains the requests found at startup. After
+    startup, it is ``None``."""
 
     def __init__(self, requests: PendingRequests, queue: RebalanceRequestQueue) -> None:
         self._requests = requests
@@ -182,9 +182,9 @@ class RequestListener:
 
 
 class PauseListener:
-    """Watches ``/consumers/paused``, and enqueues every group when the pause is set or lifted. If somebody set the
-    pause and lifted it before this listener noticed, only the groups that a pass may have found paused
-    (``perhaps_paused``) are enqueued.
+    """Watches ``/consumers/paused``, and enqueues every group when the pause is set or lifted. If the pause was set and
+    lifted before this listener noticed it, only the groups that a pass may have found paused (``perhaps_paused``) are
+    enqueued.
     """
 
     def __init__(
@@ -211,8 +211,8 @@ def request_interested(topic: str, registry: GroupRegistry, queue: RebalanceRequ
 
 class BrokerChangeListener:
     """Watches ``/brokers/ids`` for the brokers' racks, which apply to topics that are read later. Racks are only a
-    preference, so known topics stay unchanged. ``listed`` are the brokers found at startup. Afterwards, it is
-    ``None``."""
+    preference, so topics that were already read are not read again. ``listed`` contains the brokers found at startup.
+    After startup, it is ``None``."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -233,7 +233,7 @@ class BrokerChangeListener:
 
 
 def _racks(brokers: Sequence[str], nodes: Sequence[Answer]) -> dict[int, str]:
-    """Returns broker id → rack, for the brokers that have a rack."""
+    """Returns a map from broker id to rack, for the brokers that have a rack."""
     found = decode_brokers(brokers, nodes)
     report("cannot read", found.unreadable)
     return {broker.broker_id: broker.rack for broker in found.live if broker.rack is not None}

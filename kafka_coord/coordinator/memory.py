@@ -1,7 +1,7 @@
-"""The coordinator's memory of each group between two passes. Only this module creates, invalidates and drops it.
+"""What the coordinator remembers about each group between two passes, and how that is created, invalidated and dropped.
 
-Safety does not depend on it. It saves reads and decoding, and it records how long conditions have lasted. A newly
-elected coordinator starts with an empty memory.
+Safety does not depend on this memory. It saves reads and decoding, and it records how long conditions have lasted. A
+newly elected coordinator starts with an empty memory.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Outcome:
 
 @dataclass(slots=True)
 class Progress:
-    """A decision that is not settled yet. ``decided`` is monotonic seconds. ``settling`` means that the write recording
-    it as settled has been prepared."""
+    """A decision that is not settled yet. ``decided`` is its time in monotonic seconds. ``settling`` means that the
+    write that records it as settled has been prepared."""
 
     decision: Decision
     decided: float
@@ -36,7 +36,7 @@ class Progress:
 
 
 class EncodedDecision(NamedTuple):
-    """An encoded decision, kept so that the next write need not encode it again."""
+    """A decision in encoded form, so that the next write need not encode it again."""
 
     generation: int
     data: bytes
@@ -56,8 +56,8 @@ class WrittenHistory(NamedTuple):
 
 @dataclass(slots=True)
 class AtRest:
-    """A group found at rest. ``topics`` are the topics last compared with ``settled``. From ``whole_at`` (monotonic)
-    on, the next pass reads the whole group again."""
+    """A group found at rest. ``topics`` contains the topics last compared with ``settled``. From the (monotonic) time
+    ``whole_at`` on, the next pass reads the whole group again."""
 
     settled: Settled
     topics: Mapping[str, TopicInfo] | None
@@ -73,9 +73,9 @@ class Matched(NamedTuple):
 
 @dataclass(slots=True)
 class Unsettled:
-    """A group that has not reached its target. Times are monotonic. ``logged_at`` is the time of the last log entry
-    about this. ``ownerless`` is the number of partitions of its target that nobody holds. ``undecided`` means that the
-    group has no readable target, or that a pass over it failed."""
+    """A group that has not reached its target. Times are monotonic. ``logged_at`` is the time of the last warning about
+    it. ``ownerless`` is the number of partitions in its target that nobody holds. ``undecided`` means that the group
+    has no readable target, or that a pass over it failed."""
 
     since: float
     reason: str = ""
@@ -86,13 +86,14 @@ class Unsettled:
 
 @dataclass(slots=True)
 class GroupMemory:
-    """The memory of one group, for the handler's thread. Fields that any thread may read are marked."""
+    """The memory of one group. It belongs to the handler's thread, except for the fields that are marked as readable on
+    any thread."""
 
     group: str
     outcome: Outcome | None = None
-    """Always replaced as a whole, so any thread may read it."""
+    """The whole value is always replaced, so any thread may read this field."""
     unreadable: frozenset[Unreadable] = frozenset()
-    """The znodes reported as unreadable at the last pass. Any thread may read this field."""
+    """The znodes that the last pass reported as unreadable. Any thread may read this field."""
     unsettled: Unsettled | None = None
     """Any thread may read this field."""
     failures: int = 0
@@ -105,11 +106,11 @@ class GroupMemory:
     timers: GroupTimers = field(default_factory=GroupTimers)
     decoded: Mapping[str, tuple[int, object]] = field(default_factory=dict)
     """Maps the path of each znode that the last pass decoded to the zxid of its last write (mzxid) and its value. The
-    next pass decodes only znodes that were written since."""
+    next pass decodes only the znodes that have been written since then."""
     consumers: tuple[str, ...] = ()
     """The consumers that the last pass saw. The next pass reads their znodes before it lists the current consumers."""
     watched_commands: set[str] = field(default_factory=set)
-    """Command znodes whose deletion is watched."""
+    """The command znodes whose deletion is watched."""
     ledgers: Mapping[str, Ledger] = field(default_factory=dict)
     """The ledgers after the last pass (see ``tamper_repair``)."""
     matched: Matched | None = None
@@ -141,7 +142,7 @@ class GroupMemory:
 
 
 class GroupMemories:
-    """The memories of all groups. Dropping one also removes the group's interests from the registry."""
+    """The memories of all groups. Dropping a memory also removes the group's subscriptions from the registry."""
 
     def __init__(self, registry: GroupRegistry) -> None:
         self._registry = registry

@@ -1,4 +1,4 @@
-"""Observes groups by reading everything about them, as frozen values, in one or two multi-reads."""
+"""Observes groups. Reads everything about them, as frozen values, in one or two multi-reads."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ _READS_WHOLE, _READS_EACH, _READS_ZXIDS = 7, 3, 3
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The result of reading a group: the observation for ``plan``, and further values for the executor. ``missing`` are
-    the group's persistent parents that a write must create first. ``history`` is the znode of its decisions, and
-    ``zxids`` identify the state that was seen, or an earlier state. These two are set only on request (see
-    :class:`GroupQuery`).
+    """The result of reading a group: the observation for ``plan``, and further values for the executor. ``missing``
+    contains the group's persistent parents that a write must create first. ``history`` is the znode of the group's
+    decisions, and ``zxids`` identifies the observed state or an earlier one. ``history`` and ``zxids`` are set only on
+    request (see :class:`GroupQuery`).
     """
 
     observation: Observation
@@ -57,8 +57,8 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class GroupQuery:
-    """A group to read, with the values already known. ``with_history`` also reads the group's past decisions, to which
-    the next one is appended. ``with_zxids`` also reads the zxids of the group's state."""
+    """A group to read, with the values already known. With ``with_history``, the group's past decisions are also read,
+    because the next decision is appended to them. With ``with_zxids``, the zxids of the group's state are also read."""
 
     memory: GroupMemory
     topics: Mapping[str, TopicInfo]
@@ -68,8 +68,8 @@ class GroupQuery:
 
 
 def unchanged(store: Store, at_rest: Sequence[tuple[str, Zxids]]) -> list[bool]:
-    """Whether each group is still in the state in which it was found at rest, with no pause set. Needs six small reads
-    per group, even for a large group. Raises :class:`StoreUnavailable`."""
+    """Returns whether each group is still in the state in which it was found at rest, and is not paused. This takes six
+    small reads per group, however large the group is. Raises :class:`StoreUnavailable`."""
     reads: list[Read] = [GetData(layout.PAUSED)]
     for group, _ in at_rest:
         reads += (*_reads_of_zxids(group), GetData(layout.group(group)), GetData(layout.assignment(group)))
@@ -85,8 +85,7 @@ def unchanged(store: Store, at_rest: Sequence[tuple[str, Zxids]]) -> list[bool]:
 
 
 def _reads_of_zxids(group: str) -> list[Read]:
-    """Returns reads of the znodes whose children matter, because a listing of the children does not contain the
-    zxid."""
+    """Returns the reads of the znodes whose children matter. A listing of the children would not contain the zxid."""
     return [GetData(layout.ids(group)), GetData(layout.owners(group)), GetData(layout.channels(group))]
 
 
@@ -107,8 +106,8 @@ def observe(
     store: Store, queries: Sequence[GroupQuery], *, epoch: int, options: CoordinatorOptions
 ) -> list[Snapshot | StoreError | None]:
     """Reads several groups together. One request is enough if each group has the same consumers as at the last pass.
-    Otherwise, there are two. Returns ``None`` for a group that does not exist, and the error for a group that cannot be
-    read. Raises :class:`StoreUnavailable` if nothing could be read.
+    Otherwise, two requests are needed. Returns ``None`` for a group that does not exist, and the error for a group that
+    cannot be read. Raises :class:`StoreUnavailable` if nothing could be read.
 
     Malformed znodes are listed in ``observation.unreadable`` and otherwise treated as absent. The reads need not be one
     consistent snapshot of ZooKeeper. Only the coordinator writes ledgers, targets and commands. If a consumer
@@ -133,9 +132,10 @@ def observe(
 def _read_group(
     store: Store, query: GroupQuery, epoch: int, options: CoordinatorOptions
 ) -> Generator[list[Read], Answers, Snapshot | None]:
-    """Reads one group. Yields the reads to send, and receives their answers. Returns ``None`` if the group does not
-    exist. Reads the group and the consumers that it had at the last pass first, and then all other consumers. Finally
-    reads commands that consumers are slow to acknowledge, because an unreadable command is never acknowledged."""
+    """Reads one group. Yields the reads to send, and receives their results. Returns ``None`` if the group does not
+    exist. First reads the group and the consumers that it had at the last pass, and then all other consumers. Finally
+    reads the commands that consumers are slow to acknowledge, because a command that cannot be read is never
+    acknowledged."""
     memory, group, reading = query.memory, query.memory.group, _Decoding(query.memory.decoded)
     answers = yield [
         *(_reads_of_zxids(group) if query.with_zxids else ()),  # before the znodes whose state they identify
@@ -233,7 +233,7 @@ def _by_consumer(consumers: Iterable[str], answers: Answers) -> dict[str, Answer
 
 
 def past_decisions(store: Store, group: str) -> tuple[Decision, ...]:
-    """Reads the group's past decisions. Returns none if they are unreadable."""
+    """Reads the group's past decisions. Returns an empty tuple if they are unreadable."""
     path = layout.history(group)
     (node,) = read_each(store, [GetData(path)])
     try:
@@ -251,7 +251,8 @@ class _Decoding:
         self.unreadable: list[Unreadable] = []
 
     def listing(self, parent: str, found: Answer) -> tuple[str, ...] | None:
-        """Returns the children. Raises :class:`NoAuth` if they cannot be listed, because every decision needs them."""
+        """Returns the children of ``parent``. Raises :class:`NoAuth` if they cannot be listed, because every decision
+        needs them."""
         if isinstance(found, Unreadable):
             raise NoAuth(f"cannot list the children of {parent}: {found.reason}", parent)
         return found if isinstance(found, tuple) else None

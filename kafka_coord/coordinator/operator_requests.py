@@ -1,4 +1,4 @@
-"""Keeps operators' requests until the operator has fetched the answer."""
+"""Keeps operators' requests until the operators have fetched the responses."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _OF_GROUPS = _ANSWERED_HERE - {RequestType.RESIGN}
 
 
 def answer_op(request: Request, result: str, message: str) -> SetData:
-    """Returns the write of the answer ("done" or "refused", and a message) into the request's own znode. The write
-    fails if the znode has changed since the request was read, so each request is answered once."""
+    """Returns the operation that writes the response ("done" or "refused", and a message) into the request's own znode.
+    It fails if the znode has changed since the request was read, so each request is answered only once."""
     answered = replace(request, result=result, message=message)
     return SetData(layout.request(request.request_id), fields.dump(answered.to_json()), request.znode_version)
 
@@ -33,7 +33,7 @@ def unanswered_op(request: Request) -> Check:
 
 
 class PendingRequests:
-    """The requests under ``/consumers/requests`` that the elected coordinator answers, and all old answers.
+    """The requests under ``/consumers/requests`` that the elected coordinator answers, and all old responses.
     Thread-safe, because the listener loads requests and the handler answers them."""
 
     def __init__(self, store: Store) -> None:
@@ -53,7 +53,7 @@ class PendingRequests:
         return self.take(listed, fresh, read_each(self._store, [GetData(layout.request(name)) for name in fresh]))
 
     def take(self, listed: Set[str], fresh: Sequence[str], nodes: Sequence[Answer]) -> tuple[Request, ...]:
-        """Like :meth:`load`, but takes requests that have already been read."""
+        """Like :meth:`load`, but accepts requests that have already been read."""
         newcomers = self._put(fresh, nodes)
         with self._lock:
             for kept in (self._requests, self._answered_ms):
@@ -90,9 +90,9 @@ class PendingRequests:
         return [request for request, _ in readable.values()]
 
     def refused(self, error: MultiFailed) -> None:
-        """Handles a failed write that a request may have caused. Reads the request again if it was answered, changed or
-        withdrawn. Sets it aside if its ACL forbids the answer, so that it is not carried out repeatedly. Raises
-        :class:`StoreError`."""
+        """Handles a failed write that a request may have caused. If the request was answered, changed or withdrawn,
+        reads it again. If its ACL forbids the response, sets the request aside, so that it is not carried out
+        repeatedly. Raises :class:`StoreError`."""
         parent, _, name = error.path.rpartition("/")
         if parent != layout.REQUESTS:
             return
@@ -108,7 +108,7 @@ class PendingRequests:
             self._put([name], read_each(self._store, [GetData(error.path)]))
 
     def of_group(self, group: str) -> tuple[Request, ...]:
-        """Returns the group's unanswered requests except resignations, in the order of their arrival."""
+        """Returns the group's unanswered requests, except requests to resign, in the order of their arrival."""
         with self._lock:
             return tuple(
                 r
@@ -117,7 +117,7 @@ class PendingRequests:
             )
 
     def record_answer(self, request: Request) -> None:
-        """Records that the handler wrote the answer in ``request``."""
+        """Records that the handler wrote the response in ``request``."""
         with self._lock:
             if request.request_id in self._requests:
                 self._requests[request.request_id] = request
@@ -138,7 +138,7 @@ class PendingRequests:
             )
 
     def stale_answers(self, before_ms: int) -> list[tuple[Op, ...]]:
-        """Returns units that delete the answers given before ``before_ms`` (ms since 1970)."""
+        """Returns units that delete the requests answered before ``before_ms`` (ms since 1970)."""
         with self._lock:
             return [
                 (Delete(layout.request(name)),)

@@ -15,8 +15,8 @@ BUDGET_S = 0.1
 
 
 def match_patterns(memory: GroupMemory, observation: Observation, clock: Clock) -> bool:
-    """Matches the group's patterns. Returns whether all are matched. If not, call it again after the other groups'
-    turn.
+    """Matches the group's patterns. Returns whether all of them are matched. If not, call this function again after the
+    other groups have had their turn.
 
     ``plan`` matches each pattern against each topic, and every result is cached (``model.pattern``). The first, slow
     matching happens here, within a budget, before the group is planned.

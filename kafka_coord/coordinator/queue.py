@@ -13,14 +13,14 @@ CALM_EVERY = 8
 
 
 class RebalanceRequestQueue:
-    """The original design's ``groups_being_rebalanced`` and ``rebalance_request_queue``, plus timers.
+    """The original design's ``groups_being_rebalanced`` and ``rebalance_request_queue``, with timers.
 
     An event sets a group's bit and, if it was clear, enqueues the group. More events while the bit is set cost nothing.
     The handler takes a group, **clears the bit, then reads**. An event during the pass enqueues the group again, so no
-    event is lost. A busy group goes to the end of the queue, so none starves.
+    event is lost. A busy group goes to the end of the queue, so no other group starves.
 
-    A *calm* group is due because time has passed, or because an election found it at rest. Groups with an event usually
-    go first, but every :data:`CALM_EVERY`-th group taken is a calm one. Thread-safe. Only :meth:`take` blocks.
+    A *calm* group is due because time has passed, or because it was at rest at the election. Groups with an event
+    usually go first, but every :data:`CALM_EVERY`-th group taken is calm. Thread-safe. Only :meth:`take` blocks.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -72,7 +72,7 @@ class RebalanceRequestQueue:
                     self._rebalance_request_queue.append(group)
 
     def request_at(self, group: str, due: float, *, event: bool = False) -> None:
-        """Requests the group at ``clock.monotonic() == due``. Does nothing if an earlier time is set. If an event is
+        """Enqueues the group at the (monotonic) time ``due``. Does nothing if an earlier time is set. If an event is
         the reason (``event``), the group will not be calm."""
         with self._changed:
             if event and not self._closed:
@@ -101,7 +101,8 @@ class RebalanceRequestQueue:
                 self._changed.wait(max(0.0, until - now))
 
     def next_due(self) -> float | None:
-        """Returns when (monotonic) the next group is due, or ``None`` if no group is due before an event."""
+        """Returns the (monotonic) time at which the next group is due, or ``None`` if no group is due without an
+        event."""
         with self._changed:
             if self._rebalance_request_queue or self._calm:
                 return self._clock.monotonic()

@@ -1,4 +1,5 @@
-"""Counts the rebalances that one leadership has decided. The handler's thread writes. Any thread may read."""
+"""Counts the rebalances that one leadership has decided. The handler's thread writes the counts, and any thread may
+read them."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from kafka_coord.model import Cause, Decision, Durations
 
 @dataclass(slots=True)
 class Rebalances:
-    """The counts since the election. ``settled`` has the time from each decision until every partition had its new
-    owner. Decisions that need no command are left out."""
+    """The counts since the election. ``settled`` holds the time from each decision until every partition had its new
+    owner. It leaves out decisions that need no command."""
 
     decided: Counter[Cause] = field(default_factory=Counter)
     moved_partitions: int = 0

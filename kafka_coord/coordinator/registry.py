@@ -27,7 +27,7 @@ class GroupRegistry:
         return self.put(group, {id(m.subscription): m.subscription for m in members}.values())
 
     def put(self, group: str, subscriptions: Collection[Subscription]) -> bool:
-        """Like :meth:`update`, but takes the subscriptions themselves."""
+        """Like :meth:`update`, but takes subscriptions instead of members."""
         topics = frozenset(t for s in subscriptions if not s.is_wildcard for t in s.topics)
         wildcards = {(s.kind, s.pattern): s for s in subscriptions if s.is_wildcard}
         with self._lock:
@@ -52,9 +52,9 @@ class GroupRegistry:
             self._patterns.pop(group, None)
 
     def groups_for_topic(self, topic: str) -> frozenset[str]:
-        """Returns the groups that subscribe to this topic, by name or by pattern. Includes groups with a pattern that
-        has not been matched against the topic yet. A slow pattern must not block a listener, so the group's next pass
-        matches it."""
+        """Returns the groups that subscribe to this topic, by name or by pattern. Includes groups whose pattern has not
+        been matched against the topic yet. The group's next pass matches it, because a slow pattern must not block a
+        listener."""
         with self._lock:
             by_name = frozenset(self.consumer_groups_per_topic.get(topic, ()))
             patterns = [(g, wanted) for g, wanted in self._patterns.items() if g not in by_name]

@@ -15,17 +15,17 @@ log = logging.getLogger(__name__)
 
 MAX_SUMMARY_CHARS = 2_000
 UNSETTLED_AFTER_S = 30.0
-"""Seconds that a group may take to reach its target before a warning is logged. It is longer than most session
-timeouts."""
+"""The number of seconds that a group may take to reach its target before a warning is logged. This is longer than most
+session timeouts."""
 SAY_AGAIN_S = 60.0
-"""Seconds between repetitions of the warning."""
+"""The number of seconds between repetitions of the warning."""
 
 
 @dataclass(frozen=True, slots=True)
 class StuckGroup:
-    """A group that has not reached its target within :data:`UNSETTLED_AFTER_S`, and why. ``ownerless`` is the number of
-    its partitions without an owner at the last warning. ``undecided`` tells whether the group has no readable target or
-    the last pass failed."""
+    """A group that has not reached its target within :data:`UNSETTLED_AFTER_S`, and the reason. ``ownerless`` is the
+    number of its partitions without an owner at the last warning. ``undecided`` tells whether the group has no readable
+    target or the last pass failed."""
 
     group: str
     for_s: float
@@ -80,7 +80,8 @@ def stuck(memory: GroupMemory, now: float) -> StuckGroup | None:
 
 
 def say_again_at(memory: GroupMemory) -> float | None:
-    """Returns when (monotonic) the group needs a pass that repeats the warning, or ``None`` if it is settled."""
+    """Returns the (monotonic) time at which the group needs a pass that repeats the warning, or ``None`` if the group
+    is settled."""
     unsettled = memory.unsettled
     if unsettled is None:
         return None
@@ -110,7 +111,7 @@ def _report_unsettled(memory: GroupMemory, reason: str, now: float, observation:
 
 
 def _ownerless(observation: Observation) -> int:
-    """Returns the number of partitions of the target without an owner."""
+    """Returns the number of partitions in the target that have no owner."""
     if observation.assignment is None:
         return 0
     wanted = PartitionSet.union(observation.assignment.members.values())

@@ -21,15 +21,15 @@ log = logging.getLogger(__name__)
 _FAILED = {"event": "group_failed"}
 
 GATHER_S = 0.01
-"""Seconds that the handler waits after the first of several acknowledgements, to handle more of them in the same pass.
-It handles the last acknowledgement immediately."""
+"""The number of seconds that the handler waits after the first of several acknowledgements, to handle more of them in
+the same pass. It handles the last acknowledgement immediately."""
 LOOK_AGAIN_S = 0.5
-"""Seconds until the next pass over a group with new commands if no event occurs first."""
+"""The number of seconds until the next pass over a group with new commands if no event occurs first."""
 BLOCKED_LOOK_PART = 0.05
 """The fraction of the look interval until the next pass over a group with an unreadable offset. Nothing watches
 offsets, so this bounds the wait after a repair."""
 SEVERAL_AT_ONCE = 3
-"""The number of times in a row that a pass is repeated immediately because the group changed between read and write."""
+"""How many times in a row a pass is repeated immediately because the group changed between read and write."""
 
 
 class Scheduler:
@@ -41,8 +41,8 @@ class Scheduler:
         self._options = options
 
     def written(self, plan: PreparedPlan, commands: NewCommands, rest_due: float | None) -> None:
-        """Schedules the group's next pass. ``rest_due`` is when (monotonic) to check again whether the group is at
-        rest."""
+        """Schedules the group's next pass. ``rest_due`` is the (monotonic) time at which to check again whether the
+        group is at rest."""
         memory, now = plan.memory, self._store.clock.monotonic()
         self._watch_for_acknowledgements(memory, plan.snapshot.observation, commands)
         if rest_due is not None:

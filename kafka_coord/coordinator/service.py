@@ -1,4 +1,4 @@
-"""The service that runs beside each broker. It stands for election, and coordinates while it is elected."""
+"""The service that runs beside each broker. It stands for election, and it coordinates while it is elected."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HANDLER_WAIT_S = 0.5
 
 
 class CoordinatorService:
-    """Stands for election and coordinates while elected.
+    """Stands for election, and coordinates while it is elected.
 
     It has its own thread (session, election, listeners) and, while elected, the handler's thread. The code of both
     threads advances in steps and uses only a :class:`Store`, so a simulation can run it without threads.
@@ -87,7 +87,7 @@ class CoordinatorService:
         return True
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Waits until the service ends. Raises the error if it failed."""
+        """Waits until the service ends. Returns whether it has ended. Raises the error if the service failed."""
         ended = self._finished.wait(timeout_s)
         if ended and self._failure is not None:
             raise self._failure
@@ -103,7 +103,7 @@ class CoordinatorService:
 
     @property
     def leads(self) -> bool:
-        """Whether this instance is elected and may decide now."""
+        """Whether this instance is elected and ready to decide now."""
         return self.coordinator is not None and self.elected
 
     @property
@@ -119,8 +119,8 @@ class CoordinatorService:
 
     @property
     def obstacle(self) -> str:
-        """The reason why no instance can be elected or this one cannot coordinate, with any known remedy. Empty if
-        there is no obstacle. Safe on any thread."""
+        """The reason why no instance can be elected, or why this instance cannot coordinate, with the remedy if one is
+        known. Empty if there is no obstacle. Safe on any thread."""
         return self._election.obstacle() or self._trouble
 
     def handler_age_s(self) -> float | None:
@@ -131,7 +131,8 @@ class CoordinatorService:
 
     def step(self) -> None:
         """Handles session changes, registers, stands for election, runs listeners, and answers requests that concern no
-        managed group. Raises :class:`StoreError` if ZooKeeper did not answer. Then call it again."""
+        managed group. Raises :class:`StoreError` if ZooKeeper did not respond or refused a request. The caller must
+        then call it again."""
         if self._sessions.expired:
             self._sessions.expired = False
             self._step_down("its ZooKeeper session ended")
@@ -238,7 +239,7 @@ class CoordinatorService:
         self._election.forget()
 
     def _answer_requests(self) -> None:
-        """Answers requests to resign, or to record an action that concerns no managed group."""
+        """Answers requests to resign, and requests to record an action that concerns no managed group."""
         coordinator = self.coordinator
         if coordinator is None:
             return
@@ -265,7 +266,8 @@ class CoordinatorService:
                 return
 
     def _cannot_follow(self, successor: int) -> str:
-        """Returns the reason why the instance of broker ``successor`` cannot follow, or an empty string."""
+        """Returns the reason why the instance of broker ``successor`` cannot become the successor, or an empty
+        string."""
         if successor == self._broker_id:
             return f"the instance of broker {successor} is already the coordinator"
         if self._store.exists(layout.instance(successor)) is None:

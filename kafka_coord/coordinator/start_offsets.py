@@ -1,4 +1,4 @@
-"""Reads the committed offsets of partitions to start. Offsets of an earlier topic of the same name do not count."""
+"""Reads the committed offsets of the partitions to start. Offsets of an earlier topic of the same name do not count."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ class StartOffsets:
 
     ``parent`` creates the parent of all topics. For each topic, ``remove`` removes the offsets of an earlier topic of
     the same name, and ``prepare`` creates the parent of the offsets and records the topic's identity. ``unreadable``
-    are partitions that must not be started, because a guess could skip records. Their offset znode is unreadable, or it
-    is unknown to which topic their offsets belong. ``unclaimed`` are the offset znodes in the second case, by topic.
+    contains the partitions that must not be started, because a guess could skip records. Either their offset znode is
+    unreadable, or it is unknown to which topic their offsets belong. ``unclaimed`` names the offset znodes in the
+    second case, by topic.
     """
 
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -42,7 +43,8 @@ def unclaimed(written: str, identity: str) -> str:
 
 
 def read_start_offsets(store: Store, group: str, wanted: PartitionSet, topics: Mapping[str, TopicInfo]) -> StartOffsets:
-    """Reads the committed offsets of ``wanted``. ``offsets/<topic>`` holds the identity of the topic they belong to."""
+    """Reads the committed offsets of ``wanted``. ``offsets/<topic>`` holds the identity of the topic to which they
+    belong."""
     names = wanted.topics
     partitions = tuple(wanted)
     found = read_each(
@@ -107,7 +109,7 @@ def _of_topic(path: str, node: object, below: frozenset[str], identity: str) -> 
         return _OfTopic()
     prepare = (SetData(path, identity.encode(), node.stat.version),)
     written = node.data.decode(errors="replace")
-    if not written or same_topic(written, identity):  # if empty, 0.8 or a person wrote it for the current topic
+    if not written or same_topic(written, identity):  # empty, as Kafka 0.8 writes it: the current topic
         return _OfTopic(prepare)
     if not is_identity(written):
         return _OfTopic(prepare, unclaimed=Unreadable(path, unclaimed(written, identity)), below=below)
@@ -130,6 +132,6 @@ def _names(listing: object) -> frozenset[str]:
 
 
 def write_ops(group: str, offsets: Mapping[TopicPartition, int], existing: Iterable[TopicPartition]) -> list[Op]:
-    """Returns the writes that set ``offsets``. The znodes of the ``existing`` partitions already exist."""
+    """Returns the writes that set ``offsets``. ``existing`` names the partitions whose offset znode already exists."""
     there = frozenset(existing)
     return [offset_op(group, tp, offset, exists=tp in there) for tp, offset in sorted(offsets.items())]

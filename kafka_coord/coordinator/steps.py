@@ -22,25 +22,25 @@ class GroupState(StrEnum):
     """The state of a group, as operators see it."""
 
     STABLE = "Stable"
-    """Every member owns exactly its target and every command is acknowledged."""
+    """Every member owns exactly its target, and every command is acknowledged."""
     REBALANCING = "Rebalancing"
     """Members have yet to stop or start partitions, or to acknowledge commands."""
     PAUSED = "Paused"
     """An operator paused the group. The coordinator still processes acknowledgements, but decides nothing new."""
     EMPTY = "Empty"
-    """No members; offsets are kept for their retention."""
+    """The group has no members. Its offsets are retained until they expire."""
     DEAD = "Dead"
     """The group is being removed."""
 
 
 AT_REST = frozenset({GroupState.STABLE, GroupState.EMPTY})
-"""States in which nothing has to be moved or waited for."""
+"""The states in which no partition has to move and nothing is awaited."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetTarget:
-    """Write a new target. ``znode_version`` is the version that it replaces, or ``None`` if there is no target yet.
-    ``causes`` go into the group's history.
+    """Write a new target. ``znode_version`` is the version of the target that it replaces, or ``None`` if there is no
+    target yet. ``causes`` go into the group's history.
 
     The executor stamps ``assignment.timestamp_ms``.
     """
@@ -54,9 +54,10 @@ class SetTarget:
 class WriteLedgerAndCommands:
     """Write one consumer's ledger together with the commands that cause the change, in one multi.
 
-    ``znode_version`` is the version that it replaces. ``None`` creates the ledger. ``drop_commands`` names the command
-    znodes of a dead incarnation, which are deleted first. Start points carry ``NO_OFFSET``, and the executor fills in
-    the committed offsets. ``evict`` deletes the consumer's registration in the same multi.
+    ``znode_version`` is the version of the ledger that it replaces. If it is ``None``, the ledger is created.
+    ``drop_commands`` names the command znodes of a dead incarnation, which are deleted first. Start points carry
+    ``NO_OFFSET``, and the executor fills in the committed offsets. ``evict`` deletes the consumer's registration in the
+    same multi.
     """
 
     ledger: Ledger
@@ -68,8 +69,9 @@ class WriteLedgerAndCommands:
 
 @dataclass(frozen=True, slots=True)
 class ForgetConsumer:
-    """Remove the ledger and the outstanding commands of a consumer that is gone. ``ledger_version`` is ``None`` if it
-    has no ledger. ``channel`` also removes the channel znode, but only once the consumer is *retired* (ADR 3)."""
+    """Remove the ledger and the outstanding commands of a consumer that is gone. ``ledger_version`` is ``None`` if the
+    consumer has no ledger. ``channel`` also removes the channel znode, but only once the consumer is *retired* (ADR
+    3)."""
 
     consumer: str
     ledger_version: int | None
@@ -105,9 +107,9 @@ class RemoveGroup:
 
 @dataclass(frozen=True, slots=True)
 class AnswerRequest:
-    """Write the answer into an operator's request: "done" or "refused", and a message.
+    """Write the response into an operator's request: "done" or "refused", and a message.
 
-    If a step carries out the request, this step directly follows it, and both are written together.
+    If another step carries out the request, this step directly follows it, and the two are written together.
     """
 
     request: Request
@@ -132,8 +134,8 @@ class Plan:
     """The decision of one pass about one group.
 
     The executor writes ``steps`` in order and stops at the first that fails. The steps already written are consistent,
-    and the next pass continues from there. ``summary`` is the decision and its reason, for the log. ``blocked`` are
-    partitions that would be started if their committed offsets could be read.
+    and the next pass continues from there. ``summary`` states the decision and its reason for the log. ``blocked``
+    contains the partitions that would be started if their committed offsets could be read.
     """
 
     group: str
@@ -154,7 +156,7 @@ class Plan:
         )
 
     def quiet(self, observation: Observation) -> bool:
-        """Whether the group needs no work and waits for nothing until an event occurs."""
+        """Returns whether the group has no pending work and waits for nothing."""
         return (
             self.state in AT_REST
             and not self.steps

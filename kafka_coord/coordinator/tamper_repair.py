@@ -1,4 +1,4 @@
-"""Before a decision, repairs znodes that somebody deleted by hand below a running group."""
+"""Repairs, before a decision, znodes that somebody deleted by hand below a running group."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def repairs(memory: GroupMemory, snapshot: Snapshot) -> list[list[Op]]:
-    """Returns the writes that must precede a decision. Usually, there are none.
+    """Returns the writes that must precede a decision. The list is usually empty.
 
     Restores the deleted ledger of a live incarnation, because its partitions would otherwise look free while the
     consumer still reads them. If a live member has a ledger but no channel, deletes its registration, so that it

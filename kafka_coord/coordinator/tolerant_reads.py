@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 
 
 def read_each(store: Store, reads: Sequence[Read]) -> tuple[Answer, ...]:
-    """Like :meth:`Store.read_many`, but returns :class:`Unreadable` for a znode whose ACL forbids reading. That may
-    take more requests."""
+    """Like :meth:`Store.read_many`, but returns :class:`Unreadable` for a znode whose ACL forbids reading. In that
+    case, it sends more requests."""
     if not reads:
         return ()
     try:
@@ -36,7 +36,7 @@ def read_each(store: Store, reads: Sequence[Read]) -> tuple[Answer, ...]:
 
 
 def tree_below(store: Store, path: str) -> list[str]:
-    """Returns every znode below ``path``, parents before their children."""
+    """Returns the path of every znode below ``path``, with parents before their children."""
     level, tree = [path], list[str]()
     while level:
         listings = store.read_many([GetChildren(parent) for parent in level])

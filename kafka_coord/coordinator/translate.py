@@ -40,7 +40,8 @@ MAX_UNIT_BYTES = 500_000
 
 
 class Translation:
-    """Turns one plan into units of operations, and reads the values that they need besides the start offsets.
+    """Turns one plan into units of operations. Reads the values, other than the start offsets, that these operations
+    need.
 
     Translates every step completely or fails, because nothing may be left out of a plan.
     """
@@ -60,8 +61,8 @@ class Translation:
         """Returns the units in the order in which they must be written.
 
         The first unit checks that the plan's requests have not been answered since they were read, because the reply to
-        an earlier write of the answer may have been lost. The last unit of the work includes the answer if it has room.
-        If only some units are written, the request stays unanswered, and the next pass carries it out from the
+        an earlier write of the response may have been lost. The last unit of the work includes the response if it has
+        room. If only some units are written, the request stays unanswered, and the next pass carries it out from the
         beginning.
         """
         asked = [step.request for step in self._plan.steps if isinstance(step, AnswerRequest)]
@@ -166,6 +167,6 @@ class Translation:
 
 def in_parts(ops: Sequence[Op], acl: int = 64) -> list[list[Op]]:
     """Splits ``ops``, in order, into units that each fit into a request. Use it only for operations that need not take
-    effect together. ``acl`` is the size in bytes of the ACL of a create."""
+    effect together. ``acl`` is the size in bytes of the ACL that each create carries."""
     batches = packed(([op] for op in ops), acl, MAX_UNIT_BYTES)
     return [[op for unit in batch for op in unit] for batch in batches]

@@ -1,4 +1,4 @@
-"""An assignor's input and output. An assignor is pure: no I/O, no clock, no randomness, no state."""
+"""An assignor's input and output. An assignor is pure: it uses no I/O, clock or random numbers, and it has no state."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from kafka_coord.model import NO_PARTITIONS, Member, PartitionSet, Streams, Topi
 class AssignmentInputs:
     """The input of an assignor.
 
-    ``members`` is sorted by consumer name. ``topics`` holds every topic that exists in Kafka and has a subscriber. In
-    ``subscriptions`` (consumer → its topics, sorted), patterns are matched and missing topics are left out. ``current``
-    maps consumers to the partitions they have now. A partition has at most one consumer.
+    ``members`` is sorted by consumer name. ``topics`` holds every topic that exists in Kafka and has a subscriber.
+    ``subscriptions`` maps each consumer to its topics, sorted, with patterns resolved and without missing topics.
+    ``current`` maps each consumer to the partitions that it has now. Each partition has at most one consumer.
     """
 
     members: Mapping[str, Member]
@@ -30,7 +30,7 @@ class AssignmentInputs:
         return subscription.streams if subscription.is_wildcard else subscription.topics.get(topic, 1)
 
     def by_subscription(self) -> list[tuple[tuple[str, ...], list[str]]]:
-        """Returns each distinct subscription as (topics, consumers), with the consumers sorted.
+        """Returns each distinct subscription as (topics, consumers). The consumers are sorted.
 
         A large group has few distinct subscriptions. This method compares them by identity first, because hashing
         thousands of topics for each of thousands of members would take too long.
@@ -51,7 +51,8 @@ class AssignmentInputs:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The intended owner of each partition. Lists every member, and each partition of a subscribed topic exactly once.
+    """The intended owner of each partition. It lists every member, and it lists each partition of a subscribed topic
+    exactly once.
 
     ``streams`` (consumer → partition → stream; stream 0 is omitted) is set by assignors that also choose streams.
     """
@@ -66,9 +67,9 @@ class Assignor(Protocol):
     no arguments.
 
     An assignor that fills ``Target.streams`` has an attribute ``decides_streams = True``. For other assignors, the
-    coordinator spreads the partitions that a consumer has of a topic over the consumer's streams at the start.
+    coordinator chooses the streams when it starts the partitions, and spreads each topic over the consumer's streams.
     """
 
     def assign(self, inputs: AssignmentInputs) -> Target:
-        """Returns the same target for the same inputs, whatever the order of their mappings."""
+        """Returns the target. The same inputs give the same target, whatever the order of their mappings."""
         ...

@@ -10,17 +10,17 @@ from kafka_coord.coordinator.assignors.base import AssignmentInputs
 from kafka_coord.model import PartitionSet
 
 Numbers = dict[str, set[int]]
-"""topic → partition numbers."""
+"""Maps topics to partition numbers."""
 
 Taken = dict[str, tuple[frozenset[int], set[int]]]
-"""topic → (existing partitions, partitions that a member keeps)."""
+"""Maps each topic to its existing partitions and to the partitions that some member keeps."""
 
 
 class Share:
     """The partitions of one member while its target is being computed.
 
-    A topic that is kept unchanged stays in its original frozen set, and an untouched share stays its original set of
-    partitions, because most of a large group does not move.
+    Most of a large group does not move. So a topic that is kept unchanged stays in its original frozen set, and a share
+    that is not changed stays its original set of partitions.
     """
 
     __slots__ = ("_kept", "consumer", "count", "numbers", "rack")
@@ -72,10 +72,11 @@ class Share:
         return mine
 
     def surrender(self, excess: int, inputs: AssignmentInputs) -> Iterator[tuple[str, int]]:
-        """Gives up ``excess`` partitions, first those without a replica in the member's rack, then those of its largest
-        topic.
+        """Gives up ``excess`` partitions: first partitions without a replica in the member's rack, and then partitions
+        of its largest topic.
 
-        Taking from the largest topic keeps each topic spread out. Taking the highest numbers leaves one run.
+        Taking partitions from the largest topic keeps each topic spread out. Taking the highest numbers leaves a single
+        run.
         """
         for topic, number in self._far_away(inputs)[:excess]:
             excess -= 1

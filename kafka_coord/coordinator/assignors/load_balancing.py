@@ -1,4 +1,4 @@
-"""Balances load among differing subscriptions by moving single partitions from the most to the least loaded members."""
+"""Balances the load of members with different subscriptions by moving single partitions to the least loaded members."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from kafka_coord.coordinator.assignors.base import AssignmentInputs
 from kafka_coord.coordinator.assignors.kept_partitions import Numbers, Share
 
 _FEW_CLASSES = 32
-"""With at most this many distinct subscriptions, comparing the best member of each is cheaper than one heap per
-topic."""
+"""Up to this number of distinct subscriptions, comparing the best member of each is cheaper than one heap per topic."""
 
 
 def balance_loads(
@@ -17,9 +16,10 @@ def balance_loads(
 ) -> None:
     """Hands out ``pool``, then moves partitions for as long as a move improves the balance of two members.
 
-    Load is partitions per weight. The result is balanced in the sense of Kafka's sticky assignor, in which no partition
-    could move to a subscriber that would then be less loaded than the current owner is now. Each move lowers the sum of
-    squares, so the loop ends. The most loaded member gives first, so hardly any partition moves twice.
+    A member's load is its number of partitions divided by its weight. The result is balanced in the sense of Kafka's
+    sticky assignor: no partition could move to a subscriber that would then be less loaded than the current owner is
+    now. Each move lowers the sum of the squared loads, so the loop ends. The most loaded member gives first, so hardly
+    any partition moves twice.
     """
     takers = Takers(shares, topics, weights, inputs)
     for topic in sorted(topics, key=lambda name: (takers.width(name), name)):
@@ -32,8 +32,8 @@ class Takers:
     """Finds, for each topic, the subscriber that would be least loaded after taking one more partition.
 
     Topics with the same subscribers share their heaps. If there are few distinct subscriptions, each has a heap.
-    Otherwise, one heap holds all subscribers. An entry is corrected only when it reaches the top, so a member whose
-    load fell may be overlooked until the heaps are rebuilt.
+    Otherwise, one heap holds all subscribers. An entry is corrected only when it reaches the top of its heap. So a
+    member whose load has fallen may be overlooked until the heaps are rebuilt.
     """
 
     def __init__(
@@ -68,7 +68,8 @@ class Takers:
         return self._width[self._group_of[topic]]
 
     def best(self, topic: str, rack: str | None = None) -> tuple[float, Share] | None:
-        """Returns (load after taking one more partition, member). If ``rack`` is given, considers only its members."""
+        """Returns the least loaded member, with its load after taking one more partition. If ``rack`` is given,
+        considers only members in that rack."""
         best: tuple[float, str, Share] | None = None
         for heap in self._heaps_of[self._group_of[topic]]:
             found = heap.best(rack)
@@ -108,8 +109,8 @@ class _Heap:
 
 
 def _hand_out(topic: str, takers: Takers, pool: Numbers, inputs: AssignmentInputs) -> None:
-    """Gives each partition in the pool to the least loaded subscriber, and to one near a replica if the balance allows
-    it."""
+    """Gives each partition in the pool to the least loaded subscriber, or to a subscriber near a replica if the balance
+    allows that."""
     racks = inputs.topics[topic].replica_racks
     counts: dict[str, tuple[Share, int]] = {}
     plain = []
@@ -136,7 +137,8 @@ def _hand_out(topic: str, takers: Takers, pool: Numbers, inputs: AssignmentInput
 
 
 def _round(shares: list[Share], takers: Takers, weights: dict[str, int], inputs: AssignmentInputs) -> bool:
-    """Moves partitions away from the most loaded members while that improves the balance. Returns whether any moved."""
+    """Moves partitions away from the most loaded members while that improves the balance. Returns whether any has
+    moved."""
     by_name = {share.consumer: share for share in shares}
     donors = [(-share.count / weights[share.consumer], share.consumer) for share in shares if share.count]
     heapify(donors)
@@ -178,8 +180,8 @@ def _best_gift(giver: Share, load: float, takers: Takers) -> tuple[str, Share] |
 
 
 def _least_wanted(giver: Share, topic: str, inputs: AssignmentInputs) -> int:
-    """Returns the partition to give up: the highest without a replica in the giver's rack, or else the highest of
-    all."""
+    """Returns the partition to give up. It has the highest number among those without a replica in the giver's rack, or
+    else among all."""
     racks = inputs.topics[topic].replica_racks
     numbers = giver.numbers[topic]
     if racks and giver.rack is not None:

@@ -1,4 +1,4 @@
-"""Finds the assignors: the built-in ones, and plug-ins from installed packages, by entry point."""
+"""Finds the built-in assignors, and the plug-ins of installed packages by their entry points."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def built_in_assignors() -> dict[str, Assignor]:
 
 
 def load_assignors() -> dict[str, Assignor]:
-    """Returns the assignors by name. Logs and skips plug-ins that cannot be loaded. None can replace a built-in
+    """Returns the assignors by name. Logs and skips plug-ins that cannot be loaded. A plug-in cannot replace a built-in
     assignor."""
     assignors = built_in_assignors()
     for entry_point in entry_points(group=ENTRY_POINTS):

@@ -9,16 +9,17 @@ from kafka_coord.coordinator.assignors.base import AssignmentInputs
 from kafka_coord.coordinator.assignors.kept_partitions import Numbers, Share
 
 MAX_SPREAD_BYTES = 300_000
-"""Above this size the target is packed instead of spread, because it must fit into a znode of 900 kB."""
+"""Above this size, the target is packed instead of spread, because it must fit into a znode of 900 kB."""
 
 _ENTRY_BYTES = len('"":"123-456",')
 
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """How many partitions each member gets: ``least``, plus one more for ``extras`` of the ``flexible`` members.
+    """The number of partitions that each member gets. This is ``least``, and one more for ``extras`` of the
+    ``flexible`` members.
 
-    Any flexible member may get an extra. This freedom keeps partitions in place and close to their replicas.
+    Any flexible member may get an extra. This freedom helps to keep partitions in place and close to their replicas.
     The sum of ``least`` and ``extras`` is the number of partitions.
     """
 
@@ -28,8 +29,8 @@ class Quotas:
 
 
 def proportional_quotas(capacities: dict[str, int], partitions: int) -> Quotas:
-    """Returns quotas by capacity, with the largest remainder method. Only members that tie for the last extras are
-    flexible."""
+    """Returns quotas in proportion to capacity, by the largest remainder method. Only members that tie for the last
+    extras are flexible."""
     total = sum(capacities.values())
     least, remainder = {}, {}
     for consumer, capacity in capacities.items():
@@ -64,7 +65,7 @@ def fill_quotas(
 
 
 def _trim(shares: list[Share], quotas: Quotas, pool: Numbers, inputs: AssignmentInputs) -> int:
-    """Moves partitions in excess of a member's quota to the pool. Returns how many extras are still free."""
+    """Moves partitions that exceed a member's quota to the pool. Returns how many extras are still available."""
     above = [s for s in shares if s.consumer in quotas.flexible and s.count > quotas.least[s.consumer]]
     above.sort(key=lambda share: (quotas.least[share.consumer] - share.count, share.consumer))
     keeps_extra = {share.consumer for share in above[: quotas.extras]}
@@ -134,8 +135,8 @@ def _deal(shares: list[Share], topics: list[str], room: dict[str, int], pool: Nu
     """Hands out the pool until every member is full. Spreads each topic over all members with room, in runs if
     possible.
 
-    Runs keep the target in ZooKeeper short: "0-49" instead of fifty scattered numbers. If the names of all topics for
-    every member would be too long for a znode, members are filled one after another, with few topics each.
+    Runs keep the target in ZooKeeper short: "0-49" takes less space than fifty scattered numbers. If a znode could not
+    hold the names of all topics for every member, the members are filled one after another, with few topics each.
     """
     waiting = deque(share for share in shares if room[share.consumer] > 0)
     left = sum(room[share.consumer] for share in waiting)
@@ -175,7 +176,8 @@ def _deal_singly(waiting: deque[Share], topic: str, numbers: list[int], room: di
 
 
 def _deal_runs(waiting: deque[Share], topic: str, numbers: list[int], room: dict[str, int], left: int) -> None:
-    """Gives each member one run in proportion to its room, rounded so that none gets more than its room."""
+    """Gives each member one run in proportion to its room. The sizes are rounded so that no member gets more than its
+    room."""
     before = first = 0
     for share in waiting:
         before += room[share.consumer]

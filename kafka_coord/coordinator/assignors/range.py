@@ -8,7 +8,7 @@ from kafka_coord.coordinator.assignors.base import AssignmentInputs, Target
 from kafka_coord.model import PartitionSet, TopicPartition
 
 Thread = tuple[str, str, int]
-"""(thread id, consumer, number)."""
+"""The thread id, the consumer, and the thread's number."""
 
 
 class RangeAssignor:

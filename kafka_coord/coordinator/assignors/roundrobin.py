@@ -30,7 +30,7 @@ class RoundRobinAssignor:
 
 
 def _takers(inputs: AssignmentInputs, names: list[str]) -> list[tuple[str, list[int]]]:
-    """Returns the topics, sorted by name, each with the sorted positions of its subscribers in ``names``."""
+    """Returns the topics, sorted by name. Each comes with the sorted positions of its subscribers in ``names``."""
     position = {consumer: at for at, consumer in enumerate(names)}
     subscribers: dict[str, tuple[int, ...]] = {}
     classes = inputs.by_subscription()

@@ -1,5 +1,4 @@
-"""``sticky``, the default assignor, balances first, then makes as few moves as possible, then prefers nearby
-replicas."""
+"""``sticky`` is the default assignor. Balance comes first, then few moves, and then nearby replicas."""
 
 from __future__ import annotations
 
@@ -15,7 +14,8 @@ class StickyAssignor:
     """Gives members with the same subscription equal numbers of partitions, to within one, with only the necessary
     moves.
 
-    If subscriptions differ, the result is balanced as with Kafka's sticky assignor, so no single move improves it.
+    If subscriptions differ, the result is balanced in the sense of Kafka's sticky assignor: no single move would
+    improve it.
     """
 
     def assign(self, inputs: AssignmentInputs) -> Target:

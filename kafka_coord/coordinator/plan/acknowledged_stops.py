@@ -1,6 +1,7 @@
 """Releases partitions whose stop was acknowledged, and partitions of an earlier incarnation.
 
-A consumer acknowledges a stop by deleting the command, so ``stopping`` without a stop command is an acknowledgement.
+A consumer acknowledges a stop by deleting the command, so ``stopping`` partitions without a stop command are
+acknowledged.
 """
 
 from __future__ import annotations

@@ -43,10 +43,10 @@ def forget(
 def cut_down(
     observation: Observation, membership: Membership, evictions: Evictions, target: Assignment | None
 ) -> tuple[list[Ledger], list[Step]]:
-    """Returns the reduced ledgers of consumers in grace, and the writes that reduce them.
+    """Returns the reduced ledgers of consumers in grace, and the writes that store them.
 
     A dead incarnation holds nothing. Its ledger keeps only the partitions that the target reserves for its name, so
-    that its place is visible. Its commands are removed, so the consumer starts afresh when it returns.
+    that its place is visible. Its commands are removed, so the consumer starts from scratch when it returns.
     """
     ledgers: list[Ledger] = []
     steps: list[Step] = []

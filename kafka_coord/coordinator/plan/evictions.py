@@ -14,8 +14,9 @@ from kafka_coord.model import CommandType, Observation, RequestType
 
 @dataclass(slots=True)
 class Evictions:
-    """The evictions of this pass and their reasons, by consumer. ``given_up`` are consumers in grace that lose their
-    place. Each of the ``answers`` follows the step that carries out its request, so that both are written together."""
+    """The evictions of this pass and their reasons, by consumer. ``given_up`` contains the consumers in grace that lose
+    their place. Each of the ``answers`` follows the step that carries out its request, so that the two are written
+    together."""
 
     reasons: dict[str, str] = field(default_factory=dict)
     given_up: set[str] = field(default_factory=set)
@@ -41,8 +42,8 @@ class Evictions:
 
 
 def decide_evictions(observation: Observation, membership: Membership) -> Evictions:
-    """Evicts consumers that an operator named. If the group is not paused, also evicts those that did not acknowledge
-    in time."""
+    """Evicts consumers that an operator named. Unless the group is paused, also evicts consumers that did not
+    acknowledge in time."""
     found = Evictions()
     _asked_for(observation, membership, found)
     if observation.pause is None:

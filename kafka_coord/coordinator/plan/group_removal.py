@@ -9,7 +9,7 @@ from kafka_coord.model import Observation, RequestType
 
 
 def group_removal(observation: Observation, membership: Membership) -> Plan | None:
-    """Returns the plan that removes the group, or ``None`` while the group must stay."""
+    """Returns the plan that removes the group, or ``None`` if the group must stay."""
     answers = _asked_for(observation, membership)
     if answers is not None:
         return _plan(observation, "an operator asked", answers)
@@ -24,8 +24,8 @@ def _plan(observation: Observation, why: str, answers: list[Step]) -> Plan:
 
 
 def _asked_for(observation: Observation, membership: Membership) -> list[Step] | None:
-    """Returns the answers if an operator's delete-group request is granted. Returns ``None`` if there is none or it is
-    refused."""
+    """Returns the responses if an operator's delete-group request is granted. Returns ``None`` if there is no such
+    request, or if it is refused."""
     asked = [r for r in pending(observation) if r.type is RequestType.DELETE_GROUP and not outdated(observation, r)]
     if not asked or membership.live or membership.any_registration_unreadable:
         return None
@@ -39,7 +39,7 @@ def _asked_for(observation: Observation, membership: Membership) -> list[Step] |
 
 
 def _answers_if_expired(observation: Observation, membership: Membership) -> list[Step] | None:
-    """Returns the answers to pending requests if the group's offsets have expired, or ``None`` while the group must
+    """Returns the responses to pending requests if the group's offsets have expired, or ``None`` if the group must
     stay.
 
     ``coordinator.deadlines`` decides when the retention has passed (``observation.retention_passed``).

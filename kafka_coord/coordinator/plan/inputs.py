@@ -1,4 +1,4 @@
-"""The inputs of a target, and the digest that shows whether any of them changed."""
+"""The inputs of a target, and the digest that shows whether any of these inputs has changed."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ NO_MEMBERS = "empty"
 
 @dataclass(frozen=True, slots=True)
 class ChosenAssignor:
-    """The assignor to use. If a requested assignor is not used, ``complaint`` says why. Otherwise, it is empty."""
+    """The assignor to use. If a requested assignor is not used, ``complaint`` gives the reason. Otherwise, it is
+    empty."""
 
     name: str
     complaint: str = ""
 
 
 def resolve(members: Mapping[str, Member], topics: Mapping[str, TopicInfo]) -> dict[str, tuple[str, ...]]:
-    """Returns consumer → its subscribed topics that exist, sorted. Matches a pattern that many consumers share only
-    once."""
+    """Returns a map from each consumer to its subscribed topics that exist, sorted. If many consumers share a pattern,
+    matches it only once."""
     matched: dict[object, tuple[str, ...]] = {}
     resolved = {}
     for consumer, member in members.items():
@@ -47,7 +48,7 @@ def choose_assignor(
     observation: Observation, live: Mapping[str, Member], assignors: Mapping[str, Assignor]
 ) -> ChosenAssignor:
     """Returns the assignor in the group's settings. If none is set, returns the assignor on which all live members that
-    name one agree, or else the default."""
+    name an assignor agree, or else the default."""
     asked = observation.settings.assignor
     complaint = ""
     if asked is None:
@@ -114,7 +115,7 @@ def digest(inputs: AssignmentInputs, assignor: str) -> str:
     and the assignor.
 
     The digest leaves out everything that does not change a target (incarnations, modes, timeouts). It also leaves out
-    the location of replicas, because a moved replica is no reason to interrupt a consumer.
+    the location of replicas, because the move of a replica is no reason to interrupt a consumer.
     """
     if not inputs.members:
         return NO_MEMBERS

@@ -68,7 +68,7 @@ class MemberUpdate:
     def write(
         self, target: Assignment | None, observation: Observation, *, decides_streams: bool
     ) -> WriteLedgerAndCommands:
-        """Returns the write of the ledger after the update, with the commands that cause the change."""
+        """Returns the write of the updated ledger, with the commands that cause the change."""
         before = self.ledger
         commands: list[Command] = []
         owned = (before.owned - self.stop) | self.start
@@ -98,8 +98,8 @@ class MemberUpdate:
         return WriteLedgerAndCommands(only_held(after), version, tuple(commands), self.drop_commands)
 
     def _start_points(self, target: Assignment, *, decides_streams: bool) -> dict[TopicPartition, StartPoint]:
-        """Starts each partition on the stream that the assignor chose, or else on the stream with the fewest partitions
-        of its topic."""
+        """Returns where each partition starts. Its stream is the one that the assignor chose, or else the stream with
+        the fewest partitions of its topic."""
         subscription = self.member.subscription
         chosen = target.streams.get(self.consumer, {})
         points = {}

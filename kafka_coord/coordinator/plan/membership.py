@@ -12,14 +12,17 @@ NO_CHANNEL = Channel()
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The consumers of an observation, by the actions that they allow. The keys of each mapping are consumer names.
+    """The consumers of an observation, grouped by the actions that they allow. The keys of each mapping are consumer
+    names.
 
-    ``live`` have a readable registration. ``in_grace`` are gone, and their place is kept. ``gone`` have left a ledger,
-    commands or (if retired) a channel behind, and no incarnation of them is alive.
+    The consumers in ``live`` have a readable registration. Those in ``in_grace`` are gone, and their place is kept.
+    Those in ``gone`` have left a ledger, commands or (if retired) a channel behind, and no incarnation of them is
+    alive.
 
-    Two kinds are only partly known. ``registration_unreadable`` are alive but no members, so the partitions in their
-    ledgers stay held. ``ledger_unreadable`` are alive and may hold any partition that no other ledger names. While
-    there is such a consumer, the plan starts a partition only if another ledger held it in this snapshot.
+    The state of two kinds is only partly known. The consumers in ``registration_unreadable`` are alive but are not
+    members, so the partitions in their ledgers stay held. Those in ``ledger_unreadable`` are alive and may hold any
+    partition that no other ledger names. While there is such a consumer, the plan starts a partition only if another
+    ledger held it in this snapshot.
     """
 
     live: dict[str, Member]
@@ -44,7 +47,7 @@ class Membership:
 
 
 def membership_of(observation: Observation) -> Membership:
-    """Sorts the consumers of a group. Only this function decides which consumers are dead."""
+    """Classifies the consumers of a group. Only this function decides which consumers are dead."""
     group = observation.group
     unread_ids = _unreadable_below(observation, layout.ids(group))
     unread_ledgers = _unreadable_below(observation, layout.owners(group))
@@ -86,7 +89,7 @@ def outstanding(observation: Observation, consumer: str) -> Channel:
 
 
 def is_dead(ledger: Ledger, member: Member) -> bool:
-    """Whether the ledger belongs to an earlier incarnation than the registered one."""
+    """Returns whether the ledger belongs to an incarnation other than the registered one."""
     return ledger.incarnation != member.incarnation
 
 
@@ -103,8 +106,8 @@ def unreadable_offsets(observation: Observation) -> list[Unreadable]:
 
 
 def unreadable_commands(observation: Observation) -> dict[str, str]:
-    """Returns consumer → the name of an unreadable command in its channel. Such a consumer carries out no more
-    commands."""
+    """Returns a map from consumers to the name of an unreadable command in their channel. Such a consumer carries out
+    no more commands."""
     below = layout.channels(observation.group) + "/"
     paths = [found.path.removeprefix(below) for found in observation.unreadable if found.path.startswith(below)]
     return {consumer: name for consumer, _, name in (path.partition("/") for path in paths) if name}

@@ -1,4 +1,5 @@
-"""Handles operators' requests about one group: writes or deletes offsets, or refuses and says why."""
+"""Handles operators' requests about one group: writes or deletes offsets, or refuses the request and gives the
+reason."""
 
 from __future__ import annotations
 
@@ -26,15 +27,16 @@ def refused(request: Request, message: str) -> AnswerRequest:
 
 
 def outdated(observation: Observation, request: Request) -> bool:
-    """Whether an offset changed after the zxid that the request names. If no offsets were read, returns false."""
+    """Returns whether an offset has changed since the zxid that the request names. Returns false if no offsets were
+    read."""
     return 0 < request.unchanged_since < (observation.offsets_zxid or 0)
 
 
 def offset_steps(observation: Observation, membership: Membership, holders: Iterable[Ledger]) -> list[Step]:
-    """Carries out or refuses resets and deletions of offsets. ``holders`` are the ledgers whose partitions count as
-    held.
+    """Carries out or refuses resets and deletions of offsets. ``holders`` contains the ledgers whose partitions count
+    as held.
 
-    A pass carries out at most one request, because the request changes offsets on which the next one depends. The
+    A pass carries out at most one request, because the request changes offsets on which the next request depends. The
     remaining requests wait for the next pass.
     """
     asked = [r for r in pending(observation) if r.type in {RequestType.RESET_OFFSETS, RequestType.DELETE_OFFSETS}]

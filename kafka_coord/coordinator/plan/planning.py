@@ -21,13 +21,13 @@ from kafka_coord.model import Observation
 def plan(observation: Observation, assignors: Mapping[str, Assignor]) -> Plan:
     """Plans the writes for one group and gives a summary with the reasons.
 
-    It is pure and level-triggered, so the same snapshot gives the same plan. If only the first steps of a plan are
-    written, the next plan continues from there. ``assignors`` must include ``sticky``, the default.
+    The function is pure and level-triggered, so the same snapshot gives the same plan. If only the first steps of a
+    plan are written, the next plan continues from there. ``assignors`` must include ``sticky``, the default.
 
-    The steps clean up after consumers that are gone, evict, set the new target, reduce the ledgers of consumers in
-    grace to that target, write offsets, and then write once for each live member. Of these last writes, those that only
-    release or stop come first, and every start follows the release that it needs. Start offsets are read before any
-    step is written, so a plan that sets offsets for an operator starts nothing.
+    The steps clean up after consumers that are gone, evict consumers, set the new target, reduce the ledgers of
+    consumers in grace to that target, write offsets, and then update each live member with one write. Among these
+    updates, those that only release or stop partitions come first, and every start follows the release that it needs.
+    Start offsets are read before any step is written, so a plan that sets offsets for an operator starts nothing.
     """
     membership = membership_of(observation)
     removal = group_removal(observation, membership)

@@ -1,4 +1,4 @@
-"""Writes the reason for a new target, and the actions for which a group waits, as text that is short even for large
+"""Describes the reason for a new target, and the actions for which a group waits, in text that is short even for large
 groups."""
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ MAX_REASON_CHARS = 300
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """The reason for a new target, as text of at most ``MAX_REASON_CHARS``, and as causes, the most important first."""
+    """The reason for a new target, as text of at most ``MAX_REASON_CHARS``, and as a list of causes with the most
+    important first."""
 
     text: str
     causes: tuple[Cause, ...]
@@ -30,8 +31,8 @@ def reason_for_target(
     recreated: Iterable[str] = (),
     with_place: Iterable[str] = (),
 ) -> Reason:
-    """Returns the reason for a new target, which is the difference from the stored one. ``with_place`` are consumers
-    with a place in their ledger. If such a consumer left, its grace has ended.
+    """Returns the reason for a new target, which is the difference from the stored target. ``with_place`` contains the
+    consumers that have a place in their ledger. If such a consumer has left, its grace has ended.
     """
     before = stored.members if stored is not None else {}
     out = set(evicted) & before.keys()

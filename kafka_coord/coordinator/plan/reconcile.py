@@ -1,4 +1,4 @@
-"""Moves members to their targets by stopping partitions and then starting them, each start after the release that it
+"""Moves members to their targets by stopping partitions and then starting them. Each start follows the release that it
 needs."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Reconciliation:
     told_to_start: dict[str, PartitionSet] = field(default_factory=dict)
     stopping: dict[str, PartitionSet] = field(default_factory=dict)
     starting: dict[str, PartitionSet] = field(default_factory=dict)
-    """The partitions of consumers that have yet to acknowledge a start-fetcher for some of them."""
+    """The partitions of each consumer that has yet to acknowledge a start-fetcher for some of them."""
     withheld: PartitionSet = NO_PARTITIONS
     """Partitions of the target that no readable ledger holds. They are not started, because an unreadable ledger may
     hold them."""
@@ -32,7 +32,7 @@ class Reconciliation:
     """Partitions that are not started only because their committed offset is unreadable. A guess could skip records."""
     complaints: list[str] = field(default_factory=list)
     in_line: bool = True
-    """Whether every live member will own exactly its target, with nothing outstanding."""
+    """Whether every live member will own exactly its target, with no command outstanding."""
 
 
 def reconcile(
@@ -48,8 +48,8 @@ def reconcile(
     decides_streams: bool,
 ) -> Reconciliation:
     """Plans the writes to live members. ``others`` are the resulting ledgers of all other consumers. Their partitions
-    count as held. Without ``moving``, only writes releases. Without ``starting``, starts nothing, because offsets are
-    being set. The next pass starts at the new offsets."""
+    count as held. If ``moving`` is false, plans only releases. If ``starting`` is false, starts nothing, because
+    offsets are being set, and the next pass starts at the new offsets."""
     reconciled = Reconciliation()
     staying = {consumer: update for consumer, update in updates.items() if consumer not in evicted}
     if target is not None and moving:
@@ -108,8 +108,8 @@ def _wanted(
 ) -> dict[str, PartitionSet]:
     """Returns the partitions that each member may start if nobody else holds them.
 
-    Leaves out ``stale`` topics. A live consumer that still holds a partition of the earlier topic will commit an offset
-    of that topic, but the first start on the new topic removes these offsets.
+    Leaves out ``stale`` topics. A live consumer that still holds a partition of the deleted topic will commit an offset
+    of that topic, but the first start on the new topic removes such offsets.
     """
     behind = any(d.is_behind(target) or (d.member.mode is Mode.EAGER and d.ledger.stopping) for d in all_updates)
     wanted = {}
@@ -175,11 +175,11 @@ def without_offset(observation: Observation) -> PartitionSet:
 
 
 def _in_order(writing: Mapping[str, MemberUpdate]) -> list[str]:
-    """Orders writes. Those that only release or stop come first. The others follow, each after the releases that it
-    needs.
+    """Orders the writes. Those that only release or stop partitions come first. The other writes follow, each after the
+    releases that it needs.
 
-    If two writes need each other's release, one write leaves out the starts that need the other. A later pass adds
-    these starts.
+    If two writes need each other's release, the first of them leaves out the starts that need the second. A later pass
+    adds these starts.
     """
     first = [consumer for consumer, update in writing.items() if not update.start]
     starting = {consumer: update for consumer, update in writing.items() if update.start}
@@ -211,8 +211,8 @@ def _in_order(writing: Mapping[str, MemberUpdate]) -> list[str]:
 
 
 def _needs(starting: Mapping[str, MemberUpdate]) -> dict[str, dict[str, list[TopicPartition]]]:
-    """Maps each consumer to the releases that its starts need, by releasing consumer. Ignores consumers that start
-    nothing."""
+    """Maps each consumer to the releases that its starts need, grouped by the releasing consumer. Ignores consumers
+    that start nothing."""
     started = PartitionSet.union(update.start for update in starting.values())
     released_by = {
         partition: consumer

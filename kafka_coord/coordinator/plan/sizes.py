@@ -13,17 +13,17 @@ MAX_PLACE_BYTES = 200_000
 MAX_WRITE_BYTES = 900_000
 """The limit for a ledger and its commands, which are written in one multi. The rest of 1 MB is for paths and checks."""
 MAX_LEDGER_BYTES = 600_000
-"""The limit for a ledger after starts. A later stop names the same partitions and must also fit."""
+"""The limit for a ledger after starts. A later stop names the same partitions and must also fit into the write."""
 
 ENVELOPE_BYTES = 3_000
 """The size of a command without its partitions: at most 300 characters of reason, five numbers, and field names."""
 
 _START_POINT = len('"":{"offset":-9223372036854775808,"stream":999},') + 16
-"""Bytes of one start point. Includes the partition in the ranges and streams of the ledger, which is in the same
-multi."""
+"""The number of bytes for one start point. This includes the partition in the ranges and streams of the ledger, which
+is in the same multi."""
 _START_TOPIC = 3 * len('"":{},') + 64 + len(" -9223372036854775808")
-"""Bytes of one topic. Includes its identity in the ledger, but neither its partitions nor its name (which appears three
-times)."""
+"""The number of bytes for one topic. This includes its identity in the ledger, but neither its partitions nor its name
+(which appears three times)."""
 _STREAM_BYTES = len('"":{"999":"2147483647"},')
 _SURE = 200_000
 

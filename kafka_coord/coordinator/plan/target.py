@@ -1,4 +1,4 @@
-"""Computes a new target with an assignor, checks the assignor's result, and makes sure that it fits into a znode."""
+"""Computes a new target with an assignor, checks the result, and makes sure that the target fits into a znode."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class ComputedTarget:
 
 
 def compute(inputs: AssignmentInputs, assignor: str, assignors: Mapping[str, Assignor]) -> ComputedTarget:
-    """Computes the target. If a plug-in raises or returns an invalid target, uses the default assignor and reports
-    it."""
+    """Computes the target. If a plug-in raises an exception or returns an invalid target, uses the default assignor and
+    reports the fault."""
     try:
         answer: Target = assignors[assignor].assign(inputs)
         fault = fault_in(answer, inputs)
@@ -41,7 +41,7 @@ def fitted(
     computed: ComputedTarget, inputs: AssignmentInputs, assignor: Assignor, unfilled: Assignment
 ) -> ComputedTarget:
     """Keeps the target within a znode's limit. Many moves scatter the partition numbers of a huge group. A fresh
-    assignment moves many partitions, but it has runs again, so it fits."""
+    assignment moves many partitions, but it consists of runs again, so it fits."""
     size = _size(computed, unfilled)
     if size <= MAX_TARGET_BYTES:
         return computed

@@ -20,7 +20,7 @@ from kafka_coord.zk.store import ANY_VERSION
 
 @dataclass(slots=True)
 class TargetDecision:
-    """The new or stored target to follow. ``moving`` tells whether stops and starts may be written for this target."""
+    """The new or stored target to follow. ``moving`` tells whether stops and starts may be written to reach it."""
 
     target: Assignment | None
     moving: bool
@@ -87,7 +87,7 @@ def decide_target(
 
 
 def _without_members(observation: Observation, requests: list[Request], *, unreadable: bool) -> TargetDecision:
-    """Sets an empty target unless one is stored. The empty target records that the group is empty, and continues the
+    """Sets an empty target unless an empty target is stored. It records that the group is empty, and it continues the
     generations."""
     stored = observation.assignment
     answers: list[Step] = [done(request, "the group has no members; nothing to move") for request in requests]
