@@ -1,4 +1,4 @@
-"""The Kafka error codes that a group coordinator returns, and the names of the codes that brokers return."""
+"""The Kafka error codes that a group coordinator returns, and the names of the error codes that brokers return."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Error(IntEnum):
-    """Names and numbers are Kafka's (``org.apache.kafka.common.protocol.Errors``)."""
+    """Error names and codes as in Kafka (``org.apache.kafka.common.protocol.Errors``)."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -41,7 +41,7 @@ class Error(IntEnum):
 
 
 MOVING = frozenset({Error.COORDINATOR_LOAD_IN_PROGRESS, Error.COORDINATOR_NOT_AVAILABLE, Error.NOT_COORDINATOR})
-"""Errors while a group's coordinator is changing, or is still loading the group."""
+"""The errors that a client gets while the group's coordinator is changing or is still loading the group."""
 CODES = {int(error): error.name for error in Error}
 """The names of a group coordinator's errors, by code."""
 _NAMES = CODES | {
@@ -66,9 +66,9 @@ _NAMES = CODES | {
     58: "SASL_AUTHENTICATION_FAILED",
     89: "THROTTLING_QUOTA_EXCEEDED",
 }
-"""The names of these errors and of the broker errors that an operator may see, by code."""
+"""The names of the errors above, and of the broker errors that an operator may see, by code."""
 
 
 def named(code: int) -> str:
-    """Returns Kafka's name of an error code, or the code if it is unknown."""
+    """Returns Kafka's name for an error code, or "error" and the code if the name is unknown."""
     return _NAMES.get(code, f"error {code}")

@@ -1,4 +1,4 @@
-"""Events of a client-assigned group (join, sync, heartbeat, leave), and the resulting instructions."""
+"""The events of a client-assigned group (join, sync, heartbeat, leave), and the instructions that result from them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ NO_GENERATION = -1
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A JoinGroup. ``token`` identifies the request in the answer. A member without an id gets ``fresh_id``, which the
-    caller generates because the machine uses no randomness. If ``must_know_id``, such a member must join again with its
-    new id (KIP-394). KIP-814 describes ``can_skip_assignment``."""
+    """A JoinGroup request. ``token`` identifies the request in the response. A member without an id gets ``fresh_id``,
+    which the caller generates because the machine uses no randomness. If ``must_know_id`` is set, such a member must
+    join again with its new id (KIP-394). KIP-814 describes ``can_skip_assignment``."""
 
     token: object
     member_id: str
@@ -34,8 +34,8 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """A SyncGroup. ``assignments`` are the leader's decisions, by member id. Before version 5, the protocol type and
-    name are ``None``."""
+    """A SyncGroup request. ``assignments`` holds the leader's assignments by member id. Before version 5, the protocol
+    type and name are ``None``."""
 
     token: object
     member_id: str
@@ -48,7 +48,8 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A Heartbeat. ``software`` is the client's name in ApiVersions. It is empty if heartbeats must not be held."""
+    """A Heartbeat request. ``software`` is the name that the client sent in ApiVersions. It is empty if the client's
+    heartbeats must not be held."""
 
     token: object
     member_id: str
@@ -59,8 +60,8 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A held heartbeat must be answered. If ``by_client``, its client has sent another request. Otherwise, the limit of
-    the hold has passed."""
+    """A held heartbeat must be answered now. If ``by_client`` is set, its client has sent another request. Otherwise,
+    the hold has reached its limit."""
 
     token: object
     member_id: str
@@ -69,7 +70,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """A LeaveGroup. ``leaving`` has (member id, instance id) of each member that leaves."""
+    """A LeaveGroup request. ``leaving`` holds the (member id, instance id) of each member that leaves."""
 
     token: object
     leaving: tuple[tuple[str, str | None], ...]
@@ -85,7 +86,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLost:
-    """A connection was lost. Its held requests need no answer and must not delay other requests."""
+    """A connection was lost. Its held requests need no response and must not delay other requests."""
 
     tokens: frozenset[object]
 
@@ -95,7 +96,7 @@ Event = Join | Sync | Heartbeat | Released | Leave | Stored | ConnectionLost
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The answer to a :class:`Join`. Only the leader gets ``members``, each as (member id, instance id, metadata)."""
+    """The response to a :class:`Join`. Only the leader gets ``members``, each as (member id, instance id, metadata)."""
 
     token: object
     error: Error
@@ -119,7 +120,7 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The answer to a :class:`Heartbeat`."""
+    """The response to a :class:`Heartbeat`."""
 
     token: object
     error: Error
@@ -127,7 +128,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A :class:`Heartbeat` is held. If it is still unanswered after ``limit_s``, send :class:`Released`."""
+    """A :class:`Heartbeat` is held. If it is still unanswered after ``limit_s``, the caller sends :class:`Released`."""
 
     token: object
     member_id: str
@@ -136,7 +137,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The answer to a :class:`Leave`, with one error for each member, in order."""
+    """The response to a :class:`Leave`, with one error for each member in the order of the request."""
 
     token: object
     error: Error
@@ -145,9 +146,9 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Write the group to the log, with these assignments by member id. :class:`Stored` reports the outcome. If the
-    return of a static member waits for the outcome, it is in ``because``. If the leader's sync waits, ``by_leader`` is
-    true."""
+    """The caller writes the group to the log with these assignments, which are by member id, and reports the outcome
+    with :class:`Stored`. If a static member's return waits for the outcome, ``because`` holds that return. If the
+    leader's sync waits for it, ``by_leader`` is true."""
 
     generation_id: int
     assignments: Mapping[str, bytes]
@@ -158,7 +159,7 @@ class Store:
 @dataclass(frozen=True, slots=True)
 class StaticReturn:
     """A static member that joined under a new id, with the state to restore if the change cannot be stored. Before
-    version 9 of JoinGroup, the answer names the previous leader, so that the member does not compute an assignment."""
+    JoinGroup version 9, the response names the previous leader, so that the member does not compute an assignment."""
 
     join: Join
     old_id: str

@@ -1,4 +1,4 @@
-"""The state machine of one client-assigned group. Clients cannot tell it from Kafka 3.9's classic group coordinator.
+"""The state machine of one client-assigned group. To clients, it looks exactly like Kafka 3.9's group coordinator.
 
 ::
 
@@ -14,12 +14,12 @@
      └─────────┘                                 Join with news, Leave, expiry              │ Stable │
                                                                                             └────────┘
 
-- *Empty*: no members, but maybe offsets. Consumers that assign their own partitions may commit.
+- *Empty*: the group has no members, but it may have offsets. Consumers that assign their own partitions may commit.
 - *PreparingRebalance*: joins are held until every member has joined or the largest rebalance timeout has passed. Then
   dynamic members that have not joined are removed. The first rebalance of an empty group also waits for
-  ``group.initial.rebalance.delay.ms``, again for each newcomer. Heartbeats are answered with REBALANCE_IN_PROGRESS.
+  ``group.initial.rebalance.delay.ms``, and each newcomer prolongs the wait. Heartbeats get REBALANCE_IN_PROGRESS.
 - *CompletingRebalance*: the leader computes the assignment. Syncs are held until the assignment is in the log.
-- *Stable*: syncs are answered immediately. Heartbeats of members that have synced are held, if their clients can wait,
+- *Stable*: syncs are answered immediately. If a member has synced and its client can wait, its heartbeats are held
   until a rebalance begins, the member is removed or replaced, the group ends, or :class:`Released` arrives.
 
 One thread runs a :class:`Group`. It calls :meth:`Group.handle` with each event, and :meth:`Group.tick` at
@@ -56,7 +56,8 @@ from kafka_coord.classic_groups.held_heartbeats import LateBeats
 from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, MemberMetadata
 
 NEW_MEMBER_JOIN_TIMEOUT_S = 300.0
-"""Seconds after which a new member is removed if its first join is still held. Its client has surely gone by then."""
+"""A new member is removed if its first join is still held after this many seconds. By then, its client has surely
+gone."""
 
 EMPTY, PREPARING, COMPLETING = GroupState.EMPTY, GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE
 STABLE, DEAD = GroupState.STABLE, GroupState.DEAD
@@ -64,14 +65,14 @@ STABLE, DEAD = GroupState.STABLE, GroupState.DEAD
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
-    """The limits, named like the broker's settings."""
+    """The limits of all groups. They are named like the broker's settings."""
 
     min_session_timeout_s: float = 6.0
     max_session_timeout_s: float = 1800.0
     max_size: int = 1 << 31
     initial_rebalance_delay_s: float = 3.0
     consumer_session_timeout_s: float = 45.0
-    """The session timeout of KIP-848 members, whose clients send none."""
+    """The session timeout of KIP-848 members. Their clients do not send one."""
 
 
 class Group:
@@ -82,10 +83,10 @@ class Group:
         self._limits = limits
         self._out: list[Instruction] = []
         self._join_by = math.inf
-        """The time at which the rebalance completes, even if members are missing."""
+        """The time at which the join phase ends, even if members are missing."""
         self._sync_by = math.inf
         self._initial_left_s = 0.0
-        """The seconds by which newcomers may still prolong an empty group's first rebalance."""
+        """The seconds by which newcomers may still prolong the first rebalance of an empty group."""
         self._prolonged = False
         self._initial = False
         self._late = LateBeats()
@@ -100,7 +101,7 @@ class Group:
         return min(self._join_by, self._sync_by, *expiries, *group.pending.values(), math.inf)
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        """Handles an event and returns instructions, in order."""
+        """Handles an event. Returns the resulting instructions in order."""
         match event:
             case Join():
                 self._join(event, now)
@@ -121,7 +122,8 @@ class Group:
         return self._taken()
 
     def tick(self, now: float) -> list[Instruction]:
-        """Removes silent members, and ends joins and syncs that have waited too long. Returns instructions."""
+        """Removes silent members, and ends joins and syncs that have waited too long. Returns the resulting
+        instructions."""
         group = self.metadata
         for member_id in [pending for pending, at in group.pending.items() if at <= now]:
             del group.pending[member_id]
@@ -136,7 +138,7 @@ class Group:
         return self._taken()
 
     def end(self, error: Error) -> list[Instruction]:
-        """Ends a group that was moved or deleted. Returns answers with this error to all held requests."""
+        """Ends a group that was moved or deleted. Returns responses with this error to all held requests."""
         for member in self.metadata.members.values():
             self._answer_waiting(member, error)
         self.metadata.state = DEAD
@@ -218,7 +220,7 @@ class Group:
         elif (group.state is COMPLETING and unchanged) or (
             group.state is STABLE and unchanged and group.leader_id != join.member_id
         ):
-            # the answer to its join was lost, or its subscription has not changed, so repeat the current state
+            # the response to its join was lost, or its subscription has not changed, so repeat the current state
             with_members = group.state is COMPLETING and group.leader_id == join.member_id
             self._out.append(self._joined(member, join.token, with_members=with_members))
         else:
@@ -234,7 +236,7 @@ class Group:
         member.beats.joined(now)
 
     def _static_return(self, join: Join, now: float) -> None:
-        """Handles a static member that returns in a new process. It keeps its assignment and gets a new member id."""
+        """Handles a static member that returns in a new process. The member keeps its assignment under a new id."""
         group = self.metadata
         instance_id = join.instance_id or ""
         old_id, old_leader = group.static_members[instance_id], group.leader_id
@@ -335,7 +337,7 @@ class Group:
             self._heard_from(member, now)
 
     def _sync_expired(self, now: float) -> None:
-        """Removes members that joined but never synced, so that they no longer delay rebalances."""
+        """Removes the members that joined but never synced, so that they do not delay further rebalances."""
         group = self.metadata
         self._sync_by = math.inf
         if group.state not in {COMPLETING, STABLE} or not group.unsynced:
@@ -422,8 +424,8 @@ class Group:
                 self._heard_from(member, now)
 
     def _static_return_stored(self, back: StaticReturn, error: Error, now: float) -> None:
-        """Answers the join, which was held until the outcome was known. Does nothing if a rebalance has completed since
-        then, because it has answered the join."""
+        """Answers the join, which was held until the outcome was known. Does nothing if a rebalance has already
+        answered the join."""
         group, join = self.metadata, back.join
         member = group.members.get(back.new_id)
         if member is None or member.join_token != join.token:
@@ -470,7 +472,7 @@ class Group:
             self._answer_beat(member, error)
 
     def _is_late(self, beat: Heartbeat, now: float) -> bool:
-        """Whether the client may have repeated this heartbeat before it joined or left."""
+        """Returns whether the client may have sent this heartbeat, as a repetition, before it joined again or left."""
         member = self.metadata.members.get(beat.member_id)
         if member is None:
             return self._late.may_come(beat.member_id, now)
@@ -522,7 +524,7 @@ class Group:
         return Error.NONE
 
     def _remove(self, member: MemberMetadata, now: float) -> None:
-        """Removes a member that left or fell silent, so that other members get its partitions."""
+        """Removes a member that left or fell silent, so that its partitions go to other members."""
         self._answer_waiting(member, Error.UNKNOWN_MEMBER_ID, NO_MEMBER)
         self.metadata.remove(member.member_id)
         if self.metadata.state in {STABLE, COMPLETING}:
@@ -530,7 +532,7 @@ class Group:
         self._complete_join_if_all_joined(now)
 
     def _gone(self, gone: ConnectionLost) -> None:
-        """Forgets the requests of a lost connection. As in Kafka, this alone does not remove a member."""
+        """Forgets the held requests of a lost connection. As in Kafka, a lost connection alone removes no member."""
         for member in self.metadata.members.values():
             if member.sync_token in gone.tokens:
                 member.sync_token = None
@@ -558,8 +560,8 @@ class Group:
         return error
 
     def _may_expire(self, member: MemberMetadata) -> bool:
-        """Whether the member may be removed for its silence. A member whose join or sync is held does not count as
-        silent. A new member always does, because its client may never return."""
+        """Returns whether the member may be removed because it is silent. A member whose join or sync is held does not
+        count as silent, unless it is new, because a new member's client may never return."""
         return member.is_new or not member.waits
 
     def _heard_from(self, member: MemberMetadata, now: float) -> None:

@@ -1,4 +1,4 @@
-"""The metadata of a client-assigned group and its members, with the names of Kafka's 0.9 design."""
+"""The metadata of a client-assigned group and its members. The names are those of Kafka's 0.9 design."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONSUMER = "consumer"
 
 
 class GroupState(StrEnum):
-    """The states, named as in DescribeGroups and ListGroups."""
+    """The states of a group, with the names that DescribeGroups and ListGroups use."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -25,7 +25,7 @@ class GroupState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """An assignor that a member supports, with the member's metadata for it. A consumer's metadata is its
+    """An assignor that a member supports, and the member's metadata for it. A consumer's metadata is its
     subscription."""
 
     name: str
@@ -34,8 +34,8 @@ class Protocol:
 
 @dataclass(slots=True)
 class MemberMetadata:
-    """One member. ``join_token``, ``sync_token`` and ``beat_token`` identify its held requests. If it sends nothing, it
-    is removed at ``expires_at``. ``is_new`` tells whether its first join is still unanswered."""
+    """One member. ``join_token``, ``sync_token`` and ``beat_token`` identify its held requests. A member that sends
+    nothing is removed at ``expires_at``. ``is_new`` is true until the member's first join is answered."""
 
     member_id: str
     instance_id: str | None
@@ -61,15 +61,15 @@ class MemberMetadata:
 
     @property
     def waits(self) -> bool:
-        """Whether the member's join or sync is held. If so, the member does not count as silent. Held heartbeats do not
-        matter here, because they are held for less than the session timeout."""
+        """Whether the member's join or sync is held. Such a member does not count as silent. Held heartbeats do not
+        matter here, because each hold is shorter than the session timeout."""
         return self.join_token is not None or self.sync_token is not None
 
 
 @dataclass(slots=True)
 class GroupMetadata:
-    """One group. ``pending`` has the member ids that were issued but have not joined, each with its expiry time.
-    ``unsynced`` has the members that have not synced since the last join."""
+    """One group. ``pending`` maps each member id that was issued but has not joined yet to its expiry time.
+    ``unsynced`` holds the members that have not synced since the last rebalance completed its join phase."""
 
     group_id: str
     state: GroupState = GroupState.EMPTY
@@ -129,14 +129,14 @@ class GroupMetadata:
         return frozenset(name for name, count in offered.items() if count == len(self.members))
 
     def select_protocol(self) -> str:
-        """Returns the common protocol with the most votes. In a tie, the protocol that got a vote first wins."""
+        """Returns the common protocol with the most votes. In a tie, the protocol that got the first vote wins."""
         candidates = self.candidates()
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return votes.most_common(1)[0][0]
 
     def supports(self, protocol_type: str, protocols: Sequence[Protocol]) -> bool:
-        """Whether a member with these protocols can join. Its type must be the group's type, and all other members must
-        support one of the protocols."""
+        """Returns whether a member with these protocols can join. Its protocol type must be the group's type, and all
+        other members must support at least one of the protocols."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         offered = {protocol.name for protocol in protocols}

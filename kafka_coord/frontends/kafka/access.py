@@ -1,7 +1,7 @@
 """Asks the broker what a client may do, on the client's own connection to the broker.
 
-The broker's ACLs thus remain the only source of rights. Each question is a request that changes nothing. Any broker
-authorizes this request before it does anything else:
+The broker's ACLs thus remain the only source of rights. Each question is a request that changes nothing, and that every
+broker authorizes before it does anything else:
 
 ======================  ==============================================================
 right                   request
@@ -14,7 +14,7 @@ READ, DESCRIBE of       Metadata with authorized operations
 topics, the cluster
 ======================  ==============================================================
 
-DescribeGroups with authorized operations would return all rights of a group at once, but only the group's native
+DescribeGroups with authorized operations would return all rights to a group at once, but only the group's native
 coordinator fills them in.
 """
 
@@ -29,27 +29,28 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.wire.messages import message
 
 KNOWN_S = 30.0
-"""Seconds for which an answer is cached."""
+"""The number of seconds for which the client's rights are cached."""
 MOST_KNOWN = 100_000
 _METADATA = 8
-"""The first version of Metadata with authorized operations. All other requests have version 0."""
+"""The first version of Metadata with authorized operations. All other requests use version 0."""
 _SECURITY_DISABLED = 54
 _CLUSTER_RESOURCE, _ANY = 4, 1
 _NOBODY: frozenset[str] = frozenset()
 
 Asking = Callable[[str, int, Any], Awaitable[Any]]
-"""Sends the broker a request, given by name, version and message."""
+"""Sends the broker a request, which is given by name, version and message. Returns the response."""
 
 
 class Operation(IntEnum):
-    """The operations of ACLs, with Kafka's codes."""
+    """ACL operations, with Kafka's codes."""
 
     READ = 3
     DELETE = 6
     DESCRIBE = 8
 
     def within(self, bits: int) -> bool:
-        """Whether ``bits``, the authorized operations, include this operation. Without ``bits``, nothing is allowed."""
+        """Returns whether the authorized operations in ``bits`` include this operation. If ``bits`` is negative, the
+        broker returned no operations, and none is allowed."""
         return bits >= 0 and bool(bits >> self & 1)
 
 
@@ -68,8 +69,9 @@ class BrokerAccess:
 
 
 class Access:
-    """The rights of one client. Every method raises :class:`OSError` and :class:`BadMessage` like ``ask``. The broker
-    closes a connection that has not authenticated, so nothing is revealed to it."""
+    """The rights of one client. Like ``ask``, every method that asks the broker raises :class:`OSError` and
+    :class:`BadMessage`. If the client has not authenticated, the broker closes the connection, so nothing is
+    revealed to it."""
 
     def __init__(self, ask: Asking, broker: BrokerAccess) -> None:
         self._ask, self._broker = ask, broker
@@ -78,7 +80,7 @@ class Access:
         self._until = 0.0
 
     def forget(self) -> None:
-        """Forgets the rights, because the client authenticates again."""
+        """Forgets the client's rights. Must be called when the client authenticates again."""
         self._until = 0.0
 
     async def denied_groups(self, operation: Operation, groups: Iterable[str]) -> frozenset[str]:
@@ -96,7 +98,7 @@ class Access:
         return Operation.DESCRIBE.within(found.cluster_authorized_operations)
 
     async def _denied(self, operation: Operation, of_group: bool, names: Iterable[str]) -> frozenset[str]:
-        if self._is_open and time.monotonic() < self._until:  # saves most requests a coroutine
+        if self._is_open and time.monotonic() < self._until:  # most requests then need no further coroutine
             return _NOBODY
         if await self._everything():
             return _NOBODY
@@ -111,7 +113,7 @@ class Access:
         return frozenset(name for name in wanted if not self._allowed.get((operation, of_group, name)))
 
     async def _everything(self) -> bool:
-        """Whether everything is allowed, because the broker has no authorizer."""
+        """Returns whether everything is allowed because the broker has no authorizer."""
         now = time.monotonic()
         if now < self._until:
             return self._is_open

@@ -1,4 +1,4 @@
-"""Builds the responses to requests about groups, in the version of the request. Pure."""
+"""Builds the responses to requests about groups, in the version of the request. Does no I/O."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from kafka_coord.wire.messages import message
 NO_OFFSET = -1
 _NOTHING = CommittedOffset(NO_OFFSET)
 _OFFSET_STORED = -1000
-"""``RD_KAFKA_OFFSET_STORED``. After this offset, librdkafka asks for the committed offset again. After -1, it would
-apply ``auto.offset.reset``."""
+"""``RD_KAFKA_OFFSET_STORED``. If librdkafka gets this offset, it requests the committed offset again. If it got -1, it
+would apply ``auto.offset.reset``."""
 CLASSIC = "classic"
 NOWHERE: Node = (-1, "", -1)
 _NO_ERRORS: Mapping[tuple[str, int], Error] = {}
 
 
 def coordinators(found: Iterable[tuple[str, int, Node]], version: int) -> Any:
-    """Answers FindCoordinator. It has several keys since version 4 (KIP-699), and one key before."""
+    """Answers FindCoordinator. The request has one key before version 4, and several keys since (KIP-699)."""
     form = message("FindCoordinatorResponse")
     if version >= 4:
         one = form.struct("Coordinator")
@@ -69,7 +69,8 @@ def synced(found: Synced) -> Any:
 
 
 def left(found: Left, version: int) -> Any:
-    """Answers LeaveGroup. Before version 3, it has only one member, whose error becomes the error of the response."""
+    """Answers LeaveGroup. Before version 3, the request has only one member, whose error becomes the error of the
+    response."""
     form = message("LeaveGroupResponse")
     if version < 3:
         return form(error_code=found.error or next((error for _, _, error in found.members), Error.NONE))
@@ -79,8 +80,8 @@ def left(found: Left, version: int) -> Any:
 
 
 def per_partition(name: str, topics: Any, error: Error, errors: Mapping[tuple[str, int], Error] = _NO_ERRORS) -> Any:
-    """Answers OffsetCommit, OffsetDelete or TxnOffsetCommit with an error for each requested partition. ``error`` is
-    the default."""
+    """Answers OffsetCommit, OffsetDelete or TxnOffsetCommit with an error for each requested partition. Partitions that
+    are not in ``errors`` get ``error``."""
     form = message(f"{name}Response")
     of_topic, of_part = form.struct(f"{name}ResponseTopic"), form.struct(f"{name}ResponsePartition")
     return form(
@@ -104,9 +105,9 @@ Known = Mapping[tuple[str, int], CommittedOffset]
 
 
 class FetchedGroup(NamedTuple):
-    """One group of an OffsetFetch. ``topics`` has the requested topics, or is ``None`` for all topics. ``known`` has
-    the stored offsets. ``denied`` has the topics whose offsets this client may not see. If ``is_repeated``, the answer
-    must make the client repeat the request."""
+    """One group of an OffsetFetch. ``topics`` holds the requested topics, or is ``None`` for all topics. ``known``
+    holds the stored offsets. ``denied`` holds the topics whose offsets this client may not see. If ``is_repeated`` is
+    set, the response must make the client repeat the request."""
 
     group_id: str
     topics: Any
@@ -116,8 +117,9 @@ class FetchedGroup(NamedTuple):
     is_repeated: bool = False
 
     def topics_in(self, version: int, of_topic: Any, of_part: Any) -> Sequence[Any]:
-        """Returns the answer's topics. Since version 2, an answer with an error has no topics. librdkafka repeats a
-        failed request only if each partition has a retriable error and the offset ``OFFSET_STORED`` (ADR 36)."""
+        """Returns the topics of the response. Since version 2, a response with an error has no topics. But librdkafka
+        repeats a failed request only if each partition has a retriable error and the offset ``OFFSET_STORED``
+        (ADR 36)."""
         if self.is_repeated:
             stale = Error.STALE_MEMBER_EPOCH
             error = stale if self.error is stale else Error.UNSTABLE_OFFSET_COMMIT
@@ -128,12 +130,13 @@ class FetchedGroup(NamedTuple):
 
 
 def repeats_offset_fetch(software: str, error: Error) -> bool:
-    """Whether a client with this software name only repeats an OffsetFetch if each partition has an error."""
+    """Returns whether a client with this software name repeats an OffsetFetch after this error only if each partition
+    has an error."""
     return (error in MOVING or error is Error.STALE_MEMBER_EPOCH) and software.startswith(LIBRDKAFKA)
 
 
 def fetched(asked: Sequence[FetchedGroup], version: int) -> Any:
-    """Answers OffsetFetch, which names several groups in version 8 and later (KIP-709)."""
+    """Answers OffsetFetch, which can name several groups since version 8 (KIP-709)."""
     form = message("OffsetFetchResponse")
     if version >= 8:
         of_group = form.struct("OffsetFetchResponseGroup")
@@ -163,7 +166,7 @@ def _offsets(
     denied: frozenset[str],
     nothing: CommittedOffset = _NOTHING,
 ) -> Sequence[Any]:
-    """Builds the topics of an answer. An answer with all offsets omits topics that the client may not see."""
+    """Builds the topics of a response. If the client requested all topics, omits those that it may not see."""
     wanted: dict[str, list[int]] = {}
     if denied:
         known = {where: value for where, value in known.items() if where[0] not in denied}
@@ -193,7 +196,7 @@ def _offsets(
 
 
 def described(group_id: str, error: Error, group: Group | None) -> Any:
-    """Describes a client-assigned group for DescribeGroups. A group that does not exist is Dead."""
+    """Describes a client-assigned group for DescribeGroups. The state of a group that does not exist is Dead."""
     form = message("DescribeGroupsResponse")
     one = form.struct("DescribedGroup")
     if error is not Error.NONE or group is None:

@@ -1,4 +1,4 @@
-"""The connection to the broker on behalf of one client. The broker answers requests in order."""
+"""The connection to the broker on behalf of one client. The broker answers the requests in order."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from kafka_coord.frontends.kafka.connection import ClientConnection
 
 HIGH_WATER = 256 << 10
-"""The maximum number of buffered bytes between client and broker. Above it, reading pauses."""
+"""The maximum number of bytes buffered between client and broker. Above it, reading pauses."""
 CLOSING_S = 5.0
-"""Seconds that a closing connection has to deliver its last bytes."""
+"""The number of seconds that a closing connection has to deliver its last bytes."""
 CLIENT_ID = "kafka-coord"
 _LENGTH = 4
 
@@ -32,15 +32,15 @@ class _Question:
 
 
 class BrokerEnd(asyncio.Protocol):
-    """One connection to the broker. Passes on the bytes of an answer as they arrive, or the whole answer if it must be
-    changed."""
+    """One connection to the broker. Passes on the bytes of a response as they arrive. If the response must be changed,
+    passes it on whole."""
 
     def __init__(self, client: ClientConnection, patches: Mapping[int, Patch]) -> None:
         self._client, self._patches = client, patches
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
         self._left = 0
-        """The number of missing bytes of the answer that is being passed on."""
+        """The number of bytes still missing from the response that is being passed on."""
         self._paused = False
         self._questions: deque[_Question] = deque()
         self.is_full = False
@@ -80,12 +80,12 @@ class BrokerEnd(asyncio.Protocol):
             self._transport.write(data)
 
     def unsent(self) -> int:
-        """The number of bytes not yet sent to the broker or not yet passed on to the client."""
+        """Returns the number of bytes that are not yet sent to the broker or not yet passed on to the client."""
         waiting = self._transport.get_write_buffer_size() if self._transport is not None else 0
         return waiting + len(self._buffer)
 
     def pass_answer(self, api_key: int, version: int) -> bool:
-        """Passes on the received bytes of the next answer. Returns whether the answer is complete."""
+        """Passes on the bytes of the next response that have arrived. Returns whether the response is complete."""
         patch = self._patches.get(api_key)
         if patch is not None:
             return self._pass_patched(patch, version)
@@ -108,8 +108,8 @@ class BrokerEnd(asyncio.Protocol):
         return True
 
     async def ask(self, name: str, version: int, value: Any) -> Any:
-        """Sends ``<name>Request`` as the client and returns the answer. Raises :class:`ConnectionError`, and
-        :class:`BadMessage` if the answer cannot be decoded."""
+        """Sends ``<name>Request`` as the client and returns the response. Raises :class:`ConnectionError`. Raises
+        :class:`BadMessage` if the response cannot be decoded."""
         request, answer = message(f"{name}Request"), message(f"{name}Response")
         header = RequestHeader(request.api_key or 0, version, 0, CLIENT_ID, version in request.flexible)
         question = _Question(answer, version, asyncio.get_running_loop().create_future())
@@ -120,7 +120,7 @@ class BrokerEnd(asyncio.Protocol):
         return await question.found
 
     def take_answers_to_questions(self) -> None:
-        """Takes the answers to this instance's own requests, once the client's earlier requests are answered."""
+        """Takes the responses to this instance's own requests, once the client's earlier requests are answered."""
         while self._questions:
             frame = take_frame(self._buffer)
             if frame is None:
@@ -141,7 +141,7 @@ class BrokerEnd(asyncio.Protocol):
         (self._transport.pause_reading if pause else self._transport.resume_reading)()
 
     def close(self) -> None:
-        """Closes the connection. First waits a few seconds for the broker to accept the remaining bytes."""
+        """Closes the connection, after the broker has accepted the remaining bytes or after a few seconds."""
         if self._transport is not None:
             self._transport.close()
             asyncio.get_running_loop().call_later(CLOSING_S, self._transport.abort)

@@ -1,4 +1,4 @@
-"""A request about groups and its client, in the form that handlers get."""
+"""A request about groups together with its client, as the handlers get it."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class Caller(typing.Protocol):
 
     @property
     def software(self) -> str:
-        """The client's software, by its name and version in ApiVersions, or "" if unknown."""
+        """The client's software name and version, as sent in ApiVersions, or "" if they are unknown."""
 
     @property
     def access(self) -> Access:
         """The client's rights."""
 
     def holding(self, release: Callable[[], None] | None) -> None:
-        """Reports that the client's request is held. ``release`` is called as soon as the client sends another request,
-        perhaps immediately. ``None`` reports that the request is no longer held."""
+        """Reports that the client's request is held. The client calls ``release`` as soon as it sends another request,
+        which may be immediately. ``None`` reports that the request is no longer held."""
 
     async def ask_broker(self, name: str, version: int, value: Any) -> Any:
-        """Sends the broker a request as this client and returns the answer. Raises :class:`OSError`."""
+        """Sends the broker a request as this client and returns the response. Raises :class:`OSError`."""
 
 
 @dataclass(frozen=True, slots=True)

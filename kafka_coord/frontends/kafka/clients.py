@@ -1,4 +1,4 @@
-"""Limits the connections of a listener and their memory. Logs which connections it refuses or closes."""
+"""Limits the number of a listener's connections and the memory that they use. Logs refused and closed connections."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ log = logging.getLogger(__name__)
 SMALL_BYTES = 16 << 10
 """A connection that keeps at most this many bytes is never closed to free memory for other connections."""
 MOST_LINES = 50
-"""The maximum number of log lines in :data:`LINES_S` about closed and refused connections. More are only counted."""
+"""The maximum number of log lines about closed and refused connections in :data:`LINES_S` seconds. Further connections
+are only counted."""
 LINES_S = 10.0
 
 
@@ -40,7 +41,7 @@ class Clients:
         return len(self._open)
 
     def admit(self, client: ClientConnection) -> bool:
-        """Counts the connection if the limits allow it. Returns whether they do."""
+        """Returns whether the limits allow the connection. If they do, counts it."""
         most, most_of_one = self.limits.connections(), self.limits.connections_per_ip()
         if len(self._open) >= most:
             self.statistics.refused += 1
@@ -57,7 +58,7 @@ class Clients:
         return True
 
     def departed(self, client: ClientConnection, reason: str) -> None:
-        """Notes that the connection ended. If there is a ``reason``, logs it."""
+        """Notes that the connection has ended. Logs the ``reason``, if there is one."""
         if client not in self._open:
             return
         self._open.remove(client)
@@ -69,8 +70,9 @@ class Clients:
             self._log("closed connection address=%s reason=%s", client.address, reason)
 
     def keeps(self, client: ClientConnection, before: int, now: int) -> None:
-        """Notes that the client's buffered bytes changed from ``before`` to ``now``. If all connections together exceed
-        the limit, closes the one that has kept more than :data:`SMALL_BYTES` for the longest time."""
+        """Notes that the number of bytes buffered for the client changed from ``before`` to ``now``. If all connections
+        together exceed the limit, closes the connection that has buffered more than :data:`SMALL_BYTES` for the longest
+        time."""
         self.kept_bytes += now - before
         if now <= SMALL_BYTES:
             self._holders.pop(client, None)
@@ -91,7 +93,7 @@ class Clients:
             client.end()
 
     def _log(self, text: str, *values: object) -> None:
-        """Logs at most :data:`MOST_LINES` lines per :data:`LINES_S` seconds, and then the number of omitted lines."""
+        """Logs at most :data:`MOST_LINES` lines in :data:`LINES_S` seconds, and later the number of omitted lines."""
         self._flush_log()
         if self._written < MOST_LINES:
             self._written += 1
@@ -100,7 +102,7 @@ class Clients:
             self._omitted += 1
 
     def _flush_log(self) -> None:
-        """Starts a new period if the old period is over."""
+        """Starts a new period if the current period is over. Logs how many lines were omitted."""
         now = time.monotonic()
         if now < self._period_ends:
             return

@@ -1,10 +1,10 @@
 """One client's connection.
 
-Requests are answered in the order in which they arrive. The bytes of requests for the broker, and of its answers, are
-passed on as they arrive (:mod:`~kafka_coord.frontends.kafka.broker_end`) and are never buffered whole. While this
-instance answers a request, it takes no other request, like a broker. Further input pauses reading and releases a held
-heartbeat. An automatic commit of the Java client releases nothing. It is carried out, and its answer waits behind the
-heartbeat's answer. Reading also pauses while the other side does not accept data.
+Requests are answered in the order in which they arrive. Requests for the broker, and its responses, are passed on piece
+by piece as they arrive (:mod:`~kafka_coord.frontends.kafka.broker_end`) and are never buffered whole. Like a broker,
+this instance takes no further request while it answers one. Further input pauses reading and releases a held heartbeat.
+Automatic commits of some clients release nothing. They are carried out, and their responses wait behind the heartbeat's
+response. Reading also pauses while the other side does not accept data.
 """
 
 from __future__ import annotations
@@ -35,16 +35,18 @@ log = logging.getLogger(__name__)
 
 CONNECT_S = 10.0
 ANSWER_S = 60.0
-"""Seconds that the broker has to answer this instance's own request, once the client's requests are answered."""
+"""Seconds that the broker may take to answer a request of this instance itself, including the time that it needs to
+answer the client's earlier requests."""
 _LENGTH = 4
 _CORRELATION_AT = 4
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
-"""These settings detect a vanished peer within two minutes."""
+"""With these settings, a vanished peer is detected within two minutes."""
 
 
 @dataclass(slots=True, eq=False)
 class _Slot:
-    """A request that needs an answer. ``answer`` is set once this instance itself has answered, at ``ended``."""
+    """A request that needs a response. If this instance itself answers the request, ``answer`` is the response, and
+    ``ended`` is when it was ready."""
 
     from_broker: bool
     api_key: int
@@ -66,19 +68,19 @@ class ClientConnection(asyncio.Protocol):
         self.address = "?"
         self._buffer = bytearray()
         self._passing = 0
-        """The number of missing bytes of the request that is being passed on."""
+        """The number of bytes still missing from the request that is being passed on."""
         self._slots: deque[_Slot] = deque()
         self._task: asyncio.Task[None] | None = None
         self._held: asyncio.Task[None] | None = None
-        """The task of a held heartbeat while ``_task`` carries out a commit behind it."""
+        """The task of a held heartbeat, while ``_task`` carries out a commit that arrived after it."""
         self._commits = AutoCommits()
         self._handling = 0
         """The size of the request that this instance is answering."""
         self._release: Callable[[], None] | None = None
-        """If this instance holds a request, releases it."""
+        """Releases the request that this instance holds. ``None`` if it holds none."""
         self.software = ""
         self._answers_waiting = 0
-        """The size of local answers that wait for an earlier answer of the broker."""
+        """The size of this instance's own responses that are not sent yet, because an earlier response is not ready."""
         self._broker: BrokerEnd | None = None
         self._ended = False
         self._has_sasl = False
@@ -117,7 +119,7 @@ class ClientConnection(asyncio.Protocol):
         transport.set_write_buffer_limits(HIGH_WATER)
 
     async def _secure(self, raw: asyncio.Transport, handshakes: Handshakes) -> None:
-        """Performs the TLS handshake once the limit of handshakes allows it. Reads nothing before that."""
+        """Performs the TLS handshake as soon as the limit on handshakes allows it. Reads nothing before that."""
         try:
             transport = await handshakes.secure(raw, self)
         except OSError as error:
@@ -155,7 +157,7 @@ class ClientConnection(asyncio.Protocol):
             self._end_hold()
 
     def _end_hold(self) -> None:
-        """Releases a held request, because the client has sent another request. An automatic commit releases
+        """Releases a held request because the client has sent another request. An automatic commit releases
         nothing."""
         if self._release is None:
             return
@@ -166,7 +168,7 @@ class ClientConnection(asyncio.Protocol):
             self._release()
 
     def _is_automatic_commit(self) -> bool:
-        """Whether the next request is complete, and is a commit whose answer may wait behind the held heartbeat."""
+        """Returns whether the next request is a complete commit whose response may wait behind the held heartbeat."""
         length = int.from_bytes(self._buffer[:_LENGTH], "big")
         is_whole = HEADER_BYTES <= length <= len(self._buffer) - _LENGTH
         if not is_whole or not self.software.startswith(COMMITS_ALONE) or self._slots[-1].api_key != HEARTBEAT:
@@ -190,7 +192,8 @@ class ClientConnection(asyncio.Protocol):
         self.forward_answers()
 
     def end(self, reason: str = "", *, at_once: bool = False) -> None:
-        """Closes both ends, once. If there is a ``reason``, logs it. ``at_once`` drops unsent data."""
+        """Closes the connections to the client and to the broker. Logs the ``reason``, if there is one. If ``at_once``
+        is set, unsent data is dropped. Further calls do nothing."""
         if self._ended:
             return
         self._ended = True
@@ -213,8 +216,8 @@ class ClientConnection(asyncio.Protocol):
     # --- limits ------------------------------------------------------------------------------------------------------
 
     def _count_kept(self) -> None:
-        """Counts the bytes that this connection keeps. Ignores buffers below the high-water mark, because to check them
-        would slow down the data path."""
+        """Counts the bytes that this connection keeps in memory. Ignores buffers below the high-water mark, because
+        checking them would slow down the data path."""
         now = 0
         if not self._ended:
             now = len(self._buffer) + self._handling + self._answers_waiting
@@ -227,7 +230,8 @@ class ClientConnection(asyncio.Protocol):
             self._clients.keeps(self, before, now)
 
     def end_if_overdue(self, now: float) -> None:
-        """Ends the connection if it exceeds a time limit. Called every :meth:`ClientLimits.overdue_check_s` seconds."""
+        """Ends the connection if it exceeds a time limit. :class:`Clients` calls this method for all connections, every
+        :meth:`ClientLimits.overdue_check_s` seconds."""
         reason = self._overdue(now)
         if reason:
             self.end(reason, at_once=True)
@@ -250,14 +254,14 @@ class ClientConnection(asyncio.Protocol):
             return f"a request is still incomplete after {now - self._frame_since:.0f} s"
         owed = (self._slots or self._task is not None) and not self._takes_no_more
         if now - self._still_since > limits.idle_s and not owed:
-            what = "has not read its answers" if self._takes_no_more else "has sent nothing"
+            what = "has not read its responses" if self._takes_no_more else "has sent nothing"
             return f"{what} for {limits.idle_s:g} s"
         return ""
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def _take(self) -> None:
-        """Takes requests until this instance must answer one of them, or must first connect to the broker."""
+        """Takes requests until this instance must answer one of them itself or must connect to the broker first."""
         try:
             while self._buffer and not self._ended and self._task is None and self._take_one():
                 pass
@@ -301,7 +305,7 @@ class ClientConnection(asyncio.Protocol):
         return True
 
     def _has_enough(self) -> bool:
-        """Whether the client must read answers before this connection reads more of its requests."""
+        """Returns whether the client must read responses before this connection reads more of its requests."""
         return (
             self._takes_no_more
             or len(self._slots) >= self._limits.max_in_flight
@@ -352,7 +356,7 @@ class ClientConnection(asyncio.Protocol):
 
     async def ask_broker(self, name: str, version: int, value: Any) -> Any:
         """Sends the broker a request on this client's own connection, while this instance answers one of the client's
-        requests. Raises :class:`OSError` and :class:`BadMessage`."""
+        requests. Returns the response. Raises :class:`OSError` and :class:`BadMessage`."""
         if self._broker is None:
             if self._has_sasl:
                 raise ConnectionError("the broker has closed the connection that was authenticated")
@@ -386,7 +390,8 @@ class ClientConnection(asyncio.Protocol):
         self.pause_or_resume()
 
     def pause_or_resume(self) -> None:
-        """Stops reading from the client, or reads again. Called after every change of what this connection keeps."""
+        """Pauses or resumes reading from the client. Must be called after every change to what this connection keeps in
+        memory."""
         pause = (self._task is not None and bool(self._buffer)) or self._has_enough()
         pause = pause or (self._broker is not None and self._broker.is_full)
         if self._buffer or self._kept or pause:
@@ -399,11 +404,11 @@ class ClientConnection(asyncio.Protocol):
     # --- answers -----------------------------------------------------------------------------------------------------
 
     def forward_answers(self) -> None:
-        """Sends the available part of the first answer in the queue."""
+        """Sends the responses that are available, in the order of the requests. The last one may be incomplete."""
         try:
             self._send_answers()
         except BadMessage as error:
-            self.end(f"the broker's answer is malformed: {error}")
+            self.end(f"the broker's response is malformed: {error}")
         if self._broker is not None:
             self._broker.pause_or_resume(self._takes_no_more)
         if self._reading_paused:
@@ -433,8 +438,9 @@ class ClientConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def broker_lost(self, reason: str) -> None:
-        """Ends the client's connection if a request is in flight, or if the client had authenticated, because a new
-        connection to the broker would not be authenticated. Otherwise, the broker only closed an idle connection."""
+        """Ends the client's connection if a request is in flight. Also ends it if the client had authenticated, because
+        a new connection to the broker would not be authenticated. Otherwise, the broker only closed an idle
+        connection."""
         self._broker = None
         if any(slot.from_broker for slot in self._slots) or self._passing or self._has_sasl:
             self.end(f"the broker closed the connection: {reason}" if reason else "the broker closed the connection")

@@ -26,7 +26,7 @@ _LOOKS, _LOOK_AGAIN_S = 50, 0.1
 
 
 class Converted(NamedTuple):
-    """The answer to an operator. It is ``done`` or ``refused``, with a message."""
+    """The response to an operator. ``result`` is ``done`` or ``refused``."""
 
     result: str
     message: str
@@ -35,7 +35,7 @@ class Converted(NamedTuple):
 class GroupKinds:
     """Knows the kind of each group, and converts groups. Use this class only on the event loop. ``manager`` has the
     client-assigned groups. ``managed`` has the managed groups, or is ``None`` if they are not served.
-    ``is_managed_by_name`` is the setting ``managed_groups``."""
+    ``is_managed_by_name`` tells whether a group's name matches the setting ``managed_groups``."""
 
     def __init__(
         self,
@@ -46,11 +46,11 @@ class GroupKinds:
         self._manager, self._managed = manager, managed
         self._matches: Callable[[str], bool] = lambda group_id: is_legal(group_id) and is_managed_by_name(group_id)
         self._changing: set[str] = set()
-        """Groups that are being converted. Requests about them are refused, and clients retry."""
+        """The groups that are being converted. Requests about them are refused, so their clients retry."""
 
     def availability(self, group_id: str | None) -> Error:
-        """Returns NONE if this instance coordinates the group. As in Kafka, an empty group id is allowed for the
-        offsets of consumers that assign their own partitions."""
+        """Returns NONE if this instance coordinates the group, and an error otherwise. As in Kafka, consumers that
+        assign their own partitions may use an empty group id for their offsets."""
         if group_id is None:
             return Error.INVALID_GROUP_ID
         error = self._manager.availability(group_id)
@@ -78,8 +78,9 @@ class GroupKinds:
     async def of_newcomer(
         self, group_id: str, why: str, protocol_type: str | None = None
     ) -> tuple[Error, ManagedGroups | None]:
-        """Returns the managed groups if joining this group makes a client a member of a managed group. First takes over
-        an empty client-assigned group. ``protocol_type`` is a classic client's, or ``None`` for KIP-848."""
+        """Returns the managed groups if a client that joins this group becomes a member of a managed group. Before
+        that, takes over the group if it is an empty client-assigned group. ``protocol_type`` is the classic client's
+        protocol type, or ``None`` for a KIP-848 client."""
         managed, is_kip_848 = self._managed, protocol_type is None
         if managed is None or self.has_classic_members(group_id):
             return Error.NONE, None
@@ -88,13 +89,13 @@ class GroupKinds:
             return Error.NONE, None
         error = await self.take_over(managed, group_id, why) if self._manager.has(group_id) else Error.NONE
         if error is Error.NONE:
-            managed.groups.add(group_id)  # a classic client may join before this client is registered
+            managed.groups.add(group_id)  # a classic client may join before this newcomer is registered
         return error, managed
 
     async def in_both(self) -> list[str]:
-        """Returns the client-assigned groups that also have members in ZooKeeper, so that every record is read twice.
-        Omits groups whose clients have their own assignors, because a managed group would refuse these clients. Raises
-        :class:`StoreError`."""
+        """Returns the client-assigned groups that also have members in ZooKeeper. In such a group, every record is read
+        twice. Omits groups whose clients use their own assignors, because a managed group would refuse these clients.
+        Raises :class:`StoreError`."""
         managed = self._managed
         if managed is None:
             return []
@@ -107,8 +108,8 @@ class GroupKinds:
         return [name for name in names if (await managed.administration.registered(name)).protocols]
 
     async def take_over_by_name(self) -> None:
-        """Takes over empty groups whose names match the setting, so that consumers over ZooKeeper find the offsets.
-        Ignores groups of other protocol types, such as Kafka Connect's groups."""
+        """Takes over the empty groups whose names match ``managed_groups``, so that consumers that use ZooKeeper find
+        the offsets. Ignores groups with other protocol types, such as Kafka Connect's groups."""
         if self._managed is None:
             return
         for group_id, group in list(self._manager.groups_cache.items()):
@@ -123,9 +124,9 @@ class GroupKinds:
                 return
 
     async def take_over(self, managed: ManagedGroups, group_id: str, why: str) -> Error:
-        """Converts an empty client-assigned group to a managed group. If this fails half-way, the next join or request
-        completes it, because the group leaves the log only once its offsets are in ZooKeeper. If members already hold
-        the partitions, the offsets stay in the log until they expire."""
+        """Converts an empty client-assigned group to a managed group. The group is removed from the log only after its
+        offsets have been written to ZooKeeper. So if the conversion fails half-way, the next join or request completes
+        it. If members already hold the partitions, the offsets stay in the log until they expire."""
         if not is_legal(group_id):
             return Error.INVALID_GROUP_ID
         if group_id in self._changing or self._manager.is_writing(group_id):
@@ -159,8 +160,8 @@ class GroupKinds:
     # --- operators' conversions --------------------------------------------------------------------------------------
 
     async def convert(self, asked: Request) -> Converted | None:
-        """Converts the group to the kind ``asked.to``. Returns ``None`` if another instance now coordinates the group.
-        That instance then carries out the request."""
+        """Converts the group to the kind ``asked.to``. Returns ``None`` if another instance now coordinates the group,
+        because that instance then carries out the request."""
         group_id, managed = asked.group, self._managed
         if managed is None or self._manager.availability(group_id) is not Error.NONE:
             return None
@@ -186,12 +187,13 @@ class GroupKinds:
         return None if error is Error.NOT_COORDINATOR else _unfinished(group_id, error.name)
 
     async def _give_back(self, managed: ManagedGroups, asked: Request) -> Converted | None:
-        """Converts a managed group to a client-assigned group. Evicts its members, which join again. Refuses if any
-        member is not a classic client.
+        """Converts a managed group to a client-assigned group. Evicts its members, which then join again. Refuses the
+        conversion if any member is not a classic client.
 
-        The offsets are in the log before the group leaves ZooKeeper. The elected coordinator removes the group only if
-        it has no members and no offset has changed since the request or, if members were evicted, since then. Until
-        then, it is a managed group. If this fails half-way, the next run completes it.
+        The offsets are written to the log before the group is removed from ZooKeeper. The elected coordinator removes
+        the group only if it has no members and no offset has changed since the request or, if members were evicted,
+        since the eviction. The group stays managed until it is removed. If the conversion fails half-way, the next run
+        completes it.
         """
         group_id, administration = asked.group, managed.administration
         with self._change(group_id):
@@ -215,7 +217,7 @@ class GroupKinds:
                 error = await self._copy(group_id, offsets)
                 if error is not Error.NONE:
                     return _unfinished(group_id, error.name)
-                # if the removal is refused, the copies do no harm; if it is partial, no other copies exist
+                # if the removal is refused, the copies do no harm; if it is partial, they are the only copies
                 why_not = await administration.remove(group_id, asked, max(asked.unchanged_since, found.zxid))
             except StoreError as failure:
                 return _unfinished(group_id, str(failure))
@@ -229,7 +231,7 @@ class GroupKinds:
             return _done(f"group {group_id} is client-assigned now, with {counted(len(offsets), 'offset')}")
 
     async def _is_left(self, managed: ManagedGroups, group_id: str) -> bool:
-        """Waits until no stock client is a member or is joining. Returns false if this takes too long."""
+        """Waits until no stock client is a member or is joining. Returns false if the wait takes too long."""
         for _ in range(_LOOKS):
             if await managed.members(group_id) == []:
                 return True
@@ -237,8 +239,8 @@ class GroupKinds:
         return False
 
     async def _copy(self, group_id: str, offsets: Offsets) -> Error:
-        """Writes the offsets to the log. Keeps the group's other offsets in the log, because an earlier run may have
-        removed a part of the group from ZooKeeper."""
+        """Writes the offsets to the log. Does not delete the group's other offsets from the log, because an earlier run
+        may have removed part of the group from ZooKeeper."""
         manager, now_ms = self._manager, self._manager.now_ms()
         manager.add_group(group_id)
         rest, error = iter(offsets.items()), Error.NONE

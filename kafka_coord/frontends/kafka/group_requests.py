@@ -1,4 +1,4 @@
-"""The group coordinator for stock Kafka clients, with one handler for each request about groups."""
+"""The group coordinator for stock Kafka clients, with one handler for each kind of request about groups."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ log = logging.getLogger(__name__)
 
 MAX_OFFSET_METADATA_CHARS = 4096
 _GROUP, _TRANSACTION = 0, 1
-"""The kinds of keys in FindCoordinator."""
+"""The key types of FindCoordinator."""
 _LOADED_WITHIN_S = 5.0
-"""The longest time that commits and fetches of offsets wait while their group is being loaded. After an error,
-librdkafka repeats its commits in any order, so that an older offset could replace a newer one (ADR 36)."""
+"""The longest time that commits and offset fetches wait while their group is being loaded. They do not fail at once,
+because librdkafka repeats failed commits in any order, and an older offset could then replace a newer one (ADR 36)."""
 _FIND_COORDINATOR = 1
 """A version that 0.11 and all later brokers support."""
 
@@ -65,7 +65,7 @@ class GroupCoordinator:
     """Answers requests about groups. Use this class only on the event loop.
 
     ``manager`` has the groups that this instance coordinates. ``instances`` finds the coordinators of all other groups.
-    ``holds`` tells whether to hold heartbeats of clients that can wait
+    ``holds`` tells whether to hold the heartbeats of clients that can wait
     (:mod:`~kafka_coord.classic_groups.held_heartbeats`).
     """
 
@@ -106,8 +106,8 @@ class GroupCoordinator:
         }
 
     async def answer(self, frame: bytes, client: Caller) -> bytes:
-        """Returns the answer's frame for a request's frame. Raises :class:`BadMessage`, and :class:`OSError` if the
-        broker cannot be asked for the client's rights."""
+        """Returns the response to a request, both as frames. Raises :class:`BadMessage`. Raises :class:`OSError` if the
+        broker does not tell the client's rights."""
         name, versions = LOCAL[int.from_bytes(frame[:2], "big")]
         version = int.from_bytes(frame[2:4], "big")
         if version not in versions:
@@ -144,7 +144,7 @@ class GroupCoordinator:
         return answers.coordinators(found, call.version)
 
     async def _transaction_coordinator(self, call: Call, key: str) -> tuple[int, Node]:
-        """Returns the broker's own answer to this client."""
+        """Returns the coordinator that the broker itself names to this client."""
         asked = message("FindCoordinatorRequest")(key=key, key_type=_TRANSACTION)
         found = await call.client.ask_broker("FindCoordinator", _FIND_COORDINATOR, asked)
         node = self._instances.node(found.node_id, found.host, found.port)
@@ -233,8 +233,8 @@ class GroupCoordinator:
         return answers.left(found, call.version)
 
     async def handle_consumer_group_heartbeat(self, call: Call) -> Any:
-        """Answers a KIP-848 heartbeat. A group has members of one kind only, because a managed group would not find the
-        offsets in the groups log."""
+        """Answers a KIP-848 heartbeat. A group has only one kind of members, because a managed group would not find
+        the offsets in the groups log."""
         request = call.request
         error = await self._denied(call, Operation.READ, request.group_id)
         denied = await call.client.access.denied_topics(Operation.DESCRIBE, request.subscribed_topic_names or ())
@@ -260,7 +260,7 @@ class GroupCoordinator:
     # --- offsets -----------------------------------------------------------------------------------------------------
 
     async def handle_commit_offsets(self, call: Call) -> Any:
-        """Rejects partitions that do not exist, and passes only existing partitions to the group, as in Kafka."""
+        """Rejects partitions that do not exist and passes only existing partitions to the group, as Kafka does."""
         request = call.request
         await self._manager.wait_until_loaded([request.group_id], _LOADED_WITHIN_S)
         error = await self._denied(call, Operation.READ, request.group_id)
@@ -283,7 +283,7 @@ class GroupCoordinator:
         return answers.per_partition("OffsetCommit", request.topics, error, errors)
 
     async def _learn(self, topics: Any) -> bool:
-        """Asks the broker about topics whose partitions are unknown. Returns whether all are known now."""
+        """Asks the broker about topics whose partitions are unknown. Returns false if the broker cannot be asked."""
         try:
             await self._instances.learn(
                 {topic.name: max([part.partition_index for part in topic.partitions], default=-1) for topic in topics}
@@ -350,7 +350,7 @@ class GroupCoordinator:
         return answers.fetched(found, call.version)
 
     async def handle_delete_offsets(self, call: Call) -> Any:
-        """Rejects partitions that do not exist, and topics to which members subscribe."""
+        """Deletes offsets. Rejects partitions that do not exist, and topics to which members subscribe."""
         request, group_id = call.request, call.request.group_id
         denied = await call.client.access.denied_topics(Operation.READ, {topic.name for topic in request.topics})
         error, group = await self._may_delete(call, group_id), self._manager.group(group_id)
@@ -391,7 +391,7 @@ class GroupCoordinator:
         return Error.GROUP_SUBSCRIBED_TO_TOPIC if topic in subscribed else Error.NONE
 
     async def handle_add_offsets_to_transaction(self, call: Call) -> Any:
-        """Refuses offsets in transactions, which are not supported, before the transaction has any effect."""
+        """Refuses offsets in transactions before the transaction has any effect, because they are not supported."""
         log.warning(
             "refused offsets in a transaction, which is not supported group=%s address=%s",
             call.request.group_id,
@@ -400,7 +400,7 @@ class GroupCoordinator:
         return message("AddOffsetsToTxnResponse")(error_code=Error.UNSUPPORTED_VERSION)
 
     async def handle_commit_offsets_in_transaction(self, call: Call) -> Any:
-        """Refuses offsets in a transaction, like :meth:`handle_add_offsets_to_transaction`."""
+        """Refuses offsets in a transaction, as :meth:`handle_add_offsets_to_transaction` does."""
         return answers.per_partition("TxnOffsetCommit", call.request.topics, Error.UNSUPPORTED_VERSION)
 
     # --- deleting and converting groups ------------------------------------------------------------------------------
@@ -416,7 +416,7 @@ class GroupCoordinator:
         return form(results=results)
 
     async def _may_delete(self, call: Call, group_id: str) -> Error:
-        """Checks the client's right, and that the group exists."""
+        """Checks that the client has the right to delete the group, and that the group exists."""
         return await self._denied(call, Operation.DELETE, group_id) or self._existing(group_id)[0]
 
     async def _delete(self, group_id: str) -> Error:
@@ -438,8 +438,8 @@ class GroupCoordinator:
         self._run(self._convert(asked))
 
     async def end_in_both(self) -> None:
-        """Ends the client-assigned groups that also have members in ZooKeeper. Their clients join again, as members of
-        the managed group. Raises :class:`StoreError`."""
+        """Ends the client-assigned groups that also have members in ZooKeeper. Their clients join again and become
+        members of the managed group. Raises :class:`StoreError`."""
         for group_id in await self.kinds.in_both():
             group = self._manager.group(group_id)
             members = tuple((name, None) for name in group.metadata.members) if group is not None else ()
@@ -477,7 +477,7 @@ class GroupCoordinator:
         make: bool = False,
         client: Caller | None = None,
     ) -> Instruction | None:
-        """Returns the answer to an event, or ``None`` if the group does not exist and must not be created. If the
+        """Returns the response to an event, or ``None`` if the group does not exist and must not be created. If the
         request may be held, ``client`` is its sender."""
         group = self._manager.add_group(group_id) if make else self._manager.group(group_id)
         if group is None:
@@ -514,7 +514,7 @@ class GroupCoordinator:
                 self._run(self._store(group_id, group, one))
             elif not isinstance(one, Held) and isinstance(one.token, asyncio.Future) and not one.token.done():
                 one.token.set_result(one)
-        # these only postpone the next timer
+        # these two instructions can only postpone the next timer
         if len(instructions) != 1 or not isinstance(instructions[0], Answered | Held):
             self._set_timer(group_id, group)
 
@@ -529,7 +529,8 @@ class GroupCoordinator:
         self._carry_out(group_id, group, group.handle(Stored(store, error), _now()))
 
     def _set_timer(self, group_id: str, group: Group) -> None:
-        """Moves the timer only if it would fire late. If it fires early, it is only set again, which costs little."""
+        """Moves the timer only if it would fire late. A timer that fires early is just set again, which costs
+        little."""
         before, due = self._timers.get(group_id), group.due
         if (before is not None and before.when() <= due) or self._manager.group(group_id) is not group:
             return
@@ -545,12 +546,13 @@ class GroupCoordinator:
             self._carry_out(group_id, group, group.tick(_now()))
 
     def begin_partition(self, partition: int) -> None:
-        """Starts the timers of the partition's groups, which have been loaded."""
+        """Starts the timers of the partition's groups, once they have been loaded."""
         for group_id, group in self._groups_of(partition):
             self._set_timer(group_id, group)
 
     def end_partition(self, partition: int) -> None:
-        """Tells clients that wait for the partition's groups, which have moved, to find the coordinator again."""
+        """Answers the held requests about the partition's groups. The groups have moved, so the clients find the new
+        coordinator."""
         for group_id, group in self._groups_of(partition):
             self._carry_out(group_id, group, group.end(Error.NOT_COORDINATOR))
 

@@ -1,4 +1,4 @@
-"""Answers requests that show groups of both kinds: DescribeGroups, ConsumerGroupDescribe and ListGroups."""
+"""Answers the requests that show groups of both kinds: DescribeGroups, ConsumerGroupDescribe and ListGroups."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kafka_coord.grouplog.manager import GroupMetadataManager
 from kafka_coord.wire.messages import message
 
 _WITH_STATES = 4
-"""The first version of ListGroups whose answers include the groups' states."""
+"""The first version of ListGroups whose responses include the groups' states."""
 
 
 class GroupViews:
-    """Has a handler for each of these three requests. Use this class only on the event loop."""
+    """Handles DescribeGroups, ConsumerGroupDescribe and ListGroups. Use this class only on the event loop."""
 
     def __init__(self, manager: GroupMetadataManager, kinds: GroupKinds) -> None:
         self._manager, self._kinds = manager, kinds
@@ -45,7 +45,8 @@ class GroupViews:
         return message("ConsumerGroupDescribeResponse")(groups=groups)
 
     async def _errors(self, call: Call, group_ids: Iterable[str]) -> dict[str, Error]:
-        """Returns an error for each group that the client may not see or this instance does not serve, else NONE."""
+        """Returns an error for each group that the client may not see or that this instance does not serve. Returns
+        NONE for all other groups."""
         denied = await call.client.access.denied_groups(Operation.DESCRIBE, group_ids)
         await self._manager.prove_all(group_ids)
         failed = Error.GROUP_AUTHORIZATION_FAILED
@@ -74,7 +75,7 @@ class GroupViews:
         return answers.listed(rows, call.request, loading)
 
     async def _listed_managed(self, call: Call, names: list[str]) -> list[answers.Listed]:
-        """Returns the managed groups. Reads their states only if the answer includes states."""
+        """Returns the managed groups for ListGroups. Reads their states only if the response includes states."""
         types = {kind.lower() for kind in call.request.types_filter}
         owners = (self._kinds.managed(name) for name in names if not types or CONSUMER in types)
         owner = next((one for one in owners if one is not None), None)

@@ -1,4 +1,4 @@
-"""Finds the instance that coordinates a group, and the partitions of topics.
+"""Finds the instance that coordinates a group, and the number of a topic's partitions.
 
 It asks the broker beside this instance, on a listener that advertises the instances' addresses.
 """
@@ -20,10 +20,10 @@ Node = tuple[int, str, int]
 """Broker id, host, port."""
 
 _METADATA, _CREATE_TOPICS = 4, 2
-"""Versions that every broker from 0.11 to 3.9 supports."""
+"""The versions of these requests. Every broker from 0.11 to 3.9 supports them."""
 _KNOWN_FOR_S = 30.0
 _MISSING_FOR_S = 0.2
-"""Seconds between two requests about a missing partition, whose topic may be growing or just being created."""
+"""Seconds between two requests about a missing partition. Its topic may be about to be created or to grow."""
 _TOPIC_EXISTS, _INVALID_REPLICATION = 36, 38
 _MOST_REPLICAS = 3
 _LOG_SETTINGS = {
@@ -108,9 +108,9 @@ class Instances:
         return self.nodes.get(self.leaders.get(partition, -1))
 
     async def learn(self, highest: Mapping[str, int]) -> None:
-        """Asks for the partitions of topics whose answers are too old. ``highest`` maps each topic to the highest
-        partition in a request. If this partition is unknown, the topic may have grown, so the answer is too old
-        sooner."""
+        """Requests the partitions of those topics whose cached partitions are too old. ``highest`` maps each topic to
+        the highest partition in a client's request. If this partition is not cached, the topic may have grown, so the
+        cached partitions count as too old sooner."""
         now = time.monotonic()
         unknown = []
         for topic, partition in highest.items():

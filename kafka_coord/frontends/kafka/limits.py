@@ -1,4 +1,4 @@
-"""The limits on Kafka clients: connections, bytes and time. Beyond a limit, the instance closes a connection."""
+"""The limits on Kafka clients: connections, bytes and time. If one is exceeded, the instance closes a connection."""
 
 from __future__ import annotations
 
@@ -9,39 +9,44 @@ from kafka_coord.frontends.descriptors import OTHER_DESCRIPTORS, allow_descripto
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """The limits. The defaults are Kafka's where Kafka has such a limit."""
+    """The limits on Kafka clients. Where Kafka has the same limit, the default is Kafka's."""
 
     max_connections: int = 10_000
     max_connections_per_ip: int | None = None
-    """``None`` means three quarters of :attr:`max_connections`, so that one address never has all of them."""
+    """``None`` means three quarters of :attr:`max_connections`, so that one address can never use all of them."""
     max_request_bytes: int = 100 << 20
-    """``socket.request.max.bytes``. Larger requests are refused, although requests for the broker are never buffered
-    whole."""
+    """The limit for any request (``socket.request.max.bytes``). It also applies to requests for the broker, although
+    they are never buffered whole."""
     max_group_request_bytes: int = 8 << 20
-    """The limit for JoinGroup and SyncGroup, which are kept whole and contain the members' metadata."""
+    """The limit for JoinGroup and SyncGroup, which contain the members' metadata and are buffered whole."""
     max_other_request_bytes: int = 1 << 20
     """The limit for every other request that this instance answers."""
     max_in_flight: int = 1_000
-    """The maximum number of unanswered requests of one connection. Beyond that, reading from it pauses."""
+    """The maximum number of unanswered requests on one connection. At this number, reading from the connection
+    pauses."""
     max_answer_bytes: int = 1 << 20
-    """The maximum number of unsent answer bytes of one connection. Beyond that, reading from it pauses."""
+    """The maximum number of unsent response bytes of one connection. Above it, reading from the connection pauses."""
     max_kept_bytes: int = 256 << 20
     """The limit for all connections together, like ``queued.max.request.bytes``. It counts requests that have not
-    arrived completely or are being answered, and answers that are not read."""
+    arrived completely or are being answered, and responses that clients have not read."""
     first_request_s: float = 30.0
-    """Seconds in which a new connection must send its first request, including the TLS handshake."""
+    """The number of seconds within which a new connection must complete the TLS handshake and send its first
+    request."""
     request_s: float = 60.0
-    """Seconds in which a request must arrive, plus one second for each :attr:`slowest_bytes_a_second` bytes."""
+    """The number of seconds within which a request must arrive. One second is added for each
+    :attr:`slowest_bytes_a_second` bytes of the request."""
     slowest_bytes_a_second: int = 16 << 10
     idle_s: float = 600.0
-    """Seconds that a client may send no request, or read no answers (``connections.max.idle.ms``)."""
+    """The number of seconds for which a client may send no request or read no responses
+    (``connections.max.idle.ms``)."""
 
     def connections(self) -> int:
-        """The maximum number of open connections. Each may need a second descriptor, to the broker."""
+        """Returns the maximum number of open connections. Each may need a second descriptor for its connection to the
+        broker."""
         return min(self.max_connections, (allowed_descriptors() - OTHER_DESCRIPTORS) // 2)
 
     def allow_descriptors(self) -> None:
-        """Raises this process's limit on open files, as far as possible, to the number that all connections need."""
+        """Raises this process's limit on open files to the number that all connections need, or as far as possible."""
         allow_descriptors(2 * self.max_connections + OTHER_DESCRIPTORS)
 
     def connections_per_ip(self) -> int:
@@ -50,5 +55,5 @@ class ClientLimits:
         return max(1, self.max_connections * 3 // 4)
 
     def overdue_check_s(self) -> float:
-        """Returns the seconds between two checks for overdue connections."""
+        """Returns the number of seconds between two checks for overdue connections."""
         return min(2.0, self.first_request_s / 4, self.request_s / 4, self.idle_s / 4)

@@ -1,4 +1,4 @@
-"""The listener for Kafka clients. It has a thread with an event loop, and terms of the partitions its broker leads."""
+"""Listens for Kafka clients, in a thread with an event loop. Has a term for each partition that its broker leads."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from kafka_coord.zk.store import Store
 log = logging.getLogger(__name__)
 
 LEADER_CHECK_S = 0.5
-"""Seconds between two checks of which partitions the broker leads."""
+"""Seconds between two checks for changes of the partitions that the broker leads."""
 TAKE_OVER_CHECK_S = 5.0
 """Seconds between two searches for empty groups that match ``managed_groups``."""
 IN_BOTH_CHECK_S = 1.0
@@ -53,16 +53,17 @@ IN_BOTH_CHECK_S = 1.0
 EXPIRY_CHECK_S = 600.0
 """Seconds between two removals of expired offsets, as in a broker's ``offsets.retention.check.interval.ms``."""
 OFFSETS_RETENTION_MS = 7 * 24 * 3600 * 1000
-"""A broker's default for ``offsets.retention.minutes``."""
+"""A broker's default for ``offsets.retention.minutes``, in milliseconds."""
 
 
 class KafkaListener:
     """Serves Kafka clients at ``address`` until :meth:`close`.
 
-    ``broker_listener`` is the broker's listener for its instance, and ``security`` is for the connections to it.
-    ``tls`` is for clients. If the broker does not advertise the instances' addresses, ``rewrite`` replaces the
-    addresses in its answers. ``holds`` tells whether to hold heartbeats. Groups of classic clients that match
-    ``managed_groups`` are managed. Raises :class:`SettingsError` if it cannot listen, and :class:`InvalidPattern`.
+    ``broker_listener`` is the broker's listener for its instance, and ``security`` secures the connections to it.
+    ``tls`` secures the connections of clients. If the broker does not advertise the instances' addresses, ``rewrite``
+    replaces the addresses in its responses. ``holds`` tells whether to hold heartbeats. Groups of classic clients are
+    managed if their names match ``managed_groups``. Raises :class:`SettingsError` if it cannot listen at ``address``,
+    and :class:`InvalidPattern`.
     """
 
     def __init__(
@@ -165,7 +166,7 @@ class KafkaListener:
         for task in self._claims.values():
             task.cancel()
         self.manager.close()
-        await asyncio.sleep(0)  # lets all waiting clients learn that their groups have moved
+        await asyncio.sleep(0)  # allows time to tell all waiting clients that their groups have moved
         await asyncio.sleep(0)
         self.clients.end_all()
         await self.coordinator.close()
@@ -197,8 +198,8 @@ class KafkaListener:
             await asyncio.sleep(LEADER_CHECK_S)
 
     async def _refresh_leaders(self) -> None:
-        """Asks the broker which partitions it leads, and claims them. Logs only the first of several consecutive
-        failures."""
+        """Asks the broker which partitions it leads and claims these partitions. Logs only the first of several
+        consecutive failures."""
         try:
             if self._addresses is not None:
                 self._addresses = await asyncio.to_thread(addresses_of_instances, self._store)
@@ -264,7 +265,7 @@ class KafkaListener:
         self.managed.end(partition)
 
     def _call(self, function: Callable[..., None], *arguments: object) -> None:
-        """Calls the function on the event loop. The managed groups' thread uses this."""
+        """Calls a function on the event loop. The thread of the managed groups uses this method."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(function, *arguments)
@@ -274,7 +275,7 @@ class KafkaListener:
 
 
 def addresses_of_instances(store: Store) -> dict[int, tuple[str, int]]:
-    """Returns the addresses at which running instances serve Kafka clients, by broker id. Raises
+    """Returns the addresses at which the running instances serve Kafka clients, by broker id. Raises
     :class:`StoreUnavailable`."""
     found = {}
     with contextlib.suppress(NoNode):
@@ -288,8 +289,8 @@ def addresses_of_instances(store: Store) -> dict[int, tuple[str, int]]:
 
 
 def claim_term(store: Store, partition: int, broker_id: int, managed_groups: str | None = None) -> int:
-    """Claims a term by compare-and-set on the partition's znode. The znode's new version is the term, and its value has
-    the instance and its ``managed_groups``. Raises :class:`BadVersion` if another instance was faster, and
+    """Claims a term by compare-and-set on the partition's znode. The znode's new version is the term. Its value names
+    the broker and the instance's ``managed_groups``. Raises :class:`BadVersion` if another instance was faster, and
     :class:`StoreUnavailable`."""
     path = layout.log_partition(partition)
     value: dict[str, object] = {"version": fields.VERSION, "broker": broker_id}

@@ -1,8 +1,8 @@
-"""Changes some of the broker's answers on their way to a client. Pure.
+"""Changes some of the broker's responses on their way to a client. Does no I/O.
 
-ApiVersions always gets the versions that this instance answers. With ``--kafka-rewrite``, Metadata and DescribeCluster
-get the instances' addresses instead of the brokers' addresses. Then ApiVersions omits versions of other requests that
-return addresses, and unsupported versions.
+ApiVersions always advertises the versions that this instance answers. With ``--kafka-rewrite``, Metadata and
+DescribeCluster contain the instances' addresses instead of the brokers' addresses. In this case, ApiVersions also omits
+the versions of other requests that return addresses, and the versions that this instance cannot rewrite.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from kafka_coord.wire.messages import Message, message
 METADATA, DESCRIBE_CLUSTER = 3, 60
 _KIP_848 = frozenset({68, 69})
 _TOPIC_IDS = 10
-"""The first version of Metadata with topic ids (brokers 2.8 and later)."""
+"""The first version of Metadata with topic ids. Brokers support it since 2.8."""
 Patch = Callable[[bytes, int], bytes]
-"""Maps an answer's frame and version to the frame to pass on. Raises :class:`BadMessage`."""
+"""Maps a response's frame and version to the frame to pass on. Raises :class:`BadMessage`."""
 Addresses = Callable[[], Mapping[int, tuple[str, int]]]
-"""The addresses of the instances beside the brokers: host and port, by broker id."""
+"""Returns the host and port of the instance beside each broker, by broker id."""
 MOST_WITH_REWRITE = {
     0: 9,  # Produce 10 returns addresses of new leaders (KIP-951)
     1: 15,  # so does Fetch 16
@@ -32,7 +32,7 @@ MOST_WITH_REWRITE = {
 
 
 def patches(addresses: Addresses | None = None) -> dict[int, Patch]:
-    """Returns the patches by api key. ``addresses`` is set if addresses are rewritten."""
+    """Returns the patches by API key. ``addresses`` is set if addresses must be rewritten."""
     if addresses is None:
         return {API_VERSIONS: patch_api_versions}
     known = addresses
@@ -46,8 +46,8 @@ def patches(addresses: Addresses | None = None) -> dict[int, Patch]:
 
 
 def patch_api_versions(frame: bytes, version: int, most: Mapping[int, int] | None = None) -> bytes:
-    """Replaces version ranges in an ApiVersions answer with the ranges of this instance. Limits all other ranges to
-    ``most``. Does not change an error, because errors always have version 0."""
+    """Replaces version ranges in an ApiVersions response with the ranges of this instance. Limits all other ranges to
+    ``most``. Leaves an error response unchanged, because error responses always have version 0."""
     form = message("ApiVersionsResponse")
     start = answer_start(form, version)
     if int.from_bytes(frame[start : start + 2], "big") or version not in form.versions:
@@ -58,7 +58,7 @@ def patch_api_versions(frame: bytes, version: int, most: Mapping[int, int] | Non
     has_topic_ids = METADATA in ranges and ranges[METADATA].max_version >= _TOPIC_IDS
     for api_key, (_, versions) in LOCAL.items():
         if api_key not in ranges and not (api_key in _KIP_848 and has_topic_ids):
-            continue  # clients of this broker do not expect it
+            continue  # clients of this broker do not expect this request
         first = 0 if api_key == 9 else versions.first
         ranges[api_key] = entry(api_key=api_key, min_version=first, max_version=versions.last)
     for api_key, last in (most or {}).items():
@@ -71,11 +71,11 @@ def patch_api_versions(frame: bytes, version: int, most: Mapping[int, int] | Non
 def _with_instances(
     name: str, id_field: str, frame: bytes, version: int, addresses: Mapping[int, tuple[str, int]]
 ) -> bytes:
-    """Replaces brokers' addresses. Omits brokers without an instance, because clients that connect to them would bypass
-    the instances."""
+    """Replaces the brokers' addresses. Omits brokers without an instance, because clients that connected to them would
+    bypass the instances."""
     form = message(name)
     if version not in form.versions:
-        raise BadMessage(f"{name} version {version} is not supported; its answer has the brokers' own addresses")
+        raise BadMessage(f"{name} version {version} is not supported; its response has the brokers' own addresses")
     start = answer_start(form, version)
     answer = form.decode(frame, version, start)
     brokers = [one for one in answer.brokers if getattr(one, id_field) in addresses]

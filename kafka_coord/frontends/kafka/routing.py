@@ -1,4 +1,4 @@
-"""Decides which requests and versions this instance answers. The broker answers all others."""
+"""Decides which requests this instance answers, and in which versions. The broker answers all other requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ PRODUCE, SASL_HANDSHAKE, SASL_AUTHENTICATE = 0, 17, 36
 OFFSET_COMMIT, HEARTBEAT = 8, 12
 SASL = frozenset({SASL_HANDSHAKE, SASL_AUTHENTICATE})
 _ENOUGH_BYTES = 2048
-"""The first bytes of a Produce, which contain its client id, its transactional id and its acks."""
+"""The number of bytes at the start of a Produce request that surely contain its client id, transactional id and
+acks."""
 
 LOCAL = {
     8: ("OffsetCommit", Versions(0, 9)),
@@ -30,21 +31,22 @@ LOCAL = {
     68: ("ConsumerGroupHeartbeat", Versions(0, 1)),
     69: ("ConsumerGroupDescribe", Versions(0, 1)),
 }
-"""The name and versions of each request that this instance answers, by api key. The broker answers OffsetFetch 0, which
-reads ZooKeeper."""
+"""The name and versions of each request that this instance answers, by API key. The broker answers OffsetFetch version
+0, which reads ZooKeeper."""
 LARGE = frozenset({11, 14})
 """JoinGroup and SyncGroup, which contain the members' metadata and assignments."""
 GROUPS_OF_LATER = frozenset({68, 69, 76, 77, 78, 79, 88, 89, 90, 91, 92})
-"""Requests of KIP-848, share groups and streams groups. The broker's ranges for them are not advertised, because it
-would serve its own groups."""
+"""The requests of KIP-848, share groups and streams groups. The broker's version ranges for them are not advertised,
+because the broker would serve its own groups."""
 SASL_HANDSHAKE_VERSION = 1
-"""Bytes without a header follow version 0, so later requests cannot be recognised. Version 0 is advertised
-nevertheless, because librdkafka assumes that a broker without it supports no handshake at all."""
+"""The lowest supported version. After version 0, the client sends bytes without a header, so later requests could not
+be recognized. Version 0 is advertised nevertheless, because librdkafka assumes that a broker without it supports no
+handshake at all."""
 
 
 def expects_answer(frame: bytes | bytearray | memoryview, length: int) -> bool | None:
-    """Whether the broker answers this frame. It answers all frames except a Produce with acks = 0. Returns ``None`` if
-    more bytes are needed to decide. Raises :class:`BadMessage`."""
+    """Returns whether the broker answers this frame, or ``None`` if more bytes are needed to decide. The broker answers
+    every request except a Produce with acks = 0. Raises :class:`BadMessage`."""
     api_key, version, _ = peek(frame)
     if api_key == SASL_HANDSHAKE and version < SASL_HANDSHAKE_VERSION:
         raise BadMessage("SaslHandshake version 0 is not supported, because the bytes after it have no header")
@@ -70,5 +72,5 @@ def expects_answer(frame: bytes | bytearray | memoryview, length: int) -> bool |
 
 
 def is_local(api_key: int, version: int) -> bool:
-    """Whether this instance answers the request. It also refuses unknown versions of its own requests."""
+    """Returns whether this instance answers the request. This includes requests whose version it refuses."""
     return api_key in LOCAL and not (api_key == 9 and version == 0)

@@ -1,4 +1,5 @@
-"""The counters of a listener for Kafka clients since its start. One thread writes them, any thread may read them."""
+"""Counts what a listener for Kafka clients did since its start. One thread writes the counters, any thread may read
+them."""
 
 from __future__ import annotations
 
@@ -29,14 +30,16 @@ NAMES = {
     36: "SaslAuthenticate",
     60: "DescribeCluster",
 } | {api_key: name for api_key, (name, _) in LOCAL.items()}
-"""Requests that are counted by name. All others are counted together, because clients could invent any number."""
+"""The names of requests that are counted separately, by API key. All other requests are counted together, because a
+client could invent any number of API keys."""
 _PARTS = ("topics", "partitions", "groups", "coordinators", "results", "members")
 
 
 @dataclass(slots=True)
 class Statistics:
-    """``answered`` has the seconds from a complete request to its complete answer, by request name. Like the broker's
-    TotalTimeMs, they include waits. ``errors`` counts local answers with an error, by request name and error name."""
+    """``answered`` has the seconds from a request to its complete response, by request name. Like the broker's
+    TotalTimeMs, they include waits. ``errors`` counts this instance's own responses with an error, by request name and
+    error name."""
 
     answered: dict[str, Durations] = field(default_factory=lambda: defaultdict(Durations))
     errors: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -51,14 +54,14 @@ class Statistics:
         self.answered[NAMES.get(api_key, OTHER)].add(took_s)
 
     def told(self, name: str, answer: Any) -> None:
-        """If this instance's own answer has an error, counts it."""
+        """Counts the first error in a response of this instance, if there is one."""
         code = first_error(answer)
         if code:
             self.errors[name, CODES.get(code, OTHER)] += 1
 
 
 def first_error(answer: Any) -> int:
-    """Returns the first error code other than NONE in an answer, at any depth, or 0."""
+    """Returns the first error code other than NONE in a response, at any depth, or 0 if there is none."""
     has_code, parts = _errors_in(answer.__class__)
     if has_code and answer.error_code:
         return int(answer.error_code)
@@ -71,6 +74,7 @@ def first_error(answer: Any) -> int:
 
 @cache
 def _errors_in(kind: Hashable) -> tuple[bool, tuple[str, ...]]:
-    """Returns whether a message of this type has an error code, and the names of its fields that contain messages."""
+    """Returns whether a message of this type has an error code, and the names of those fields that contain parts with
+    error codes."""
     fields = getattr(kind, "_fields", ())
     return "error_code" in fields, tuple(name for name in _PARTS if name in fields)
