@@ -1,8 +1,8 @@
-"""A librdkafka client that fetches exactly the wanted partitions. Changing them never blocks a thread. confluent-kafka
-2.16 lets one thread at a time into a client (``Handle_serialize_enter``), but without fairness, so a thread that polls
-in a loop locks all others out. So only the owner of the lock ``_inside`` calls the client. A thread that wants a change
-sets a flag. If the lock is free, that thread makes the change itself. Otherwise, the owner makes the change before it
-releases the lock. The owner waits for records for at most a few ms.
+"""A librdkafka client that fetches exactly the wanted partitions. A change of these partitions never blocks a thread.
+confluent-kafka 2.16 lets one thread at a time into a client (``Handle_serialize_enter``), but without fairness, so a
+thread that polls in a loop locks all others out. So only the owner of the lock ``_inside`` calls the client. A thread
+that wants a change sets a flag. If the lock is free, that thread applies the change itself. Otherwise, the owner
+applies the change when it releases the lock. The owner waits for records for at most a few ms.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _METADATA_TIMEOUT_S = 0.5
 
 Key = tuple[str, int]
 Wanted = Mapping[Key, tuple[int, int]]
-"""Maps a partition to a serial number and a start offset. After a new serial, the client fetches again from that
-offset."""
+"""Maps each partition to a serial number and a start offset. When the serial number changes, the client fetches again
+from that offset."""
 
 
 class AssignedClient:
-    """``wanted`` returns the partitions to fetch. It is called after every :meth:`changed`."""
+    """Fetches the partitions that ``wanted`` returns. Calls ``wanted`` again after every :meth:`changed`."""
 
     def __init__(self, wanted: Callable[[], Wanted]) -> None:
         self._wanted = wanted
@@ -47,12 +47,12 @@ class AssignedClient:
     # --- changes: any thread, never waits ----------------------------------------------------------------------------
 
     def changed(self) -> None:
-        """Applies a change of the wanted partitions or offsets. Call it after every such change."""
+        """Applies a change of the wanted partitions or offsets. The caller must report every such change here."""
         self._changed = True
         self._carry_out()
 
     def use(self, client: KafkaConsumer) -> None:
-        """Fetches with this client from now on and closes the previous one."""
+        """Fetches with this client from now on, and closes the previous client."""
         self._next = client
         self.changed()
 
@@ -62,11 +62,11 @@ class AssignedClient:
         self.changed()
 
     def learn(self, topic: str) -> None:
-        """Asks for the topic's metadata soon, because a broker does not know one of its partitions."""
+        """Makes the client request the topic's metadata soon, because a broker does not know one of its partitions."""
         self._to_learn.add(topic)
 
     def _carry_out(self) -> None:
-        # The thread inside checks again when it leaves, so no change is lost.
+        # The lock's owner checks again when it releases the lock, so no change is lost.
         while self._changed and self._inside.acquire(blocking=False):
             try:
                 self._reconcile()
@@ -77,7 +77,7 @@ class AssignedClient:
 
     def fetch(self, timeout_s: float, limit: int, sink: Callable[[list[Any], Mapping[Key, int]], None]) -> bool:
         """Passes the messages that arrive within ``timeout_s`` (at most a few ms) to ``sink``, with the serials of
-        their partitions. If there is no client or nothing to fetch, returns false immediately.
+        their partitions. Returns whether it waited: without a client or partitions, it returns false immediately.
         """
         try:
             with self._inside:
@@ -97,7 +97,7 @@ class AssignedClient:
             self._carry_out()
 
     def end_of(self, key: Key) -> int:
-        """Asks the broker for the log's end offset. Raises :class:`KafkaException`."""
+        """Requests the log's end offset from the broker. Raises :class:`KafkaException`."""
         try:
             with self._inside:
                 if self._client is None:
@@ -145,8 +145,8 @@ class AssignedClient:
             self._learn_at = self._learn_delay_s = 0.0
 
     def _learn(self, client: KafkaConsumer) -> None:
-        """Asks for the metadata of topics with partitions that librdkafka may not know yet. librdkafka itself looks for
-        partitions added to a known topic only every 10 s (its issue 2917).
+        """Requests the metadata of topics with partitions that librdkafka may not know yet. By itself, librdkafka looks
+        for new partitions of a known topic only every 10 s (its issue 2917).
         """
         self._learn_delay_s = min(5.0, 2 * self._learn_delay_s + 0.05)
         self._learn_at = time.monotonic() + self._learn_delay_s

@@ -38,10 +38,10 @@ class AsyncConsumer(GroupMember[K, V]):
             async for record in consumer:
                 ...
 
-    One thread fetches ahead while the event loop works on records. Calls start no other threads. One task at a time may
-    read. Callbacks may be coroutine functions, which then run on the event loop. Methods that ask brokers or ZooKeeper
-    block, such as ``committed``, ``end_offsets``, ``lag``, and ``seek`` to a time or to ``"latest"``. Call them through
-    ``asyncio.to_thread``. All other methods return immediately.
+    One thread fetches ahead while the event loop works on records. Calls start no other threads. Only one task at a
+    time may read. Callbacks may be coroutine functions, which run on the event loop. Methods that send requests to
+    brokers or ZooKeeper block, such as ``committed``, ``end_offsets``, ``lag``, and ``seek`` to a time or to
+    ``"latest"``. Call them through ``asyncio.to_thread``. All other methods return immediately.
     """
 
     def _constructed(self) -> None:
@@ -139,7 +139,7 @@ class AsyncConsumer(GroupMember[K, V]):
             self._reading = False
 
     async def _await_records(self, timeout_s: float) -> None:
-        if self._fetcher.has_fetched:  # but the membership is not certain at the moment
+        if self._fetcher.has_fetched:  # which may not be handed out, because the membership is not certain now
             await asyncio.sleep(timeout_s)
             return
         timer = self._loop.call_later(timeout_s, self._news.set)
@@ -181,7 +181,7 @@ class AsyncConsumer(GroupMember[K, V]):
 
     async def close(self, *, leave: bool | None = None, timeout_s: float = 10.0) -> None:
         """Like :meth:`kafka_coord.Consumer.close`, with tasks instead of threads. Waits for the task that has records
-        in hand, unless that task is the caller or has ended."""
+        in hand, unless that task is the caller's own or has ended."""
         task = self._task if self._task is not asyncio.current_task() else None
 
         def in_hand() -> bool:

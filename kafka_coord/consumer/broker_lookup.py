@@ -13,8 +13,8 @@ _RETRY_S = 1.0
 
 
 class BrokerLookup:
-    """Looks up the brokers and passes their addresses to ``connect``. If the application sets ``bootstrap_servers``,
-    passes these addresses without a look-up."""
+    """Looks up the brokers and passes their addresses to ``connect``. If the application gives ``bootstrap_servers``,
+    passes those addresses without a look-up."""
 
     def __init__(
         self, transport: Transport, bootstrap_servers: str | None, connect: Callable[[tuple[str, ...]], None]
@@ -27,7 +27,7 @@ class BrokerLookup:
 
     @property
     def problem(self) -> str:
-        """Why no broker can be used. Empty if a broker can be used, or if no broker is known yet."""
+        """The reason why no broker can be used. Empty if a broker can be used, or if no broker is known yet."""
         return self._brokers.problem if not self._brokers.addresses else ""
 
     def step(self, now: float) -> float:

@@ -15,9 +15,9 @@ log = logging.getLogger(__name__)
 
 
 def choose(brokers: tuple[Broker, ...], protocol: str, listener: str | None) -> tuple[tuple[str, ...], str]:
-    """Returns the addresses to connect to, and the problem. The problem is "" unless there are live brokers and none
-    can be used. Chooses each broker's first listener with the name ``listener``. Without a name, chooses the first with
-    ``protocol``.
+    """Returns the addresses to connect to, and the problem. The problem is empty unless there are live brokers but none
+    of them can be used. Chooses each broker's first listener with the name ``listener`` or, if no name is given, its
+    first listener with ``protocol``.
     """
     addresses: list[str] = []
     for broker in brokers:
@@ -36,7 +36,7 @@ def choose(brokers: tuple[Broker, ...], protocol: str, listener: str | None) -> 
 
 
 class BrokerDirectory:
-    """Keeps the addresses of live brokers. :meth:`step` runs on the owner's thread. The watch only wakes that
+    """Tracks the addresses of the live brokers. :meth:`step` runs on the owner's thread. The watch only wakes that
     thread."""
 
     def __init__(
@@ -53,7 +53,7 @@ class BrokerDirectory:
 
     def step(self) -> bool:
         """Reads the brokers if they may have changed. Returns whether they have changed. After ``StoreUnavailable``,
-        call this again later."""
+        call this method again later."""
         if not self._changed:
             return False
         self._changed = False

@@ -19,14 +19,15 @@ from kafka_coord.zk.store import WatchEvent, WatchType
 log = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S = 3.0
-"""How often the loop lists the channel without an event. A lost watch causes at most this much delay."""
+"""The interval at which the loop lists the channel even without an event. A lost watch causes at most this much
+delay."""
 
 _RETRY_S = 0.25
 
 
 @dataclass(slots=True)
 class _Current:
-    """The command being carried out, and its progress. Each part is done only once, even if the store fails
+    """The command being carried out, and its progress. Each part of it runs only once, even if the store fails
     repeatedly."""
 
     command_id: CommandId
@@ -48,14 +49,14 @@ class CommandLoop:
     _on_stop: PartitionCallback | None
     _queue: deque[CommandId] = field(default_factory=deque)
     _arrived: deque[CommandId] = field(default_factory=deque)
-    """The commands that arrived since the channel was last listed. Any thread may add one."""
+    """The commands that have arrived since the channel was last listed. Any thread may add to it."""
     _current: _Current | None = None
     _reported: set[str] = field(default_factory=set)
     _changed: bool = True
     look_due: float = 0.0
 
     def reset(self) -> None:
-        """Forgets the commands of an incarnation that is gone."""
+        """Forgets the commands of an incarnation that has ended."""
         self._queue.clear()
         self._arrived.clear()
         self._current = None
@@ -73,7 +74,8 @@ class CommandLoop:
 
     def step(self, registration: Registration, now: float) -> float:
         """Carries out the commands that can be carried out now. Returns the latest time for the next call. An event may
-        wake the connector earlier. Raises :class:`MembershipLost`, also if the channel is gone, and the store's errors.
+        wake the connector earlier. Raises :class:`MembershipLost` if the membership or the channel is gone, and also
+        raises the store's errors.
         """
         if self._changed or now >= self.look_due:
             self._list_commands(now)
@@ -94,7 +96,7 @@ class CommandLoop:
 
     def _list_commands(self, now: float) -> None:
         self._changed = False
-        self._arrived.clear()  # the listing below contains them
+        self._arrived.clear()  # the listing below contains these commands
         try:
             commands, strays = self._channel.outstanding(self._on_event)
         except BaseException:
@@ -103,7 +105,7 @@ class CommandLoop:
         self.look_due = now + self._look_interval_s
         self._queue = deque(commands)
         if self._current is not None and self._current.command_id not in commands:
-            # Somebody deleted the command. To the coordinator, that is an acknowledgement, so finish the command.
+            # Somebody deleted the command. The coordinator takes that for an acknowledgement, so finish the command.
             self._queue.appendleft(self._current.command_id)
         for name in strays:
             self._report(name, "this is not the name of a command; leaving it alone")
@@ -124,7 +126,8 @@ class CommandLoop:
             log.error("bad znode in the channel consumer=%s znode=%s: %s", self._channel.consumer, name, what)
 
     def _obey_next(self, registration: Registration, command_id: CommandId) -> bool:
-        """Carries out this command if possible. Returns whether the command is carried out, dropped, or gone."""
+        """Carries out this command if possible. Returns whether the command was carried out, was dropped, or is
+        gone."""
         if self._current is None or self._current.command_id != command_id:
             try:
                 command = self._channel.read(command_id)
@@ -177,7 +180,7 @@ class CommandLoop:
             tell(self._on_start, frozenset(command.starts), "on_start")
             self._fetchers.begin(tp for tp, point in command.starts.items() if point.offset != NO_OFFSET)
         # Commits the end offset before handing out any record after it. If the offset were only in memory, "latest"
-        # would mean a later moment after a crash, and the consumer would skip the records in between.
+        # would mean a later offset after a crash, and the consumer would skip the records in between.
         offsets = self._fetchers.uncommitted(command.partitions)
         self._acknowledge(registration, current, offsets)
         self._fetchers.stored(offsets)

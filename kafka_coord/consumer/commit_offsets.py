@@ -12,7 +12,7 @@ from kafka_coord.model import TopicPartition
 
 
 def consumed_offsets(fetchers: KafkaFetchers, reader: threading.Thread | None, lost: str) -> dict[TopicPartition, int]:
-    """Returns the offsets of everything consumed, including the records that the committing thread (``reader``) has in
+    """Returns the offsets of all consumed records, including the records that the committing thread (``reader``) has in
     hand. Raises :class:`MembershipLost` with the message ``lost`` if that thread received its records under a lost
     incarnation.
     """

@@ -17,7 +17,7 @@ _UNSUPPORTED = {
     "heartbeat.interval.ms": "session.timeout.ms is enough",
     "group.protocol": "the coordinator assigns the partitions of every group",
     "group.remote.assignor": "use partition.assignment.strategy",
-    "error_cb": "calls raise the errors that concern the application; the logger kafka_coord.librdkafka has the rest",
+    "error_cb": "calls raise the application's errors; other errors go to the logger kafka_coord.librdkafka",
     "on_commit": "use commit(asynchronous=True), which returns a future",
     "logger": "librdkafka's log goes to the logger kafka_coord.librdkafka",
     "default.topic.config": "put its settings directly into the configuration",
@@ -37,11 +37,11 @@ _FREQUENT = (
     *("reconnect.backoff.max.ms", "statistics.interval.ms", "stats_cb", "log_level", "allow.auto.create.topics"),
     *("key.deserializer", "value.deserializer", *_UNSUPPORTED),
 )
-"""The names to suggest when a name is misspelt."""
+"""The names to suggest for a misspelt name."""
 
 
 def suggestion(name: str) -> str:
-    """Returns `` (did you mean …?)`` if the name is close to an existing one, or an empty string."""
+    """Returns `` (did you mean …?)`` if the name is close to an existing name, or else an empty string."""
     found = difflib.get_close_matches(name.lower().replace("_", "."), _FREQUENT, n=1, cutoff=0.75)
     return f" (did you mean {found[0]!r}?)" if found else ""
 
@@ -69,7 +69,7 @@ def arguments_of(config: Mapping[str, Any], arguments: Mapping[str, Any]) -> dic
             kafka[name] = value
     if "client.rack" in kafka:
         found["rack"] = kafka["client.rack"]
-    if "consumer_id" in found:  # a static member, whose place Kafka keeps for its session timeout
+    if "consumer_id" in found:  # Kafka keeps the place of a static member for its session timeout
         found["rejoin_grace_ms"] = found.get("session_timeout_ms", _KAFKA_SESSION_TIMEOUT_MS)
     if not _boolean("enable.auto.commit", config.get("enable.auto.commit", True)):
         found["auto_commit_interval_ms"] = None

@@ -1,9 +1,9 @@
 """The consumer's side of the protocol (docs/protocol.md), as a state machine. One thread runs its steps.
 
-The connector registers, carries out commands in order, commits, and registers again after it lost its membership. It
-assigns nothing and never waits. :meth:`Connector.step` does everything that can be done now, and returns when to call
-it again. Watches, session listeners and fetchers only set a flag and call ``wake``. So the same code runs with a real
-ZooKeeper, and with a simulated one where the caller sets the time.
+The connector registers, carries out commands in order, commits, and registers again after it has lost its membership.
+It assigns nothing and never waits. :meth:`Connector.step` does everything that can be done now, and returns when to
+call it again. Watches, session listeners and fetchers only set a flag and call ``wake``. So the same code runs with a
+real ZooKeeper and in a simulation, where the caller sets the time.
 """
 
 from __future__ import annotations
@@ -59,15 +59,16 @@ class _Closing:
     told: bool = False
     last_try: bool = False
     unanswered: bool = False
-    """Whether an attempt to leave may have taken effect, because its reply was lost."""
+    """Whether an attempt to leave may have taken effect although its reply was lost."""
 
 
 class Connector:
-    """``registration_value`` returns the value of a new registration. ``auto_commit_interval_s=None`` turns automatic
-    commits off.
+    """Keeps one consumer registered and carries out its commands. ``registration_value`` returns the value of a new
+    registration. ``auto_commit_interval_s=None`` turns automatic commits off.
 
     :meth:`step` calls ``on_start``, ``on_stop`` and ``on_lost``. If a callback raises an exception, the connector logs
-    it and continues. Any thread may call :meth:`commit` and :meth:`close`. Only the stepping thread may call the rest.
+    it and continues. Any thread may call :meth:`commit` and :meth:`close`. Only the stepping thread may call the other
+    methods.
     """
 
     def __init__(
@@ -117,13 +118,12 @@ class Connector:
         return self._registration
 
     def may_hand_out(self) -> bool:
-        """Whether the registration certainly exists at this moment, so that records may be handed out."""
+        """Returns whether the registration certainly exists now, so that records may be handed out."""
         return self.hands_out_until() > self._store.clock.monotonic()
 
     def hands_out_until(self) -> float:
-        """Returns the ``clock.monotonic()`` until which the registration certainly exists, even without a further
-        reply. Returns 0.0 if the registration may not exist. See
-        :meth:`~kafka_coord.zk.store.Session.lease_deadline`."""
+        """Returns the (monotonic) time until which the registration certainly exists, even without a further reply.
+        Returns 0.0 if the registration may not exist. See :meth:`~kafka_coord.zk.store.Session.lease_deadline`."""
         registration = self._registration
         if registration is None:
             return 0.0
@@ -145,7 +145,7 @@ class Connector:
         return future
 
     def commit_now(self, offsets: Offsets) -> None:
-        """Like :meth:`commit`, for callbacks, which already run on the connector's thread."""
+        """Like :meth:`commit`, but for callbacks, which already run on the connector's thread."""
         registration = self._registration
         if registration is None:
             raise self._lost_error()
@@ -157,9 +157,9 @@ class Connector:
         self._wake()
 
     def close(self, timeout_s: float, also: Iterable[Op] = (), *, in_hand: Callable[[], bool] | None = None) -> None:
-        """Makes the member leave its group (docs/protocol.md, section 7). When it has left, :attr:`done` is true. The
-        connector hands out nothing more, and waits up to ``timeout_s`` until the application has finished its records
-        in hand. Then one multi stores the consumed offset of each held partition and deletes the registration, together
+        """Makes the member leave its group (docs/protocol.md, section 7). Once it has left, :attr:`done` is true. The
+        connector hands out nothing more, and waits up to ``timeout_s`` for the application to finish its records in
+        hand. Then one multi stores the consumed offset of each held partition and deletes the registration, together
         with ``also``. The next owner hands out any records still in hand again.
 
         ``in_hand`` returns whether the application still works on records and will call again. By default, all records
@@ -174,7 +174,8 @@ class Connector:
         return self._fetchers.in_hand(self._fetchers.held_partitions())
 
     def crashed(self, error: KafkaCoordError) -> None:
-        """Fails the pending commits after the stepping thread has crashed, because nothing else would complete them."""
+        """Fails the pending commits after the stepping thread has crashed. Otherwise, nothing would ever complete
+        them."""
         self.failure = error
         self.done = True
         self._registration = None
@@ -183,8 +184,8 @@ class Connector:
     # --- the step ----------------------------------------------------------------------------------------------------
 
     def step(self) -> float | None:
-        """Does everything that is possible now. Returns the latest (monotonic) time for the next step, or ``None`` when
-        done."""
+        """Does everything that is possible now. Returns the latest (monotonic) time for the next step, or ``None`` once
+        the connector is done."""
         if self.done:
             return None
         now = self._store.clock.monotonic()
@@ -194,7 +195,7 @@ class Connector:
             self._lose(str(error))
             return now
         except StoreUnavailable as error:
-            log.debug("got no answer from ZooKeeper consumer=%s: %s", self._channel.consumer, error)
+            log.debug("got no response from ZooKeeper consumer=%s: %s", self._channel.consumer, error)
             self._name_taken_since = None
             return now + _RETRY_S
         except NoAuth as error:
@@ -264,8 +265,8 @@ class Connector:
         return now
 
     def _gave_up(self, registration: Registration) -> bool:
-        """Once the application has finished its records in hand, releases all partitions and then the registration. The
-        next step registers again. Returns false while it waits for the application."""
+        """Once the application has finished its records in hand, releases all partitions and then the registration, so
+        that the next step registers again. Returns false while it waits for the application."""
         held = frozenset(self._fetchers.held_partitions())
         self._fetchers.stop(held)
         if self._fetchers.in_hand(held):
@@ -283,7 +284,7 @@ class Connector:
         return True
 
     def _wait_for_name(self, holder: Holder, now: float) -> float:
-        """Waits while an earlier process of this consumer, whose session has not ended yet, may hold the name."""
+        """Waits as long as an earlier process of this consumer, whose session has not ended yet, may hold the name."""
         since = self._name_taken_since
         if since is None:
             since = self._name_taken_since = now
@@ -321,11 +322,11 @@ class Connector:
         if session.state in {SessionState.LOST, SessionState.CLOSED}:
             return f"its ZooKeeper session is {session.state.value}"
         if session.lease_deadline() <= now:
-            return "ZooKeeper has not answered for so long that the session may have ended"
+            return "ZooKeeper has not responded for so long that the session may have ended"
         return ""
 
     def _lose(self, why: str) -> None:
-        """Handles a lost membership: closes the fetchers, clears the queues and starts over."""
+        """Handles a lost membership. Releases all partitions, clears the queues and starts over."""
         registration, self._registration = self._registration, None
         if registration is None:
             return
@@ -416,7 +417,7 @@ class Connector:
                 self._refuse(request.future, request.offsets)
 
     def _refuse(self, future: Future[None], offsets: Offsets) -> None:
-        """Fails a commit that was requested without a membership. Offsets stored while leaving still count as
+        """Fails a commit that was requested without a membership. Offsets that were stored while leaving still count as
         committed."""
         if self.done and offsets and offsets.items() <= self._left_with.items():
             _complete(future)
@@ -444,7 +445,7 @@ class Connector:
         connected = self._store.session.state is SessionState.CONNECTED
         late = now >= closing.deadline
         if late and (closing.last_try or not connected):
-            log.warning("could not leave cleanly consumer=%s: ZooKeeper did not answer", self._channel.consumer)
+            log.warning("could not leave cleanly consumer=%s: ZooKeeper did not respond", self._channel.consumer)
             self._end_membership()
             return None
         if not connected:
@@ -483,7 +484,7 @@ class Connector:
         self._registration = None
         self._finish()
 
-    # --- events: note, and wake --------------------------------------------------------------------------------------
+    # --- events only set flags and wake ------------------------------------------------------------------------------
 
     def _on_session(self, state: SessionState) -> None:
         if state is not SessionState.CONNECTED:

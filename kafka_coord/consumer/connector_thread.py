@@ -16,9 +16,9 @@ log = logging.getLogger(__name__)
 
 class ConnectorThread:
     """Steps the connector when it is due or ``wakeup`` is set, until it has left, failed permanently, or crashed. After
-    a crash, nobody would carry out the member's commands. So the member leaves its group, and :meth:`check` raises the
-    reason. After every step, the thread calls ``meanwhile`` with the current time, which returns when to call it again.
-    When the thread ends for any reason, it calls ``at_end`` once.
+    a crash, nobody would carry out the member's commands, so the member leaves its group, and :meth:`check` raises the
+    reason. After every step, the thread calls ``meanwhile`` with the current time. ``meanwhile`` returns the time of
+    its next call. When the thread ends for any reason, it calls ``at_end`` once.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class ConnectorThread:
         self._thread.start()
 
     def check(self) -> None:
-        """Raises the error that ended the membership permanently. Without such an error, does nothing."""
+        """Raises the error that ended the membership permanently, if there is such an error."""
         failure = self._connector.failure
         if failure is not None:
             raise failure.with_traceback(None)
@@ -73,7 +73,7 @@ class ConnectorThread:
                 self._wakeup.wait(max(0.0, due - self._clock.monotonic()))
         except KafkaCoordError as error:
             crash = error
-        except Exception as error:  # a bug; tell the application, which would otherwise wait forever
+        except Exception as error:  # a bug; report it to the application, which would otherwise wait forever
             log.exception("crashed consumer=%s", self._consumer)
             crash = ConsumerError(f"the connector of consumer {self._consumer!r} crashed: {error!r}")
         finally:

@@ -52,7 +52,7 @@ class FetchErrors:
     def _out_of_range(self, holding: HeldPartition, error: KafkaError) -> None:
         """Handles an offset that is not in the log, because retention or truncation removed it or the topic was
         recreated. librdkafka always runs with ``auto.offset.reset=error``. Its own reset would move the position
-        silently. If it moved back, as after a recreation, records would seem to be delivered twice.
+        silently. If the position moved back, as after a recreation, records would seem to be delivered twice.
         """
         where = f"offset {holding.position} of {holding.partition} is not in the log ({error.str()})"
         if self._reset is OffsetReset.ERROR:
@@ -65,7 +65,7 @@ class FetchErrors:
                 offset = self._client.end_of(holding.partition)
             except KafkaException as failed:
                 log.warning("could not reset partition=%s: %s; trying again", holding.partition, failed)
-                offset = holding.position  # the next fetch fails in the same way and leads here again
+                offset = holding.position  # the next fetch will fail in the same way, which calls this again
         log.warning(
             "reset partition=%s to=%s reason=%r",
             *(holding.partition, self._reset.value, where),

@@ -1,4 +1,4 @@
-"""The records that a stream has fetched, in runs, and which of them the application has received and consumed."""
+"""The records that a stream has fetched, in runs, and how many of them the application has received and consumed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from kafka_coord.model import TopicPartition
 
 
 class Run:
-    """Consecutive messages of one partition, fetched under one serial. Checks are made once per run, not per message,
-    which saves most of a record's cost."""
+    """Consecutive messages of one partition, fetched under one serial. Checks run once per run instead of once per
+    message, which saves most of the cost of a record."""
 
     __slots__ = ("holding", "messages", "serial")
 
@@ -26,7 +26,7 @@ class Run:
         self.messages = messages
 
     def from_position(self) -> list[Any]:
-        """Returns the messages not handed out yet."""
+        """Returns the messages that have not been handed out yet."""
         position = self.holding.position
         if self.messages[0].offset() >= position:
             return self.messages
@@ -37,12 +37,12 @@ class IteratedRun:
     """A run that is handed out message by message.
 
     Only ``next(rest)`` hands out a message. It takes no lock and records nothing. :meth:`account` finds out how many
-    messages were handed out. After :meth:`end`, no more messages are handed out. ``next``, ``account`` and ``end`` are
-    one call into C each, so they never interrupt each other. The caller of ``account`` and ``end`` holds the stream's
-    lock.
+    messages were handed out. After :meth:`end`, no more messages are handed out. ``next``, ``account`` and ``end`` each
+    act on the run through a single call into C, so they never interrupt each other. The caller of ``account`` and
+    ``end`` holds the stream's lock.
 
-    A message becomes a record only when it is handed out. Creating all records at once would start Python's garbage
-    collector every time."""
+    A message becomes a record only when it is handed out. If all records of a run were created at once, Python's
+    garbage collector would start every time."""
 
     __slots__ = ("_accounted", "_messages", "holding", "rest")
 
@@ -73,9 +73,9 @@ class IteratedRun:
 
 
 class FetchedRuns:
-    """The runs of one stream in the order to hand them out, and the partitions whose records the application has in
-    hand. Only records of ``live``, the partitions being fetched, are handed out. The caller of every method holds the
-    stream's lock.
+    """The runs of one stream in the order in which to hand them out, and the partitions whose records the application
+    has in hand. Only records of ``live``, the partitions being fetched, are handed out. The caller of every method
+    holds the stream's lock.
     """
 
     def __init__(self, live: Mapping[Key, HeldPartition]) -> None:
@@ -83,7 +83,7 @@ class FetchedRuns:
         self._queue: deque[Run] = deque()
         self._records = 0
         self.iterated: IteratedRun | None = None
-        """The run being handed out record by record. May be read without the lock."""
+        """The run that is being handed out record by record. May be read without the lock."""
         self.in_hand: set[HeldPartition] = set()
 
     def __bool__(self) -> bool:
@@ -117,7 +117,7 @@ class FetchedRuns:
         return messages
 
     def take_one(self) -> Message | None:
-        """Hands out the next message of the run being iterated over, or the first of the following run."""
+        """Hands out the next message of the run being iterated over, or the first message of the following run."""
         while True:
             if self.iterated is not None:
                 message: Message | None = next(self.iterated.rest, None)
@@ -130,7 +130,8 @@ class FetchedRuns:
             self.iterated = IteratedRun(run.holding, run.from_position())
 
     def _next(self) -> Run | None:
-        """Returns the next run whose partition was not stopped, paused, lost, or moved by a seek since the fetch."""
+        """Returns the next run whose partition has not been stopped, paused, lost, or moved by a seek since the
+        fetch."""
         while self._queue:
             run = self._queue.popleft()
             if self._live.get(run.holding.partition) is run.holding and run.serial == run.holding.serial:
@@ -162,7 +163,7 @@ class FetchedRuns:
             self._records += more
 
     def mark_consumed(self) -> None:
-        """Counts everything in the application's hands as consumed."""
+        """Counts everything that the application has in hand as consumed."""
         self.account()
         for holding in self.in_hand:
             holding.mark_consumed()
@@ -176,14 +177,14 @@ class FetchedRuns:
             self.end_iteration()
 
     def clear(self) -> None:
-        """Drops everything, including the records in the application's hands."""
+        """Drops everything, including the records that the application has in hand."""
         self.end_iteration()
         self._queue.clear()
         self.in_hand.clear()
 
     def forked(self) -> None:
-        """Makes this copy, which belongs to a forked process, hand out nothing. Only this method runs without the lock,
-        because another thread may have held the lock at the fork."""
+        """Makes this copy, which belongs to a forked process, hand out nothing. Unlike the other methods, it runs
+        without the lock, because another thread may have held the lock at the fork."""
         iterated, self.iterated = self.iterated, None
         if iterated is not None:
             iterated.end()

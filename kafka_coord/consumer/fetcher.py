@@ -1,7 +1,7 @@
 """The fetcher of one stream. It takes records from librdkafka and hands them to the application.
 
-Meanwhile, the connector starts and releases the stream's partitions (:class:`.stream_partitions.StreamPartitions`).
-Neither waits for the other. The connector can stop a partition, and acknowledge the stop, while the application is
+Meanwhile, the connector starts and releases the stream's partitions (:class:`.stream_partitions.StreamPartitions`). The
+two never wait for each other. The connector can stop a partition and acknowledge the stop while the application is
 blocked in ``poll``. The fetcher drops records of that partition that arrive later.
 """
 
@@ -31,21 +31,21 @@ log = logging.getLogger(__name__)
 _monotonic = time.monotonic
 
 _IDLE_SLICE_S = 0.1
-"""The longest wait while there is nothing to fetch. It is short, because Python handles signals only between waits."""
+"""The longest wait while there is nothing to fetch. It is short because Python handles signals only between waits."""
 
 DEFAULT_MAX_RECORDS = 500
 """Kafka's ``max.poll.records``."""
 
 _BATCH = 320
 """The number of messages to take from librdkafka at once, unless the application asks for more than
-``DEFAULT_MAX_RECORDS``. The resulting records are fewer than the 700 new objects after which Python's garbage collector
+``DEFAULT_MAX_RECORDS``. The resulting records stay below the 700 new objects after which Python's garbage collector
 runs."""
 
 
 class Fetcher:
-    """``hands_out_until`` returns the time (monotonic) until which this consumer is certainly a member. ``check``
-    raises the errors that the application must see (closed, failed). ``wake`` wakes the connector. ``record`` makes a
-    record from a message, and ``message`` is the type of the messages.
+    """Fetches the records of one stream. ``hands_out_until`` returns the (monotonic) time until which this consumer is
+    certainly a member. ``check`` raises the errors that the application must see (closed, failed). ``wake`` wakes the
+    connector. ``record`` creates a record from a message, and ``message`` is the type of the messages.
     """
 
     def __init__(
@@ -78,15 +78,15 @@ class Fetcher:
         self._errors = FetchErrors(self.partitions, self._client, reset)
         self._to_handle: list[tuple[HeldPartition, KafkaError]] = []
         self._until = 0.0
-        """The time (monotonic) until which the run being iterated over may be handed out."""
+        """The (monotonic) time until which the run being iterated over may be handed out."""
         self._taker: threading.Thread | None = None
         self.stopped = False
 
     # --- what the application calls ----------------------------------------------------------------------------------
 
     def take(self, limit: int, timeout_s: float) -> list[Record[Any, Any]]:
-        """Returns up to ``limit`` records, or an empty list if none arrived within ``timeout_s``. All records handed
-        out earlier count as consumed.
+        """Returns up to ``limit`` records, or an empty list if no record arrived within ``timeout_s``. All records
+        handed out earlier count as consumed.
         """
         return [*map(self._record, self._take(limit, timeout_s, limit if limit > DEFAULT_MAX_RECORDS else _BATCH))]
 
@@ -122,7 +122,7 @@ class Fetcher:
             self._taker = None
 
     def take_one(self, timeout_s: float) -> Record[Any, Any] | None:
-        """Like :meth:`take`, for one record."""
+        """Like :meth:`take`, but returns a single record, or ``None``."""
         record = self.next_of_run()
         if record is not None:
             return record
@@ -140,8 +140,8 @@ class Fetcher:
             self._taker = None
 
     def next_of_run(self) -> Record[Any, Any] | None:
-        """Returns the next record of the run being iterated over. Returns ``None`` if checking the clock is not enough
-        to hand it out. Then call :meth:`take_one`. The previous record counts as consumed."""
+        """Returns the next record of the run being iterated over. Returns ``None`` if there is none, or if more than a
+        look at the clock is needed. Then call :meth:`take_one`. The previous record counts as consumed."""
         iterated = self._runs.iterated
         if iterated is None or self._failing or _monotonic() >= self._until:
             return None
@@ -149,8 +149,8 @@ class Fetcher:
         return None if message is None else self._record(message)
 
     def iterate(self, take_next: Callable[[], Record[Any, Any]]) -> Iterator[Record[Any, Any]]:
-        """Yields records as they arrive, until the consumer is closed. Inlines :meth:`next_of_run`, because every call
-        costs time here. Calls ``take_next`` when the run has no record left."""
+        """Yields records as they arrive, until the consumer is closed. Inlines :meth:`next_of_run`, because each call
+        would cost time for every record. Calls ``take_next`` when the run has no record left."""
         runs, failing, as_record = self._runs, self._failing, self._record
         while True:
             iterated = runs.iterated
@@ -173,15 +173,15 @@ class Fetcher:
             return self._runs.records
 
     def in_hand_of_others(self, closing: threading.Thread) -> bool:
-        """Whether a living thread other than ``closing`` has records in hand. If so, wakes the connector once that
-        thread has finished them."""
+        """Returns whether a living thread other than ``closing`` has records in hand. If so, the connector is woken
+        once that thread has finished them."""
         reader = self.reader
         if reader is None or reader is closing or not reader.is_alive():
             return False
         return self.partitions.in_hand()
 
     def _enter(self) -> None:
-        """Counts the previous records as consumed, because the application asks for more."""
+        """Counts the previous records as consumed, because the application requests more."""
         me = threading.current_thread()
         with self._lock:
             if self._taker not in {None, me}:
@@ -213,7 +213,7 @@ class Fetcher:
         return None if message is None else self._record(message)
 
     def _may_hand_out(self) -> bool:
-        """Whether records may be handed out now. Raises the failure of a partition that cannot continue."""
+        """Returns whether records may be handed out now. Raises the failure of a partition that cannot continue."""
         if self.stopped:
             return False
         if self._failing:
@@ -233,13 +233,13 @@ class Fetcher:
         return bool(self._runs)
 
     def fetch_ahead(self, until: Callable[[], bool]) -> None:
-        """Waits until the fetcher has fetched records, the application must see an error, or ``until`` returns true.
-        Call this on a thread that takes no records. Raises :class:`BrokerError`."""
+        """Waits until records have been fetched, the application must see an error, or ``until`` returns true. Call
+        this on a thread that takes no records. Raises :class:`BrokerError`."""
         while not (self._runs or self._failing or self.stopped or until()):
             self._fill(1.0, _BATCH)
 
     def _fill(self, timeout_s: float, at_once: int) -> None:
-        """Waits briefly for records, and keeps them as runs."""
+        """Waits for records, and stores them as runs."""
         self._changed.clear()
         if self._runs.queued or not self._live or not self._client.fetch(timeout_s, at_once, self._take_in):
             self._changed.wait(min(timeout_s, _IDLE_SLICE_S))
@@ -247,8 +247,8 @@ class Fetcher:
             self._errors.handle(*self._to_handle.pop())
 
     def _take_in(self, messages: list[Any], serials: Mapping[Key, int]) -> None:
-        """Keeps the records of partitions that were not stopped, paused or moved by a seek since the fetch. Drops all
-        other records. If their partition is still held, they are fetched again, because its serial has changed.
+        """Stores the records of partitions that have not been stopped, paused or moved by a seek since the fetch. Drops
+        all other records. If their partition is still held, its serial has changed, so they are fetched again.
         """
         with self._lock:
             if any(map(self._error, messages)):

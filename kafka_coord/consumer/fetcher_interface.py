@@ -16,8 +16,8 @@ class Fetchers(Protocol):
         """Take over partitions without fetching them yet. Partitions that are already held stay unchanged."""
 
     def resolved(self) -> bool:
-        """Whether the start offset of every held partition is known. If not, find out the missing ones and wake the
-        connector."""
+        """Return whether the start offset of every held partition is known. If not, request the missing offsets and
+        wake the connector once they are known."""
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
         """Fetch these partitions and hand out their records."""
@@ -26,21 +26,21 @@ class Fetchers(Protocol):
         """Hand out no more records of these partitions."""
 
     def in_hand(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Whether the application has records of these partitions in hand. If so, wake the connector once it has
-        finished them."""
+        """Return whether the application has records of these partitions in hand. If so, wake the connector once the
+        application has finished them."""
 
     def held_partitions(self) -> Iterable[TopicPartition]:
-        """Return all partitions held."""
+        """Return all held partitions."""
 
     def release(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """Forget these stopped partitions, and return the offsets that still have to be committed for them."""
+        """Forget these stopped partitions, and return the offsets that must still be committed for them."""
 
     def uncommitted(self, partitions: Iterable[TopicPartition] | None = None) -> Offsets:
-        """Return the offsets to commit now, for these partitions or for all."""
+        """Return the offsets to commit now for these partitions, or for all held partitions."""
 
     def admissible(self, offsets: Offsets) -> Offsets:
         """Return the part of ``offsets`` that may be stored. The partition must be held. The offset may be lower than
-        the stored offset only if the application asked for that."""
+        the stored offset only if the application requested that."""
 
     def stored(self, offsets: Offsets) -> None:
         """Record that these offsets are committed."""
@@ -49,5 +49,5 @@ class Fetchers(Protocol):
         """Release all partitions at once, and return those that were held."""
 
     def orphans_in_hand(self) -> bool:
-        """Whether the application still works on records of a lost incarnation. If so, wake the connector once it has
-        finished them."""
+        """Return whether the application still works on records of a lost incarnation. If so, wake the connector once
+        the application has finished them."""

@@ -32,8 +32,8 @@ GROUP_PREFIX = "kafka-coord."
 Nobody joins that group or commits to it. The prefix distinguishes it from a Kafka group of the same name."""
 
 _LOCKS_UP = 0x020A0000
-"""In this and later versions of librdkafka, a client may deadlock, together with all threads of the interpreter, when a
-broker leaves the cluster and comes back (its issue 5476; docs/adr/0011-librdkafka-before-2.10.md)."""
+"""From this version of librdkafka on, a client may deadlock when a broker leaves the cluster and returns, together with
+all threads of the interpreter (its issue 5476; docs/adr/0011-librdkafka-before-2.10.md)."""
 
 _END_RETRY_S = 0.2
 
@@ -54,10 +54,11 @@ def client_settings(group: str, consumer_id: str, given: Mapping[str, Any]) -> d
     settings = {
         "group.id": f"{GROUP_PREFIX}{group}",
         "client.id": consumer_id,
-        # The first record after a start waits until the fetch in flight returns, which takes 500 ms by default.
+        # The first record after a start must wait for the fetch in flight to return, which takes up to 500 ms by
+        # default.
         "fetch.wait.max.ms": 50,
         "fetch.error.backoff.ms": 100,
-        # Once enough is prefetched over all partitions, librdkafka pauses each one for this long: 1 s by default.
+        # Once librdkafka has prefetched enough records, it pauses each partition for this long, by default for 1 s.
         "fetch.queue.backoff.ms": 10,
         "reconnect.backoff.max.ms": 1_000,
         **given,
@@ -72,8 +73,8 @@ def client_settings(group: str, consumer_id: str, given: Mapping[str, Any]) -> d
 
 
 def _close(client: KafkaConsumer) -> None:
-    """Closes a client. Call this on its own thread, because one time in ten, librdkafka takes a second to close a new
-    client."""
+    """Closes a client. Call this function on a separate thread, because librdkafka sometimes (one time in ten) takes a
+    second to close a new client."""
     client.close()
 
 
@@ -88,7 +89,7 @@ def _client(settings: Mapping[str, Any]) -> KafkaConsumer:
 
 
 class Clients:
-    """Makes librdkafka's clients. ``message`` is the type of their messages."""
+    """Creates librdkafka's clients. ``message`` is the type of their messages."""
 
     message: type[Any] = Message
 
@@ -153,7 +154,7 @@ class KafkaFetchers:
         by_stream: dict[Fetcher, list[HeldPartition]] = {}
         for partition, point in starts.items():
             if partition in self._stream_of:
-                continue  # already held, because this start was carried out before, but its acknowledgement was lost
+                continue  # already held: this start was carried out before, but its acknowledgement was lost
             holding = HeldPartition(partition, point.offset)
             if point.offset == NO_OFFSET and self._reset is OffsetReset.LATEST:
                 self._unresolved.add(partition)
@@ -168,7 +169,7 @@ class KafkaFetchers:
             fetcher.partitions.hold(holdings)
 
     def resolved(self) -> bool:
-        """Whether every position is known. Asks the brokers for missing end offsets, without waiting."""
+        """Returns whether every position is known. Requests missing end offsets from the brokers, without waiting."""
         for partition in [p for p, future in self._ends.items() if future.done()]:
             self._take_end(partition, self._ends.pop(partition))
         missing = [partition for partition in self._unresolved if partition not in self._ends]
@@ -229,7 +230,7 @@ class KafkaFetchers:
         return any(fetcher.partitions.in_hand(wanted) for fetcher, wanted in self._by_stream(partitions).items())
 
     def in_hand_of_others(self, closing: threading.Thread) -> bool:
-        """Whether any other live thread has records in hand and will call again. The closing thread does not count."""
+        """Returns whether any live thread other than ``closing`` has records in hand, so that it will call again."""
         return any(fetcher.in_hand_of_others(closing) for fetcher in self.streams)
 
     def release(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -274,7 +275,8 @@ class KafkaFetchers:
         return fetcher.partitions.holding(partition) if fetcher is not None else None
 
     def held(self, partition: TopicPartition) -> tuple[Fetcher, HeldPartition]:
-        """Raises :class:`ConsumerError` if the consumer does not hold the partition."""
+        """Returns the partition and its fetcher. Raises :class:`ConsumerError` if the consumer does not hold the
+        partition."""
         fetcher = self._stream_of.get(partition)
         holding = fetcher.partitions.holding(partition) if fetcher is not None else None
         if fetcher is None or holding is None:
@@ -303,8 +305,8 @@ class KafkaFetchers:
     def connect(self, addresses: tuple[str, ...]) -> None:
         """Starts fetching through these brokers. A later call matters only if none of the earlier brokers is left.
 
-        A librdkafka client discovers the brokers of its cluster, but its user cannot add any. If all brokers that the
-        client knows are gone, the client must be replaced.
+        A librdkafka client discovers the brokers of its cluster, but brokers cannot be added to it. If all brokers that
+        the client knows are gone, the client must be replaced.
         """
         if not addresses:
             return

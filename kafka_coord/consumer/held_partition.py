@@ -1,4 +1,4 @@
-"""A consumer's progress in one partition that it holds. This is plain state, and the caller does the locking."""
+"""A consumer's progress in one partition that it holds. The caller must hold the stream's lock."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class HeldPartition:
 
         committed ≤ consumed ≤ position          (offsets of the next record; NO_OFFSET if not known yet)
 
-    The application has the records in [consumed, position) in hand. ``asked`` is the offset that the application
-    committed itself. After a seek back, or after the log was truncated below the committed offset, ``may_go_back`` lets
+    The application has the records in [consumed, position) in hand. ``asked`` is the offset that the application itself
+    has committed. After a seek back, or after the log was truncated below the committed offset, ``may_go_back`` lets
     one commit lower the stored offset.
     """
 
@@ -47,19 +47,19 @@ class HeldPartition:
         self.paused = False
         self.stopping = False
         self.failure: NoOffset | None = None
-        """Why the partition cannot be read until the application seeks, or ``None`` if it can be read."""
+        """The reason why the partition cannot be read until the application seeks, or ``None`` if it can be read."""
         self.serial = next(_serials)
-        """The serial of the current fetch. Records of another serial were fetched before a seek, a pause or a stop, and
-        are dropped."""
+        """The serial of the current fetch. Records with another serial were fetched before a seek, a pause or a stop,
+        so they are dropped."""
 
     @property
     def wanted(self) -> bool:
-        """Whether to fetch the partition now."""
+        """Whether the partition should be fetched now."""
         return self.begun and not self.paused and not self.stopping and self.failure is None
 
     @property
     def fetch_from(self) -> int:
-        """The offset to start fetching from, in librdkafka's notation."""
+        """The offset from which to fetch, in librdkafka's notation."""
         return self.position if self.position >= 0 else int(OFFSET_BEGINNING)
 
     def renew(self) -> None:
@@ -71,7 +71,7 @@ class HeldPartition:
         self.consumed = self.position
 
     def move_to(self, offset: int) -> None:
-        """Continues from ``offset``. ``NO_OFFSET`` is the current beginning of the log."""
+        """Continues from ``offset``. ``NO_OFFSET`` stands for the current beginning of the log."""
         self.position = self.consumed = offset
         if offset < self.committed:
             self.may_go_back = True

@@ -1,4 +1,4 @@
-"""Asks the brokers for offsets: the beginning and end of a log, and the first offset at or after a given time."""
+"""Requests offsets from the brokers: the beginning and end of a log, and the first offset at or after a given time."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ _UNKNOWN = frozenset(
 
 
 class LogOffsets:
-    """With ``uncommitted``, records of open transactions count too. :attr:`admin` is ``None`` until a broker is
-    known."""
+    """Requests offsets through an admin client (:attr:`admin`), which is ``None`` until a broker is known. With
+    ``uncommitted``, records of open transactions also count."""
 
     def __init__(self, *, uncommitted: bool) -> None:
         self.admin: AdminClient | None = None
         self._isolation = IsolationLevel.READ_UNCOMMITTED if uncommitted else IsolationLevel.READ_COMMITTED
 
     def ask_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Future[Any]]:
-        """Asks for the ends without waiting. Raises :class:`BrokerError` while no broker is known."""
+        """Requests the end offsets without waiting for the responses. Raises :class:`BrokerError` while no broker is
+        known."""
         return self._ask(dict.fromkeys(partitions, OffsetSpec.latest()), _ASK_S)
 
     def beginnings(self, partitions: Iterable[TopicPartition], timeout_s: float = _ASK_S) -> dict[TopicPartition, int]:
@@ -69,7 +70,7 @@ class LogOffsets:
     def _ask(self, wanted: Mapping[TopicPartition, OffsetSpec], timeout_s: float) -> dict[TopicPartition, Future[Any]]:
         admin = self.admin
         if admin is None:
-            raise BrokerError("cannot ask for offsets: no broker is known yet")
+            raise BrokerError("cannot request offsets: no broker is known yet")
         asked = admin.list_offsets(
             {Assigned(*partition): spec for partition, spec in wanted.items()},
             isolation_level=self._isolation,

@@ -48,7 +48,8 @@ Times = Mapping[TopicPartition, datetime | int] | Mapping[tuple[str, int], datet
 
 
 class GroupMember(Generic[K, V]):
-    """:class:`~kafka_coord.Consumer` describes the arguments. A subclass reads the records, commits and closes."""
+    """The common part of all consumers. A subclass reads the records, commits and closes.
+    :class:`~kafka_coord.Consumer` describes the arguments."""
 
     _open_transport: ClassVar[Callable[..., Transport]] = staticmethod(open_transport)
     _clients: ClassVar[Clients] = Clients()
@@ -135,8 +136,9 @@ class GroupMember(Generic[K, V]):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], **arguments: Any) -> Self:
-        """Creates a consumer from confluent-kafka's settings. ``arguments`` are those that confluent-kafka does not
-        have, such as ``zookeeper`` and ``topics``. See docs/consumer.md, "Moving over from confluent-kafka".
+        """Creates a consumer from confluent-kafka's settings. ``arguments`` contains the arguments that have no
+        counterpart in confluent-kafka, such as ``zookeeper`` and ``topics``. See docs/consumer.md, "Moving over from
+        confluent-kafka".
 
         Raises :class:`SettingsError` for a setting that does not exist, or that this project does not support.
         """
@@ -191,8 +193,8 @@ class GroupMember(Generic[K, V]):
     # --- positions ---------------------------------------------------------------------------------------------------
 
     def _commit(self, offsets: Offsets | None) -> Future[None]:
-        """See :meth:`kafka_coord.Consumer.commit`. On the connector's thread it commits before it returns."""
-        if self._closed and not self._connector.done:  # while close() waits for the application, it may commit
+        """See :meth:`kafka_coord.Consumer.commit`. On the connector's thread, it commits before it returns."""
+        if self._closed and not self._connector.done:  # the application may commit while close() waits for it
             self._check_process()
             self._thread.check()
         else:
@@ -225,12 +227,12 @@ class GroupMember(Generic[K, V]):
         return holding.position if holding.position >= 0 else None
 
     def committed(self, partitions: Iterable[Partition] | None = None) -> dict[TopicPartition, int | None]:
-        """Returns the stored offsets of these partitions (default: all held), with ``None`` for a partition without an
-        offset."""
+        """Returns the stored offset of each of these partitions (default: all held), or ``None`` for a partition
+        without an offset."""
         return self._transport.channel.committed(self._these(partitions))
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """Returns the partitions held now, except those being stopped."""
+        """Returns the partitions that the consumer holds now, except those that are being stopped."""
         self._check_process()
         return self._fetchers.assignment()
 
@@ -249,9 +251,9 @@ class GroupMember(Generic[K, V]):
             fetcher.partitions.pause(holding, paused=paused)
 
     def seek(self, partition: Partition, to: int | str | datetime) -> None:
-        """Continues from an offset, from ``"earliest"`` or ``"latest"``, or from the first record at or after
-        a time (the end if there is none). Only a seek allows commits to go back. For ``"latest"`` and a time, the
-        call asks the brokers and waits for the answer.
+        """Continues from an offset, from ``"earliest"`` or ``"latest"``, or from the first record at or after a time
+        (from the end if there is no such record). Only after a seek may a commit go back. For ``"latest"`` and a time,
+        the call sends a request to the brokers and waits for the response.
 
         Raises :class:`ConsumerError` if the consumer does not hold the partition.
         """
@@ -268,22 +270,22 @@ class GroupMember(Generic[K, V]):
     def beginning_offsets(
         self, partitions: Iterable[Partition] | None = None, *, timeout_s: float = 5.0
     ) -> dict[TopicPartition, int]:
-        """Asks the brokers for the offset of the first record of these partitions (default: all held). Like the
-        following methods, raises :class:`NotFound` for a partition that does not exist, and :class:`BrokerError` if a
-        broker does not answer within ``timeout_s``.
+        """Returns the offset of the first record of each of these partitions (default: all held), as the brokers report
+        it. Like the following methods, raises :class:`NotFound` for a partition that does not exist, and
+        :class:`BrokerError` if a broker does not respond within ``timeout_s``.
         """
         return self._fetchers.log_offsets.beginnings(self._these(partitions), timeout_s)
 
     def end_offsets(
         self, partitions: Iterable[Partition] | None = None, *, timeout_s: float = 5.0
     ) -> dict[TopicPartition, int]:
-        """Asks the brokers for the offset that the next record of these partitions (default: all held) will get.
-        Records of open transactions count only with ``isolation.level=read_uncommitted``."""
+        """Returns the offset that the next record of each of these partitions (default: all held) will get, as the
+        brokers report it. Records of open transactions count only with ``isolation.level=read_uncommitted``."""
         return self._fetchers.log_offsets.ends(self._these(partitions), timeout_s)
 
     def lag(self, *, timeout_s: float = 5.0) -> dict[TopicPartition, int]:
-        """Returns how many offsets the end of each held partition is ahead of :meth:`position`. These records are not
-        handed out yet."""
+        """Returns by how many offsets the end of each held partition is ahead of :meth:`position`. The records in
+        between have not been handed out yet."""
         ends = self.end_offsets(timeout_s=timeout_s)
         positions = {partition: self._fetchers.holding(partition) for partition in ends}
         unknown = [p for p, holding in positions.items() if holding is not None and holding.position < 0]
@@ -296,7 +298,7 @@ class GroupMember(Generic[K, V]):
 
     def offsets_for_times(self, times: Times, *, timeout_s: float = 5.0) -> dict[TopicPartition, int | None]:
         """Returns the offset of each partition's first record at or after the given time, or ``None`` if there is no
-        such record. A time is an aware ``datetime`` or ms since 1970."""
+        such record. A time is an aware ``datetime``, or a number of ms since 1970."""
         self._these(times)
         wanted = {TopicPartition(*partition): _ms(when) for partition, when in times.items()}
         return self._fetchers.log_offsets.at_times(wanted, timeout_s)

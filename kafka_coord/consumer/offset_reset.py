@@ -1,4 +1,4 @@
-"""Kafka's ``auto.offset.reset``: where to start if there is no usable offset."""
+"""Kafka's ``auto.offset.reset``, which decides where to start if there is no usable offset."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ class OffsetReset(StrEnum):
     EARLIEST = "earliest"
     """The oldest record in the log."""
     LATEST = "latest"
-    """The end of the log: only records produced from now on."""
+    """The end of the log, so that only records produced from now on are read."""
     ERROR = "error"
-    """No reset: raises :class:`~kafka_coord.errors.NoOffset` in the application (Kafka's ``none``)."""
+    """No reset. The consumer raises :class:`~kafka_coord.errors.NoOffset` in the application (Kafka's ``none``)."""

@@ -1,5 +1,5 @@
-"""The open consumers of this process. They leave their groups when it exits. Their copies in a fork hand out
-nothing."""
+"""The open consumers of this process. They leave their groups when the process exits. Their copies in a forked process
+hand out nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ open_consumers: weakref.WeakSet[GroupMember[Any, Any]] = weakref.WeakSet()
 
 @atexit.register
 def _leave_at_exit() -> None:
-    """Makes consumers that the program did not close leave their groups, so that other members need not wait for a
+    """Makes consumers that the program has not closed leave their groups, so that other members need not wait for a
     timeout."""
     for consumer in list(open_consumers):
         consumer._leave(_EXIT_S)

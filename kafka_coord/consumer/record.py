@@ -60,32 +60,32 @@ class Record(Generic[K, V]):
 
     @property
     def raw_key(self) -> bytes | None:
-        """The key as in Kafka."""
+        """The key as bytes, as it is in Kafka."""
         return self._message.key()  # type: ignore[no-any-return]
 
     @property
     def raw_value(self) -> bytes | None:
-        """The value as in Kafka."""
+        """The value as bytes, as it is in Kafka."""
         return self._message.value()  # type: ignore[no-any-return]
 
     @property
     def timestamp_ms(self) -> int | None:
-        """Ms since 1970, or ``None`` if the record has no timestamp (message format 0, Kafka before 0.10)."""
+        """The record's timestamp in ms since 1970, or ``None`` if it has none (message format 0, before Kafka 0.10)."""
         kind, timestamp_ms = self._message.timestamp()
         return timestamp_ms if kind else None
 
     @property
     def timestamp_type(self) -> str:
-        """``create`` (the producer's time), ``log_append`` (the broker's) or ``none``."""
+        """``create`` (the producer's time), ``log_append`` (the broker's time) or ``none``."""
         return _TIMESTAMP_TYPES[self._message.timestamp()[0]]
 
     @property
     def headers(self) -> tuple[tuple[str, bytes | None], ...]:
-        """The headers as (name, value), in the order written. Names may repeat."""
+        """The headers as (name, value) pairs, in the order in which they were written. Names may repeat."""
         return tuple(self._message.headers() or ())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Makes records picklable, for example to pass a copy to another process."""
+        """Makes records picklable, for example so that a copy can be sent to another process."""
         return Record, (_copied(self._message),)
 
     def __eq__(self, other: object) -> bool:
@@ -110,22 +110,22 @@ class Record(Generic[K, V]):
 
 @dataclass(frozen=True, slots=True)
 class Deserializers:
-    """The functions that make an application's objects from bytes. Without a function, the bytes stay bytes. A missing
-    key or value stays ``None``."""
+    """The functions that turn bytes into the application's objects. If there is no function, the bytes stay bytes. A
+    missing key or value stays ``None``."""
 
     key: Callable[[bytes], Any] | None = None
     value: Callable[[bytes], Any] | None = None
 
     def record(self) -> Callable[[Any], Record[Any, Any]]:
-        """Returns the function that makes a record from a message."""
+        """Returns the function that creates a record from a message."""
         if self.key is None and self.value is None:
             return Record
         return lambda message: _DeserializedRecord(self, message)
 
 
 class _DeserializedRecord(Record[K, V]):
-    """Calls each function once, when the application first reads the attribute. So a malformed record fails where the
-    application can handle it, and does not stop the consumer."""
+    """A record that calls each deserializer once, when the application first reads the attribute. So a malformed record
+    fails where the application can handle it, and does not stop the consumer."""
 
     __slots__ = ("_deserializers", "_key", "_value")
 

@@ -27,7 +27,7 @@ from kafka_coord.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A consumer's registration, without its time and session."""
+    """The settings with which a consumer registers. They do not include the time and the session."""
 
     group: str
     consumer: str
@@ -39,7 +39,7 @@ class Membership:
     rejoin_grace_ms: int
 
     def registration_value(self, store: SessionHandle) -> bytes:
-        """Returns the value of ``ids/<consumer>``, with the store's session and clock."""
+        """Returns the value of ``ids/<consumer>``. The session timeout and the time come from the store."""
         member = Member(
             consumer=self.consumer,
             incarnation=0,
@@ -58,7 +58,8 @@ class Membership:
 
 
 def generated_id(group: str) -> str:
-    """Generates ``<group>_<host>-<epoch ms>-<8 hex>``, as in 0.8, shortened and cleaned to be a legal name."""
+    """Generates a name as in Kafka 0.8, ``<group>_<host>-<epoch ms>-<8 hex>``. Shortens it and replaces characters so
+    that the name is legal."""
     host = re.sub(r"[^a-zA-Z0-9._-]", "-", socket.gethostname())
     tail = f"-{time.time_ns() // 1_000_000}-{secrets.token_hex(4)}"
     return f"{group}_{host}"[: 249 - len(tail)] + tail
@@ -83,7 +84,7 @@ def membership(
     """Checks the arguments and builds the membership. ``white_list`` and ``black_list`` are the earlier names of
     ``include`` and ``exclude``.
 
-    Raises :class:`SettingsError` naming the argument at fault.
+    Raises :class:`SettingsError`, which names the argument at fault.
     """
     legal("group", group)
     between("streams", streams, 1, MAX_STREAMS)
@@ -135,7 +136,7 @@ def between(name: str, value: object, low: int, high: int) -> int:
 
 
 def one_of(name: str, value: str, choices: type[StrEnum]) -> Any:
-    """Returns the member of ``choices`` with this value. Raises :class:`SettingsError` if there is none."""
+    """Returns the member of ``choices`` with this value. Raises :class:`SettingsError` if there is no such member."""
     try:
         return choices(value)
     except ValueError:
@@ -161,7 +162,7 @@ class Reading:
 def reading(
     kafka: Mapping[str, Any], *, auto_offset_reset: str, auto_commit_interval_ms: int | None, listener: str | None
 ) -> Reading:
-    """Raises :class:`SettingsError` naming the argument at fault."""
+    """Raises :class:`SettingsError`, which names the argument at fault."""
     interval_ms = between("auto_commit_interval_ms", auto_commit_interval_ms or 0, 0, 24 * 3600 * 1000)
     return Reading(offset_reset(auto_offset_reset), interval_ms / 1000 or None, kafka, listener)
 
@@ -180,7 +181,8 @@ class Callbacks:
 
 
 def one_given(**named: ApplicationCallback | None) -> ApplicationCallback | None:
-    """Returns the callback that is given under one of its names. Raises :class:`SettingsError` if several are given."""
+    """Returns the callback that is given under one of its names. Raises :class:`SettingsError` if it is given under
+    several."""
     given = [name for name, callback in named.items() if callback is not None]
     if len(given) > 1:
         raise SettingsError(f"give {' or '.join(given)}, not both; they name the same callback")
@@ -188,7 +190,7 @@ def one_given(**named: ApplicationCallback | None) -> ApplicationCallback | None
 
 
 def bound(callback: Any, consumer: object) -> PartitionCallback | None:
-    """Gives the consumer to a callback with two parameters, which may run before the constructor has returned it."""
+    """Passes the consumer to a callback with two parameters, which may run before the constructor has returned."""
     try:
         found = inspect.signature(callback).parameters.values()
     except (TypeError, ValueError):  # None, or a C function without a signature

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 class SocketBrokers:
     """The socket channel's counterpart of :class:`kafka_coord.consumer.brokers.BrokerDirectory`. Any thread may report
-    brokers with :meth:`learn`. ``ask`` asks the coordinator for the brokers. The answer arrives later."""
+    brokers with :meth:`learn`. ``ask`` requests the brokers from the coordinator, whose response arrives later."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class SocketBrokers:
         self.problem = ""
 
     def learn(self, metadata: ClusterMetadata) -> None:
-        """Takes the brokers from a host's answer."""
+        """Stores the brokers that a host's response contains."""
         brokers = []
         for number, endpoints in metadata.brokers.items():
             written = {"endpoints": list(endpoints), "listener_security_protocol_map": dict(metadata.protocols)}
@@ -44,17 +44,17 @@ class SocketBrokers:
                 log.warning("skipped broker id=%d reason=%s", number, error.reason)
         addresses, problem = choose(tuple(brokers), self._protocol, self._listener)
         if not addresses:
-            addresses = self.addresses  # all vanished at once, so they usually come back at the same addresses
+            addresses = self.addresses  # brokers that vanish all at once usually return at the same addresses
         if (addresses, problem) != (self.addresses, self.problem):
             self.addresses, self.problem = addresses, problem
             self._changed = True
             self._wake()
 
     def step(self) -> bool:
-        """Whether the addresses or the problem have changed since the last step."""
+        """Returns whether the addresses or the problem have changed since the last step."""
         changed, self._changed = self._changed, False
         return changed
 
     def look_again(self) -> None:
-        """Asks the coordinator for the brokers. Every new connection asks its host too."""
+        """Requests the brokers from the coordinator. Every new connection also requests them from its host."""
         self._ask()

@@ -26,9 +26,10 @@ class Stream(Generic[K, V]):
         return self._fetcher.number
 
     def poll(self, timeout_s: float = 1.0) -> Record[K, V] | None:
-        """Returns the next record, or ``None`` if none arrived within ``timeout_s`` seconds.
+        """Returns the next record, or ``None`` if no record arrived within ``timeout_s`` seconds.
 
-        The previous record then counts as consumed. Raises the errors that :class:`~kafka_coord.Consumer` lists.
+        The previous record counts as consumed from then on. Raises the errors that :class:`~kafka_coord.Consumer`
+        lists.
         """
         record = self._fetcher.next_of_run()
         if record is not None:
@@ -37,8 +38,8 @@ class Stream(Generic[K, V]):
         return self._fetcher.take_one(timeout_s)
 
     def consume(self, max_records: int = DEFAULT_MAX_RECORDS, timeout_s: float = 1.0) -> list[Record[K, V]]:
-        """Returns up to ``max_records`` records as soon as there is one, or an empty list after ``timeout_s`` seconds.
-        All previous records then count as consumed.
+        """Returns up to ``max_records`` records as soon as any is available, or an empty list after ``timeout_s``
+        seconds. All previous records count as consumed from then on.
         """
         self._check_process()
         return self._fetcher.take(max_records, timeout_s)

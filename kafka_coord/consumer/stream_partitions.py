@@ -1,6 +1,6 @@
-"""The partitions that one stream holds, those that it fetches, and its progress in each. The application's thread and
-the connector's thread share this state, and neither waits for the other. One lock guards it and is held for
-microseconds. ``changed`` tells the client to fetch other partitions or offsets.
+"""The partitions that one stream holds, the partitions that it fetches, and its progress in each of them. The
+application's thread and the connector's thread share this state, and neither waits for the other. One lock, which is
+only held for microseconds, guards the state. ``changed`` makes the client fetch other partitions or offsets.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from kafka_coord.model import TopicPartition
 
 
 class StreamPartitions:
-    """``wake`` wakes the connector. ``changed`` is called when the set of partitions or offsets to fetch changes."""
+    """The partitions of one stream. ``wake`` wakes the connector. ``changed`` is called when the partitions or offsets
+    to fetch change."""
 
     def __init__(self, *, wake: Callable[[], None], changed: Callable[[], None]) -> None:
         self._wake = wake
@@ -53,7 +54,7 @@ class StreamPartitions:
     # --- what the application wants, on any thread -------------------------------------------------------------------
 
     def mark_consumed(self) -> None:
-        """Counts the records in hand as consumed, because the application came back for more."""
+        """Counts the records in hand as consumed, because the application requests more."""
         if not self.runs.in_hand and not self.orphans_in_hand and self.runs.iterated is None:
             return
         with self.lock:
@@ -66,7 +67,7 @@ class StreamPartitions:
             self._wake()
 
     def seek(self, holding: HeldPartition, offset: int) -> None:
-        """Continues the partition from ``offset``. ``NO_OFFSET`` is the beginning of the log."""
+        """Continues the partition from ``offset``. ``NO_OFFSET`` stands for the beginning of the log."""
         with self.lock:
             if self._held.get(holding.partition) is not holding:
                 return
@@ -114,7 +115,7 @@ class StreamPartitions:
             self.live.pop(holding.partition, None)
 
     def snapshot(self, *, with_in_hand: bool) -> dict[TopicPartition, int]:
-        """Returns the offsets to store for everything consumed. With ``with_in_hand``, records in hand count as
+        """Returns the offsets to store for all consumed records. With ``with_in_hand``, records in hand also count as
         consumed."""
         with self.lock:
             self.runs.account()
@@ -138,7 +139,7 @@ class StreamPartitions:
     # --- what the connector commands ---------------------------------------------------------------------------------
 
     def hold(self, holdings: Iterable[HeldPartition]) -> None:
-        """Takes partitions over without fetching them yet."""
+        """Takes over partitions without fetching them yet."""
         with self.lock:
             for holding in holdings:
                 self._held[holding.partition] = holding
@@ -168,8 +169,8 @@ class StreamPartitions:
             self.runs.drop(set(partitions))
 
     def in_hand(self, partitions: Iterable[TopicPartition] | None = None) -> bool:
-        """Whether the application has records of these partitions (default: all) in hand. If so, wakes the connector
-        once it has finished them."""
+        """Returns whether the application has records of these partitions (default: all) in hand. If so, the connector
+        is woken once the application has finished them."""
         with self.lock:
             self.runs.account()
             wanted = self._held if partitions is None else partitions
@@ -205,13 +206,13 @@ class StreamPartitions:
         self._changed()
 
     def close(self) -> None:
-        """Hands out nothing from now on."""
+        """Makes the stream hand out nothing from now on."""
         with self.lock:
             self.live.clear()
             self.runs.end_iteration()
 
     def uncommitted(self, *, auto_commit: bool) -> dict[TopicPartition, int]:
-        """Returns the offsets to commit for the partitions held."""
+        """Returns the offsets to commit for the held partitions."""
         with self.lock:
             self.runs.account()
             return offsets_of(self._held.values(), auto_commit=auto_commit)

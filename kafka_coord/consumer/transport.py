@@ -23,11 +23,11 @@ from kafka_coord.zk.options import ZkOptions
 from kafka_coord.zk.store import Store
 
 ANSWER_S = 10.0
-"""The longest wait for the coordinator's answer to one request."""
+"""The longest wait, in seconds, for the coordinator's response to one request."""
 
 
 class Brokers(Protocol):
-    """The addresses of Kafka's brokers. Called only on the connector's thread."""
+    """The addresses of Kafka's brokers. Only the connector's thread calls its methods."""
 
     addresses: tuple[str, ...]
     problem: str
@@ -58,7 +58,7 @@ class Endpoint:
 
 
 class Transport(Protocol):
-    """The interface of the parts that differ between consumers with a ZooKeeper session and consumers with a socket."""
+    """The parts that differ between consumers with a ZooKeeper session and consumers with a socket."""
 
     handle: SessionHandle
     channel: MemberChannel
@@ -72,8 +72,8 @@ class Transport(Protocol):
 
 
 def open_transport(endpoint: Endpoint, member: Membership, reading: Reading, wake: Callable[[], None]) -> Transport:
-    """Opens the transport that the endpoint names. Raises :class:`SettingsError` and the errors of opening a ZooKeeper
-    session."""
+    """Opens the transport that the endpoint names. Raises :class:`SettingsError`, and the errors that can occur when a
+    ZooKeeper session is opened."""
     endpoint.session_timeout()
     if endpoint.bootstrap is None:
         return ZooKeeperTransport(endpoint, member, reading, wake)
@@ -83,7 +83,7 @@ def open_transport(endpoint: Endpoint, member: Membership, reading: Reading, wak
 
 
 class ZooKeeperTransport:
-    """Uses a store that it opens itself, or a store that the caller passes in and closes later."""
+    """Uses a store that it opens itself, or a store that the caller passes in and later closes."""
 
     def __init__(self, endpoint: Endpoint, member: Membership, reading: Reading, wake: Callable[[], None]) -> None:
         self._own: Store | None = None
@@ -116,7 +116,7 @@ def _open(endpoint: Endpoint) -> Store:
 
 
 class SocketTransport:
-    """Uses a connection to the coordinator. Any broker host can tell where the coordinator is."""
+    """Uses a connection to the coordinator. Any broker host can name the coordinator's address."""
 
     def __init__(
         self, endpoint: Endpoint, bootstrap: str, member: Membership, reading: Reading, wake: Callable[[], None]

@@ -1,5 +1,5 @@
-"""Operators' actions. The history of a managed group records those on that group, and the cluster's history all
-others."""
+"""Operators' actions. The history of a managed group records the actions on that group. The cluster's history records
+all other actions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Action:
 
     @property
     def sentence(self) -> str:
-        """One line for the log: ``alice@kafka-1: reset-offsets (bug 17): flights 0: - → 0``."""
+        """The action as one line for the log: ``alice@kafka-1: reset-offsets (bug 17): flights 0: - → 0``."""
         why = f" ({self.reason[:MAX_TEXT]})" if self.reason else ""
         change = f": {self.change[:MAX_CHANGE]}" if self.change else ""
         return " ".join(f"{self.by[:MAX_TEXT] or 'unknown'}: {self.kind[:MAX_TEXT]}{why}{change}".split())
@@ -68,7 +68,7 @@ class Action:
 
 
 def actions_from_json(value: fields.Json, where: str) -> tuple[Action, ...]:
-    """Reads the actions in a history, oldest first. Histories of earlier releases have none."""
+    """Reads the actions in a history, oldest first. The histories of earlier releases contain no actions."""
     return tuple(Action.from_json(one, where) for one in fields.objects(value, "actions", where))
 
 
@@ -77,7 +77,8 @@ def encoded_actions(actions: Iterable[Action]) -> list[bytes]:
 
 
 def newest(encoded: Sequence[bytes]) -> list[bytes]:
-    """Returns the entries that a history keeps: the newest :data:`MAX_ACTIONS`, within :data:`MAX_ACTIONS_BYTES`."""
+    """Returns the entries that a history retains: the newest :data:`MAX_ACTIONS`, up to :data:`MAX_ACTIONS_BYTES` in
+    total."""
     found: list[bytes] = []
     size = 0
     for one in reversed(encoded[-MAX_ACTIONS:]):
@@ -89,5 +90,5 @@ def newest(encoded: Sequence[bytes]) -> list[bytes]:
 
 
 def kept(actions: Sequence[Action]) -> tuple[Action, ...]:
-    """Like :func:`newest`, but takes entries that are not encoded."""
+    """Like :func:`newest`, but for entries that are not encoded."""
     return tuple(actions[len(actions) - len(newest(encoded_actions(actions))) :])

@@ -31,7 +31,7 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A live broker. Resolvers and librdkafka accept every address in it unchanged."""
+    """A live broker. Resolvers and librdkafka accept each of its addresses unchanged."""
 
     broker_id: int
     listeners: tuple[Listener, ...]
@@ -39,7 +39,7 @@ class Broker:
 
     @classmethod
     def from_znode(cls, data: bytes, broker_id: int, where: str) -> Broker:
-        """Reads every version that Kafka has written, from ``host`` and ``port`` (0.8) to named listeners (since
+        """Decodes every version that Kafka has written, from ``host`` and ``port`` (0.8) to named listeners (since
         0.10.2). Follows ``kafka.zk.BrokerIdZNode.decode``. Raises :class:`MalformedValue` if any host is unusable.
         """
         return cls.from_json(fields.load_object(data, where), broker_id, where)
@@ -92,9 +92,9 @@ def _address(host: str, port: int, where: str) -> str:
 
 
 def _no_host(host: str) -> str:
-    """Returns why a resolver would reject the host, or "" if it would accept it. Python's resolver encodes names with
-    the codec used here, which rejects empty labels and labels of more than 63 characters. The codec takes quadratic
-    time, so the length is checked first."""
+    """Returns the reason why a resolver would reject the host, or "" if the resolver would accept it. Python's resolver
+    encodes names with the codec used here, which rejects empty labels and labels of more than 63 characters. The codec
+    takes quadratic time, so the length is checked first."""
     if len(host) > _MAX_HOST_CHARS:
         return f"is longer than {_MAX_HOST_CHARS} characters"
     if _NOT_IN_A_HOST.search(host):

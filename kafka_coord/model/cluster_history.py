@@ -14,8 +14,8 @@ MAX_ELECTIONS = 100
 @dataclass(frozen=True, slots=True)
 class Election:
     """One instance's time as coordinator. Times are ms since 1970. ``ended_ms`` is ``None`` during the term, and
-    ``why`` says why the term ended. An instance that lost its session cannot record the end of its term, so its
-    successor records it."""
+    ``why`` gives the reason why the term ended. An instance that has lost its session cannot record the end of its
+    term, so its successor does."""
 
     broker_id: int
     host: str

@@ -14,7 +14,7 @@ from kafka_coord.model.partitions import MAX_PARTITION, MAX_PARTITIONS_PER_VALUE
 from kafka_coord.model.streams import MAX_STREAMS
 
 NO_OFFSET = -1
-"""No offset is committed, so the consumer's ``auto.offset.reset`` decides where to begin."""
+"""Means that no offset is committed, so the consumer's ``auto.offset.reset`` decides where to begin."""
 
 
 class CommandType(StrEnum):
@@ -23,7 +23,7 @@ class CommandType(StrEnum):
 
 
 class StartPoint(NamedTuple):
-    """Where a fetcher starts: the stream and the offset of the next record. Without a stored offset, it is
+    """Where a fetcher starts: the offset of the next record, and the stream. If no offset is stored, ``offset`` is
     ``NO_OFFSET``."""
 
     offset: int
@@ -90,7 +90,7 @@ def _envelope(command: Command) -> dict[str, Any]:
 
 
 def command_from_json(value: fields.Json, where: str) -> Command:
-    """Reads a command strictly. Raises :class:`MalformedValue`, also for an unknown type."""
+    """Reads a command strictly. Raises :class:`MalformedValue` for a malformed value or an unknown type."""
     kind = fields.choice(value, "type", where, CommandType)
     partitions = fields.mapping(value, "partitions", where)
     for topic in partitions:
@@ -142,7 +142,8 @@ def _start_point(point: Any, where: str) -> StartPoint:
 
 
 class CommandId(NamedTuple):
-    """A command's znode name: ``stop-0000000012``. Ordered by ``sequence``, which ZooKeeper assigns."""
+    """A command's znode name, such as ``stop-0000000012``. Command ids are ordered by ``sequence``, which ZooKeeper
+    assigns."""
 
     sequence: int
     type: CommandType
@@ -150,7 +151,7 @@ class CommandId(NamedTuple):
 
 
 NODE_PREFIX = {CommandType.STOP_FETCHER: "stop-", CommandType.START_FETCHER: "start-"}
-"""The name contains the type, so that a listing alone shows which commands are outstanding."""
+"""The prefix shows the type, so that a listing alone shows which commands are outstanding."""
 
 
 MAX_SEQUENCE = 10**19 - 1

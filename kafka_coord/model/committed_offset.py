@@ -11,8 +11,8 @@ from kafka_coord.model.partitions import TopicPartition
 
 
 class CommittedOffset(NamedTuple):
-    """A group's committed offset of one partition. ``leader_epoch`` is -1 if the client sent none. A named tuple saves
-    memory, because a partition of the groups log may hold a million offsets."""
+    """A group's committed offset of one partition. ``leader_epoch`` is -1 if the client sent no leader epoch. The type
+    is a named tuple to save memory, because a partition of the groups log may hold a million offsets."""
 
     offset: int
     leader_epoch: int = -1
@@ -21,11 +21,11 @@ class CommittedOffset(NamedTuple):
 
     @property
     def is_bare(self) -> bool:
-        """Whether the offset has no details."""
+        """Whether the offset comes without details."""
         return self.leader_epoch < 0 and not self.metadata
 
     def to_json(self) -> dict[str, Any]:
-        """Leaves out the time, because the znode has it."""
+        """Returns the JSON form, without the time, which the znode's stat contains."""
         value: dict[str, Any] = {"version": fields.VERSION, "offset": self.offset}
         if self.leader_epoch >= 0:
             value["leader_epoch"] = self.leader_epoch
@@ -35,7 +35,8 @@ class CommittedOffset(NamedTuple):
 
     @classmethod
     def from_json(cls, value: fields.Json, where: str) -> CommittedOffset:
-        """Raises :class:`MalformedValue`, also for values that do not fit into a response to a client."""
+        """Reads the value strictly. Raises :class:`MalformedValue`, even for valid values if they do not fit into a
+        response to a client."""
         epoch = fields.number(value, "leader_epoch", where, -1, at_least=-1)
         if epoch >= 1 << 31:
             raise MalformedValue(where, f"field 'leader_epoch' is {epoch}, not a 32-bit integer", "leader_epoch")

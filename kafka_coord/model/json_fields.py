@@ -11,23 +11,24 @@ from kafka_coord.errors import MalformedValue, UnknownVersion
 
 VERSION = 1
 MAX_VALUE_BYTES = 900_000
-"""The largest value this project stores (jute.maxbuffer is 1 MB for the whole request)."""
+"""The size of the largest value that this project stores (``jute.maxbuffer`` is 1 MB for the whole request)."""
 
 Json = Mapping[str, Any]
 Choice = TypeVar("Choice", bound=StrEnum)
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
-"""One encoder for all values, because ``json.dumps`` with options builds a new one for each."""
+"""The encoder for all values. ``json.dumps`` with options would create a new encoder for each value."""
 
 
 def dump(value: Json) -> bytes:
-    """Encodes compact UTF-8 JSON. Keeps the order of fields, because people read these values with zkCli."""
+    """Encodes a value as compact JSON in UTF-8. Preserves the order of fields, because people read these values with
+    zkCli."""
     return _ENCODER.encode(value).encode()
 
 
 def load(raw: bytes, where: str) -> dict[str, Any]:
-    """Reads a JSON object of version 1, including unknown fields. Raises :class:`MalformedValue` or
+    """Reads a JSON object of version 1. Keeps unknown fields. Raises :class:`MalformedValue` or
     :class:`UnknownVersion`."""
     if len(raw) > MAX_VALUE_BYTES:
         raise MalformedValue(where, f"{len(raw)} bytes; the limit is {MAX_VALUE_BYTES}")
@@ -54,7 +55,7 @@ def load_object(raw: bytes, where: str) -> dict[str, Any]:
 
 
 def text(value: Json, field: str, where: str, default: str | None = None) -> str:
-    """Reads a string field. Returns ``default`` if it is absent. Raises :class:`MalformedValue` if it is not a
+    """Reads a string field. Returns ``default`` if the field is absent. Raises :class:`MalformedValue` if it is not a
     string."""
     found = value.get(field, default)
     if not isinstance(found, str):
@@ -93,7 +94,8 @@ def optional_number(value: Json, field: str, where: str) -> int | None:
 
 
 def decimal(written: str, most: int) -> int | None:
-    """Returns the number from 0 to ``most`` that ``written`` shows in decimal digits, or ``None`` if it shows none."""
+    """Returns the number that ``written`` represents in decimal digits, or ``None`` if it is not a number from 0 to
+    ``most``."""
     if not (written.isascii() and written.isdigit() and len(written) <= len(str(most))):
         return None
     return found if (found := int(written)) <= most else None
@@ -116,7 +118,7 @@ def objects(value: Json, field: str, where: str) -> list[Json]:
 
 
 def shown(value: object, most: int = 60) -> str:
-    """Quotes a value for an error message. JSON can nest deeper than ``repr`` can follow."""
+    """Quotes a value for an error message, even if it nests too deeply for ``repr``."""
     try:
         written = repr(value)
     except RecursionError:
@@ -125,5 +127,5 @@ def shown(value: object, most: int = 60) -> str:
 
 
 def plain(value: object) -> str:
-    """Converts any value to a string. Some tools wrote numbers into fields that only people read."""
+    """Converts any value to a string, because some tools wrote numbers into fields that only people read."""
     return value if isinstance(value, str) else shown(value)

@@ -1,4 +1,4 @@
-"""The ledger: the partitions that each consumer holds. Only the coordinator writes it, in one multi with the
+"""The ledger: the partitions that each consumer holds. Only the coordinator writes it, in the same multi as the
 command."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Ledger:
 
     A partition is *held* from the write of its start-fetcher command (``owned``) until its stop-fetcher command is
     written (``stopping``) and acknowledged, or until the incarnation is gone. ``generation`` is the generation of the
-    newest command written for the consumer. ``place`` is a copy of the registration of a member with a
+    newest command that was written for the consumer. ``place`` is a copy of the registration of a member with a
     ``rejoin_grace_ms``. The copy keeps the member's place in the group after the registration is gone.
     ``znode_version`` comes from the read, not from the value.
     """
@@ -34,7 +34,8 @@ class Ledger:
     streams: Streams = field(default_factory=dict)
     place: Member | None = None
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    """Maps a topic to the identity it had when its partitions were started. A recreated topic has another identity."""
+    """Maps each topic to the identity that it had when its partitions were started. A recreated topic has another
+    identity."""
     znode_version: int = 0
 
     @property
@@ -152,8 +153,8 @@ class Assignment:
 
 
 def _disjoint(value: fields.Json, where: str) -> dict[str, PartitionSet]:
-    """Reads the owners. Checks that each partition has only one, which also limits the memory that a small value can
-    take."""
+    """Reads the owners. Checks that each partition has only one owner, which also limits the memory that a small value
+    can take."""
     taken: dict[str, set[int]] = {}
     members = {}
     total = 0

@@ -23,7 +23,7 @@ class SubscriptionKind(StrEnum):
 
 
 class Mode(StrEnum):
-    """How a member rebalances. An ``eager`` member stops all its partitions before it starts any, as in 0.8."""
+    """How a member rebalances. An ``eager`` member stops all its partitions before it starts any, as in Kafka 0.8."""
 
     INCREMENTAL = "incremental"
     EAGER = "eager"
@@ -31,9 +31,9 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """The topics to which a consumer subscribes. For a static subscription, ``topics`` maps topic → number of streams.
-    For a white or black list, ``pattern`` is its regular expression (full match on topic names, comma means ``|``), and
-    each topic gets ``streams`` streams.
+    """The topics to which a consumer subscribes. For a static subscription, ``topics`` maps each topic to its number of
+    streams. For a white or black list, ``pattern`` is a regular expression that must match whole topic names (a comma
+    means ``|``), and each topic gets ``streams`` streams.
     """
 
     kind: SubscriptionKind
@@ -66,7 +66,7 @@ class Subscription:
         return self.kind is not SubscriptionKind.STATIC
 
     def wants(self, topic: str) -> bool:
-        """Whether the consumer subscribes to ``topic``. A black list never includes Kafka's internal topics
+        """Returns whether the consumer subscribes to ``topic``. A black list never includes Kafka's internal topics
         (``__…``)."""
         if self.kind is SubscriptionKind.STATIC:
             return topic in self.topics
@@ -76,7 +76,8 @@ class Subscription:
         return not matched and not topic.startswith("__")
 
     def knows(self, topic: str) -> bool:
-        """Whether :meth:`wants` can answer without matching the pattern, which may take tens of milliseconds."""
+        """Returns whether :meth:`wants` can answer without matching the pattern, which may take tens of
+        milliseconds."""
         return self.kind is SubscriptionKind.STATIC or topic_pattern(self.pattern).knows(topic)
 
     def to_json(self) -> dict[str, Any]:
@@ -108,15 +109,16 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One live registration of a consumer, as of one read.
+    """One live registration of a consumer, as it was when it was read.
 
-    ``incarnation`` is the czxid of its znode, so a consumer that comes back under the same name is another incarnation.
+    ``incarnation`` is the czxid of its znode, so a consumer that returns under the same name is another incarnation.
     Durations are in ms. ``capacity`` is a weight for the ``weighted`` assignor. ``rack`` is as in Kafka's
     ``broker.rack``. If the consumer has no ZooKeeper session, ``gateway`` is the broker id of the instance that
-    registered it, and ``address`` is the consumer's address at that time. If it is a Kafka client, ``protocol`` is its
-    group protocol (as in ``group.protocol``), and ``software`` its library's name and version. Otherwise, these fields
-    are ``None``. ``rebalance_timeout_ms`` is how long the member may take to give up partitions. It also limits the
-    acknowledgement of a start, unless the group's limit is longer. 0 means the group's limit.
+    registered it, and ``address`` is the consumer's address at that time. If the consumer is a Kafka client,
+    ``protocol`` is its group protocol (as in ``group.protocol``), and ``software`` is the name and version of its
+    library. Otherwise, these fields are ``None``. ``rebalance_timeout_ms`` is how long the member may take to give up
+    partitions. It also limits the time for the acknowledgement of a start, unless the group's limit is longer. With 0,
+    the group's limit applies.
     """
 
     consumer: str
@@ -138,7 +140,7 @@ class Member:
     rebalance_timeout_ms: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the registration's value. Leaves out fields that have their default."""
+        """Returns the registration's value. Leaves out fields with default values."""
         value: dict[str, Any] = {"version": fields.VERSION, **self.subscription.to_json(), "timestamp": self.timestamp}
         optional = {
             "assignor": self.assignor,

@@ -11,13 +11,13 @@ RULE = "1 to 249 of the characters a-z A-Z 0-9 . _ - and neither '.' nor '..'"
 
 
 def is_legal(name: object) -> bool:
-    """Whether Kafka would accept ``name`` for a topic (``org.apache.kafka.common.internals.Topic``)."""
+    """Returns whether Kafka would accept ``name`` as a topic name (``org.apache.kafka.common.internals.Topic``)."""
     return isinstance(name, str) and LEGAL.fullmatch(name) is not None and name not in {".", ".."}
 
 
 def legal(kind: str, name: object) -> str:
-    """Returns ``name`` if it is legal. Raises :class:`InvalidName`, which names the ``kind`` ("group", …), value and
-    rule."""
+    """Returns ``name`` if it is legal. Raises :class:`InvalidName`, which names the ``kind`` ("group", …), the value
+    and the rule."""
     if isinstance(name, str) and is_legal(name):
         return name
     shown = repr(name)

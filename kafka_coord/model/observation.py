@@ -13,11 +13,11 @@ from kafka_coord.model.operations import GroupSettings, Pause, Request
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic, as described by Kafka's own znode.
+    """A topic, as Kafka's own znode describes it.
 
     ``identity`` distinguishes a recreated topic from its predecessor (:func:`same_topic`). It consists of the czxid of
-    the topic's znode and, since Kafka 2.8, the topic id. ``replica_racks`` maps a partition to the known racks of its
-    replicas.
+    the topic's znode and, since Kafka 2.8, the topic id. ``replica_racks`` maps each partition to the known racks of
+    its replicas.
     """
 
     name: str
@@ -27,10 +27,10 @@ class TopicInfo:
 
 
 def same_topic(identity: str, other: str) -> bool:
-    """Whether two identities belong to one topic, because they have the same topic id or the same znode.
+    """Returns whether two identities belong to the same topic, because they share the topic id or the znode.
 
-    Either is enough. A topic gets its first id when Kafka is upgraded to 2.8, and a new id when an older tool writes
-    its znode (KAFKA-14190). Its znode gets a new czxid when ZooKeeper's data is moved to other servers.
+    Either of the two is enough. A topic gets its first id when Kafka is upgraded to 2.8, and a new id when an older
+    tool writes its znode (KAFKA-14190). The znode gets a new czxid when ZooKeeper's data is moved to other servers.
     """
     return (identity == other and bool(identity)) or not set(identity.split()).isdisjoint(other.split())
 
@@ -50,7 +50,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """The channel of one consumer: its outstanding commands in order, and the znodes in it that are not commands."""
+    """The channel of one consumer: the outstanding commands in order, and the znodes that are not commands."""
 
     commands: tuple[CommandId, ...] = ()
     strays: tuple[str, ...] = ()
@@ -60,14 +60,14 @@ class Channel:
 class Observation:
     """A snapshot of one group. All maps are keyed by consumer name unless stated otherwise.
 
-    ``topics`` are all of Kafka's topics, as last seen by the listeners. ``in_grace`` are consumers whose registration
-    is gone but whose place is kept. ``overdue`` are consumers with a command that is unacknowledged past the rebalance
-    timeout. ``retired`` are consumers gone for so long that their channel may be removed. ``retention_passed`` tells
-    whether the group has been empty for longer than its offsets retention. ``coordinator.deadlines`` computes these
-    four, so ``plan`` needs no clock. ``generation_floor`` is the highest generation found elsewhere if the stored
-    target was lost. ``unreadable`` are all znodes that could not be read. While a znode below ``offsets`` is
-    unreadable, its partition or topic is not started. ``offsets_zxid`` is the zxid of the last change below
-    ``offsets``, or ``None`` if it was not read.
+    ``topics`` contains all of Kafka's topics, as the listeners last saw them. ``in_grace`` contains the consumers whose
+    registration is gone but whose place is kept, ``overdue`` those with a command that is unacknowledged past the
+    rebalance timeout, and ``retired`` those that have been gone for so long that their channel may be removed.
+    ``retention_passed`` tells whether the group has been empty for longer than its offsets retention.
+    ``coordinator.deadlines`` computes these four fields, so ``plan`` needs no clock. If the stored target was lost,
+    ``generation_floor`` is the highest generation found elsewhere. ``unreadable`` lists all znodes that could not be
+    read. While a znode below ``offsets`` is unreadable, its partition or topic is not started. ``offsets_zxid`` is the
+    zxid of the last change below ``offsets``, or ``None`` if it was not read.
     """
 
     group: str
@@ -90,5 +90,5 @@ class Observation:
 
     @property
     def decided_ms(self) -> int:
-        """When the target was decided (ms since 1970), or 0 if there is no target."""
+        """The time at which the target was decided (ms since 1970), or 0 if there is no target."""
         return self.assignment.timestamp_ms if self.assignment is not None else 0

@@ -1,4 +1,5 @@
-"""The values that operators write and read: requests, pauses, group settings, the coordinator, and past decisions."""
+"""The values that operators write and read: requests, pauses, group settings, the elected instance, and past
+decisions."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ class GroupSettings:
 
     def rebalance_timeout_for(self, member: Member, command: CommandType) -> int:
         """Returns how long the member may take to acknowledge a command, in ms. The member's own timeout limits only
-        stops, because it may learn of a start later, at its next request."""
+        stops, because the member may not learn of a start until its next request."""
         own = member.rebalance_timeout_ms
         if own and command is CommandType.STOP_FETCHER:
             return own
@@ -60,8 +61,8 @@ class GroupSettings:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A pause, during which the group does not rebalance. Records who asked for it, why, and when it began (ms since
-    1970)."""
+    """A pause, during which the group does not rebalance. Records who requested it, the reason, and when it began (ms
+    since 1970)."""
 
     by: str = ""
     reason: str = ""
@@ -81,7 +82,7 @@ class Pause:
 
 class RequestType(StrEnum):
     REBALANCE = "rebalance"
-    """Compute a new target for the group, even if nothing changed."""
+    """Compute a new target for the group, even if nothing has changed."""
     EVICT = "evict"
     """Delete one consumer's registration, so that it must register again."""
     RESIGN = "resign"
@@ -94,8 +95,8 @@ class RequestType(StrEnum):
     DELETE_OFFSETS = "delete-offsets"
     """Remove the offsets of ``partitions``. Refused while a member holds one of these partitions."""
     DELETE_GROUP = "delete-group"
-    """Remove the group and its offsets. Refused while the group has members, or if its offsets changed after the zxid
-    ``unchanged_since``."""
+    """Remove the group and its offsets. Refused while the group has members, or if its offsets have changed since the
+    zxid ``unchanged_since``."""
     CONVERT_GROUP = "convert-group"
     """Convert the group to the kind ``to``. Refused while the group has members. The instance that coordinates the
     group's partition of the groups log carries this out, not the elected coordinator."""
@@ -117,8 +118,8 @@ class GroupKind(StrEnum):
 class Request:
     """An operator's request, stored as ``/consumers/requests/request-<seq>``.
 
-    The coordinator answers by writing ``result`` ("done" or "refused") and ``message`` into the same znode. The
-    requester reads the answer and deletes the znode. The coordinator later removes answers that nobody fetched.
+    The coordinator responds by writing ``result`` ("done" or "refused") and ``message`` into the same znode. The
+    requester reads the response and deletes the znode. The coordinator later removes responses that nobody fetched.
     """
 
     type: RequestType
@@ -131,15 +132,15 @@ class Request:
     partitions: PartitionSet = NO_PARTITIONS
     to: GroupKind | None = None
     successor: int | None = None
-    """A broker id, or ``None`` for any instance."""
+    """The broker id of the next coordinator, or ``None`` for any instance."""
     unchanged_since: int = 0
-    """A zxid, or 0 for no condition."""
+    """The zxid since which the offsets must be unchanged, or 0 for no condition."""
     result: str = ""
     message: str = ""
     action: str = ""
     """The action that a ``look`` records, such as ``pause`` or ``settings``."""
     change: str = ""
-    """A description of the change, with the old and new values, for people who read the history. Cut to a maximum
+    """A description of the change, with the old and new values, for people who read the history. It is cut to a maximum
     length."""
     request_id: str = ""
     """The znode's name. Like ``znode_version``, it comes from the read, not from the value."""
@@ -237,10 +238,10 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorInfo:
-    """The elected instance. This is the value of ``/consumers/coordinator`` and, without an epoch, of
+    """The elected instance. This is the value of ``/consumers/coordinator``. Without an epoch, it is also the value of
     ``coordinators/<id>``.
 
-    Only ``coordinators/<id>`` has ``process``, and earlier releases do not write it. ``endpoints`` maps a name
+    Only ``coordinators/<id>`` has ``process``, which earlier releases do not write. ``endpoints`` maps a name
     ("channel", "http", or "https" with TLS) to ``host:port``. ``timestamp`` is ms since 1970, as a string.
     """
 
@@ -280,21 +281,21 @@ class CoordinatorInfo:
 
 
 class Cause(StrEnum):
-    """Why a group got a new target."""
+    """The reason why a group got a new target."""
 
     OPERATOR = "operator-rebalance"
-    """An operator asked for a new target."""
+    """An operator requested a new target."""
     MEMBER_JOINED = "member-joined"
     MEMBER_EVICTED = "member-evicted"
     """A member did not acknowledge a command in time, or an operator evicted it."""
     GRACE_ENDED = "grace-ended"
-    """A member vanished and did not come back while its place was kept."""
+    """A member vanished and did not return while its place was kept."""
     MEMBER_LEFT = "member-left"
     """A member left or its session expired. ZooKeeper does not say which."""
     TOPIC_CHANGED = "topic-changed"
     """A subscribed topic was created, deleted or recreated, or its number of partitions changed."""
     ASSIGNOR_CHANGED = "assignor-changed"
-    """The assignor changed, because of the group's settings or because its members ask for another one."""
+    """The assignor changed, either in the group's settings or because the members request another assignor."""
     MEMBER_CHANGED = "member-changed"
     """A member registered again with a new subscription, capacity or rack."""
     TAKEN_OVER = "taken-over"
@@ -305,10 +306,10 @@ class Cause(StrEnum):
 class Decision:
     """One entry of a group's history: a generation, its reason, the partitions that moved, and how long each step took.
 
-    ``causes`` lists every cause found in the same pass, the most important first, and ``reason`` is their text.
-    ``causes`` is empty in entries of earlier releases. Durations are ms from the decision, or ``None`` until the step
-    is complete. At ``stopped_ms``, every stop was acknowledged. At ``settled_ms``, every partition had its owner and
-    every command was acknowledged.
+    ``causes`` lists every cause found in the same pass, with the most important first, and ``reason`` describes them as
+    text. ``causes`` is empty in entries of earlier releases. Durations are ms from the decision, or ``None`` until the
+    step is complete. At ``stopped_ms``, every stop was acknowledged. At ``settled_ms``, every partition had its owner
+    and every command was acknowledged.
     """
 
     generation: int
@@ -319,14 +320,14 @@ class Decision:
     members: int
     partitions: int
     moved: int
-    """The partitions that moved from one consumer to another. A first owner, or the loss of the last owner, does not
-    count."""
+    """The number of partitions that moved from one consumer to another. A partition that had no owner before, or has
+    none after, does not count."""
     started: int = 0
     stopped: int = 0
     stopped_ms: int | None = None
     settled_ms: int | None = None
     moves: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Maps consumer → gained/lost → "flights[0-3]" (truncated if long)."""
+    """Maps each consumer to what it gained and lost, as text such as "flights[0-3]" (truncated if it is long)."""
     causes: tuple[Cause, ...] = ()
 
     @property

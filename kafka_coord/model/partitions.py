@@ -13,7 +13,8 @@ from kafka_coord.model.names import is_legal
 
 MAX_PARTITION = (1 << 31) - 1
 MAX_PARTITIONS_PER_VALUE = 1_000_000
-"""The limit on the partitions in one value, because a hostile range such as "0-2147483647" would exhaust the memory."""
+"""The maximum number of partitions in one value. Without this limit, a hostile range such as "0-2147483647" would
+exhaust the memory."""
 
 T = TypeVar("T")
 
@@ -29,7 +30,8 @@ class TopicPartition(NamedTuple):
 
 
 class PartitionSet:
-    """An immutable set of topic-partitions, kept by topic so that set algebra runs at the speed of ``frozenset``."""
+    """An immutable set of topic-partitions. It is stored by topic, so that set algebra runs at the speed of
+    ``frozenset``."""
 
     __slots__ = ("_count", "_topics")
 
@@ -40,7 +42,7 @@ class PartitionSet:
 
     @classmethod
     def _of_sets(cls, topics: dict[str, frozenset[int]]) -> PartitionSet:
-        """Makes a set from non-empty sets without copying them, for the results of set operations."""
+        """Creates a set from non-empty sets without copying them, for the results of set operations."""
         made = cls.__new__(cls)
         made._topics = topics
         made._count = sum(map(len, topics.values()))
@@ -48,7 +50,7 @@ class PartitionSet:
 
     @classmethod
     def of(cls, partitions: Iterable[tuple[str, int]]) -> PartitionSet:
-        """Makes a set from single partitions."""
+        """Creates a set from single partitions."""
         topics: dict[str, set[int]] = {}
         for topic, partition in partitions:
             topics.setdefault(topic, set()).add(partition)
@@ -81,7 +83,7 @@ class PartitionSet:
         return self._topics.items()
 
     def __iter__(self) -> Iterator[TopicPartition]:
-        """Yields the partitions in order of topic and number."""
+        """Yields the partitions, ordered by topic and number."""
         return (TopicPartition(topic, p) for topic in sorted(self._topics) for p in sorted(self._topics[topic]))
 
     def __contains__(self, item: tuple[str, int]) -> bool:
@@ -149,11 +151,11 @@ class PartitionSet:
         return f"PartitionSet({self.to_json()})"
 
     def __str__(self) -> str:
-        """``flights[0-3,7] routes[1]``, or ``nothing``."""
+        """Returns text such as ``flights[0-3,7] routes[1]``, or ``nothing``."""
         return " ".join(f"{topic}[{ranges(numbers)}]" for topic, numbers in self.by_topic()) or "nothing"
 
     def to_json(self) -> dict[str, str]:
-        """``{"flights": "0-3,7"}``."""
+        """Returns an object such as ``{"flights": "0-3,7"}``."""
         return {topic: ranges(numbers) for topic, numbers in self.by_topic()}
 
     @classmethod

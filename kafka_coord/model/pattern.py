@@ -1,4 +1,5 @@
-"""Topic patterns: compiled by a linear-time engine, limited in size, and never run twice on the same topic."""
+"""Topic patterns. A linear-time engine compiles them, their size is limited, and no pattern runs twice on the same
+topic."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from kafka_coord.errors import InvalidPattern
 MAX_PATTERN_CHARS = 10_000
 MAX_PROGRAM_BYTES = 256 << 10
 """The memory limit of a compiled pattern. It allows some 14,000 instructions, so one match takes at most tens of ms. A
-list of topic names with ``MAX_PATTERN_CHARS`` characters fits; ``.{0,999}.{0,999}`` does not."""
+list of topic names with ``MAX_PATTERN_CHARS`` characters fits, but ``.{0,999}.{0,999}`` does not."""
 _MATCHING_BYTES = 4 << 20
 """The memory that RE2 may use as a cache while it matches. With less memory, RE2 starts over for each topic and is a
 hundred times slower."""
@@ -25,10 +26,10 @@ _next_number = itertools.count()
 
 
 class TopicPattern:
-    """One compiled pattern, made by :func:`topic_pattern`. Thread-safe.
+    """One compiled pattern, created by :func:`topic_pattern`. Thread-safe.
 
-    A pattern designed to be slow takes a minute for a few thousand topics, even in linear time. So each answer is kept,
-    in one byte per topic, and :meth:`knows` tells whether :meth:`matches` can answer from memory.
+    A pattern designed to be slow takes a minute for a few thousand topics, even in linear time. So each result is
+    cached, in one byte per topic, and :meth:`knows` tells whether :meth:`matches` can return a cached result.
     """
 
     __slots__ = ("_answers", "_written")
@@ -50,17 +51,17 @@ class TopicPattern:
         self._answers = bytearray()
 
     def knows(self, topic: str) -> bool:
-        """Whether the answer for ``topic`` is already known."""
+        """Returns whether the result for ``topic`` is cached."""
         number = _topic_numbers.get(topic)
         return number is not None and number < len(self._answers) and self._answers[number] != _UNKNOWN
 
     def fits(self, name: str) -> bool:
-        """Like :meth:`matches`, but does not cache the answer. Use it for names that clients choose, such as group
+        """Like :meth:`matches`, but does not cache the result. Use it for names that clients choose, such as group
         names."""
         return _compiled(self._written).fullmatch(name) is not None
 
     def matches(self, topic: str) -> bool:
-        """Whether the pattern matches the whole name ``topic``."""
+        """Returns whether the pattern matches the whole name ``topic``."""
         number = _topic_numbers.get(topic)
         if number is not None and number < len(self._answers) and self._answers[number] != _UNKNOWN:
             return self._answers[number] == _YES

@@ -1,4 +1,4 @@
-"""The value of the znode ``settled``, which records that a group is at rest, and in which state (ADR 12)."""
+"""The value of the znode ``settled``, which records that a group is at rest, and the state in which it is (ADR 12)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Zxids:
     channels, settings and target.
 
     They do not cover the values of registrations, which never change. Nor do they cover the values of ledgers and the
-    znodes below channels. Only the coordinator changes these, and only after a member registered or left or the target
-    changed.
+    znodes below channels, which only the coordinator changes, and only after a member has registered or left, or after
+    the target has changed.
     """
 
     group: int
@@ -33,7 +33,8 @@ class Zxids:
     assignment: int
 
     def hold(self, ids: int, now: Zxids | None = None) -> bool:
-        """Whether the group is still in this state. Compares ``ids`` and, if given, all zxids of ``now``."""
+        """Returns whether the group is still in this state. Compares ``ids`` and, if ``now`` is given, all its
+        zxids."""
         return self.ids == ids and now in (None, self)
 
     @classmethod
@@ -43,11 +44,12 @@ class Zxids:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The record that a group in the state ``zxids`` needed no action, with topics whose digest is ``topics``.
+    """The record that a group needed no action in the state ``zxids`` and with topics whose digest is ``topics``.
 
-    ``subscriptions`` combines the subscriptions of its ``members``. It has each pattern once, and one subscription with
-    all topics subscribed by name. A coordinator that reads this need not read the registrations. A group with socket
-    consumers never gets such a record, because the next coordinator must know each of these consumers.
+    ``subscriptions`` combines the subscriptions of its ``members``. It contains each pattern once, and one subscription
+    to all topics that are subscribed by name. A coordinator that reads this record need not read the registrations. A
+    group with socket consumers never gets such a record, because the next coordinator must know each of these
+    consumers.
     """
 
     zxids: Zxids

@@ -1,5 +1,5 @@
-"""Maps partitions to the consumer's streams (0.8's consumer threads) that fetch them. Stream 0 is implied, never
-written."""
+"""Maps partitions to the consumer's streams (Kafka 0.8's consumer threads) that fetch them. Stream 0 is implied and
+never written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ MAX_STREAMS = 1_000
 
 
 def streams_to_json(streams: Streams) -> dict[str, dict[str, str]]:
-    """Writes ``{"flights": {"1": "4-7"}}``: topic, stream, partitions of the stream."""
+    """Returns an object such as ``{"flights": {"1": "4-7"}}``, which maps each topic and stream to the stream's
+    partitions."""
     numbers: dict[str, dict[int, set[int]]] = {}
     for (topic, partition), stream in streams.items():
         if stream:
@@ -29,8 +30,8 @@ def streams_to_json(streams: Streams) -> dict[str, dict[str, str]]:
 
 
 def streams_from_json(value: Any, among: PartitionSet, where: str) -> dict[TopicPartition, int]:
-    """Reads the value strictly. Raises :class:`MalformedValue`, also for a partition that is not in ``among``, because
-    a small value must not expand into a large set."""
+    """Reads the value strictly. Raises :class:`MalformedValue` even for a partition that is not in ``among``, because a
+    small value must not expand into a large set."""
     if not isinstance(value, dict):
         raise MalformedValue(where, "field 'streams' is not an object keyed by topic")
     streams: dict[TopicPartition, int] = {}

@@ -1,7 +1,7 @@
-"""ZooKeeper, and the only package that imports kazoo.
+"""Access to ZooKeeper. Only this package imports kazoo.
 
 :func:`connect` opens a :class:`~kafka_coord.zk.store.Store`. It is imported on first use, so code that needs only the
-store's interface, or a simulated store, does not load kazoo.
+store's interface or a simulated store does not load kazoo.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 An ACL belongs to one znode and is not inherited. To create or delete a znode, a session needs CREATE or DELETE on its
 *parent*. So ``DELETE`` on ``channel/<consumer>`` is the right to acknowledge, and ``DELETE`` on ``ids`` is the right to
-evict. :data:`RULES` is the whole plan. docs/threat-model.md shows it and lists the attacks that it does not prevent.
+evict. :data:`RULES` is the whole plan. docs/threat-model.md shows the plan and lists the attacks that it does not
+prevent.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ ANY_GROUP = "*"
 """Stands for every group that the identities file does not name."""
 
 MAX_IDENTITIES = 64
-"""The maximum number of identities of one role. Each create carries all of them."""
+"""The maximum number of identities of one role. Every create carries all of them."""
 _SCHEMES = ("digest", "sasl", "x509", "ip", "world", "auth")
 _MASKED = "x"
 """A server shows this instead of a digest's hash to sessions that may not change the ACL."""
@@ -59,7 +60,8 @@ CHANGING = Permission.WRITE | Permission.CREATE | Permission.DELETE | Permission
 
 @dataclass(frozen=True, slots=True, order=True)
 class Identity:
-    """How ZooKeeper identifies a session: ``digest:user:<hash>``, ``sasl:user``, ``x509:CN=…``, ``world:anyone``."""
+    """How ZooKeeper identifies a session, for example ``digest:user:<hash>``, ``sasl:user``, ``x509:CN=…`` or
+    ``world:anyone``."""
 
     scheme: str
     name: str
@@ -92,7 +94,7 @@ class Identity:
         return self.name.partition(":")[0] if self.scheme == "digest" else self.name
 
     def is_shown_as(self, other: Identity) -> bool:
-        """Whether a server may show this identity as ``other``, because it hides a digest's hash from other
+        """Returns whether a server may show this identity as ``other``, because it hides a digest's hash from other
         sessions."""
         if self == other:
             return True
@@ -114,11 +116,11 @@ class Grant:
 
 
 AclOf = tuple[Grant, ...]
-"""The ACL of one znode, sorted, with each identity once."""
+"""The ACL of one znode. It is sorted and contains each identity once."""
 
 
 def grants(found: Iterable[tuple[Identity, Permission]]) -> AclOf:
-    """Combines grants into a sorted ACL with each identity once. Leaves out identities without permissions."""
+    """Combines grants into a sorted ACL that contains each identity once. Leaves out identities without permissions."""
     together: dict[Identity, Permission] = {}
     for identity, permissions in found:
         if permissions:
@@ -127,7 +129,7 @@ def grants(found: Iterable[tuple[Identity, Permission]]) -> AclOf:
 
 
 def same(found: AclOf, wanted: AclOf) -> bool:
-    """Whether the ACL that a server shows matches the wanted one."""
+    """Returns whether the ACL that a server shows matches the wanted ACL."""
     return len(found) == len(wanted) and all(
         any(one.permissions == other.permissions and one.identity.is_shown_as(other.identity) for other in found)
         for one in wanted
@@ -135,13 +137,13 @@ def same(found: AclOf, wanted: AclOf) -> bool:
 
 
 def open_to_change(found: AclOf) -> bool:
-    """Whether anybody may change the znode or its children."""
+    """Returns whether anybody may change the znode or its children."""
     return any(one.identity == ANYONE and one.permissions & CHANGING for one in found)
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The permissions of each role for the znodes at ``place``, in letters. Coordinators have all permissions
+    """The permissions of each role for the znodes at ``place``, as letters. Coordinators have all permissions
     everywhere.
 
     ``consumers`` applies to the consumers of the znode's own group. ``any_group`` lists further permissions for
@@ -187,14 +189,15 @@ RULES = (
     Rule(f"{_GROUP}/details/<topic>", "r", ""),
     Rule(f"{_GROUP}/details/<topic>/<partition>", "r", "", why="instances write it for Kafka clients"),
 )
-"""The rules. Where none applies (a scratch znode of ``doctor``, a foreign znode), operators may read but not delete."""
+"""The rules. Where no rule applies (for a scratch znode of ``doctor`` or a foreign znode), operators may read but not
+delete."""
 
 LEAVES = frozenset(rule.place for rule in RULES if not any(other.place.startswith(f"{rule.place}/") for other in RULES))
 """The places below which kafka-coord has no znodes."""
 
 _ELSEWHERE = Rule("", "r", "")
 _RULES: dict[int, list[tuple[tuple[str, ...], Rule]]] = {}
-"""By the number of segments of the place."""
+"""The rules by the number of segments in their places."""
 for _rule in RULES:
     _place = tuple(_rule.place.split("/"))
     _RULES.setdefault(len(_place), []).append((_place, _rule))
@@ -250,7 +253,7 @@ class AclPlan:
         return tuple(sorted(name for name in self.consumers if name != ANY_GROUP))
 
     def prepared(self) -> tuple[str, ...]:
-        """Returns the znodes that the consumers of named groups need but may not create, parents first."""
+        """Returns the znodes that the consumers of named groups need but may not create, with parents first."""
         return tuple(
             path
             for group in self.named_groups()

@@ -29,7 +29,7 @@ _ROLES = ("coordinators", "operators", "readers", "consumers")
 
 
 def digest_identity(user: str, password: str) -> Identity:
-    """Returns the identity that ZooKeeper's ``digest`` scheme derives from a user and password."""
+    """Returns the identity that ZooKeeper's ``digest`` scheme derives from a user name and password."""
     hashed = base64.b64encode(hashlib.sha1(f"{user}:{password}".encode()).digest())  # noqa: S324 - ZooKeeper's choice
     return Identity("digest", f"{user}:{hashed.decode()}")
 

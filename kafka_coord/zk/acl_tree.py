@@ -1,8 +1,8 @@
-"""Compares a tree's ACLs with the plan and sets those that differ.
+"""Compares a tree's ACLs with the plan, and sets the ACLs that differ.
 
-A multi cannot set ACLs, so they are set one by one, pipelined. An ACL that has changed since it was read is not set.
-The run may be interrupted and repeated at any time, because it skips ACLs that are already right. It also skips foreign
-znodes, such as the groups that a 0.8 consumer keeps directly below ``/consumers``.
+A multi cannot set ACLs, so they are set individually in a pipeline. An ACL that has changed since it was read is not
+set. The run may be interrupted and repeated at any time, because it skips ACLs that are already right. It also skips
+foreign znodes, such as the groups that a 0.8 consumer keeps directly below ``/consumers``.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _BATCH = 1_000
 _PASSES = 5
 
 OnProgress = Callable[[int, int], None]
-"""Receives the number of ACLs set so far, and the number that this pass has to set."""
+"""Receives the number of ACLs set so far, and the number of ACLs that this pass must set."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundAcl:
-    """A znode's ACL, and its version (``aversion``) when it was read."""
+    """A znode's ACL, and the ACL's version (``aversion``) when it was read."""
 
     acl: AclOf
     version: int
@@ -41,7 +41,7 @@ class FoundAcl:
 
 @dataclass(frozen=True, slots=True)
 class AclChange:
-    """An ACL to set, provided that the current one has not changed since it was read."""
+    """An ACL to set, provided that the current ACL has not changed since it was read."""
 
     path: str
     acl: AclOf
@@ -50,7 +50,7 @@ class AclChange:
 
 @runtime_checkable
 class AclStore(Store, Protocol):
-    """A store whose ACLs can be read and set. A simulated store has no ACLs."""
+    """A store whose ACLs can be read and set. The simulated store has no ACLs."""
 
     @property
     def options(self) -> ZkOptions: ...
@@ -62,9 +62,9 @@ class AclStore(Store, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TreeAcls:
-    """The ACLs of a tree. ``unreadable`` are znodes whose ACL may not be read, and ``hidden`` are znodes whose children
-    may not be listed. ``foreign`` are the topmost znodes that are not kafka-coord's. ``whole`` is false if only a
-    sample of each kind was read."""
+    """The ACLs of a tree. ``unreadable`` lists the znodes whose ACL may not be read, ``hidden`` those whose children
+    may not be listed, and ``foreign`` the topmost znodes that do not belong to kafka-coord. ``whole`` is false if only
+    a sample of each kind was read."""
 
     found: dict[str, FoundAcl]
     unreadable: tuple[str, ...]
@@ -84,7 +84,7 @@ class TreeAcls:
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """A znode whose ACL differs from the plan's. ``found`` is ``None`` if the ACL may not be read."""
+    """A znode whose ACL differs from the plan. ``found`` is ``None`` if the ACL may not be read."""
 
     path: str
     found: AclOf | None
@@ -99,7 +99,8 @@ class Deviation:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The ACLs of a tree, compared with a plan. ``missing`` are znodes that the plan requires and that do not exist."""
+    """The ACLs of a tree, compared with a plan. ``missing`` lists the znodes that the plan requires but that do not
+    exist."""
 
     acls: TreeAcls
     deviations: tuple[Deviation, ...]
@@ -108,7 +109,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class ApplyResult:
-    """The result of :func:`apply`. ``refused`` maps paths that were left unchanged to the reason."""
+    """The result of :func:`apply`. ``refused`` maps the paths that were left unchanged to the reasons."""
 
     changed: int
     made: int
@@ -117,7 +118,7 @@ class ApplyResult:
 
 def read_tree_acls(store: AclStore, most_of_a_kind: int | None = None) -> TreeAcls:
     """Reads the ACLs of all of kafka-coord's znodes. If ``most_of_a_kind`` is given, reads at most that many of each
-    kind, because a large tree has hundreds of thousands."""
+    kind, because a large tree has hundreds of thousands of znodes."""
     paths: list[str] = []
     foreign: list[str] = []
     hidden: list[str] = []
@@ -150,8 +151,8 @@ def compare(store: AclStore, plan: AclPlan, most_of_a_kind: int | None = None) -
 
 
 def apply(store: AclStore, plan: AclPlan, on_progress: OnProgress | None = None) -> ApplyResult:
-    """Creates missing znodes and sets every ACL that deviates. Repeats this until a pass finds nothing to do, because
-    running processes may still create znodes by an older plan. Affects no session, watch or data version."""
+    """Creates missing znodes, and sets every ACL that deviates. Repeats this until a pass finds nothing to do, because
+    running processes may still create znodes that follow an older plan. Affects no session, watch or data version."""
     changed = made = 0
     refused: dict[str, str] = {}
     for _ in range(_PASSES):
@@ -178,8 +179,8 @@ def apply(store: AclStore, plan: AclPlan, on_progress: OnProgress | None = None)
 
 
 def _tree(store: AclStore, hidden: list[str], cut: list[str], most_of_a_kind: int | None) -> Iterator[str]:
-    """Yields kafka-coord's znodes, parents first, and the root of each foreign subtree. Appends to ``hidden`` the
-    znodes that may not be listed, and to ``cut`` those that the sample left out."""
+    """Yields kafka-coord's znodes, with parents first, and the root of each foreign subtree. Appends the znodes that
+    may not be listed to ``hidden``, and the znodes that the sample leaves out to ``cut``."""
     level = [layout.CONSUMERS] if store.exists(layout.CONSUMERS) is not None else []
     while level:
         kinds: Counter[str] = Counter()

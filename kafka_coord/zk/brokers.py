@@ -16,7 +16,8 @@ _MAX_ID = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """The registered brokers. A broker with an unreadable registration is left out and named in ``unreadable``."""
+    """The registered brokers. A broker whose registration is unreadable is left out of ``live`` and named in
+    ``unreadable``."""
 
     live: tuple[Broker, ...] = ()
     unreadable: tuple[Unreadable, ...] = ()
@@ -34,8 +35,8 @@ def numbers(listing: ReadResult) -> tuple[int, ...]:
 
 
 def decode_brokers(names: Sequence[str], nodes: Sequence[ReadResult | Unreadable]) -> Brokers:
-    """Decodes registrations. ``nodes`` holds the results of reading ``names``, in the same order. Skips znodes that are
-    gone."""
+    """Decodes registrations. ``nodes`` holds the results of reading ``names``, in the same order. Skips znodes that no
+    longer exist."""
     live: list[Broker] = []
     unreadable: list[Unreadable] = []
     for name, node in zip(names, nodes, strict=True):

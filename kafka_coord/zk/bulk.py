@@ -1,16 +1,16 @@
-"""Sends many reads, watches or writes in one request. kazoo does not support this, or is slow.
+"""Sends many reads, watches or writes in one request. kazoo does not support such requests, or is slow at them.
 
-Reads are ZooKeeper 3.6's multi-read: request type 22 carries any mix of getData and getChildren, each answered (or
-refused) separately. On the wire (``org.apache.zookeeper.MultiOperationRecord`` and ``MultiResponse``), each read is a
+Reads use ZooKeeper 3.6's multi-read. Request type 22 carries any mix of getData and getChildren, and each is answered
+or refused separately. On the wire (``org.apache.zookeeper.MultiOperationRecord`` and ``MultiResponse``), each read is a
 header (type, done, error) and the ordinary request. The end is a header with ``done`` set. In the reply, a refused read
-has type -1 and its error code.
+has type -1 and an error code.
 
 Watches use ``SetWatches`` (request type 101), with which Java's client restores its watches on another server. The
 request names a zxid, and the server immediately fires every watch whose znode has changed since
 (``org.apache.zookeeper.server.DataTree.setWatches``).
 
-Writes are ZooKeeper's multi (request type 14). kazoo's own multi normalises every path and packs every operation piece
-by piece. In a large request, that took longer than everything else.
+Writes use ZooKeeper's multi (request type 14). kazoo's own multi normalises every path and packs every operation piece
+by piece, which took most of the time of a large request.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ MIN_CHUNK = 50
 MAX_CHUNK = 1_000
 MAX_REQUEST_BYTES = 500_000
 TARGET_RESPONSE_BYTES = 4_000_000
-"""The reply size to aim for. kazoo accepts any size, but the server builds the whole reply in its heap."""
+"""The intended size of a reply. kazoo accepts any size, but the server builds the whole reply in its heap."""
 
 
 def to_stat(stat: ZnodeStat) -> Stat:
@@ -74,7 +74,8 @@ def to_stat(stat: ZnodeStat) -> Stat:
 
 
 def _stat(buffer: bytes, offset: int) -> Stat:
-    """Decodes a stat. Its order is czxid mzxid ctime mtime version cversion aversion owner length children pzxid."""
+    """Decodes a stat. The order of its fields is czxid mzxid ctime mtime version cversion aversion owner length
+    children pzxid."""
     f = _STAT.unpack_from(buffer, offset)
     return Stat(f[0], f[1], f[4], f[5], f[2], f[3], f[7], f[8], f[9], f[10])
 
@@ -84,7 +85,7 @@ def _error(code: int) -> Exception:
 
 
 class MultiRead:
-    """The request in the form that kazoo's connection needs. ``reads`` hold absolute paths (chroot included)."""
+    """The request in the form that kazoo's connection needs. ``reads`` contain absolute paths (chroot included)."""
 
     type = 22
 
@@ -170,8 +171,8 @@ class MultiWrite:
 
 
 def packed(ops: Sequence[Op], path_of: Callable[[str], str], acl_of: Callable[[str], bytes]) -> bytes:
-    """Returns the operations in a multi's wire format. ``path_of`` returns absolute paths, and ``acl_of`` an ACL in the
-    format of :func:`packed_acl`."""
+    """Returns the operations in a multi's wire format. ``path_of`` returns the absolute path, and ``acl_of`` returns
+    the ACL in the format of :func:`packed_acl`."""
     parts: list[bytes] = []
     for op in ops:
         path = path_of(op.path).encode()
@@ -201,17 +202,17 @@ class WatchOf(Enum):
     immediately."""
 
     DATA = "data"
-    """For an existing znode. Fires if its data has changed since, or the znode is gone."""
+    """Watches an existing znode. Fires if its data has changed since the zxid, or if the znode is gone."""
     MISSING = "missing"
-    """For a missing znode. Fires if the znode exists now."""
+    """Watches a missing znode. Fires if the znode exists now."""
     CHILDREN = "children"
-    """Fires if the children have changed since, or the znode is gone."""
+    """Watches the children of a znode. Fires if they have changed since the zxid, or if the znode is gone."""
 
 
 class SetWatches:
-    """The request in the form that kazoo's connection needs. The watches compare with the zxid ``since``. Paths are
-    absolute and include the chroot. kazoo's connection thread, which receives the events, calls ``before_sending`` just
-    before any watch can fire."""
+    """The request in the form that kazoo's connection needs. The server compares the znodes with the zxid ``since``.
+    Paths are absolute and include the chroot. kazoo's connection thread, which receives the events, calls
+    ``before_sending`` just before any watch can fire."""
 
     type = 101
 
@@ -235,9 +236,9 @@ class SetWatches:
 
 
 class AddWatch:
-    """Sets a persistent recursive watch (request type 106, ZooKeeper 3.6). The server reports each znode created,
-    changed or deleted at ``path`` (absolute, chroot included) or below it, by its own path, until the connection ends
-    (``org.apache.zookeeper.AddWatchMode``). ``before_sending`` is called as in :class:`SetWatches`."""
+    """Sets a persistent recursive watch (request type 106, ZooKeeper 3.6). The server reports each znode that is
+    created, changed or deleted at ``path`` (absolute, chroot included) or below it, by that znode's own path, until the
+    connection ends (``org.apache.zookeeper.AddWatchMode``). ``before_sending`` is called as in :class:`SetWatches`."""
 
     type = 106
     _PERSISTENT_RECURSIVE = 1
@@ -256,14 +257,14 @@ class AddWatch:
 
 
 class MultiReadAnswer(NamedTuple):
-    """Results in the order of the reads (an ``int`` is an error code), and the length of the reply."""
+    """The results in the order of the reads (an ``int`` is an error code), and the length of the reply."""
 
     answers: Sequence[ReadResult | int]
     size: int
 
 
 def results(reads: Sequence[Read], answer: MultiReadAnswer) -> list[ReadResult]:
-    """Returns the results of ``reads`` (paths below the chroot), with None for a missing znode. Raises any other
+    """Returns the results of ``reads`` (paths below the chroot), with ``None`` for a missing znode. Raises any other
     error."""
     if len(answer.answers) != len(reads):
         raise StoreError(f"ZooKeeper answered {len(answer.answers)} of {len(reads)} reads of a multi-read")
@@ -282,7 +283,7 @@ def in_chunks(
     reads: Sequence[Read], ask: Callable[[Sequence[Read]], tuple[list[ReadResult], int]]
 ) -> tuple[ReadResult, ...]:
     """Sends all ``reads`` in chunks through ``ask``, which returns results and the number of bytes received. The size
-    of a reply is unknown beforehand, so the size of earlier replies determines the size of each chunk.
+    of a reply is not known in advance, so the sizes of earlier replies determine the size of each chunk.
     """
     found: list[ReadResult] = []
     size = FIRST_CHUNK

@@ -2,7 +2,7 @@
 
 kazoo's own synchronous calls are not used, because they block without bound while the connection is down. A write that
 misses its deadline may still be sent when the connection returns. It is never sent after a later read of the same
-session, because a session's requests are served in order. So reading back resolves the outcome.
+session, because the requests of a session are served in order. So reading back resolves the outcome.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LARGE = 100_000
 
 
 class Unsupported(StoreError):
-    """The server or kazoo does not support a request, and the caller falls back to another request."""
+    """The server or kazoo does not support a request. The caller falls back to another request."""
 
 
 @dataclass(eq=False)
@@ -102,9 +102,9 @@ class Calls:
 
     def _translated(self, error: Exception, doing: str, path: str, size: int) -> StoreError:
         """Translates kazoo's error. A broken connection may mean that the request was too long. A server drops the
-        connection on a request longer than its ``jute.maxbuffer`` and gives no reason. The first time, this could be
-        any network failure, so the outcome is unknown. If the connection breaks twice in a row, the error blames the
-        size.
+        connection on a request longer than its ``jute.maxbuffer`` and gives no reason. The first break could have any
+        cause, so the outcome counts as unknown. If the connection breaks twice in a row, the error names the size as
+        the cause.
         """
         hint = ""
         if size >= _LARGE and isinstance(error, ConnectionLoss):
@@ -133,8 +133,8 @@ class Calls:
         ask: Callable[[Any], Any],
         refusals: tuple[type[StoreError], ...] = (),
     ) -> list[Any]:
-        """Returns the replies to many pipelined requests, with ``None`` for a znode that does not exist. Returns errors
-        of the types in ``refusals`` in place of replies. Raises any other error.
+        """Returns the replies to many pipelined requests, with ``None`` for a znode that does not exist. Errors of the
+        types in ``refusals`` take the place of replies. Raises any other error.
         """
         answers: list[Any] = []
         for start in range(0, len(items), PIPELINED):

@@ -1,4 +1,4 @@
-"""The system's clock. Tests use other clocks, to avoid waiting."""
+"""The system's clock. Tests use other clocks, so that they need not wait."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ class SystemClock:
     """Implements :class:`kafka_coord.zk.store.Clock`."""
 
     def monotonic(self) -> float:
-        """Returns the seconds since boot, including suspended time if the system reports it. On Linux,
-        ``time.monotonic()`` stops while a laptop is suspended. Afterwards, a session deadline on that clock would still
+        """Returns the seconds since boot. This includes suspended time if the system reports it. On Linux,
+        ``time.monotonic()`` stops while a laptop is suspended. After that, a session deadline on that clock would still
         look valid, although the server ended the session long ago.
         """
         try:

@@ -15,7 +15,7 @@ EXAMPLE = "zk1:2181,zk2:2181/kafka"
 
 @dataclass(frozen=True, slots=True)
 class ConnectString:
-    """The servers as ``host:port``, and the chroot below which everything is stored. The root is an empty string."""
+    """The servers as ``host:port``, and the chroot below which everything is stored. The root is the empty string."""
 
     servers: tuple[str, ...]
     chroot: str = ""
@@ -24,7 +24,7 @@ class ConnectString:
         return ",".join(self.servers) + self.chroot
 
     def unknown_hosts(self) -> tuple[str, ...]:
-        """Returns the host names that do not resolve at this moment."""
+        """Returns the host names that do not currently resolve."""
         return tuple(host for server in self.servers if not _resolves(host := server.rpartition(":")[0].strip("[]")))
 
     def absolute(self, path: str) -> str:

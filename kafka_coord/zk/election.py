@@ -1,10 +1,10 @@
 """Elects one of the running instances as coordinator.
 
-An instance watches ``/consumers/coordinator`` first and then tries (docs/design.md, section 5). It wins with one multi,
-which creates that znode as ephemeral and increments ``/consumers/coordinator_epoch`` by compare-and-set. The resulting
-version of the epoch's znode fences every write of the winner. A loser reads which instance leads. After a lost reply,
-an instance never retries blindly. The next attempt reads first, and finds the znode that this session created. Epochs
-never go back, so an instance that cannot read the stored epoch does not stand for election.
+An instance first watches ``/consumers/coordinator`` and then tries to create it (docs/design.md, section 5). It wins
+with one multi, which creates that ephemeral znode and increments ``/consumers/coordinator_epoch`` by compare-and-set.
+The resulting version of the epoch's znode fences every write of the winner. A loser reads which instance leads. After a
+lost reply, an instance never retries blindly. The next attempt reads first, and finds the znode if this session created
+it. Epochs never go back, so an instance that cannot read the stored epoch does not stand for election.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from kafka_coord.zk.successor import HOLD_BACK_S, Successor
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 5.0
-"""Seconds between reads of the leader without an event, in case a watch was lost."""
+"""The number of seconds between reads of the leader without an event, in case a watch was lost."""
 MAX_EPOCH = (1 << 31) - 1
 COMPLAIN_AGAIN_S = 60.0
-"""Seconds between log lines about a lasting obstacle to every election."""
+"""The number of seconds between log lines about an obstacle to every election, as long as it lasts."""
 _HINDERS_NO_ELECTION = frozenset({"leader", "successor"})
 
 
@@ -62,7 +62,7 @@ class Leadership:
 
 @dataclass(frozen=True, slots=True)
 class _Complaint:
-    """``value`` is the faulty value. ``logged_at`` is in monotonic seconds."""
+    """A logged problem. ``value`` is the faulty value. ``logged_at`` is in monotonic seconds."""
 
     text: str
     value: str
@@ -86,12 +86,12 @@ class ZkElection:
         self._looked_at = 0.0
         self._seen: Node | None = None
         self._epoch_seen: Node | None = None
-        """The stored epoch as last read."""
+        """The stored epoch, as last read."""
         self._named: Successor | None = None
         """The named successor, as last read."""
         self._vacant_since: float | None = None
         self._epoch_is_new = False
-        """Whether the last read found no leader, and an epoch that this instance has not tried yet."""
+        """Whether the last read found no leader, and this instance has not yet tried the epoch that it found."""
         self._unresolved = False
         self._highest_epoch_seen = 0
         self._complaints: dict[str, _Complaint] = {}
@@ -103,7 +103,7 @@ class ZkElection:
         now = self._store.clock.monotonic()
         if not self._fired and now < self._looked_at + LOOK_AGAIN_S:
             return
-        self._fired = False  # cleared before the read, so the next read follows any event from here on
+        self._fired = False  # cleared before the read, so any later event causes another read
         try:
             self._seen = self._read_and_watch()
         except BaseException:
@@ -139,8 +139,8 @@ class ZkElection:
         self._wake()
 
     def leader(self) -> CoordinatorInfo | None:
-        """Returns the coordinator as last read, or ``None`` if there is none. If its znode is unreadable, logs why and
-        returns ``None``."""
+        """Returns the coordinator as last read, or ``None`` if there is none. If its znode is unreadable, logs the
+        reason and returns ``None``."""
         self.watch()
         if self._seen is None:
             return None
@@ -155,7 +155,8 @@ class ZkElection:
         return found
 
     def successor(self) -> int | None:
-        """Returns the named successor while there is no coordinator and the successor still has time to be elected."""
+        """Returns the named successor as long as there is no coordinator and the successor still has time to be
+        elected. Otherwise, returns ``None``."""
         named, epoch = self._named, self._epoch_seen
         if named is None or epoch is None or self._vacant_since is None or decode_epoch(epoch.data) != named.epoch:
             return None
@@ -163,7 +164,8 @@ class ZkElection:
         return named.broker_id if has_time else None
 
     def step(self) -> None:
-        """Notices changes of this instance's leadership. After :class:`StoreUnavailable`, call it again."""
+        """Checks whether this instance has lost its leadership. After :class:`StoreUnavailable`, call this method
+        again."""
         self.watch()
         leadership = self._leadership
         if leadership is None:
@@ -185,7 +187,7 @@ class ZkElection:
             self._leadership = None
 
     def why_lost(self) -> str:
-        """Returns why the last election that this instance won is no longer valid."""
+        """Returns the reason why the last election that this instance won is no longer valid."""
         return self._why_lost(self._leadership) if self._leadership is not None else self._lost
 
     def _why_lost(self, leadership: Leadership) -> str:
@@ -199,12 +201,12 @@ class ZkElection:
 
     @property
     def leadership(self) -> Leadership | None:
-        """This instance's leadership, as of the last change that it noticed. Safe on any thread."""
+        """This instance's leadership, as last observed. Safe on any thread."""
         return self._leadership
 
     def still_leads(self) -> bool:
-        """Whether this instance may decide at this moment, because it is elected, connected, in the session that won
-        the election, and within that session's lease. Sends no request. Safe on any thread."""
+        """Returns whether this instance may decide now. It must be elected and connected, in the session that won the
+        election, and within that session's lease. Sends no request. Safe on any thread."""
         leadership, session = self._leadership, self._store.session
         return (
             leadership is not None
@@ -214,7 +216,8 @@ class ZkElection:
         )
 
     def is_mine(self) -> bool:
-        """Whether the election that this instance won is still valid, even if the instance cannot act right now."""
+        """Returns whether the election that this instance won is still valid, even if the instance cannot act right
+        now."""
         leadership = self._leadership
         if leadership is None or leadership.session_id != self._store.session.session_id:
             return False
@@ -225,12 +228,12 @@ class ZkElection:
 
     def elect(self) -> Leadership | None:
         """Watches, then tries to become the coordinator. Returns ``None`` if another instance leads or is the named
-        successor, or if nobody can be elected (the log says why). Raises :class:`StoreUnavailable` if the outcome is
-        unknown. The next call resolves it. If this session has already won an election, returns the same leadership
-        again.
+        successor, or if nobody can be elected (the log gives the reason). Raises :class:`StoreUnavailable` if the
+        outcome is unknown. The next call resolves the outcome. If this session has already won an election, returns the
+        same leadership again.
         """
         if self._unresolved:
-            self._store.sync(layout.COORDINATOR)  # another server may not have our own write yet
+            self._store.sync(layout.COORDINATOR)  # another server may not have this instance's own write yet
             self._fired = True
             self._unresolved = False
         self.watch()
@@ -285,8 +288,8 @@ class ZkElection:
         return self._won(epoch + 1, stat.version, session_id)
 
     def _own_election(self, node: Node, session_id: int) -> Leadership | None:
-        """Handles a ``/consumers/coordinator`` that this session created. If a reply was lost, it may be new to this
-        instance."""
+        """Handles a ``/consumers/coordinator`` that this session created. If a reply was lost, this instance may not
+        know yet that it created the znode."""
         if self._leadership is not None and self._leadership.session_id == session_id:
             return self._leadership
         stored = self._stored_epoch()
@@ -330,8 +333,8 @@ class ZkElection:
         return epoch, node.stat.version
 
     def _epoch_in(self, node: Node) -> int | None:
-        """Returns the epoch. If there is none, nobody can be elected or write, so this logs the problem and returns
-        ``None``."""
+        """Returns the epoch. If the znode holds no epoch, nobody can be elected or write, so logs the problem and
+        returns ``None``."""
         epoch = decode_epoch(node.data)
         if epoch is not None:
             self._complaints.pop("epoch", None)
@@ -347,8 +350,8 @@ class ZkElection:
         return None
 
     def _highest_epoch_written(self) -> int:
-        """Returns the epoch to continue from if the stored one was lost. If nothing was decided in an epoch, only the
-        instances that saw its election know it."""
+        """Returns the epoch from which to continue if the stored epoch was lost. If nothing was decided in an epoch,
+        only the instances that saw its election know it."""
         return max(self._highest_epoch_seen, highest_epoch_written(self._store))
 
     def obstacle(self) -> str:
@@ -374,9 +377,10 @@ class ZkElection:
     # --- stepping down -----------------------------------------------------------------------------------------------
 
     def resign(self, leadership: Leadership | None = None) -> None:
-        """Deletes this session's ``/consumers/coordinator``, so that other instances hold an election immediately.
-        Passing the ``leadership`` held until now saves a read that would delay the next election. Raises
-        :class:`StoreUnavailable` if the outcome is unknown. The znode then disappears with the session at the latest.
+        """Deletes this session's ``/consumers/coordinator``, so that other instances hold an election immediately. If
+        the current ``leadership`` is passed, this saves a read that would delay the next election. Raises
+        :class:`StoreUnavailable` if the outcome is unknown. In that case, the znode disappears with the session at the
+        latest.
         """
         self._leadership = None
         self._fired = True
@@ -384,13 +388,13 @@ class ZkElection:
             if leadership is None or not self._deleted_at_once(leadership):
                 self._delete_if_own()
         except StoreUnavailable:
-            # the request or its reply was lost; deleting our own znode again does no harm
+            # the request or its reply was lost; deleting the instance's own znode again does no harm
             self._store.sync(layout.COORDINATOR)
             self._delete_if_own()
 
     def _deleted_at_once(self, leadership: Leadership) -> bool:
-        """Deletes the znode without reading it, because the fence proves that it is still ours. Returns whether it was
-        deleted."""
+        """Deletes the znode without reading it, because the fence proves that it is still this instance's own. Returns
+        whether it was deleted."""
         if leadership.session_id != self._store.session.session_id:
             return False
         try:
@@ -406,8 +410,8 @@ class ZkElection:
             self._delete_own(node, epoch.stat.version if isinstance(epoch, Node) else None)
 
     def _delete_own(self, node: Node, epoch_version: int | None) -> None:
-        """Deletes our own znode, with a check that no other instance was elected since, because its znode would have
-        the same version."""
+        """Deletes this instance's own znode. Checks that no other instance has been elected since, because that
+        instance's znode would have the same version."""
         self._fired = True
         ops: list[Op] = [Delete(layout.COORDINATOR, node.stat.version)]
         if epoch_version is not None:

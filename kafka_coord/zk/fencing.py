@@ -19,9 +19,9 @@ MAX_OPS = 1_000
 def multi_fenced(store: Store, fence: Check, ops: Sequence[Op]) -> tuple[OpResult, ...]:
     """Writes ``ops`` in one multi that begins with ``fence`` and returns their results.
 
-    Raises :class:`Fenced` if the fence failed, because another instance took over or somebody wrote its znode. Raises
-    :class:`MultiFailed` if an operation failed (``index`` counts within ``ops``), and :class:`StoreUnavailable` if the
-    outcome is unknown.
+    Raises :class:`Fenced` if the fence failed, because another instance has taken over or somebody has written its
+    znode. Raises :class:`MultiFailed` if an operation failed (``index`` counts within ``ops``), and
+    :class:`StoreUnavailable` if the outcome is unknown.
     """
     try:
         return store.multi((fence, *ops))[1:]
@@ -47,10 +47,11 @@ def unit_at_fault(units: Iterable[Sequence[Op]], index: int) -> int:
 
 
 def write_fenced(store: Store, fence: Check, units: Iterable[Sequence[Op]]) -> list[tuple[OpResult, ...]]:
-    """Writes units in order, as many per multi as fit. Each multi begins with ``fence``. Returns each unit's results. A
-    unit is never split, so it takes effect completely or not at all. If a unit fails, the units already written remain.
+    """Writes units in order, with as many units in each multi as fit. Each multi begins with ``fence``. Returns each
+    unit's results. A unit is never split, so it takes effect completely or not at all. If a unit fails, the units
+    already written remain.
 
-    Raises like :func:`multi_fenced`, and :class:`RequestTooLarge` for a unit that is too large for any multi.
+    Raises the errors of :func:`multi_fenced`, and :class:`RequestTooLarge` for a unit that is too large for any multi.
     """
     results: list[tuple[OpResult, ...]] = []
     for batch in packed(units, store.acl_bytes):
@@ -60,15 +61,15 @@ def write_fenced(store: Store, fence: Check, units: Iterable[Sequence[Op]]) -> l
 
 
 def fits_one(store: Store, units: Iterable[Sequence[Op]]) -> bool:
-    """Whether :func:`write_fenced` would write all units in one multi, and so all or none of them."""
+    """Returns whether :func:`write_fenced` would write all units in one multi, and thus all or none of them."""
     batches = packed(units, store.acl_bytes)
     next(batches, None)
     return next(batches, None) is None
 
 
 def packed(units: Iterable[Sequence[Op]], acl: int, max_bytes: int = MAX_BYTES) -> Iterator[list[Sequence[Op]]]:
-    """Yields ``units`` in order, in batches that each fit one request. A larger unit gets its own batch. ``acl`` is
-    the size of a create's ACL in bytes."""
+    """Yields ``units`` in order, in batches that each fit into one request. A unit that is larger gets its own batch.
+    ``acl`` is the size of a create's ACL in bytes."""
     batch: list[Sequence[Op]] = []
     size = count = 0
     for unit in units:

@@ -1,4 +1,4 @@
-"""Registers running instances. Each one, elected or not, has an ephemeral znode
+"""Registers running instances. Each instance, elected or not, has an ephemeral znode
 ``/consumers/coordinators/<brokerId>``."""
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ log = logging.getLogger(__name__)
 
 _TIMEOUT_FIELD, _TIMESTAMP = "session_timeout_ms", "timestamp"
 _GRACE_SHARE = 0.25
-"""An allowance, as a share of the session timeout, because servers end a session up to a tick late, and learn of
-heartbeats up to half a tick late."""
+"""An allowance, as a share of the session timeout. Servers end a session up to a tick late, and learn of heartbeats up
+to half a tick late."""
 _SAY_AGAIN_S = 5
 
 
 class InstanceRegistration:
-    """Registers one broker id, unless another live instance has it. A znode from this instance's own earlier session
+    """Registers one broker id, unless another live instance holds it. A znode from this instance's own earlier session
     does not count."""
 
     def __init__(
@@ -48,13 +48,14 @@ class InstanceRegistration:
         self._written = b""
 
     def is_registered(self) -> bool:
-        """Whether the znode is known to exist in the current session."""
+        """Returns whether the znode is known to exist in the current session."""
         return self._registered_in != 0 and self._registered_in == self._store.session.session_id
 
     def register(self) -> None:
-        """Creates the znode, or finds that it already exists. Safe to repeat. While this instance's own earlier session
-        may hold the znode, raises :class:`NodeExists`. Then try again. Once that is impossible, the broker id is taken,
-        so this raises :class:`SettingsError`. After :class:`StoreUnavailable`, the next call finds out the outcome.
+        """Creates the znode, or finds that it already exists. Safe to repeat. As long as this instance's own earlier
+        session may hold the znode, raises :class:`NodeExists`, and the caller must try again. Once that is impossible,
+        the broker id is taken, and the method raises :class:`SettingsError`. After :class:`StoreUnavailable`, the next
+        call finds out the outcome.
         """
         session_id = self._store.session.session_id
         try:
@@ -82,7 +83,7 @@ class InstanceRegistration:
                 self._registered_in = 0
 
     def _on_event(self, _event: WatchEvent) -> None:
-        """Runs on a thread of the store when the znode was deleted or written, or the connection changed."""
+        """Runs on a thread of the store after the znode was deleted or written, or after the connection changed."""
         self._registered_in = self._watched_in = 0
         # a new leader of the ZooKeeper ensemble restarts the timeout of every session, even of a dead one
         self._namesake_since = None
@@ -113,11 +114,11 @@ class InstanceRegistration:
             raise SettingsError(
                 f"{taken}; it is still running after {patience_s:.0f} s. Stop it, or use another broker id here"
             )
-        shown_s = min(math.ceil(left_s / _SAY_AGAIN_S) * _SAY_AGAIN_S, patience_s)  # the sentence changes that often
+        shown_s = min(math.ceil(left_s / _SAY_AGAIN_S) * _SAY_AGAIN_S, patience_s)  # the message changes that often
         raise NodeExists(f"{taken}; waiting up to {shown_s:.0f} s for its session to end", self._path)
 
     def _is_mine(self, node: Node) -> bool:
-        """Whether the znode holds this instance's own description, from this session or an earlier one."""
+        """Returns whether the znode holds this instance's own description, from this session or an earlier one."""
         try:
             found, own = json.loads(node.data), json.loads(self._written)
             return bool({**found, _TIMESTAMP: ""} == {**own, _TIMESTAMP: ""})
@@ -142,7 +143,7 @@ class InstanceRegistration:
         return dump(value)
 
     def _timeout_s(self, node: Node) -> float:
-        """Returns the session timeout in the holder's znode, or else our own."""
+        """Returns the session timeout in the holder's znode, or else this instance's own timeout."""
         try:
             told = json.loads(node.data).get(_TIMEOUT_FIELD)
         except (ValueError, AttributeError, RecursionError):

@@ -37,8 +37,8 @@ _FACTS: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
 
 
 def translated(error: Exception, doing: str, path: str = "", hint: str = "") -> StoreError:
-    """Returns the typed error for kazoo's exception while ``doing`` ("set", "multi of 3 operations") something to
-    ``path``. Any error that is not clearly a refusal becomes :class:`StoreUnavailable`.
+    """Returns the typed error for an exception that kazoo raised while ``doing`` ("set", "multi of 3 operations")
+    something to ``path``. Any error that is not clearly a refusal becomes :class:`StoreUnavailable`.
     """
     where = f"{doing} {path}".strip()
     for raised, ours, sentence in _FACTS:
@@ -48,7 +48,7 @@ def translated(error: Exception, doing: str, path: str = "", hint: str = "") -> 
 
 
 def is_answer(error: Exception) -> bool:
-    """Whether the server sent the error in reply to the request, which proves that the session is alive."""
+    """Returns whether the server sent the error in reply to the request, which proves that the session is alive."""
     return isinstance(error, kazoo.ZookeeperError) and not isinstance(
         error,
         kazoo.ConnectionLoss

@@ -2,18 +2,18 @@
 
 **Signals.** To send a request, kazoo wakes its connection thread through a socket, inside a bare ``except`` that turns
 every exception into "Connection has been closed" (``KazooClient._call``, kazoo 2.10 and 2.11). Waking the other thread
-releases the interpreter lock, so a signal handler often raises right there. The program should stop, but sees a closed
-ZooKeeper session and continues. kazoo stores that error in the request's result. The result class here notices the
-error and raises the signal's exception instead. By then, the connection thread may have missed its wake-up. It sends
-one request per wake-up, so every later request would be sent one wake-up late. The handler therefore wakes the thread
-once more.
+releases the interpreter lock, so a signal handler often raises its exception right there. The program should stop, but
+instead it sees a closed ZooKeeper session and continues. kazoo stores that error in the request's result. The result
+class in this module detects that error and raises the signal's exception instead. By then, the connection thread may
+have missed its wake-up. It sends one request per wake-up, so every later request would be sent one wake-up late. The
+handler therefore wakes the thread once more.
 
-**Silent servers.** A server may not answer at all, because its machine is off or a firewall drops the packets. kazoo
+**Silent servers.** A server may not respond at all, because its machine is off or a firewall drops the packets. kazoo
 waits for the whole session timeout. Like the Java client, this handler waits for the session timeout divided by the
 number of servers, so that another server can still be reached in time.
 
-**Waiting.** kazoo waits five times per request, each time with a new epoll object. That is up to half the cost of a
-request (docs/performance.md). This handler uses ``poll``.
+**Waiting.** kazoo waits five times per request, each time with a new epoll object. That accounts for up to half the
+cost of a request (docs/performance.md). This handler uses ``poll`` instead.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _ALWAYS_TOLD = select.POLLERR | select.POLLHUP | select.POLLNVAL
 
 
 class KazooHandler(SequentialThreadingHandler):
-    """kazoo's thread handler, for a client with this number of ``servers``."""
+    """kazoo's thread handler, for a client of an ensemble with this number of ``servers``."""
 
     def __init__(self, servers: int = 1) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._servers = servers
         self._raised: list[BaseException] = []
-        """Exceptions of signal handlers that kazoo caught while it sent a request."""
+        """The exceptions of signal handlers that kazoo caught while it sent a request."""
         self._waker: socket.socket | None = None
 
     def create_connection(self, *args: Any, timeout: float | None = None, **kwargs: Any) -> Any:
@@ -52,7 +52,7 @@ class KazooHandler(SequentialThreadingHandler):
         return read, self._waker
 
     def async_result(self) -> Any:
-        """Returns the object that will hold a request's answer."""
+        """Returns the object that will hold the response to a request."""
         return _Result(self, self._raised)
 
     def select(
@@ -91,7 +91,7 @@ class KazooHandler(SequentialThreadingHandler):
             raise first
 
     def _wake(self) -> None:
-        """Makes the connection thread look for one more request to send. This does no harm if there is none."""
+        """Makes the connection thread look for another request to send. If there is none, this does no harm."""
         if self._waker is not None:
             with suppress(OSError):  # already closed
                 self._waker.send(b"\0")
@@ -113,6 +113,6 @@ class _Result(AsyncResult):
 
 
 def _caught_by(frame: FrameType, error: BaseException) -> bool:
-    """Whether ``frame``, not one of its callers, handles the error. A program may send requests while it handles an
-    error."""
+    """Returns whether ``frame``, and not one of its callers, handles the error. A program may send requests while it
+    handles an error."""
     return error.__traceback__ is not None and error.__traceback__.tb_frame is frame

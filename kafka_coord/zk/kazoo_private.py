@@ -1,7 +1,7 @@
 """Every use of a private attribute of kazoo, each with a check that it exists and a fallback if it does not.
 
-Written against kazoo 2.10 and 2.11. If a later kazoo moves an attribute, the store still works. Each function names the
-feature that is then lost.
+The module is written for kazoo 2.10 and 2.11. If a later kazoo moves an attribute, the store still works. Each function
+names the feature that is lost in that case.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Watch = Callable[[WatchedEvent], None]
 
 
 class WireRequest(Protocol):
-    """A request that kazoo does not support: its type number in ZooKeeper, its bytes, and a decoder of the answer."""
+    """A request that kazoo does not support: its type number in ZooKeeper, its bytes, and a decoder of the response."""
 
     @property
     def type(self) -> int: ...
@@ -36,9 +36,9 @@ def on_connected(client: KazooClient, monotonic: Callable[[], float], tell: Call
     """Calls ``tell(sent_at, session_id, negotiated_timeout_ms)`` at each accepted connect, before kazoo reports it.
 
     kazoo keeps the negotiated timeout in local variables only. Returns False if the timeout cannot be read. The caller
-    then assumes the shortest timeout that a server grants, which is as safe but less patient.
+    then assumes the shortest timeout that a server grants, which is as safe but ends sooner.
     """
-    lost = "cannot read the negotiated session timeout; assuming the shortest a server grants (safe, less patient)"
+    lost = "cannot read the negotiated session timeout; assuming the shortest that a server grants (which is safe)"
     connection, invoke = _of_connection(client, "_invoke", lost)
     if invoke is None:
         return False
@@ -57,7 +57,7 @@ def on_connected(client: KazooClient, monotonic: Callable[[], float], tell: Call
 
 
 def _of_connection(client: KazooClient, name: str, lost: str) -> tuple[Any, Any]:
-    """Returns kazoo's connection and its method ``name``. If there is none, logs which feature is lost."""
+    """Returns kazoo's connection and its method ``name``. If there is no such method, logs which feature is lost."""
     connection = getattr(client, "_connection", None)
     method = getattr(connection, name, None)
     if method is None:
@@ -70,7 +70,7 @@ def on_watch_events(client: KazooClient, tell: Callable[[int, str], None]) -> bo
     called its own watchers.
 
     kazoo calls a watcher once, and only for its own path, because it has no persistent or recursive watchers. Returns
-    False if this kazoo hides its events. Then use one-shot watches.
+    False if this version of kazoo hides its events. The caller then uses one-shot watches.
     """
     lost = "cannot use persistent watches; falling back to one-shot watches"
     connection, read = _of_connection(client, "_read_watch_event", lost)
@@ -88,8 +88,8 @@ def on_watch_events(client: KazooClient, tell: Callable[[int, str], None]) -> bo
 
 
 def call(client: KazooClient, request: WireRequest) -> Any:
-    """Sends a request that kazoo does not support, and returns kazoo's async result. Returns ``None`` if this kazoo
-    cannot send it. Then reads and watches are sent one by one, and multis cannot be sent."""
+    """Sends a request that kazoo does not support, and returns kazoo's async result. Returns ``None`` if this version
+    of kazoo cannot send it. In that case, reads and watches are sent one by one, and multis cannot be sent."""
     send = getattr(client, "_call", None)
     if send is None:
         return None
@@ -109,15 +109,15 @@ def remember_watches(
 
 
 def can_remember_watches(client: KazooClient) -> bool:
-    """Whether this kazoo keeps its watches where :func:`remember_watches` puts them. If not, watches are set one by
-    one."""
+    """Returns whether this version of kazoo stores its watches where :func:`remember_watches` puts them. If not,
+    watches are set one by one."""
     return all(isinstance(getattr(client, name, None), defaultdict) for name in ("_data_watchers", "_child_watchers"))
 
 
 def break_connection(client: KazooClient) -> None:
     """Makes kazoo drop its connection and look for another server, without ending the session. kazoo detects a dead
-    connection from an unanswered ping, but pings only after it has sent nothing else for a while. So a client that
-    keeps sending never notices. If the private socket is missing, this does nothing.
+    connection by an unanswered ping, but it sends pings only after it has sent nothing else for a while. So a client
+    that keeps sending never detects it. If the private socket is missing, this does nothing.
     """
     connected = getattr(getattr(client, "_connection", None), "_socket", None)
     if connected is None:
@@ -129,10 +129,12 @@ def break_connection(client: KazooClient) -> None:
 
 
 def gave_up(client: KazooClient) -> bool:
-    """Whether kazoo's connection thread has ended on its own (refused credentials, an unexpected error).
+    """Returns whether kazoo's connection thread has ended on its own, because of refused credentials or an unexpected
+    error.
 
     A client that was just started is also in state ``CLOSED`` until its thread has resolved the names of the servers.
-    Only the thread distinguishes the two cases. If this kazoo hides its thread, a slow client counts as ended.
+    Only the thread distinguishes the two cases. If this version of kazoo hides its thread, a slow client counts as
+    ended.
     """
     if client.client_state not in {KeeperState.CLOSED, KeeperState.AUTH_FAILED}:
         return False
@@ -141,10 +143,11 @@ def gave_up(client: KazooClient) -> bool:
 
 
 def looks_for_servers(client: KazooClient) -> bool:
-    """Whether a started client is still resolving the servers' names and has not tried to reach any."""
+    """Returns whether a started client is still resolving the servers' names and has not tried to reach any server."""
     return client.client_state == KeeperState.CLOSED and not gave_up(client)
 
 
 def is_read_only(client: KazooClient) -> bool:
-    """Whether the server is cut off from its ensemble and may serve old data. kazoo counts that as connected."""
+    """Returns whether the server is cut off from its ensemble and may serve old data. kazoo regards such a client as
+    connected."""
     return bool(client.client_state == KeeperState.CONNECTED_RO)

@@ -1,6 +1,6 @@
 """A kazoo client's session: its state, id, negotiated timeout, and the deadline of its lease.
 
-The state follows kazoo's reports, which are late. With a frozen server, ``LOST`` came 15 s after a 4 s session could
+The state follows kazoo's reports, which are late. With a frozen server, ``LOST`` arrived 15 s after a 4 s session could
 have ended. Base decisions on :meth:`KazooSession.lease_deadline`, and use the state only for waiting and display.
 """
 
@@ -21,7 +21,7 @@ from kafka_coord.zk.store import Clock, SessionListener, SessionState
 log = logging.getLogger(__name__)
 
 SHORTEST_GRANTED_MS = 4_000
-"""Two ticks of a server with default settings, assumed if kazoo hides the negotiated timeout."""
+"""Two ticks of a server with default settings. This timeout is assumed if kazoo hides the negotiated timeout."""
 _SILENCE_SHARE = 2 / 3
 """The fraction of the session timeout after which the client drops a silent connection, as Java's does."""
 _RESTART_EVERY_S = 5.0
@@ -55,7 +55,7 @@ class KazooSession:
 
     @property
     def timeout_ms(self) -> int:
-        """The negotiated timeout, or the requested one before the first connect."""
+        """The negotiated timeout or, before the first connect, the requested timeout."""
         return round(self._lease.timeout_s * 1000) or self._requested_ms
 
     @property
@@ -68,7 +68,7 @@ class KazooSession:
             return self._lease.lease_deadline()
 
     def wait_connected(self, within_s: float) -> bool:
-        """Waits for a connection. Returns False if there is none in time, or if the session was closed."""
+        """Waits for a connection. Returns False if there is no connection in time, or if the session was closed."""
         deadline = self._clock.monotonic() + within_s
         with self._changed:
             while self._state is not SessionState.CONNECTED:
@@ -79,8 +79,8 @@ class KazooSession:
             return True
 
     def record_answer(self, sent_at: float, *, through_leader: bool) -> None:
-        """Records that the server answered a request sent at ``sent_at``. ``through_leader`` means that the request
-        passed the leader."""
+        """Records that the server answered a request that was sent at ``sent_at``. ``through_leader`` means that the
+        request passed through the leader."""
         with self._lock:
             self._lease.record_answer(sent_at, through_leader=through_leader)
 
@@ -183,7 +183,7 @@ class KazooSession:
                 heard_since = self._lease.leader_heard_at >= sent_at
             if not heard_since and self._state is SessionState.CONNECTED:
                 log.warning(
-                    "dropping the ZooKeeper connection reason='no answer for %.1f s'", _SILENCE_SHARE * timeout_s
+                    "dropping the ZooKeeper connection reason='no response for %.1f s'", _SILENCE_SHARE * timeout_s
                 )
                 kazoo_private.break_connection(self._client)
                 result.wait(timeout=timeout_s)

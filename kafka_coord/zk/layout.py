@@ -116,12 +116,12 @@ def offset_details(group_name: str, topic: str, partition: int) -> str:
 
 
 def history(group_name: str) -> str:
-    """Returns the path of the last decisions about a group."""
+    """Returns the path of the history of a group's last decisions."""
     return f"{GROUPS}/{group_name}/history"
 
 
 def settled(group_name: str) -> str:
-    """Returns the path of the record that a group is at rest, and in which state."""
+    """Returns the path of the record of the state in which a group is at rest."""
     return f"{GROUPS}/{group_name}/settled"
 
 

@@ -1,15 +1,16 @@
-"""Computes the lease of a session, which is how long the session is certain to last. Pure arithmetic.
+"""Computes the lease of a session, which is the time for which the session is certain to last. This is pure arithmetic.
 
 A client may rely on its session only as long as no server can have ended it. The rule, for a negotiated timeout T:
 
 * The ZooKeeper leader decides on every **connect** (or reconnect) request. If it accepts one that was sent at *s*, it
   restarts the session's timeout, so the session lasts at least until s + T.
-* Any later request touches the session only at the server it reaches. Only the leader ends sessions. A follower reports
-  touches to the leader when the leader pings it (every half tick). A follower that is cut off from the leader continues
-  to answer reads and pings for seconds, while the leader lets the session expire. So an answered *read* proves nothing.
+* Any later request touches the session only at the server that it reaches. Only the leader ends sessions. A follower
+  reports touches to the leader when the leader pings it (every half tick). A follower that is cut off from the leader
+  continues to answer reads and pings for seconds, while the leader lets the session expire. So an answered *read*
+  proves nothing.
 * A write or a ``sync`` must pass the leader. If it was sent at *s2* and answered, the follower was still connected to
   the leader at s2, and had reported all touches up to half a tick earlier. So if this client sent a request at *s1* <=
-  s2 - lag and got an answer, the leader has counted it, and the session lasts at least until s1 + T.
+  s2 - lag and got a response, the leader has counted that request, and the session lasts at least until s1 + T.
 
 ``lag`` is T/4, because a session timeout is at least two ticks (``minSessionTimeout``), so half a tick is at most T/4.
 The lease also subtracts a margin for clocks that run at different speeds. With a heartbeat every T/4, the lease reaches
@@ -24,11 +25,11 @@ MARGIN_SHARE = 0.05
 MARGIN_S = 0.05
 LAG_SHARE = 0.25
 _GRAIN_SHARE = 1 / 64
-"""If two send times are closer together than this share of T, only the earlier one is kept, to limit the memory."""
+"""If two send times are closer together than this share of T, only the earlier time is stored, to limit the memory."""
 
 
 class SessionLease:
-    """Computes the deadline from connects and answers. Times are seconds of one monotonic clock. Not thread-safe."""
+    """Computes the deadline from connects and responses. Times are seconds of one monotonic clock. Not thread-safe."""
 
     def __init__(self) -> None:
         self.session_id = 0
@@ -49,7 +50,7 @@ class SessionLease:
     def record_answer(self, sent_at: float, *, through_leader: bool) -> None:
         """Records that the server answered a request that was sent no earlier than ``sent_at``."""
         if self._proven_at is None or sent_at < self._connected_at:
-            return  # the answer belongs to an earlier connection
+            return  # the response belongs to an earlier connection
         if through_leader:
             self.leader_heard_at = max(self.leader_heard_at, sent_at)
             counted = sent_at - LAG_SHARE * self.timeout_s

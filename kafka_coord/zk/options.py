@@ -1,4 +1,4 @@
-"""The options of a ZooKeeper connection apart from host and port: TLS, credentials, ACLs."""
+"""The options of a ZooKeeper connection, apart from host and port: TLS, credentials and ACLs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kafka_coord.zk.acl import RULES, AclOf, AclPlan
 from kafka_coord.zk.acl_identities import digest_identity
 
 DEFAULT_MAX_REQUEST_BYTES = 0xFFFFF
-"""A server's default ``jute.maxbuffer``. A server drops the connection on a longer request."""
+"""A server's default ``jute.maxbuffer``. If a request is longer, the server drops the connection."""
 
 
 class Acl(StrEnum):
@@ -27,7 +27,7 @@ class Acl(StrEnum):
     """The authenticated creator may do everything, and everyone else may read, as in Kafka with
     ``zookeeper.set.acl``."""
     CREATOR_ONLY = "creator-only"
-    """The authenticated creator may do everything, everyone else nothing."""
+    """The authenticated creator may do everything, and nobody else may do anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class Sasl:
-    """SASL, as ``DIGEST-MD5`` (user name and password) or ``GSSAPI`` (Kerberos). Needs the extra ``sasl``."""
+    """SASL, with ``DIGEST-MD5`` (user name and password) or ``GSSAPI`` (Kerberos). Needs the extra ``sasl``."""
 
     mechanism: str = "DIGEST-MD5"
     username: str | None = None
@@ -82,7 +82,7 @@ class ZkOptions:
     """Whether to use ZooKeeper 3.6's multi-read. The client detects whether the server supports it."""
 
     def acls_of(self, path: str) -> Sequence[Any]:
-        """Returns the kazoo ACLs of the znode ``path`` (below the chroot) when it is created."""
+        """Returns kazoo's ACLs for the creation of the znode ``path`` (below the chroot)."""
         return self.acls() if self.plan is None else to_kazoo(self.plan.of(path))
 
     def longest_acls(self) -> Sequence[Any]:
@@ -114,7 +114,7 @@ class ZkOptions:
                 )
 
     def acls(self) -> Sequence[Any]:
-        """Returns :attr:`acl` as kazoo's ACLs. New znodes get them unless a plan says otherwise."""
+        """Returns :attr:`acl` as kazoo's ACLs. New znodes get these ACLs unless there is a plan."""
         if self.acl is Acl.OPEN:
             return list(OPEN_ACL_UNSAFE)
         if self.acl is Acl.CREATOR_ONLY:

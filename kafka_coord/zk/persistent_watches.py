@@ -1,7 +1,7 @@
 """Persistent watches on one connection, which report znodes created and deleted directly below a path.
 
 Only kazoo's connection thread changes entries, apart from :meth:`PersistentWatches.forget`. Kazoo's callback thread
-calls the watchers, but the last event, which reports that the connection broke, may come on another thread.
+calls the watchers, but the last event, which reports that the connection broke, may arrive on another thread.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from kafka_coord.zk import kazoo_private
 from kafka_coord.zk.store import SessionState, Watcher, WatchEvent, WatchType
 
 _UNANSWERED = 3
-"""After this many unanswered requests in a row, sends no further request in that session, and only one in each later
-session."""
+"""After this many unanswered requests in a row, no further request is sent in that session, and only one request in
+each later session."""
 
 _TOLD = {CREATED_EVENT: WatchType.CREATED, DELETED_EVENT: WatchType.DELETED}
 
 
 class PersistentWatches:
-    """``relative`` converts a path on the server to the watchers' path."""
+    """The persistent watches of one client. ``relative`` converts a path on the server to the watchers' path."""
 
     def __init__(self, client: KazooClient, relative: Callable[[str], str]) -> None:
         self._client = client
@@ -36,7 +36,8 @@ class PersistentWatches:
         self._unanswered = 0
 
     def may_be_asked_for(self, session_id: int) -> bool:
-        """Whether this kazoo shows events, and no server has refused persistent watches in this session."""
+        """Returns whether this version of kazoo shows events, and no server has refused persistent watches in this
+        session."""
         return self._possible and self._refused_in != session_id
 
     def accepted(self) -> None:
@@ -48,7 +49,7 @@ class PersistentWatches:
         self._refused_in = session_id
 
     def unanswered(self, session_id: int) -> None:
-        """Records that there was no reply. A server may drop the connection on a request that it does not support."""
+        """Records that there was no reply. A server may drop the connection when it does not support a request."""
         self._unanswered += 1
         if self._unanswered >= _UNANSWERED:
             self._refused_in = session_id

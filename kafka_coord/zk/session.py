@@ -1,5 +1,5 @@
-"""The store on a real ZooKeeper, over kazoo, with a deadline for every call, and errors that distinguish known
-outcomes."""
+"""The store on a real ZooKeeper, based on kazoo. Every call has a deadline, and the errors distinguish known from
+unknown outcomes."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ kazoo_log = logging.getLogger("kafka_coord.zk.kazoo")
 
 
 def _quieter(record: logging.LogRecord) -> bool:
-    """Logs kazoo's INFO and WARNING messages at DEBUG, because our own messages report each attempt's outcome. Drops
-    its DEBUG messages, because they contain credentials."""
+    """Logs kazoo's INFO and WARNING messages at DEBUG, because this project's own messages report the outcome of each
+    attempt. Drops kazoo's DEBUG messages, because they contain credentials."""
     if record.levelno in {logging.INFO, logging.WARNING}:
         record.levelno, record.levelname = logging.DEBUG, "DEBUG"
         return kazoo_log.isEnabledFor(logging.DEBUG)
@@ -71,7 +71,7 @@ kazoo_log.addFilter(_quieter)
 
 _SHORTEST_CALL_TIMEOUT_S = 2.0
 _MANY_WATCHES = 64
-"""With this many watches or more, three requests in sequence are faster than one pipelined request for each watch."""
+"""From this number of watches on, three requests in sequence are faster than one pipelined request for each watch."""
 
 _WATCH_TYPES = {
     EventType.CREATED: WatchType.CREATED,
@@ -94,10 +94,10 @@ def connect(
     """Opens a session on ``host:port,host:port/chroot``.
 
     ``call_timeout_s`` limits every call (default: two thirds of the session timeout, but at least 2 s). With
-    ``create_chroot``, creates a chroot that does not exist.
+    ``create_chroot``, creates the chroot if it does not exist.
 
     Raises :class:`SettingsError` for hosts or options that cannot be used, :class:`StoreUnavailable` if no server
-    accepts the connection in ``connect_timeout_s``, :class:`NoNode` for a missing chroot.
+    accepts the connection within ``connect_timeout_s``, and :class:`NoNode` for a missing chroot.
     """
     where = parse_connect_string(hosts)
     store = KazooStore(
@@ -117,7 +117,7 @@ def connect(
 
 
 class KazooStore(Store):
-    """:class:`kafka_coord.zk.store.Store` over one kazoo client. :func:`connect` makes it."""
+    """A :class:`kafka_coord.zk.store.Store` that uses one kazoo client. :func:`connect` creates it."""
 
     def __init__(
         self, where: ConnectString, *, session_timeout_ms: int, call_timeout_s: float, options: ZkOptions, clock: Clock
@@ -179,11 +179,11 @@ class KazooStore(Store):
 
     def check_chroot(self, *, create: bool) -> None:
         """Makes sure that the chroot exists. Raises :class:`NoNode` if it is missing and ``create`` is false."""
-        # a multi-read, because an old server may drop the connection on it, and that is better now than later
+        # this is a multi-read, because an old server may drop the connection on it, and that is better now than later
         try:
             (found,) = self.read_many([GetData("/")])
         except NoAuth as error:
-            if self._session.state is not SessionState.CONNECTED:  # kazoo connects first and then sends credentials
+            if self._session.state is not SessionState.CONNECTED:  # kazoo connects before it sends credentials
                 raise self._refused() from error
             return  # the ACL forbids reading it, so it exists
         if found is not None:
@@ -211,7 +211,7 @@ class KazooStore(Store):
         self._session.close()
         if os.getpid() != self._pid:
             return  # forked: the connection belongs to the parent
-        # kazoo's stop() waits for the answer to its close request, which never comes if the server is frozen
+        # kazoo's stop() waits for the response to its close request, which never arrives if the server is frozen
         stopping = threading.Thread(target=self._stop, name="kafka-coord-zk-close", daemon=True)
         stopping.start()
         stopping.join(2.0)
@@ -281,10 +281,12 @@ class KazooStore(Store):
     ) -> Armed:
         """Reads everything, then sets the watches. The server immediately fires each watch whose znode has changed."""
         # the zxid is taken before the read, so a change during the read is reported twice rather than missed; the
-        # request refreshes it, because an older zxid would report everything written since the last answer again
+        # request refreshes it, because with an older zxid, everything written since the last response would be reported
+        # again
         self.exists("/")
         since = self._client.last_zxid
-        # stats are read before names: names newer than their stat are reported again; older ones never would be
+        # stats are read before names, because names newer than their stat are reported again, but older names never
+        # would be
         asked = [read for path in children for read in (GetData(path), GetChildren(path))]
         of_data = dict.fromkeys(map(GetData, data))
         more = [read for read in reads if read not in of_data]
@@ -318,7 +320,7 @@ class KazooStore(Store):
 
     def follow(self, path: str, watcher: Watcher) -> bool:
         session_id = self._session.session_id
-        multi_read = self._options.multi_read and self._multi_read_refused_in != session_id  # both are new in 3.6
+        multi_read = self._options.multi_read and self._multi_read_refused_in != session_id  # both arrived with 3.6
         if not (multi_read and self._persistent.may_be_asked_for(session_id)):
             return False
         absolute = self._at(path)
@@ -416,8 +418,8 @@ class KazooStore(Store):
         return tuple(FoundAcl.of(*one) if isinstance(one, tuple) else one for one in found)
 
     def write_acls(self, changes: Sequence[AclChange]) -> tuple[StoreError | None, ...]:
-        """Sets many ACLs, pipelined (a multi cannot). Returns ``None`` if the ACL was set or the znode is gone,
-        otherwise the refusal."""
+        """Sets many ACLs, pipelined, because a multi cannot set them. Returns ``None`` if the ACL was set or the znode
+        is gone, and otherwise the refusal."""
         found = self._calls.pipelined(
             "set the ACL of",
             changes,
@@ -542,8 +544,8 @@ class _Asking(NamedTuple):
 
 
 class _Watch:
-    """A watcher in the form that kazoo expects. Two with the same path and watcher are equal, so kazoo keeps only one
-    of them."""
+    """A watcher in the form that kazoo expects. Two objects with the same path and watcher are equal, so kazoo stores
+    only one of them."""
 
     __slots__ = ("_path", "_watcher")
 
@@ -558,5 +560,5 @@ class _Watch:
         return hash((self._path, self._watcher))
 
     def __call__(self, event: WatchedEvent) -> None:
-        kind = _WATCH_TYPES.get(event.type, WatchType.CONNECTION)  # in this case kazoo names no path
+        kind = _WATCH_TYPES.get(event.type, WatchType.CONNECTION)  # in this case, kazoo names no path
         self._watcher(WatchEvent(kind, self._path))

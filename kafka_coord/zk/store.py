@@ -1,8 +1,8 @@
 """The store interface: the part of ZooKeeper that the rest of the project uses.
 
-It has two implementations: the kazoo-backed store of :mod:`kafka_coord.zk.session`, and a simulated ZooKeeper under a
-seeded scheduler. Everything that decides (election, handler, executor, connector) uses only :class:`Store`, runs on its
-owner's thread, and never sees kazoo.
+It has two implementations: the store of :mod:`kafka_coord.zk.session`, which uses kazoo, and a simulated ZooKeeper
+under a seeded scheduler. Everything that decides (election, handler, executor, connector) uses only :class:`Store`,
+runs on its owner's thread, and never sees kazoo.
 
 Every call has a deadline. A refusal (:class:`~kafka_coord.errors.NoNode`, ``BadVersion``, …) is a fact.
 :class:`~kafka_coord.errors.StoreUnavailable` means that the outcome is **unknown** and must be read back.
@@ -103,7 +103,7 @@ class Delete:
 
 Op = Check | Create | SetData | Delete
 OpResult = str | Stat | None
-"""``Create`` returns the created path, ``SetData`` the new stat, and the others nothing."""
+"""The result is the created path for ``Create``, the new stat for ``SetData``, and ``None`` for other operations."""
 
 
 # --- reads of a multi-read ---------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class GetChildren:
 
 Read = GetData | GetChildren
 ReadResult = Node | tuple[str, ...] | None
-"""``GetData`` returns a :class:`Node`, and ``GetChildren`` sorted names. Both return ``None`` for a missing znode."""
+"""The result is a :class:`Node` for ``GetData``, sorted names for ``GetChildren``, and ``None`` for a missing znode."""
 
 
 class Armed(NamedTuple):
@@ -141,7 +141,7 @@ class WatchType(Enum):
     CHANGED = "changed"
     CHILD = "child"
     CONNECTION = "connection"
-    """The connection or session changed, so the watch is gone. Read again and set a new watch."""
+    """The connection or session has changed, so the watch is gone. Read again and set a new watch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +153,12 @@ class WatchEvent:
 
 
 Watcher = Callable[[WatchEvent], None]
-"""Called once, on the store's own thread. It may only record the event and wake its owner."""
+"""Called once, on a thread of the store. It may only record the event and wake its owner."""
 
 
 class SessionState(Enum):
     CONNECTING = "connecting"
-    """Not yet connected since the start, or since the last session was lost."""
+    """The client has not connected yet since the start, or since the last session was lost."""
     CONNECTED = "connected"
     SUSPENDED = "suspended"
     """The connection is gone. The session may still exist, or it may already have ended on the server."""
@@ -183,24 +183,24 @@ class Session(Protocol):
 
     @property
     def suspended_since(self) -> float | None:
-        """The ``clock.monotonic()`` at which the connection broke, or ``None`` while connected."""
+        """The (monotonic) time at which the connection broke, or ``None`` while it is up."""
 
     def lease_deadline(self) -> float:
-        """Returns the ``clock.monotonic()`` until which this session is certain to last, or 0.0 if there is no lease.
+        """Returns the (monotonic) time until which this session is certain to last, or 0.0 if there is no lease.
 
-        The ZooKeeper leader has counted a request that this session *sent* at some moment s, so the session cannot end
-        before s + timeout. The deadline is that moment minus a safety margin (see :mod:`kafka_coord.zk.lease`). It
-        holds even without further replies, so a client that acts only before it never acts in an ended session. The
-        state also shows the end of a session, but sometimes much later.
+        The ZooKeeper leader has counted a request that this session *sent* at some time s, so the session cannot end
+        before s + timeout. The deadline is s + timeout minus a safety margin (see :mod:`kafka_coord.zk.lease`). It
+        holds even without further replies, so a client that acts only before the deadline never acts in an ended
+        session. The state also shows the end of a session, but sometimes much later.
         """
 
 
 SessionListener = Callable[[SessionState], None]
-"""Called at every change of state, on the store's own thread. It may only record the state and wake its owner."""
+"""Called at every change of state, on a thread of the store. It may only record the state and wake its owner."""
 
 
 class Store(Protocol):
-    """ZooKeeper, below the chroot. Paths are absolute. Thread-safe. Raises errors of :mod:`kafka_coord.errors`."""
+    """ZooKeeper, below the chroot. Paths are absolute. Thread-safe. Raises the errors of :mod:`kafka_coord.errors`."""
 
     @property
     def clock(self) -> Clock: ...
@@ -212,20 +212,20 @@ class Store(Protocol):
         """Registers a session listener. The returned callable removes it."""
 
     def get(self, path: str, watcher: Watcher | None = None) -> Node:
-        """Returns data and stat. Raises ``NoNode`` (and then sets no watch)."""
+        """Returns the data and the stat. Raises ``NoNode``, without setting a watch."""
 
     def children(self, path: str, watcher: Watcher | None = None) -> tuple[str, ...]:
-        """Returns the sorted child names. Raises ``NoNode`` (and then sets no watch)."""
+        """Returns the sorted child names. Raises ``NoNode``, without setting a watch."""
 
     def exists(self, path: str, watcher: Watcher | None = None) -> Stat | None:
-        """Returns the stat, or ``None`` for a missing znode. Sets the watch in both cases."""
+        """Returns the stat, or ``None`` for a missing znode. Sets the watch in either case."""
 
     def exists_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Stat | None, ...]:
         """Like :meth:`exists`, but for many paths, pipelined in one round trip."""
 
     def children_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Listing | None, ...]:
-        """Like :meth:`children`, but for many paths, pipelined, with stats. Returns ``None`` and sets no watch for a
-        missing znode."""
+        """Like :meth:`children`, but for many paths, pipelined, with stats. For a missing znode, returns ``None`` and
+        sets no watch."""
 
     def arm(self, children: Sequence[str], data: Sequence[str], watcher: Watcher, reads: Sequence[Read] = ()) -> Armed:
         """Combines :meth:`children_many` of ``children``, :meth:`exists_many` of ``data`` and :meth:`read_many` of
@@ -243,7 +243,8 @@ class Store(Protocol):
     def follow(self, path: str, watcher: Watcher) -> bool:
         """Notifies ``watcher`` whenever ``path``, or a znode directly below it, is created (``CREATED``) or deleted
         (``DELETED``), until the connection breaks (``CONNECTION``). Sends a single request. Returns false if the server
-        does not support it (before ZooKeeper 3.6). Then the only event that ``watcher`` may receive is ``CONNECTION``.
+        does not support this request, which is new in ZooKeeper 3.6. In that case, the only event that ``watcher`` may
+        receive is ``CONNECTION``.
         """
         del path, watcher
         return False
@@ -260,7 +261,7 @@ class Store(Protocol):
         """Creates one znode and returns its path. Raises ``NodeExists``, or ``NoNode`` if the parent is missing."""
 
     def ensure_path(self, path: str) -> None:
-        """Creates the znode and its missing parents, as persistent empty znodes."""
+        """Creates the znode and its missing parents as persistent, empty znodes."""
         missing: list[str] = []
         at = path
         while at != "/" and self.exists(at) is None:
@@ -274,22 +275,21 @@ class Store(Protocol):
 
     @property
     def acl_bytes(self) -> int:
-        """The size in bytes of the longest ACL of a create, for estimates."""
+        """The size in bytes of the longest ACL that a create may carry, for estimates."""
         return 64
 
     def ensure_prepared(self) -> None:
-        """Creates the znodes that an ACL plan lists for clients that may not create them. Does nothing without a
-        plan."""
+        """Creates the znodes that clients need but, under the ACL plan, may not create. Does nothing without a plan."""
         return
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
-        """Replaces the data. Raises ``NoNode``, ``BadVersion``."""
+        """Replaces the data. Raises ``NoNode`` and ``BadVersion``."""
 
     def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        """Deletes one znode. Raises ``NoNode``, ``BadVersion``, ``NotEmpty``."""
+        """Deletes one znode. Raises ``NoNode``, ``BadVersion`` and ``NotEmpty``."""
 
     def multi(self, ops: Sequence[Op]) -> tuple[OpResult, ...]:
-        """Runs all operations or none. Raises ``MultiFailed``, which names the operation at fault, or
+        """Runs all operations or none of them. Raises ``MultiFailed``, which names the operation at fault, or
         ``RequestTooLarge``."""
 
     def sync(self, path: str = "/") -> None:

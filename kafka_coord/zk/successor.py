@@ -11,14 +11,15 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, Node, Op, ReadResult, SetData, Store
 
 HOLD_BACK_S = 3.0
-"""The seconds for which all other instances leave a vacancy to the named successor, each by its own clock. A healthy
-successor is elected within milliseconds. A failover after a crash takes longer, because it waits for a session
-timeout."""
+"""The number of seconds for which all other instances leave a vacancy to the named successor, measured by each
+instance's own clock. A healthy successor is elected within milliseconds. A failover after a crash takes longer, because
+it waits for a session timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """``broker_id`` is the successor of the coordinator of ``epoch``. It has no precedence in later vacancies."""
+    """The named successor. ``broker_id`` succeeds the coordinator of ``epoch``, and has no precedence in later
+    vacancies."""
 
     broker_id: int
     epoch: int
@@ -28,7 +29,7 @@ class Successor:
 
     @classmethod
     def read(cls, found: ReadResult) -> Successor | None:
-        """Returns ``None`` if no successor is named or the znode cannot be read. Then all instances stand for
+        """Returns ``None`` if no successor is named or the znode cannot be read. In that case, all instances stand for
         election."""
         if not isinstance(found, Node):
             return None

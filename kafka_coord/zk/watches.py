@@ -1,11 +1,11 @@
 """Level-triggered watches based on ZooKeeper's one-shot watches, for an owner with one thread.
 
-ZooKeeper reports one change, on a thread of its client, and drops the watch. Here the event only marks the path and
-wakes the owner, which calls :meth:`Watches.step`. The step sets each marked watch again, reads its znode, and calls its
-listener with the current value. Several changes between two steps lead to one call, with the last value. ``exists``
-sets the data watches, because it also reports creation. So they survive the deletion and recreation of a znode, after
-which kazoo's own ``ChildrenWatch`` is silent. A children watch falls back to ``exists`` while its znode is missing.
-After the connection changed, the step sets all watches again and compares their values.
+ZooKeeper reports one change, on a thread of its client, and drops the watch. In this module, the event only marks the
+path and wakes the owner, which calls :meth:`Watches.step`. The step sets each marked watch again, reads its znode, and
+calls its listener with the current value. Several changes between two steps lead to one call, with the last value.
+``exists`` sets the data watches, because it also reports creation. So data watches survive the deletion and recreation
+of a znode, after which kazoo's own ``ChildrenWatch`` is silent. A children watch falls back to ``exists`` while its
+znode is missing. After a change of the connection, the step sets all watches again and compares the values.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ ChildrenListener = Callable[[tuple[str, ...] | None], None]
 GoneListener = Callable[[str], None]
 
 REFUSED_AGAIN_S = 30.0
-"""Seconds until the next attempt to watch a znode whose ACL forbids reading. A changed ACL fires no watch."""
+"""The number of seconds until the next attempt to watch a znode whose ACL forbids reading. A change of the ACL fires no
+watch."""
 
 
 class _Kind(Enum):
@@ -48,7 +49,7 @@ class _Watched:
     """The state last reported to the listener, as (czxid, mzxid or cversion), or None for a missing znode."""
     dropped: bool = False
     complaint: str = ""
-    """The failure logged last, so that a lasting failure is logged only once."""
+    """The last logged failure, so that a lasting failure is logged only once."""
 
 
 class Watches:
@@ -56,9 +57,9 @@ class Watches:
 
     ``wake`` is called, on any thread, when :meth:`step` has something to do. Listeners may add and drop watches.
 
-    A listener that raises does not affect other listeners. Its failure is logged with the path, once while it stays the
-    same, and its watch stays set. The next step calls the listener again with the current value. So a listener whose
-    own read failed gets another chance, and no event is lost.
+    A listener that raises an exception does not affect other listeners. Its failure is logged with the path, but not
+    repeated as long as it stays the same. The watch stays set, and the next step calls the listener again with the
+    current value. So a listener whose own read failed gets another chance, and no event is lost.
     """
 
     def __init__(self, store: Store, wake: Callable[[], None]) -> None:
@@ -69,19 +70,19 @@ class Watches:
         self._refused: dict[_Watched, float] = {}
         self._lock = threading.Lock()
         self._fired: dict[str, None] = {}
-        """The watches to serve, in the order they fired."""
+        """The paths whose watches have fired, in the order in which they fired."""
         self._all_fired = False
         self._closed = False
         self._unsubscribe = store.on_session(self._on_session)
 
     def data(self, path: str, listener: DataListener) -> None:
-        """Calls ``listener`` with the znode (None if it is missing) at the next step and after every change. If the
-        znode was created and deleted in between, or may have been while the connection was down, also calls it with
-        None."""
+        """Calls ``listener`` with the znode (``None`` if it is missing) at the next step and after every change. Also
+        calls it with ``None`` if the znode was created and deleted in between, or may have been while the connection
+        was down."""
         self._add(_Watched(_Kind.DATA, path, listener))
 
     def children(self, path: str, listener: ChildrenListener) -> None:
-        """Calls ``listener`` with the sorted child names (None if the znode is missing) at the next step and after
+        """Calls ``listener`` with the sorted child names (``None`` if the znode is missing) at the next step and after
         every change.
 
         A child that was deleted and recreated between two steps counts as a change, although the names are the same.
@@ -122,11 +123,11 @@ class Watches:
         self._refused.pop(watched, None)
 
     def told_all(self) -> bool:
-        """Whether every listener has received the current state. Ignores znodes whose ACL forbids reading."""
+        """Returns whether every listener has received the current state. Ignores znodes whose ACL forbids reading."""
         return all(watched.seen != _NEVER or watched in self._refused for watched in self._watched.values())
 
     def is_refused(self, path: str) -> bool:
-        """Whether the ACL forbids watching the znode at this path."""
+        """Returns whether the ACL forbids watching the znode at this path."""
         return any(watched.path == path for watched in self._refused)
 
     # --- events ------------------------------------------------------------------------------------------------------
@@ -164,9 +165,9 @@ class Watches:
     def step(self) -> bool:
         """Sets the watches that fired again and calls the listeners of changed znodes, including newly added ones.
 
-        Returns True if every watch is set and every listener is up to date. Returns False without a connection or after
-        a listener failed. Then call it again soon, or after ``wake``. A step serves each watch at most once, so a znode
-        that changes all the time cannot delay the owner.
+        Returns True if every watch is set and every listener is up to date. Returns False if there is no connection or
+        a listener failed. The caller must then call it again soon, or after ``wake``. A step serves each watch at most
+        once, so a znode that changes continuously cannot delay the owner.
         """
         served: set[_Watched] = set()
         while not self._closed:
@@ -185,7 +186,7 @@ class Watches:
         return not self._due
 
     def _serve(self, due: Sequence[_Watched]) -> None:
-        """Sets all watches, in one request if the store can. Then calls listeners in the order gone, children, data."""
+        """Sets all watches, in one request if possible. Then calls listeners in the order gone, children, data."""
         gone, children, data = (
             [watched for watched in due if watched.kind is kind] for kind in (_Kind.GONE, _Kind.CHILDREN, _Kind.DATA)
         )
@@ -201,7 +202,7 @@ class Watches:
             self._serve_data(data, stats[len(gone) :], nodes)
         except StoreUnavailable:
             raise
-        except StoreError:  # the server refuses one of them, so find out which
+        except StoreError:  # the server refuses one of the watches, so find out which
             if len(due) == 1:
                 raise
             for watched in due:
@@ -242,7 +243,7 @@ class Watches:
                 self._tell(watched, key, listing.names)
         stats = self._store.exists_many([watched.path for watched in missing], self._on_event) if missing else ()
         for watched, stat in zip(missing, stats, strict=True):
-            if stat is not None:  # the znode was created in between, so ask for its children immediately
+            if stat is not None:  # the znode was created in between, so read its children immediately
                 with self._lock:
                     self._fired[watched.path] = None
                 self._wake()
