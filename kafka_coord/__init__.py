@@ -1,8 +1,8 @@
 """A consumer coordinator for Kafka clusters that keep their metadata in ZooKeeper.
 
-Users import from here: :class:`Consumer`, :class:`AsyncConsumer`, :class:`Record`, :class:`Stream`,
-:class:`Subscription`, :class:`TopicPartition`, and the errors of :mod:`kafka_coord.errors`. Each is imported on first
-use, so that ``kafka-coord serve``, for example, does not load librdkafka.
+Applications import their names from here: :class:`Consumer`, :class:`AsyncConsumer`, :class:`Record`, :class:`Stream`,
+:class:`Subscription`, :class:`TopicPartition`, and the errors of :mod:`kafka_coord.errors`. Each name is imported on
+first use, so that ``kafka-coord serve``, for example, does not load librdkafka.
 """
 
 from __future__ import annotations

@@ -4,19 +4,19 @@
 
     KafkaCoordError                       1
     ├── SettingsError                     2   a flag, variable or file holds an invalid value
-    │   ├── InvalidName                   2   a group, consumer or topic name outside Kafka's legal set
-    │   └── InvalidPattern                2   a regular expression the linear-time engine refuses
+    │   ├── InvalidName                   2   a group, consumer or topic name that Kafka would not allow
+    │   └── InvalidPattern                2   a regular expression that the linear-time engine refuses
     ├── MalformedValue                    3   a znode, command or file cannot be decoded
-    │   └── UnknownVersion                3   well formed, but of a version this release does not know
-    ├── StoreError                        4   ZooKeeper refused an operation or could not be asked
-    │   ├── StoreUnavailable              4   no answer in time: whether it took effect is unknown
+    │   └── UnknownVersion                3   well formed, but of a version that this release does not know
+    ├── StoreError                        4   ZooKeeper refused an operation or could not be reached
+    │   ├── StoreUnavailable              4   no response in time: whether it took effect is unknown
     │   │   └── SessionLost               4   the session has ended: ephemerals and watches are gone
     │   ├── NoNode, NodeExists, NotEmpty  4   a fact about the tree, known for certain
     │   ├── BadVersion                    4   somebody wrote in between
     │   ├── NoAuth                        4   the ACL forbids it
-    │   ├── RequestTooLarge               4   would pass ZooKeeper's jute.maxbuffer
+    │   ├── RequestTooLarge               4   the request would exceed ZooKeeper's jute.maxbuffer
     │   └── MultiFailed                   4   one operation of a multi failed, so none took effect
-    │       └── Fenced                    4   the coordinator epoch moved on: this instance is deposed
+    │       └── Fenced                    4   the coordinator epoch has changed: this instance is deposed
     ├── BrokerError                       5   no broker could be used
     ├── RequestRefused                    6   the current state forbids the request; nothing was changed
     ├── NotFound                          7   no such group, consumer, topic or coordinator
@@ -27,7 +27,7 @@
         ├── ConsumerClosed               11   used after close
         ├── ConsumerIdInUse              11   another live consumer holds this name
         ├── MembershipLost               11   the registration is gone: no more commits are allowed
-        └── NoOffset                     11   nothing stored or out of range, and auto_offset_reset is "error"
+        └── NoOffset                     11   no offset stored, or out of range, and auto_offset_reset is "error"
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAX_REASON_CHARS = 1_000
 
 
 class KafkaCoordError(Exception):
-    """Base of all errors of this project. ``exit_code`` is the CLI's exit code."""
+    """The base class of all errors of this project. ``exit_code`` is the CLI's exit code."""
 
     exit_code = 1
 
@@ -48,18 +48,19 @@ class SettingsError(KafkaCoordError, ValueError):
 
 
 class InvalidName(SettingsError):
-    """A name outside ``[a-zA-Z0-9._-]{1,249}``, or ``.`` or ``..`` (Kafka's rule for topics, kept for all names)."""
+    """A name that does not match ``[a-zA-Z0-9._-]{1,249}``, or is ``.`` or ``..`` (Kafka's rule for topics, here for
+    all names)."""
 
 
 class InvalidPattern(SettingsError):
-    """A topic pattern that cannot be compiled by the linear-time engine."""
+    """A topic pattern that the linear-time engine cannot compile."""
 
 
 class MalformedValue(KafkaCoordError, ValueError):
     """A value that cannot be decoded.
 
-    ``where`` is its znode path or file, and ``field`` is the field at fault ("" if none). A long ``reason`` is cut, so
-    that a huge value cannot fill the logs.
+    ``where`` is the path of its znode or file, and ``field`` is the field at fault (or ""). A long ``reason`` is cut,
+    so that a huge value cannot fill the logs.
     """
 
     exit_code = 3
@@ -77,7 +78,7 @@ class UnknownVersion(MalformedValue):
 
 
 class StoreError(KafkaCoordError):
-    """ZooKeeper refused an operation, or could not be asked. ``path`` is the znode of the operation."""
+    """ZooKeeper refused an operation, or could not be reached. ``path`` is the znode of the operation."""
 
     exit_code = 4
 
@@ -87,7 +88,8 @@ class StoreError(KafkaCoordError):
 
 
 class StoreUnavailable(StoreError):
-    """No answer within the deadline. A write may or may not have taken effect, so read back before you try again."""
+    """There was no response within the deadline. A write may or may not have taken effect, so read back before you
+    retry."""
 
 
 class SessionLost(StoreUnavailable):
@@ -95,7 +97,7 @@ class SessionLost(StoreUnavailable):
 
 
 class NoNode(StoreError):
-    """The znode, or for a create its parent, does not exist."""
+    """The znode does not exist. For a create, this is the parent."""
 
 
 class NodeExists(StoreError):
@@ -107,11 +109,11 @@ class NotEmpty(StoreError):
 
 
 class BadVersion(StoreError):
-    """The znode's version is not the expected one, because somebody wrote in between."""
+    """The znode's version is not the expected version, because somebody has written the znode in between."""
 
 
 class NoAuth(StoreError):
-    """The znode's ACL does not allow this."""
+    """The znode's ACL does not allow this operation."""
 
 
 class RequestTooLarge(StoreError):
@@ -128,7 +130,7 @@ class MultiFailed(StoreError):
 
 
 class Fenced(MultiFailed):
-    """The check of the coordinator epoch failed: another instance was elected, so this one may no longer write."""
+    """The check of the coordinator epoch failed. Another instance was elected, so this instance may no longer write."""
 
 
 class BrokerError(KafkaCoordError):
@@ -144,7 +146,7 @@ class RequestRefused(KafkaCoordError):
 
 
 class NotFound(KafkaCoordError):
-    """No such group, consumer, topic or coordinator."""
+    """The group, consumer, topic or coordinator does not exist."""
 
     exit_code = 7
 
@@ -168,7 +170,7 @@ class VerificationFailed(KafkaCoordError):
 
 
 class ConsumerError(KafkaCoordError):
-    """Base of the errors that :class:`kafka_coord.Consumer` raises."""
+    """The base class of the errors that :class:`kafka_coord.Consumer` raises."""
 
     exit_code = 11
 

@@ -1,4 +1,5 @@
-"""All settings and their allowed values. A flag overrides a ``KAFKA_COORD_*`` variable, which overrides the TOML file.
+"""All settings, with their allowed values. A flag overrides a ``KAFKA_COORD_*`` variable, which overrides the TOML
+file.
 
 ::
 
@@ -33,9 +34,9 @@ VARIABLE_PREFIX = "KAFKA_COORD_"
 DEFAULT_HOSTS = "localhost:2181"
 DEFAULT_SESSION_TIMEOUT_MS = 10_000
 DEFAULT_SOCKET_SESSION_TIMEOUT_MS = 45_000
-"""The default session timeout of a consumer without ZooKeeper, in ms, as for Kafka's own consumers since 3.0 (KIP-735).
-No consumer has to stop when an instance crashes, because the timeout covers the instance's session timeout, the ping
-interval before it, and the reconnection of thousands of consumers."""
+"""The default session timeout, in ms, of a consumer without ZooKeeper. Kafka's own consumers have had the same default
+since 3.0 (KIP-735). No consumer has to stop when an instance crashes, because the timeout covers the instance's session
+timeout, the preceding ping interval, and the reconnection of thousands of consumers."""
 
 _MAX_FILE_BYTES = 1_000_000
 _MAX_FILE_DEPTH = 16
@@ -45,7 +46,7 @@ _SHORT_VARIABLES = {"zookeeper.hosts": "KAFKA_COORD_ZOOKEEPER"}
 _OTHER_VARIABLES = frozenset(
     f"{VARIABLE_PREFIX}{name}" for name in ("CONFIG", "OUTPUT", "DEBUG", "SERVE_SESSION_TIMEOUT_MS")
 )
-"""Variables that commands read. They are not settings, although they resemble misspelt ones."""
+"""Variables that commands read. They are not settings, although they resemble misspelt settings."""
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\])")
 _SECRET_PROPERTY = re.compile(r"password|secret|token|\.key$|\.pem$|sasl\.jaas", re.IGNORECASE)
 
@@ -74,7 +75,8 @@ class Secret:
 
 
 def _allowed(what: str, check: Callable[[Any], Any]) -> dict[str, Any]:
-    """``what`` describes the allowed values in a few words. ``check`` returns the value or raises ValueError."""
+    """Returns a field's metadata. ``what`` describes the allowed values in a few words. ``check`` returns the value or
+    raises ``ValueError``."""
     return {"what": what, "check": check}
 
 
@@ -161,7 +163,7 @@ def host_and_port(written: str) -> tuple[str, int]:
 
 
 def is_address(host: str) -> bool:
-    """Whether ``host`` is an IP address."""
+    """Returns whether ``host`` is an IP address."""
     import ipaddress  # imported here, because few processes need it
 
     try:
@@ -172,7 +174,7 @@ def is_address(host: str) -> bool:
 
 
 def _is_local(address: str) -> bool:
-    """Whether only this machine can reach a listener at ``address``."""
+    """Returns whether only this machine can reach a listener at ``address``."""
     host, _ = host_and_port(address)
     return host in {"localhost", "::1"} or (host.startswith("127.") and is_address(host))
 
@@ -195,7 +197,7 @@ def _hosts(value: Any) -> str:
 
 
 def _tuning(low: int, high: int) -> Any:
-    """A duration in ms. The code that uses it sets the default."""
+    """Returns the field of a duration in ms. The code that uses the setting determines the default."""
     return field(default=None, metadata=_allowed(_DURATION.format(low, high), _between(low, high)))
 
 
@@ -281,8 +283,8 @@ _OF_LISTEN_CHANNEL = (
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """One instance beside a broker. Listen addresses are ``host:port``, and the instance publishes them. If a duration
-    is ``None``, the default of :class:`kafka_coord.coordinator.options.CoordinatorOptions` applies.
+    """The settings of one instance beside a broker. Listen addresses are ``host:port``, and the instance publishes
+    them. If a duration is ``None``, the default of :class:`kafka_coord.coordinator.options.CoordinatorOptions` applies.
     """
 
     broker_id: int | None = field(
@@ -387,7 +389,7 @@ class ServeSettings:
 
 @dataclass(frozen=True, slots=True)
 class KafkaSettings:
-    """Properties passed to librdkafka unchanged (``security.protocol``, ``sasl.*``, ``ssl.*``, …)."""
+    """Properties that are passed to librdkafka unchanged (``security.protocol``, ``sasl.*``, ``ssl.*``, …)."""
 
     properties: Mapping[str, str] = field(default_factory=dict)
 
@@ -480,12 +482,14 @@ def load_settings(
 
 
 def variable_of(key: str) -> str:
-    """``"zookeeper.session_timeout_ms"`` → ``"KAFKA_COORD_ZOOKEEPER_SESSION_TIMEOUT_MS"``, or its shorter name."""
+    """Returns the variable of a setting: its shorter name, or a name such as
+    ``KAFKA_COORD_ZOOKEEPER_SESSION_TIMEOUT_MS``."""
     return _SHORT_VARIABLES.get(key) or VARIABLE_PREFIX + key.replace(".", "_").upper()
 
 
 def keys() -> dict[str, str]:
-    """Maps every key to its allowed values. Leaves out the keys of ``kafka``, which are librdkafka's."""
+    """Returns a map from every key to its allowed values. Leaves out the keys of ``kafka``, which librdkafka
+    defines."""
     return {
         f"{section}.{one.name}": str(one.metadata["what"])
         for section, settings in _SECTIONS.items()
@@ -525,7 +529,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def parse_toml(raw: bytes, what: str) -> dict[str, Any]:
-    """Parses a TOML file. ``what`` is its name in messages. Raises :class:`SettingsError`, also for a file that is too
+    """Parses a TOML file. ``what`` is its name in messages. Raises :class:`SettingsError`. Refuses a file that is too
     long or too deep, because ``tomllib`` takes time quadratic in the depth of a dotted key."""
     import tomllib  # imported here, because few consumers and commands read a file
 
@@ -544,8 +548,8 @@ def parse_toml(raw: bytes, what: str) -> dict[str, Any]:
 
 
 def _nests_deeper(tables: Mapping[str, Any], most: int) -> bool:
-    """Whether the tables nest deeper than ``most``. Not recursive, because dotted keys may exceed Python's recursion
-    limit."""
+    """Returns whether the tables nest deeper than ``most``. Not recursive, because dotted keys may exceed Python's
+    recursion limit."""
     level: list[Any] = [tables]
     for _ in range(most):
         level = [
@@ -585,8 +589,8 @@ def _from_variables(environ: Mapping[str, str]) -> dict[str, _Found]:
 
 
 def _means_a_setting(variable: str, names: Iterable[str]) -> bool:
-    """Whether an unknown variable is probably a misspelt setting, because it begins with a section or resembles a
-    setting. All others may be a command's options (``KAFKA_COORD_<COMMAND>_<OPTION>``).
+    """Returns whether an unknown variable is probably a misspelt setting, because it begins with a section or resembles
+    a setting. Any other variable may be an option of a command (``KAFKA_COORD_<COMMAND>_<OPTION>``).
     """
     written = variable.removeprefix(VARIABLE_PREFIX)
     first = written.partition("_")[0]

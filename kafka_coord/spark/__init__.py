@@ -1,6 +1,6 @@
 """Spark: a structured-streaming query as a member of a group, exactly-once sinks, and a batch job.
 
-``spark.dataSource.register(KafkaCoordSource)`` makes ``format("kafka_coord")`` known to a session.
+``spark.dataSource.register(KafkaCoordSource)`` registers ``format("kafka_coord")`` with a session.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["KafkaCoordSource", "register"]
 
 
 def register(spark: Any) -> None:
-    """Makes ``format("kafka_coord")`` known to this Spark session. Raises :class:`~kafka_coord.errors.SettingsError` if
+    """Registers ``format("kafka_coord")`` with this Spark session. Raises :class:`~kafka_coord.errors.SettingsError` if
     the version of pyspark, pandas or pyarrow is not supported.
     """
     from kafka_coord.spark.checking import require_versions

@@ -20,7 +20,8 @@ _JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 @dataclass(frozen=True, slots=True)
 class Supported:
-    """The supported releases of ``package``: at least ``least`` and below ``below``. ``why`` is the reason."""
+    """The supported releases of ``package``, from ``least`` up to, but not including, ``below``. ``why`` is the
+    reason."""
 
     package: str
     least: tuple[int, ...]
@@ -28,7 +29,7 @@ class Supported:
     why: str
 
     def problem(self, version: str) -> str:
-        """Returns the problem with this version, as a sentence, or ``""`` for a supported version."""
+        """Returns a sentence that describes the problem with this version, or ``""`` if the version is supported."""
         if self.least <= _numbers(version) < self.below:
             return ""
         return f"{self.package} {version} is installed; supported are {self} ({self.why})"
@@ -43,12 +44,13 @@ SUPPORTED = (
     Supported("pandas", (2, 2), (3,), "PySpark 4 cannot work with pandas 3"),
     Supported("pyarrow", (15,), (1_000,), "PySpark 4 passes batches in this format"),
 )
-"""The same limits as in setup.cfg; a test compares them."""
+"""The limits are the same as in setup.cfg, and a test compares them."""
 
 
 def require_versions(installed: Mapping[str, str] | None = None) -> None:
-    """Raises :class:`SettingsError` naming what is installed, what is supported, and how to get it. ``installed`` maps
-    packages to versions; the default is this Python's packages.
+    """Raises :class:`SettingsError` if an installed package is missing or not supported. The message says which
+    releases are supported and how to install them. ``installed`` maps packages to versions; the default is this
+    Python's packages.
     """
     problems = list(_problems(_installed() if installed is None else installed))
     if problems:
@@ -99,6 +101,6 @@ def _installed() -> dict[str, str]:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Returns the numbers of a release, such as (4, 2, 0) for ``4.2.0.dev1``."""
+    """Returns the numbers in a release, such as (4, 2, 0) for ``4.2.0.dev1``."""
     found = re.match(r"\d+(?:\.\d+)*", version)
     return tuple(map(int, found.group().split("."))) if found else ()

@@ -1,4 +1,4 @@
-"""A query's ZooKeeper and broker settings, from its options, a settings file and the environment."""
+"""Determines a query's ZooKeeper and broker settings from its options, a settings file and the environment."""
 
 from __future__ import annotations
 

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     import pyarrow
 
 Range = tuple[str, int, int, int]
-"""(topic, partition, first offset, offset after the last)."""
+"""A topic, a partition, the first offset, and the offset after the last."""
 
 BATCH_RECORDS = 10_000
 _WAIT_S = 0.1
-"""How long to wait for a full batch of records before continuing with a partial one."""
+"""How long to wait for a full batch of records before continuing with a partial batch."""
 _SILENCE_S = 60.0
-"""After this long without data from any broker, the task fails and Spark retries it."""
+"""After this many seconds without data from any broker, the task fails and Spark retries it."""
 _TIMESTAMP_TYPES = {0: -1, 1: 0, 2: 1}
 """Maps librdkafka's timestamp types to Kafka's numbers, which Spark's source uses."""
 
@@ -35,7 +35,7 @@ _clients: dict[tuple[tuple[str, str], ...], Consumer] = {}
 
 @dataclass(slots=True)
 class _Reading:
-    """The progress in a range. ``at`` is the next offset, and ``end`` the offset after the last."""
+    """The progress in a range. ``at`` is the next offset, and ``end`` is the offset after the last."""
 
     topic: str
     partition: int
@@ -55,8 +55,8 @@ def fetch(
     ranges: Sequence[Range], settings: Mapping[str, str], *, headers: bool, fail: bool
 ) -> Iterator[pyarrow.RecordBatch]:
     """Yields the records of these ranges as record batches with the source's columns. Records of one partition are in
-    order, but the partitions are mixed. With ``fail``, records that are no longer in the log fail the task
-    (:class:`NoOffset`). Otherwise, they are skipped. The worker process keeps one client for each set of settings.
+    order, but the partitions are mixed. With ``fail``, the task fails (:class:`NoOffset`) if records are no longer in
+    the log. Otherwise, such records are skipped. The worker process keeps one client open for each set of settings.
     """
     client = _client(settings)
     try:
@@ -66,14 +66,14 @@ def fetch(
         _forget(settings)
         raise BrokerError(f"fetching failed: {error.args[0].str()}") from error
     except BaseException:
-        _forget(settings)  # the client may still have work in progress; GeneratorExit ends here too
+        _forget(settings)  # also for GeneratorExit: the client may still have work in progress
         raise
     client.unassign()
 
 
 def _apart(ranges: Sequence[Range]) -> list[list[Range]]:
-    """Splits the ranges into groups, each with at most one range of a partition, because a client has only one position
-    in a partition."""
+    """Splits the ranges into groups that contain at most one range of each partition, because a client has only one
+    position in a partition."""
     rounds: list[list[Range]] = []
     seen: Counter[tuple[str, int]] = Counter()
     for topic, partition, first, end in ranges:
@@ -87,8 +87,8 @@ def _apart(ranges: Sequence[Range]) -> list[list[Range]]:
 def _fetch_together(
     client: Consumer, ranges: Sequence[Range], *, headers: bool, fail: bool
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Reads all ranges at once. A client has one outstanding request per broker. If ranges were read in turn, a request
-    that waits at the end of a log would delay the next range by up to ``fetch.wait.max.ms``.
+    """Reads all ranges at the same time. A client has only one outstanding request per broker. If the ranges were read
+    in turn, a request that waits at the end of a log would delay the next range by up to ``fetch.wait.max.ms``.
     """
     left: _Readings = {(topic, partition): _Reading(topic, partition, at, end) for topic, partition, at, end in ranges}
     client.assign([one.assigned for one in left.values()])
@@ -115,8 +115,9 @@ def _fetch_together(
 
 
 def _within(messages: Sequence[Any], left: _Readings) -> Sequence[Any]:
-    """Returns the messages inside the ranges, and advances the readings. An offset beyond the end finishes a reading,
-    because then the last offsets of its range hold no records (compaction, the end of a transaction).
+    """Returns the messages inside the ranges, and advances the readings. An offset beyond the end of a range finishes
+    its reading, because the remaining offsets of that range then hold no records (after compaction, or at the end of a
+    transaction).
     """
     offsets = [message.offset() for message in messages]
     kept: list[tuple[int, int]] = []
@@ -135,7 +136,7 @@ def _within(messages: Sequence[Any], left: _Readings) -> Sequence[Any]:
 
 
 def _handle_error(fault: Any, client: Consumer, left: _Readings, *, fail: bool) -> None:
-    """Advances the reading to which an error belongs, if it can continue. Raises other errors."""
+    """Advances the reading to which an error belongs, if the reading can continue. Otherwise, raises the error."""
     error, reading = fault.error(), left.get((fault.topic(), fault.partition()))
     if error.code() == KafkaError._PARTITION_EOF:
         if reading is None or reading.at >= reading.end:
@@ -152,9 +153,9 @@ def _handle_error(fault: Any, client: Consumer, left: _Readings, *, fail: bool) 
 
 
 def _after_gap(client: Consumer, reading: _Reading, *, fail: bool) -> None:
-    """Finishes a reading if the log holds no records from here to its end. If offsets are lost, skips them or, with
-    ``fail``, raises :class:`NoOffset`. A newly elected partition leader may not know the log's end yet (KIP-207) and
-    then returns none.
+    """Finishes a reading if the log holds no records from the current offset to the end of the range. If offsets are
+    lost, skips them or, with ``fail``, raises :class:`NoOffset`. A newly elected partition leader may not know the
+    log's end yet (KIP-207), and then returns a retriable error, so nothing is skipped.
     """
     at, end = reading.at, reading.end
     try:
@@ -206,10 +207,11 @@ def _client(settings: Mapping[str, str]) -> Consumer:
     if key not in _clients:
         _clients[key] = Consumer(
             {
-                "group.id": "kafka-coord.spark",  # nobody joins it or commits to it
-                # A fetch waits this long only beyond the end of a range, and the next micro-batch would wait too.
+                "group.id": "kafka-coord.spark",  # nobody joins this group or commits to it
+                # A fetch waits this long only beyond the end of a range, but the next micro-batch would wait with it.
                 "fetch.wait.max.ms": 20,
-                # Once enough is prefetched, librdkafka waits a whole second before it fetches again (its issue 2879).
+                # By default, librdkafka waits 1 s before it fetches again once it has prefetched enough (its issue
+                # 2879).
                 "fetch.queue.backoff.ms": 10,
                 "fetch.min.bytes": 1,
                 "metadata.max.age.ms": 1_000,  # a topic recreated within this age corrupts librdkafka's memory (ADR 11)

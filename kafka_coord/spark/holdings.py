@@ -1,4 +1,4 @@
-"""The partitions that a query owns, between the coordinator's commands and Spark's micro-batches. Does no I/O."""
+"""The partitions that a query owns. Connects the coordinator's commands with Spark's micro-batches, without any I/O."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ log = logging.getLogger(__name__)
 class BatchHoldings:
     """Implements :class:`kafka_coord.consumer.fetcher_interface.Fetchers` for a query that reads in micro-batches.
 
-    The application has records in hand from the moment Spark plans their micro-batch until it plans the next one,
-    because only then has the checkpoint stored the previous one. So a stop-fetcher is acknowledged between two
-    micro-batches, with the end offsets of the last one. The connector's thread gives commands and Spark's thread plans.
-    One lock protects both.
+    The application has records in hand from the moment when Spark plans their micro-batch until it plans the next
+    micro-batch, because only then has the checkpoint stored the previous one. So a stop-fetcher is acknowledged between
+    two micro-batches, with the end offsets of the last micro-batch. The connector's thread carries out commands, and
+    Spark's thread plans. One lock protects the state that they share.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -28,7 +28,7 @@ class BatchHoldings:
         self._lock = threading.Lock()
         self._held: dict[TopicPartition, HeldPartition] = {}
         self._in_batch: set[TopicPartition] = set()
-        """The partitions of the current micro-batch, including those lost since it was planned."""
+        """The partitions of the current micro-batch, including partitions that were lost after it was planned."""
         self._orphans: set[TopicPartition] = set()
         self._awaited = False
         self.changed = threading.Event()
@@ -37,8 +37,8 @@ class BatchHoldings:
     # --- Spark's thread ----------------------------------------------------------------------------------------------
 
     def done(self) -> frozenset[TopicPartition]:
-        """Records that Spark has stored its current micro-batch. Returns the batch's partitions that were lost during
-        it. Their new offsets are not committed to the group, even if the partitions have come back since.
+        """Records that Spark has stored its current micro-batch. Returns the batch's partitions that were lost while it
+        ran. Their new offsets are not committed to the group, even if the partitions have returned since.
         """
         with self._lock:
             for partition in self._in_batch - self._orphans:
@@ -61,8 +61,8 @@ class BatchHoldings:
             return {tp: holding.position for tp, holding in self._held.items() if holding.wanted}
 
     def take(self, ranges: OffsetRanges) -> OffsetRanges:
-        """Plans these ranges, and returns them. Leaves out partitions that are no longer held or are at another
-        position.
+        """Plans these ranges, and returns the planned ranges. Leaves out partitions that are no longer held or are at
+        another position.
         """
         with self._lock:
             taken: dict[TopicPartition, list[tuple[int, int]]] = {}
@@ -77,7 +77,7 @@ class BatchHoldings:
             return OffsetRanges(taken)
 
     def skip(self, ranges: OffsetRanges) -> OffsetRanges:
-        """Continues after ranges that an earlier run of this query read and stored but did not commit to the group.
+        """Continues after ranges that an earlier run of this query has read and stored, but not committed to the group.
         Skips only ranges of held partitions, and returns the skipped ranges.
         """
         with self._lock:
@@ -102,8 +102,8 @@ class BatchHoldings:
         self._wake()
 
     def stored_up_to(self, partition: TopicPartition) -> int | None:
-        """Returns the group's stored offset of this partition (``NO_OFFSET`` if it has none), or ``None`` if it is not
-        held."""
+        """Returns the group's stored offset of this partition (``NO_OFFSET`` if none is stored), or ``None`` if the
+        partition is not held."""
         with self._lock:
             holding = self._held.get(partition)
             return None if holding is None else holding.committed
@@ -117,7 +117,7 @@ class BatchHoldings:
                     self._held[partition] = HeldPartition(partition, start.offset)
 
     def resolved(self) -> bool:
-        return True  # the first plan finds out where a partition without an offset begins
+        return True  # the first plan determines where a partition without an offset begins
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
         with self._lock:

@@ -22,7 +22,7 @@ _VERSION_LINE = re.compile(r'version "((?:1\.)?(\d+)[^"]*)"')
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java with a known version. ``major`` is 17 for ``17.0.15``, 8 for ``1.8.0_412``."""
+    """A Java installation with a known version. ``major`` is 17 for ``17.0.15``, and 8 for ``1.8.0_412``."""
 
     executable: Path
     major: int
@@ -36,7 +36,7 @@ def find_java() -> Java:
     return _find_java(os.environ.get("JAVA_HOME"), os.environ.get("PATH"))
 
 
-@functools.cache  # asking a Java for its version takes 0.1 s, and every server calls this
+@functools.cache  # running a Java to get its version takes 0.1 s, and every server calls this
 def _find_java(home: str | None, path: str | None) -> Java:
     rejected: list[str] = []
     for source, executable in _candidates(home, path):

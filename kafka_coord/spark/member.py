@@ -1,4 +1,4 @@
-"""The query as a member of its group. It registers, carries out commands and plans micro-batches, on Spark's driver."""
+"""The query as a member of its group. It registers, carries out commands and plans micro-batches on Spark's driver."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from kafka_coord.zk import layout
 log = logging.getLogger(__name__)
 
 _CLOCK_TOLERANCE_MS = 2_000
-"""How far ZooKeeper's clock and the driver's clock may differ, when deciding whether an offset was written after a
-batch was planned.
+"""The assumed maximum difference between ZooKeeper's clock and the driver's clock, when deciding whether an offset was
+written after a batch was planned.
 """
 _CLOSE_S = 10.0
 _WARN_EVERY_S = 10.0
@@ -35,20 +35,20 @@ _RETRY_S = 0.2
 _SAID_WITHIN_S = 2.0
 """How long a micro-batch waits until the group has stored a partition's first offset."""
 _BEYOND_END_S = 3.0
-"""How long an offset must stay beyond the log's end before it counts as lost. A newly elected partition leader may not
-know yet how far its predecessor had let consumers read (KIP-207)."""
+"""How long an offset must stay beyond the log's end before its records count as lost. A newly elected partition leader
+may not know yet how far its predecessor had let consumers read (KIP-207)."""
 
 
 _BEGINS_S = 10.0
-"""How long to reuse the start offsets of the logs. Retention moves them slowly, and a fetch notices a change."""
+"""How long to reuse the start offsets of the logs. Retention moves them slowly, and a fetch detects a change."""
 _IDLE_S = 0.05
-"""The pause after a poll that found nothing. Spark's default trigger asks again after 10 ms."""
+"""The pause after a poll that found nothing. Spark's default trigger polls again after 10 ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class _FinishedRange:
-    """A range that the checkpoint counts as finished, from a micro-batch planned at ``planned_ms``. The group may not
-    have stored its offset yet.
+    """A partition's ranges in a micro-batch that the checkpoint counts as finished, and that was planned at
+    ``planned_ms``. The group may not have stored the offset yet.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -63,8 +63,8 @@ class _FinishedRange:
 
 
 class QueryMember:
-    """The constructor registers the member. :meth:`close` leaves the group. Only Spark's planner thread calls the
-    methods. The connector has its own thread.
+    """The constructor registers the member, and :meth:`close` leaves the group. Only Spark's planner thread calls the
+    methods. The connector runs on its own thread.
     """
 
     def __init__(self, options: SourceOptions, holdings: type[BatchHoldings] = BatchHoldings) -> None:
@@ -98,7 +98,7 @@ class QueryMember:
         self._finished: dict[TopicPartition, list[_FinishedRange]] = {}
         """Each partition's finished ranges, in the order in which they were finished."""
         self._beyond: dict[TopicPartition, float] = {}
-        """The time (monotonic) since which each partition's offset has been beyond the end of the log."""
+        """The (monotonic) time since which each partition's offset has been beyond the end of the log."""
         self._warned = -_WARN_EVERY_S
         self._thread = ConnectorThread(
             self._connector,
@@ -114,9 +114,9 @@ class QueryMember:
 
     def plan(self, most: int, upto: Mapping[TopicPartition, int] | None = None) -> OffsetRanges:
         """Returns the ranges of the next micro-batch: at most ``most`` offsets, shared fairly among the partitions that
-        the query owns now. With ``upto``, returns no offset beyond it, and none of other partitions. The result is
-        empty if there is nothing new, or while the brokers' log ends or ZooKeeper's offsets cannot be read. Such a
-        failure is logged. It ends when the servers answer again, or when the coordinator revokes the partitions of
+        the query owns now. With ``upto``, returns only offsets below these ends, of the partitions that it names. The
+        result is empty if there is nothing new, or if the brokers' log ends or ZooKeeper's offsets cannot be read. Such
+        a failure is logged. It ends when the servers respond again, or when the coordinator revokes the partitions of
         deleted topics. Raises the error that ended the membership, and :class:`NoOffset` if records are gone and the
         options say to fail.
         """
@@ -151,7 +151,8 @@ class QueryMember:
 
     def plan_all(self, most: int, upto: Mapping[TopicPartition, int]) -> OffsetRanges:
         """Like :meth:`plan`, but for a run that ends with the first empty plan. While records before ``upto`` are left,
-        waits up to the option ``waitMs`` for brokers and ZooKeeper to answer, and for a lost membership to return.
+        waits up to the option ``waitMs`` for brokers and ZooKeeper to respond, and for the query to register again
+        after it has lost its membership.
         """
         deadline = time.monotonic() + self._options.wait_ms / 1000
         while True:
@@ -173,13 +174,13 @@ class QueryMember:
                 return ranges
 
     def ends_now(self) -> dict[TopicPartition, int]:
-        """Returns the log ends of the query's partitions. Waits for brokers as :meth:`plan_all` does. Then raises
-        :class:`BrokerError` if none answers.
+        """Returns the log ends of the query's partitions. Waits for brokers as :meth:`plan_all` does, and then raises
+        :class:`BrokerError` if no broker responds.
         """
         deadline = time.monotonic() + self._options.wait_ms / 1000
         while True:
             self.await_partitions()
-            wanted = self.holdings.wanted()  # the coordinator assigned none in time, or they are lost again
+            wanted = self.holdings.wanted()  # empty if the coordinator assigned none in time, or they are lost again
             try:
                 ends = self.latest(PartitionSet.of(wanted)) if wanted else {}
                 if (wanted and ends.keys() >= wanted.keys()) or time.monotonic() >= deadline:
@@ -192,7 +193,7 @@ class QueryMember:
             time.sleep(_RETRY_S)
 
     def _pause_if_idle(self) -> None:
-        """Limits how often an idle query asks the brokers, but does not delay new partitions."""
+        """Limits how often an idle query sends requests to the brokers, without delaying new partitions."""
         left_s = self._idle_since + _IDLE_S - time.monotonic()
         if left_s > 0:
             self.holdings.changed.clear()
@@ -201,7 +202,7 @@ class QueryMember:
     def done(self, batch: PlannedBatch) -> None:
         """Records that the checkpoint has stored this micro-batch, which was planned last."""
         lost = self.holdings.done()
-        self.resume_behind(batch)  # its partitions may be lost and come back before the group has the offset
+        self.resume_behind(batch)  # its partitions may be lost and return before the group has the offset
         if not lost:
             return
         log.warning(
@@ -218,9 +219,9 @@ class QueryMember:
     def replay(self, batch: PlannedBatch) -> OffsetRanges:
         """Returns the part of a logged micro-batch of unknown outcome that this query must read again.
 
-        The group's offsets decide. Records below them have been processed by some member. This query reads records
-        above them again if it owns the partition again at exactly that offset. The rest belongs to other members. No
-        record is lost, because the next owner starts at the group's offset.
+        The group's offsets decide. Some member has processed the records below them. This query reads the records above
+        them again if it owns the partition again and continues within the micro-batch's range. All other records belong
+        to other members. No record is lost, because the next owner starts at the group's offset.
         """
         self.await_partitions()
         self._commit_finished()
@@ -237,18 +238,18 @@ class QueryMember:
         return again
 
     def resume_behind(self, batch: PlannedBatch) -> None:
-        """Records that the checkpoint counts this micro-batch as finished. The query may have ended before it committed
-        the offsets to the group. It commits them once it owns the partition, unless another owner or an operator has
-        written an offset since.
+        """Records that the checkpoint counts this micro-batch as finished. An earlier run may have ended before it
+        committed the offsets to the group. The query commits them once it owns the partition, unless another owner or
+        an operator has written an offset since.
         """
         for partition in batch.ranges.partitions:
             finished = _FinishedRange(batch.ranges.of_partition(partition), batch.planned_ms)
             before = self._finished.setdefault(partition, [])
-            if finished not in before[-1:]:  # Spark asks repeatedly for the batch after the same micro-batch
+            if finished not in before[-1:]:  # Spark repeatedly requests the batch after the same micro-batch
                 before.append(finished)
 
     def _commit_finished(self) -> None:
-        """Continues after ranges that the checkpoint counts as finished and the group has not committed. Raises
+        """Continues after ranges that the checkpoint counts as finished but the group has not committed. Raises
         :class:`StoreUnavailable`.
         """
         wanted = self.holdings.wanted()
@@ -256,8 +257,8 @@ class QueryMember:
             finished, position = self._finished[partition], wanted[partition]
             done = finished[-1].end
             if position == NO_OFFSET:
-                # The group had an offset when the micro-batch was planned. So somebody has removed it: the topic was
-                # recreated, or an operator wants to read it again.
+                # The group had an offset when the micro-batch was planned. So the offset has been removed, because the
+                # topic was recreated or an operator wants it read again.
                 log.warning(
                     "the checkpoint has %s up to %d, but the group has no offset for it any more: continues at "
                     "startingOffsets=%s",
@@ -273,7 +274,7 @@ class QueryMember:
             stored = self.holdings.stored_up_to(partition)
             if stored is None:
                 continue  # the partition was lost just now
-            # Keep the range as finished until the group has stored it, because the membership may end before.
+            # Keep the range as finished until the group has stored it, because the membership may end before that.
             left = [batch for batch in finished if batch.end > stored] if position == done else []
             if left:
                 self._finished[partition] = left
@@ -286,7 +287,7 @@ class QueryMember:
 
     def await_partitions(self) -> None:
         """Waits up to the option ``waitMs`` until the coordinator has assigned partitions. The wait starts at the
-        registration, which is delayed while the session of a killed driver still holds the name.
+        registration, which is delayed as long as the session of a killed driver still holds the name.
         """
         wait_s = self._options.wait_ms / 1000
         deadline = time.monotonic() + wait_s
@@ -303,7 +304,8 @@ class QueryMember:
                 self.holdings.changed.wait(min(deadline - now, 0.2))
 
     def latest(self, partitions: PartitionSet) -> dict[TopicPartition, int]:
-        """Returns the log end of each partition whose broker answers. Raises :class:`BrokerError` if none answers."""
+        """Returns the log end of each partition whose broker responds. Raises :class:`BrokerError` if no broker
+        responds."""
         found = self._reader().latest(partitions)
         if found.note and found.offsets:
             self._warn(f"reading nothing from some partitions for now: {found.note}")
@@ -313,12 +315,12 @@ class QueryMember:
         return dict(found.offsets)
 
     def last_ends(self) -> dict[TopicPartition, int]:
-        """Returns the log ends as of the last plan, without asking the brokers."""
+        """Returns the log ends as of the last plan, without a request to the brokers."""
         return dict(self._ends)
 
     @property
     def bootstrap(self) -> str:
-        """The brokers' addresses, for the tasks that fetch."""
+        """The brokers' addresses, which the fetching tasks use."""
         if not self._bootstrap:
             self._bootstrap = bootstrap_servers(self._store, self._options.kafka)
         return self._bootstrap
@@ -348,7 +350,8 @@ class QueryMember:
     def _begins_of(
         self, wanted: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int]:
-        """Returns the start offsets of the logs. Asks the brokers again if a decision depends on one of them."""
+        """Returns the start offsets of the logs. Requests them from the brokers again if a decision depends on one of
+        them."""
         now = time.monotonic()
         known = self._begins
         if now >= self._begins_until or any(
@@ -379,8 +382,8 @@ class QueryMember:
 
     def _moved(self, found: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Continues at these offsets once the group has stored them. A crash would lose an offset that is only in
-        memory. Then ``latest`` would mean a later offset, and the query would skip the records in between. If an offset
-        is not stored soon, a later micro-batch continues with it.
+        memory. ``latest`` would then mean a later offset, and the query would skip the records in between. If an offset
+        is not stored soon, a later micro-batch uses it.
         """
         for partition, offset in found.items():
             self.holdings.move(partition, offset)
@@ -404,7 +407,7 @@ class QueryMember:
                 self._offsets = OffsetReader(
                     self._bootstrap, dict(self._options.kafka), read_committed=self._options.reads_committed
                 )
-            except BrokerError as error:  # waiting does not correct wrong settings
+            except BrokerError as error:  # waiting would not correct wrong settings
                 raise SettingsError(f"options kafka.*: {error}") from None
         return self._offsets
 
@@ -412,7 +415,7 @@ class QueryMember:
 
     def close(self) -> None:
         """Commits the finished ranges and leaves the group. Other members read an unfinished micro-batch again."""
-        self._connector.close(_CLOSE_S, in_hand=lambda: False)  # Spark calls this between micro-batches, or never again
+        self._connector.close(_CLOSE_S, in_hand=lambda: False)  # Spark calls this between or after micro-batches
         self._thread.join(_CLOSE_S + 5.0)
         if self._offsets is not None:
             self._offsets.close()
@@ -434,8 +437,8 @@ class QueryMember:
 
 
 def fair_shares(room: Mapping[TopicPartition, int], most: int) -> dict[TopicPartition, int]:
-    """Shares out at most ``most`` offsets equally. Partitions that need less leave the rest to other partitions.
-    Deterministic.
+    """Distributes at most ``most`` offsets equally. Partitions that need less leave the rest to other partitions. The
+    result is deterministic.
     """
     shares = dict.fromkeys(room, 0)
     left = most

@@ -17,8 +17,8 @@ from kafka_coord.spark.connecting import query_settings, without_secrets
 KAFKA_PREFIX = "kafka."
 ZOOKEEPER_PREFIX = "zookeeper."
 DEFAULT_MAX_OFFSETS = 1_000_000
-"""The default limit per micro-batch. So many records fit into a laptop executor's memory. Spark's own source has no
-limit.
+"""The default limit per micro-batch. This number of records fits into the memory of an executor on a laptop. Spark's
+own source has no limit.
 """
 
 
@@ -48,10 +48,10 @@ class LogLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of a query. Times are in ms. ``zookeeper`` holds the connection settings, and ``kafka`` librdkafka's
-    settings without their prefix. The driver's settings file and environment supply settings that the options leave
-    out. ``wait_ms`` is how long the first micro-batch waits for the coordinator to assign partitions, and how long a
-    replayed micro-batch waits for the partitions that this query still owns.
+    """The options of a query. Times are in ms. ``zookeeper`` holds the connection settings, and ``kafka`` holds
+    librdkafka's settings without their prefix. The driver's settings file and environment supply settings that the
+    options leave out. ``wait_ms`` is how long the first micro-batch waits for the coordinator to assign partitions, and
+    how long a replayed micro-batch waits for this query's partitions.
     """
 
     zookeeper: ZooKeeperSettings
@@ -80,13 +80,14 @@ class SourceOptions:
 
     @property
     def reads_committed(self) -> bool:
-        """Whether records of open and aborted transactions are left out. This is librdkafka's default, but not
-        Java's."""
+        """Whether records of open and aborted transactions are left out. They are by default in librdkafka, but not in
+        Kafka's Java client."""
         return self.kafka.get("isolation.level", "read_committed") != "read_uncommitted"
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> SourceOptions:
-        """Raises :class:`SettingsError` naming the option that is wrong, missing or unknown."""
+        """Reads the options. Raises :class:`SettingsError`, which names the option that is wrong, missing or
+        unknown."""
         options = {name.lower(): value for name, value in given.items()}
         passed_on = (KAFKA_PREFIX, ZOOKEEPER_PREFIX)
         unknown = sorted(name for name in options if name not in _KNOWN and not name.startswith(passed_on))
@@ -144,7 +145,7 @@ _KNOWN = {
 
 
 def _connections(options: Mapping[str, str]) -> tuple[ZooKeeperSettings, Mapping[str, str]]:
-    """Returns the settings for ZooKeeper and those for librdkafka."""
+    """Returns the settings for ZooKeeper and the settings for librdkafka."""
     given = {name: value for name, value in options.items() if name.startswith(ZOOKEEPER_PREFIX)}
     hosts = "zookeeper.hosts"
     if options.get("zookeeper", "").strip():
@@ -222,7 +223,8 @@ def _starting_offsets(options: Mapping[str, str]) -> StartingOffsets:
 
 
 def _on_data_loss(options: Mapping[str, str]) -> OnDataLoss:
-    """``failOnDataLoss`` is as in Spark's own source. ``onDataLoss`` says where to continue instead of failing."""
+    """Returns the policy for lost records. ``failOnDataLoss`` is as in Spark's own source. ``onDataLoss`` says where to
+    continue instead of failing."""
     fail = _truth(options, "failondataloss", default="ondataloss" not in options)
     policy = _choice(options, "ondataloss", OnDataLoss.FAIL if fail else OnDataLoss.EARLIEST)
     if "failondataloss" in options and fail != (policy is OnDataLoss.FAIL):

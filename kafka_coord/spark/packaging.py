@@ -21,15 +21,15 @@ OnProgress = Callable[[str], None]
 
 _DISTRIBUTION = "kafka-coord"
 _EXTRAS = re.compile(r"extra == ['\"](?:cli|spark)['\"]")
-"""Includes the CLI, because a driver in the cluster runs ``kafka-coord pipeline``."""
+"""The extra ``cli`` is included, because a driver in the cluster runs ``kafka-coord pipeline``."""
 _OF_SPARK = "pyspark"
-"""Left out to save 400 MB, because executors get it from the cluster's own Spark."""
+"""This package is left out to save 400 MB, because executors get it from the cluster's own Spark."""
 _SAME_ALWAYS = (2000, 1, 1, 0, 0, 0)
 _LOG_LINES = 5
 
 
 def write_zip(directory: Path) -> Path:
-    """Writes ``kafka_coord-<version>.zip`` with the package's modules, but without dependencies. The same modules
+    """Writes ``kafka_coord-<version>.zip``, which contains the package's modules but no dependencies. The same modules
     always give the same file."""
     root = Path(kafka_coord.__file__).parent
     target = directory / f"kafka_coord-{__version__}.zip"
@@ -44,8 +44,8 @@ def write_zip(directory: Path) -> Path:
 
 
 def requirements(required: Iterable[str] | None = None) -> list[str]:
-    """Returns the packages that pip must install on executors besides this one. ``required`` lists requirements in the
-    form of an installed package's metadata.
+    """Returns the packages that pip must install on executors besides this package. ``required`` lists requirements in
+    the form of an installed package's metadata.
 
     Raises :class:`NotFound` if pip did not install this package, because its dependencies are then unknown.
     """
@@ -69,7 +69,7 @@ def requirements(required: Iterable[str] | None = None) -> list[str]:
 def write_environment(directory: Path, on_progress: OnProgress = lambda _: None) -> Path:
     """Writes ``kafka_coord-<version>-environment.tar.gz``: a virtual environment with the package and its dependencies
     except PySpark. It fits this machine's Python, operating system and processor, and expects the same Python at the
-    same path on the other machines. Raises :class:`SettingsError` with the last output of pip or venv if they fail.
+    same path on the other machines. If pip or venv fails, raises :class:`SettingsError` with the last output.
     """
     wanted = requirements()
     target = directory / f"kafka_coord-{__version__}-environment.tar.gz"

@@ -1,5 +1,5 @@
-"""The offset that Spark stores. It is the ranges of a micro-batch, so that they can be read again after partitions
-moved."""
+"""The offset that Spark stores. It contains the ranges of a micro-batch, so that they can be read again even after
+partitions have moved."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class PlannedBatch:
     """The ``number``-th micro-batch of a checkpoint, with exactly these ``ranges``, planned at ``planned_ms`` (since
     1970) by ``consumer`` of ``group``.
 
-    In other sources an offset is a position. In this source, the end of a micro-batch names its ranges, because
-    partitions come and go between micro-batches. A partition that comes back may continue at another offset. The number
-    distinguishes two batches that read the same ranges (after an operator's reset).
+    In other sources, an offset is a position. In this source, the end of a micro-batch names its ranges, because
+    partitions come and go between micro-batches, and a partition that returns may continue at another offset. The
+    number distinguishes two batches that read the same ranges (after an operator's reset).
     """
 
     group: str
@@ -46,7 +46,7 @@ class PlannedBatch:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], where: str = "the checkpoint's offset") -> PlannedBatch:
-        """Raises :class:`MalformedValue` for a value that this source did not write."""
+        """Reads the value. Raises :class:`MalformedValue` for a value that this source did not write."""
         if value.get("version", VERSION) != VERSION:
             raise MalformedValue(where, f"has version {value['version']!r}; this release supports {VERSION}")
         try:

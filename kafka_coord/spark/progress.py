@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SLOW_S = 30.0
-"""A micro-batch that takes at least this long is logged. The value is half of the default rebalance timeout."""
+"""A micro-batch that takes at least this many seconds is logged. The value is half of the default rebalance timeout."""
 
 _COMMITTED_FOR_S = 2.0
 """How long to reuse the committed offsets after reading them."""
@@ -56,9 +56,9 @@ _COMMITTED_FOR_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """Spark's progress report of one micro-batch, for the sources of a query that read from ``group``. ``ends`` are the
-    log ends of the partitions that the query holds, as of its last poll. ``read`` is the offset up to which the
-    micro-batch read each partition. ``seconds`` is the total duration, and ``steps_ms`` the duration of each step.
+    """Spark's progress report of one micro-batch, for the sources of a query that read from ``group``. ``ends`` holds
+    the log ends of the partitions that the query holds, as of its last poll. ``read`` holds the offset up to which the
+    micro-batch read each partition. ``seconds`` is the total duration, and ``steps_ms`` is the duration of each step.
     """
 
     group: str
@@ -122,11 +122,12 @@ class _Series:
 
 
 class GroupProgressListener(StreamingQueryListener):
-    """Keeps Spark's last report of each query that reads from a group, and collects the metrics from these reports.
+    """Stores Spark's last report of each query that reads from a group, and derives the metrics from these reports.
 
     Spark and the scrapes call it on different threads. With a ``store``, a scrape also reads the groups' committed
-    offsets, at most every few seconds. While ZooKeeper is unreachable, it leaves out these offsets. A micro-batch of
-    ``slow_s`` seconds or more is logged. If ``file`` is given, the metrics are written to it after each micro-batch.
+    offsets, at most every few seconds. While ZooKeeper is unreachable, the scrape leaves out these offsets. A
+    micro-batch of ``slow_s`` seconds or more is logged. If ``file`` is given, the metrics are written to it after each
+    micro-batch.
     """
 
     def __init__(self, store: Store | None = None, *, slow_s: float = SLOW_S, file: Path | None = None) -> None:
@@ -196,7 +197,7 @@ class GroupProgressListener(StreamingQueryListener):
     # --- a scrape's thread -------------------------------------------------------------------------------------------
 
     def healthy(self) -> tuple[bool, dict[str, Any]]:
-        """Whether no query has failed, and each query's state."""
+        """Returns whether no query has failed, and each query's state."""
         with self._lock:
             states = {
                 one.query: "failed" if one.failed else "active" if one.active else "ended"
@@ -283,7 +284,7 @@ class Watching:
 
     @property
     def port(self) -> int | None:
-        """The port that serves the metrics, or ``None`` if none does."""
+        """The port that serves the metrics, or ``None`` if they are not served."""
         return self._server.port if self._server is not None else None
 
     def close(self) -> None:
@@ -312,11 +313,11 @@ def watch(
 ) -> Watching:
     """Watches all queries of this session that read from groups, on the driver.
 
-    The groups' committed offsets are read from ``zookeeper``. Without ``zookeeper``, there are only Spark's own
-    figures. ``listen`` (``host:port``, with port 0 for any free port) serves ``/metrics`` and ``/health``. ``file`` (a
+    The groups' committed offsets are read from ``zookeeper``. Without ``zookeeper``, only Spark's own figures are
+    reported. ``listen`` (``host:port``, with port 0 for any free port) serves ``/metrics`` and ``/health``. ``file`` (a
     name that ends with ``.prom``) is written after every micro-batch, for Prometheus' node exporter. A micro-batch of
     ``slow_s`` seconds or more is logged. TLS and credentials for ZooKeeper come from the settings file ``config`` and
-    the environment. Raises :class:`SettingsError` if it cannot listen, and the errors of
+    the environment. Raises :class:`SettingsError` if the port cannot be opened, and the errors of
     :func:`~kafka_coord.zk.session.connect`.
     """
     store = open_zookeeper(query_settings({"zookeeper.hosts": zookeeper}, config).zookeeper) if zookeeper else None

@@ -1,4 +1,5 @@
-"""Sets of offset ranges of partitions, their set operations, and the key that identifies a batch. Pure."""
+"""Sets of offset ranges of partitions, their set operations, and the key that identifies a batch. All functions are
+pure."""
 
 from __future__ import annotations
 
@@ -23,12 +24,13 @@ class OffsetRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of offsets. Some may hold no record, because of compaction or transactions."""
+        """The number of offsets. Some of them may hold no record, because of compaction or transactions."""
         return self.end - self.start
 
 
 class OffsetRanges:
-    """An immutable set of offsets of any number of partitions, stored as the fewest sorted ranges of each."""
+    """An immutable set of offsets of any number of partitions. Each partition is stored as the smallest number of
+    sorted ranges."""
 
     __slots__ = ("_ranges",)
 
@@ -38,7 +40,7 @@ class OffsetRanges:
 
     @classmethod
     def of(cls, rows: Iterable[tuple[str, int, int, int]]) -> OffsetRanges:
-        """Makes a set from rows of (topic, partition, start, end). ``end`` is the offset after the last."""
+        """Creates a set from rows of (topic, partition, start, end), where ``end`` is the offset after the last."""
         found: dict[TopicPartition, list[tuple[int, int]]] = {}
         for topic, partition, start, end in rows:
             found.setdefault(TopicPartition(topic, partition), []).append((start, end))
@@ -97,13 +99,13 @@ class OffsetRanges:
         return OffsetRanges({tp: _without(found, other.of_partition(tp)) for tp, found in self._ranges.items()})
 
     def key(self, group: str) -> str:
-        """Returns a stable name for exactly these offsets of this group. It has 32 hex digits, and can be a file name
-        or a primary key."""
+        """Returns a stable name for exactly these offsets of this group. The name has 32 hex digits, and can serve as a
+        file name or a primary key."""
         written = json.dumps([group, *self.rows()], separators=(",", ":"))
         return hashlib.sha256(written.encode()).hexdigest()[:32]
 
     def __str__(self) -> str:
-        """``flights-0[0,500) flights-1[0,20)[40,50)``, or ``nothing``."""
+        """Returns text such as ``flights-0[0,500) flights-1[0,20)[40,50)``, or ``nothing``."""
         return (
             " ".join(f"{tp}{''.join(f'[{r.start},{r.end})' for r in found)}" for tp, found in self._ranges.items())
             or "nothing"
@@ -113,7 +115,7 @@ class OffsetRanges:
         return f"OffsetRanges({self})"
 
     def to_json(self) -> dict[str, dict[str, list[list[int]]]]:
-        """``{"flights": {"0": [[0, 500]]}}``."""
+        """Returns an object such as ``{"flights": {"0": [[0, 500]]}}``."""
         return nested({tp: [list(r) for r in ranges] for tp, ranges in self._ranges.items()})
 
     @classmethod

@@ -21,19 +21,20 @@ _DECODED = "_decoded"
 
 
 class Decoded(NamedTuple):
-    """``good`` has topic, partition, offset and timestamp with the decoded columns. ``bad`` has topic, partition,
-    offset and timestamp with the raw ``key`` and ``value``."""
+    """The two halves of the source's rows. Both have topic, partition, offset and timestamp. ``good`` also has the
+    decoded columns, and ``bad`` has the raw ``key`` and ``value``."""
 
     good: DataFrame
     bad: DataFrame
 
 
 def decoded(rows: DataFrame, schema: StructType | str) -> Decoded:
-    """Splits the source's rows by whether their value is JSON of this schema (a ``StructType`` or a DDL string).
+    """Splits the source's rows into those whose value is JSON of this schema (a ``StructType`` or a DDL string) and all
+    others.
 
     A value is bad if it is missing, is not a JSON object, or has a field of another type. A missing field is null, as
-    in Spark's ``from_json``. Both halves are lazy, and each row is in exactly one. If you use both, ``persist`` the
-    rows first, or Spark reads them twice.
+    in Spark's ``from_json``. Both halves are lazy, and each row is in exactly one half. If you use both halves,
+    ``persist`` the rows first, or Spark reads them twice.
     """
     from pyspark.sql import functions as f
     from pyspark.sql.types import StringType, StructType
@@ -48,7 +49,7 @@ def decoded(rows: DataFrame, schema: StructType | str) -> Decoded:
     extended = StructType([*wanted.fields]).add(_CORRUPT, StringType())
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     found = rows.withColumn(_DECODED, f.from_json(f.col("value").cast("string"), extended, options))
-    # A missing or blank value becomes null, or a struct of nulls whose corrupt column is null too.
+    # A missing or blank value becomes null, or a struct of nulls whose corrupt column is also null.
     is_bad = (
         f.col(_DECODED).isNull()
         | f.col(f"{_DECODED}.{_CORRUPT}").isNotNull()
@@ -61,9 +62,9 @@ def decoded(rows: DataFrame, schema: StructType | str) -> Decoded:
 
 
 def keep_aside(bad: DataFrame, directory: str | Path) -> int:
-    """Appends the bad rows, if any, to the parquet table in ``directory``. Returns and logs their number. Use it within
-    ``foreachBatch``. A repeated micro-batch appends its rows again, so identify rows by topic, partition and offset.
-    Raises Spark's errors.
+    """Appends the bad rows to the parquet table in ``directory``, and returns their number. Logs the number if there
+    are any. Use it within ``foreachBatch``. A repeated micro-batch appends its rows again, so identify rows by topic,
+    partition and offset. Raises Spark's errors.
     """
     bad = bad.persist()
     try:

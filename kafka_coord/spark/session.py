@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 LOCAL = "local[*]"
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
-"""Set if spark-submit started this Python. Then spark-submit has chosen the master and started the JVM."""
+"""This variable is set if spark-submit started this Python. In that case, spark-submit has chosen the master and
+started the JVM."""
 
 _JAVA_WRAPPER = """\
 #!/bin/sh
@@ -47,10 +48,11 @@ def spark_session(
     the application.
 
     Without a ``master``, it uses this machine's cores, or spark-submit's master if spark-submit started this program.
-    With a ``local`` master, all of Spark listens on loopback only, and its scratch files are in a temporary directory
-    (in ``scratch_in``). ``conf`` holds Spark's own settings, which override those made here. ``java`` is the program to
-    use instead of the one in ``JAVA_HOME`` or ``PATH``. ``log`` receives all output of Spark's processes on this
-    machine instead of the terminal. The executors' Python is ``PYSPARK_PYTHON``, or the path of this Python.
+    With a ``local`` master, all of Spark listens only on loopback, and its scratch files are in a temporary directory
+    (in ``scratch_in``). ``conf`` holds Spark's own settings, which override the settings of this function. ``java`` is
+    the program to use instead of the Java in ``JAVA_HOME`` or ``PATH``. ``log`` receives all output of Spark's
+    processes on this machine instead of the terminal. The executors' Python is ``PYSPARK_PYTHON``, or the path of this
+    Python.
 
     Raises :class:`SettingsError` if packages or a Java are missing or Spark cannot start, and :class:`ConsumerError`
     if Spark fails within the block.
@@ -118,7 +120,7 @@ def _first(error: Exception) -> str:
 
 def java_home_for_spark(java: Path | None, scratch: Path) -> Path | None:
     """Returns the ``JAVA_HOME`` with which Spark's scripts start the program ``java``. It may be a new directory in
-    ``scratch``. If ``java`` is None, returns None, and the scripts find a Java themselves.
+    ``scratch``. If ``java`` is ``None``, returns ``None``, and the scripts find a Java themselves.
     """
     if java is None:
         return None
@@ -134,8 +136,8 @@ def java_home_for_spark(java: Path | None, scratch: Path) -> Path | None:
 
 @contextmanager
 def _environment(java_home: Path | None) -> Iterator[None]:
-    """Sets the environment that Spark reads while it starts. Keeps ``PYSPARK_PYTHON``, which Spark reads again
-    later."""
+    """Sets the environment that Spark reads while it starts, and restores it afterwards. ``PYSPARK_PYTHON`` stays set,
+    because Spark reads it again later."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     before = os.environ.get("JAVA_HOME")
     if java_home is not None:

@@ -66,7 +66,7 @@ class KafkaCoordSource(DataSource):
 
 @dataclass
 class Task(InputPartition):
-    """One task's work: ranges as (topic, partition, first, end), to read from these brokers."""
+    """The work of one task: the ranges to read, as (topic, partition, first, end), and the settings of the client."""
 
     ranges: tuple[tuple[str, int, int, int], ...]
     settings: dict[str, str]
@@ -85,9 +85,9 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._member: QueryMember | None = None
         self._last: PlannedBatch | None = None
-        """The micro-batch that Spark is processing or finished last."""
+        """The micro-batch that Spark is processing or has finished last."""
         self._ranges = NO_RANGES
-        """The ranges of that micro-batch that this query reads. In a replay, other members may own the rest."""
+        """The ranges of that micro-batch that this query reads. In a replay, other members may own the other ranges."""
         self._upto: dict[TopicPartition, int] | None = None
         self._resumed = False
         self._stopped = False
@@ -107,8 +107,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_offsets_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fixes the end offsets of the partitions that the query owns now. Partitions that it gets later wait for the
-        next run."""
+        """Fixes the end offsets of the partitions that the query owns now. Partitions that are assigned later wait for
+        the next run."""
         self._upto = self._joined().ends_now()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
@@ -149,11 +149,11 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return nested(ends) or None
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Does nothing. Spark calls this after it has planned the micro-batch that follows ``end``. That plan had
-        ``end`` as its start, so Spark had already reported ``end`` as done."""
+        """Does nothing. Spark calls this after it has planned the micro-batch that follows ``end``. That plan started
+        at ``end``, so Spark had already reported ``end`` as done."""
 
     def stop(self) -> None:
-        """Leaves the group. Spark calls it last, when its planning process ends."""
+        """Leaves the group. This is Spark's last call, when its planning process ends."""
         self._stopped = True
         if self._member is not None:
             self._member.close()
@@ -180,8 +180,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return QueryMember(self._options)
 
     def _unwind_when_terminated(self) -> None:
-        """Leaves the group on SIGTERM, with which Spark ends its planning process. By default, Python would exit
-        immediately, and the partitions would have no owner until the session timeout."""
+        """Leaves the group on SIGTERM, with which Spark ends its planning process. Without this handler, Python would
+        exit immediately, and the partitions would have no owner until the session timeout."""
         here = threading.current_thread() is threading.main_thread()
         if here and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._unwind)
@@ -203,8 +203,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RangesReader(DataSourceReader):
-    """Reads exactly the offsets of the option ``ranges``, such as ``{"flights": {"0": [[0, 500]]}}``. It joins no group
-    and commits nothing."""
+    """Reads exactly the offsets of the option ``ranges``, such as ``{"flights": {"0": [[0, 500]]}}``. The reader joins
+    no group and commits nothing."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         given = {name.lower(): value for name, value in options.items()}
@@ -242,7 +242,7 @@ def _read(partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
 
 
 def tasks(ranges: OffsetRanges, bootstrap: str, options: SourceOptions) -> list[Task]:
-    """Packs the ranges into a few tasks of about the same size and splits large ranges."""
+    """Packs the ranges into a few tasks of about the same size, and splits large ranges."""
     rows = list(ranges.rows())
     if not rows:
         return []

@@ -1,4 +1,4 @@
-"""Ends a query between two micro-batches, so that no later owner reads a record again."""
+"""Stops a query between two micro-batches, so that no later owner reads a record again."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class BetweenBatches:
         raise RuntimeError(f"micro-batch {batch_id} was not started, because the query is stopping")
 
     def stop(self, query: StreamingQuery, timeout_s: float = 60.0) -> bool:
-        """Stops the query. Returns whether it stopped between two micro-batches. False means that the running
-        micro-batch took longer than ``timeout_s`` seconds. It is safe to call this for a query that has ended.
+        """Stops the query. Returns whether the query stopped between two micro-batches. False means that the running
+        micro-batch took longer than ``timeout_s`` seconds. Safe to call for a query that has already ended.
         """
         self._stopping.set()
         try:
@@ -56,7 +56,7 @@ class BetweenBatches:
             if self._between.wait(_POLL_S):
                 return True
             status = query.status
-            # Spark looked for new records and found none. This request tells the source that all earlier batches are
+            # Spark looked for new records and found none. Its request told the source that all earlier batches are
             # done.
             idle = idle + 1 if not status["isDataAvailable"] and not self._at_work.locked() else 0
             if idle >= _IDLE_LOOKS:

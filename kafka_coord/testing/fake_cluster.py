@@ -23,7 +23,7 @@ from kafka_coord.zk.store import Clock, SessionListener, SessionState
 
 
 class FakeCluster:
-    """Topics and groups in memory. At the end of a ``with`` block, the consumers of :meth:`consumer` are closed.
+    """Topics and groups in memory. At the end of a ``with`` block, the consumers that it created are closed.
 
     :attr:`Consumer` and :attr:`AsyncConsumer` replace the real classes in an application's module:
     ``monkeypatch.setattr(app, "Consumer", cluster.Consumer)``. They ignore all addresses. The fake does not simulate
@@ -83,8 +83,8 @@ class FakeCluster:
             return {partition: offset for (name, partition), offset in sorted(stored.items()) if name == topic}
 
     def evict(self, consumer: Consumer[Any, Any] | AsyncConsumer[Any, Any]) -> None:
-        """Ends the consumer's membership without notice, like a coordinator that evicts a slow consumer. The consumer
-        registers again automatically."""
+        """Ends the consumer's membership without notice, as a coordinator does when it evicts a slow consumer. The
+        consumer registers again automatically."""
         with self._groups.lock:
             self._groups.remove(consumer.group, consumer.consumer_id)
 

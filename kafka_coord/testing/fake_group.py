@@ -1,4 +1,5 @@
-"""Groups in memory. A fake coordinator commands its members like the real one, and members have channels to it."""
+"""Groups in memory. A fake coordinator sends commands to the members like the real coordinator, over channels in
+memory."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from kafka_coord.testing.fake_log import FakeLogs
 from kafka_coord.zk.store import Op, Watcher, WatchEvent, WatchType
 
 SESSION = 1
-"""The id of all sessions, because sessions do not end in the fake."""
+"""The id of every session, because sessions do not end in the fake."""
 
 
 @dataclass(slots=True)
@@ -45,7 +46,7 @@ class _Joined:
     watchers: list[Watcher] = field(default_factory=list)
 
     def awaits(self, kind: type[Command]) -> bool:
-        """Whether the member has yet to acknowledge a command of this kind."""
+        """Returns whether the member has yet to acknowledge a command of this kind."""
         return any(isinstance(command, kind) for command in self.commands.values())
 
 
@@ -192,7 +193,7 @@ class FakeChannel:
             return self._joined().commands.get(command)
 
     def drop(self, command: CommandId) -> None:
-        """Does nothing, because no member gets a command for another member."""
+        """Does nothing, because no member receives a command for another member."""
 
     def commit(self, registration: Registration, offsets: Offsets) -> frozenset[str]:
         with self._groups.lock:

@@ -1,4 +1,4 @@
-"""Fixtures for pytest: ``pytest_plugins = ["kafka_coord.testing.fixtures"]`` in a ``conftest.py``."""
+"""Fixtures for pytest. Enable them with ``pytest_plugins = ["kafka_coord.testing.fixtures"]`` in a ``conftest.py``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def fake_cluster() -> Iterator[FakeCluster]:
 
 @pytest.fixture(scope="session")
 def real_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
-    """Starts a real ZooKeeper, one Kafka broker and a coordinator, on loopback, for all tests of the session. Give each
+    """Starts a real ZooKeeper, one Kafka broker and a coordinator on loopback, for all tests of the session. Give each
     test its own topics and groups."""
     try:
         from kafka_coord.dev.cluster.cluster import DevCluster

@@ -86,8 +86,8 @@ class RealCluster:
         return {number: decode_offset(self._store.get(f"{path}/{number}").data, path) for number in partitions}
 
     def evict(self, consumer: Consumer[Any, Any] | AsyncConsumer[Any, Any]) -> None:
-        """Ends the consumer's membership without notice, like a coordinator that evicts a slow consumer. The consumer
-        registers again automatically."""
+        """Ends the consumer's membership without notice, as a coordinator does when it evicts a slow consumer. The
+        consumer registers again automatically."""
         self._store.delete(layout.registration(consumer.group, consumer.consumer_id))
 
     def __enter__(self) -> Self:

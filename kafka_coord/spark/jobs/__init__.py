@@ -1,2 +1,2 @@
-"""The batch job ``history``, which analyses coordinators' decisions. The sample job is in
+"""The batch job ``history``, which analyses the coordinators' decisions. The sample job is in
 :mod:`kafka_coord.dev.jobs`."""

@@ -25,7 +25,7 @@ from kafka_coord.monitor.audit.tree import Change, Step
 
 
 class Decided(NamedTuple):
-    """A decision about a group. Durations are in ms from the decision, None if the log does not show them."""
+    """A decision about a group. Durations are in ms from the decision, or ``None`` if the log does not show them."""
 
     source: str
     group: str
@@ -43,9 +43,9 @@ class Decided(NamedTuple):
 
 
 class Held(NamedTuple):
-    """The time for which a consumer held a partition, from its acknowledged start-fetcher to its acknowledged
-    stop-fetcher or the end of its registration (``ending``). ``members_left`` is the number of the group's members
-    afterwards.
+    """The time for which a consumer held a partition. It begins with the acknowledged start-fetcher, and ends with the
+    acknowledged stop-fetcher or the end of the registration (``ending`` says which). ``members_left`` is the number of
+    the group's members afterwards.
     """
 
     source: str
@@ -60,7 +60,7 @@ class Held(NamedTuple):
 
 
 class Position(NamedTuple):
-    """The offset that a group had committed for a partition at a certain time."""
+    """The offset that a group had committed for a partition at a given time."""
 
     source: str
     group: str
@@ -102,9 +102,9 @@ class Evidence:
 
 def read_evidence(paths: Sequence[Path], *, chroot: str = "", source: str = "") -> Evidence:
     """Reads evidence. A path is the data directory of a ZooKeeper server, or a file with the output of 'kafka-coord
-    groups history GROUP -o json', named after its group. Several directories belong to one ensemble. ``source`` names
-    the ensemble (default: the first directory's name). Its znodes are below ``chroot``. Raises :class:`NotFound` for a
-    path that does not exist, and :class:`MalformedValue` for a file of another kind.
+    groups history GROUP -o json', named after its group. If there are several directories, they belong to one ensemble.
+    ``source`` names the ensemble (default: the first directory's name). The znodes are below ``chroot``. Raises
+    :class:`NotFound` for a path that does not exist, and :class:`MalformedValue` for a file of another kind.
     """
     found = Evidence()
     logs = []
@@ -121,7 +121,7 @@ def read_evidence(paths: Sequence[Path], *, chroot: str = "", source: str = "") 
 
 
 def _decisions(path: Path) -> Iterator[Decision]:
-    """Yields the decisions in a document of ``groups history`` or of the znode itself."""
+    """Yields the decisions in the output of ``groups history``, or in the value of the znode."""
     content = path.read_bytes()
     try:
         value = json.loads(content)

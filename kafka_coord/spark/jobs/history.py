@@ -1,4 +1,4 @@
-"""The batch job ``history``, which analyses the causes and the costs of coordinators' decisions."""
+"""The batch job ``history``, which analyses the causes and the costs of the coordinators' decisions."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _SCHEMAS: Mapping[type[Any], str] = {
 
 @dataclass(frozen=True, slots=True)
 class HistoryReport:
-    """The amount of evidence, and in ``directory`` a parquet data set for each of :data:`PARTS`.
+    """The amount of evidence. ``directory`` contains a parquet data set for each of :data:`PARTS`.
 
-    ``rebalances`` has the decisions by group and ``cause``. A decision with several causes counts for each of them.
-    ``without_owner`` has the times for which partitions had no owner, by group and by how the last hold ended. The
-    other data sets are the evidence itself.
+    ``rebalances`` contains the decisions by group and ``cause``. A decision with several causes counts for each of
+    them. ``without_owner`` contains the times for which partitions had no owner, by group and by how the last hold
+    ended. The other data sets contain the evidence itself.
     """
 
     directory: Path
@@ -73,7 +73,8 @@ def write_history(spark: SparkSession, evidence: Evidence, output: str) -> Histo
 
 
 def data_set(spark: SparkSession, folder: Path, rows: Sequence[Any], kind: type[Any]) -> DataFrame:
-    """Writes the evidence of one ``kind`` to ``folder``, because a log has too many rows to send them with a task."""
+    """Writes the evidence of one ``kind`` to ``folder``, because a log may have too many rows to be sent with a
+    task."""
     import pyarrow as pa
     import pyarrow.parquet as pq
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -110,8 +111,8 @@ def _rebalances(decisions: DataFrame) -> DataFrame:
 
 
 def _without_owner(holds: DataFrame) -> DataFrame:
-    """Returns the gaps between the end of a hold and the beginning of the next, or 0 if the next had already begun. The
-    last hold of a partition has no successor, so it counts as not taken up.
+    """Returns the gaps between the end of each hold and the beginning of the next hold, or 0 if that had already begun.
+    The last hold of a partition has no successor, so it counts as not taken up.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f

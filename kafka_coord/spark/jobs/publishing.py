@@ -1,4 +1,5 @@
-"""Publishes results atomically: parquet data sets in a directory that is renamed when all of them are written."""
+"""Publishes results atomically. The results are parquet data sets in a directory that is renamed once all of them are
+written."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 _SUMMARY = "summary.json"
 _KEPT = 5
-"""The number of results to keep, so that readers of an earlier result can finish."""
+"""The number of results to retain, so that readers of an earlier result can finish."""
 
 
 class Results:
@@ -52,8 +53,8 @@ def publishing(root: Path, order: str = "") -> Iterator[Results]:
 
 
 def last_published(root: Path, advice: str) -> tuple[Path, Mapping[str, Any]]:
-    """Returns the last results and their summary. Raises :class:`NotFound` with ``advice`` if there are none, and
-    :class:`MalformedValue` for a damaged summary.
+    """Returns the directory of the last results, and their summary. Raises :class:`NotFound` with ``advice`` if there
+    are no results, and :class:`MalformedValue` for a damaged summary.
     """
     there = _published(root)
     if not there:

@@ -1,7 +1,7 @@
 """Sinks that store each record of a query exactly once, through crashes and rebalances.
 
-A sink stores the offsets it has written in the same atomic step as their rows. After a crash, Spark repeats a batch.
-The sink recognises the rows that it already has, and skips them.
+In one atomic step, a sink stores rows together with their offsets. If Spark repeats a batch after a crash, the sink
+recognises the rows that it already has, and skips them.
 """
 
 from kafka_coord.spark.sinks.batches import Batch, exactly_once, offsets_of

@@ -1,4 +1,4 @@
-"""A micro-batch as offsets: the ranges that it covers, its rows that are not stored yet, and its key."""
+"""A micro-batch in terms of offsets: the ranges that it covers, its rows that are not stored yet, and its key."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def exactly_once(group: str, write: Callable[[Batch], None], done: Callable[[], 
     """Returns a function for ``foreachBatch`` that calls ``write`` with the rows that are not ``done`` yet. If all rows
     are done, it does not call ``write``.
 
-    ``done`` reads the offsets stored in the place that ``write`` writes to. The effect is exactly once if ``write``
-    stores ``batch.ranges`` in the same transaction as its effect. If several applications share the group, that
-    transaction must also fail when another application has stored any of the ranges.
+    ``done`` reads the stored offsets from the place to which ``write`` writes. Each record takes effect exactly once if
+    ``write`` stores ``batch.ranges`` in the same transaction as its effect. If several applications share the group,
+    that transaction must also fail when another application has stored any of the ranges.
     """
     legal("group", group)
 
@@ -74,9 +74,9 @@ def require_key_columns(rows: DataFrame) -> None:
 
 
 def offsets_of(rows: DataFrame) -> OffsetRanges:
-    """Returns the offsets that a batch covers, for each partition from its lowest to its highest. Runs a Spark job.
-    Gaps that transactions, compaction or a filter left count as covered. This source and Spark's own source guarantee
-    that a batch holds one contiguous range of each partition.
+    """Returns the offsets that a batch covers, which reach from the lowest to the highest offset of each partition.
+    Runs a Spark job. Gaps left by transactions, compaction or a filter count as covered. This source and Spark's own
+    source guarantee that a batch holds one contiguous range of each partition.
     """
     from pyspark.sql import functions as f
 
@@ -96,7 +96,8 @@ def outside(rows: DataFrame, ranges: OffsetRanges) -> DataFrame:
         return rows
     if len(listed) <= _MOST_IN_A_CONDITION:
         return rows.where(~reduce(lambda a, b: a | b, (_within(*one) for one in listed)))
-    # For a condition of thousands of terms, the optimizer takes longer than Spark takes for the rows.
+    # The ranges are a table, because the optimizer takes longer for a condition of thousands of terms than Spark takes
+    # for the rows.
     values = ", ".join(f"('{topic}', {partition}, {start}L, {end}L)" for topic, partition, start, end in listed)
     table = rows.sparkSession.sql(f"SELECT * FROM VALUES {values} AS done(t, p, low, high)")  # noqa: S608 - legal names
     same = (rows["topic"] == table["t"]) & (rows["partition"] == table["p"])

@@ -1,7 +1,7 @@
 """A database table that holds every record once, because one transaction stores the rows and their offsets.
 
 It uses a DB-API 2 connection to SQLite or PostgreSQL, which a function of the caller opens. The offsets are in the
-table ``kafka_coord_offsets``, one row for each contiguous range of a partition.
+table ``kafka_coord_offsets``, which has one row for each contiguous range of a partition.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _GROW = f"""UPDATE {OFFSETS_TABLE} SET end_offset = ?
 _ADD = f"INSERT INTO {OFFSETS_TABLE} VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608
 
 Connect = Callable[[], Any]
-"""Makes a DB-API connection: ``lambda: sqlite3.connect("delays.db", timeout=60)``, ``lambda: psycopg.connect(…)``."""
+"""Opens a DB-API connection, such as ``lambda: sqlite3.connect("delays.db", timeout=60)``."""
 
 
 class DatabaseTable:
     """Appends batches to an existing ``table`` (or ``schema.table``) that has the batch's column names.
 
-    Rows come through Spark's driver, one partition of the batch at a time. Several applications may write concurrently,
-    even one that was declared dead too early. A lock on the offsets serialises their transactions, and each application
-    skips rows that the table already has. Raises :class:`SettingsError` for an illegal table name.
+    Rows pass through Spark's driver, one partition of the batch at a time. Several applications may write concurrently,
+    even an application that was declared dead too early. A lock on the offsets serialises their transactions, and each
+    application skips rows that the table already contains. Raises :class:`SettingsError` for an illegal table name.
     """
 
     def __init__(self, connect: Connect, table: str, *, group: str) -> None:
@@ -56,8 +56,8 @@ class DatabaseTable:
         self._group = legal("group", group)
 
     def foreach_batch(self, transform: Callable[[DataFrame], DataFrame] | None = None) -> ForeachBatch:
-        """Returns a function for ``writeStream.foreachBatch``. It applies ``transform``, which must keep the columns
-        topic, partition and offset, to each batch."""
+        """Returns a function for ``writeStream.foreachBatch``. The function applies ``transform`` to each batch, which
+        must preserve the columns topic, partition and offset."""
         each = exactly_once(self._group, self._write, self.covered)
 
         def append(rows: DataFrame, batch_id: int) -> None:
@@ -66,7 +66,8 @@ class DatabaseTable:
         return append
 
     def covered(self) -> OffsetRanges:
-        """Returns the offsets that the table has processed. Each of their records is stored or does not exist."""
+        """Returns the offsets that the table covers. The record of each of these offsets is stored or does not
+        exist."""
         with self._transaction() as statements:
             return self._covered(statements)
 
@@ -116,7 +117,7 @@ class DatabaseTable:
 
 
 class _Statements:
-    """A cursor for drivers that may use another placeholder than ``?``."""
+    """A cursor that also works with drivers whose placeholder is not ``?``."""
 
     def __init__(self, cursor: Any, mark: str) -> None:
         self._cursor = cursor

@@ -1,7 +1,7 @@
 """The file operations that a table's commits need: create a file completely or not at all, and make files durable.
 
-``link(2)`` fails if the name is taken, on local file systems and on NFS. Object stores have no such operation and are
-refused.
+On local file systems and on NFS, ``link(2)`` fails if the name is taken. Object stores have no such operation, so they
+are refused.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def local_directory(path: str | os.PathLike[str]) -> Path:
 
 
 def create(target: Path, content: bytes) -> bool:
-    """Creates the file with all of its content in one step, durably. Returns false if the file already exists, and
-    leaves it unchanged."""
+    """Creates the file with all of its content in one step, durably. If the file already exists, leaves it unchanged
+    and returns false."""
     draft = _draft(target, content)
     try:
         os.link(draft, target)

@@ -24,7 +24,7 @@ class CommitConflict(Exception):
 
 
 class TableLog:
-    """Reads and writes a table's ``_commits``, on one thread. Caches commits, because they never change."""
+    """Reads and writes a table's ``_commits``. Caches commits, because they never change. Not thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -35,7 +35,7 @@ class TableLog:
         first = self._known.number < 0
         state = self._refreshed(self._kept() if first else self._known)
         if first and (newest := self._newest()) > state.number:
-            state = self._refreshed(state)  # another writer may have committed it just now
+            state = self._refreshed(state)  # another writer may have just committed it
             if newest > state.number:
                 raise MalformedValue(
                     str(self._folder / commit_name(state.number + 1)),
@@ -77,7 +77,7 @@ class TableLog:
     def _keep(self, state: TableState) -> None:
         try:
             files.replace(self._folder / _STATE, state.encode())
-        except OSError as error:  # the commit exists, and the state file only saves readers time
+        except OSError as error:  # the commit exists, and the state file only saves time for readers
             log.warning("cannot write the table's state file, so readers will be slower: %s", error)
 
 

@@ -1,4 +1,4 @@
-"""The metadata of a parquet table: its commits, and the state that results from them. Pure.
+"""The metadata of a parquet table: its commits, and the state that results from them. All functions are pure.
 
 ::
 
@@ -6,8 +6,8 @@
     TABLE/_commits/state.json                  a TableState, so that readers need not read all commits
     TABLE/data/<piece>/part-….parquet          the rows of one append; valid only once a commit names them
 
-A writer creates a commit as the successor of the last commit that it read. If the number is taken, the writer reads the
-commit with that number and decides again. So every commit takes all earlier commits into account.
+A writer creates a commit as the successor of the last commit that it read. If its number is taken, the writer reads the
+existing commit with that number and decides again. So every commit takes all earlier commits into account.
 """
 
 from __future__ import annotations

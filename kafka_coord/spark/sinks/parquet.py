@@ -1,8 +1,8 @@
 """A parquet table that holds every record once. Any number of Spark applications may write it concurrently.
 
-An append first writes its rows to new files, then commits them together with their offsets, in one file of the table's
+An append first writes its rows to new files. It then commits these files and their offsets in one file of the table's
 log. After a crash, Spark may repeat a batch, perhaps with other limits, and another member of the group may have
-written the same records. So before it commits, an append drops the offsets that the table already covers. Readers see
+written the same records. So before an append commits, it drops the offsets that the table already covers. Readers see
 only commits.
 """
 
@@ -41,8 +41,8 @@ _DATA = "data"
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The outcome of a batch: the added offsets, their ``rows``, and the ``repeated`` offsets that the table already
-    had."""
+    """The outcome of a batch: the added offsets, the number of their ``rows``, and the ``repeated`` offsets that the
+    table already covered."""
 
     ranges: OffsetRanges
     repeated: OffsetRanges
@@ -51,10 +51,10 @@ class Appended:
 
 class TableWriter:
     """Appends Arrow tables to a parquet table in a directory. Needs no Spark. Other members of the ``group``, including
-    Spark queries, may write concurrently. Use it on one thread.
+    Spark queries, may write concurrently. A writer is not thread-safe.
 
     ``path`` must be mounted at the same place on all machines of a cluster. Raises :class:`SettingsError` for an object
-    store or other file system, and on the first append :class:`RequestRefused` if the table belongs to another group.
+    store or other file system. If the table belongs to another group, the first append raises :class:`RequestRefused`.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, group: str) -> None:
@@ -63,7 +63,8 @@ class TableWriter:
         self._log = TableLog(self.path / _COMMITS)
 
     def append_arrow(self, rows: pyarrow.Table) -> Appended:
-        """Like :meth:`ParquetTable.append`. Afterwards, the consumer should commit its offsets to the group."""
+        """Like :meth:`ParquetTable.append`, but for an Arrow table. Afterwards, the consumer should commit its offsets
+        to the group."""
         import pyarrow.parquet as pq
         from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -78,7 +79,8 @@ class TableWriter:
         return self._log.load()
 
     def covered(self) -> OffsetRanges:
-        """Returns the offsets that the table has processed. Each of their records is stored or does not exist."""
+        """Returns the offsets that the table covers. The record of each of these offsets is stored or does not
+        exist."""
         return self.state().covered
 
     def read_arrow(self) -> pyarrow.Table:
@@ -95,8 +97,8 @@ class TableWriter:
         return pq.read_table([str(file) for piece in state.pieces for file in self._files(piece)], schema=schema)
 
     def forget(self, topic: str) -> None:
-        """Treats a topic's offsets as never written, because the topic was deleted and recreated and its next records
-        are new ones. Keeps the rows. Raises :class:`NotFound`."""
+        """Treats a topic's offsets as never written, because the topic was recreated and its next records are new.
+        Keeps the rows. Raises :class:`NotFound`."""
         state = self._log.load()
         while True:
             mine = OffsetRanges(
@@ -112,8 +114,9 @@ class TableWriter:
                 return
 
     def sweep(self, *, older_than_s: float = DAY_S) -> int:
-        """Deletes the pieces of writers that crashed before they committed, if they were last written more than
-        ``older_than_s`` ago. Choose a time longer than any batch takes. Returns the number of deleted pieces."""
+        """Deletes the pieces of writers that crashed before they committed, if these pieces were last written more than
+        ``older_than_s`` seconds ago. Choose a time that is longer than any batch takes. Returns the number of deleted
+        pieces."""
         state = self._log.load()
         named = {piece.name for piece in state.pieces}
         before = time.time() - older_than_s
@@ -189,7 +192,7 @@ class TableWriter:
         return Piece(name, written, count), there
 
     def _restage(self, piece: Piece, without: OffsetRanges) -> Piece | None:
-        """Replaces the piece with another one without these offsets. Returns the new piece, or ``None`` if no row is
+        """Replaces the piece with a new piece without these offsets. Returns the new piece, or ``None`` if no row is
         left."""
         import pyarrow.parquet as pq
 
@@ -215,8 +218,8 @@ class ParquetTable(TableWriter):
         self._spark = spark
 
     def foreach_batch(self, transform: Callable[[DataFrame], DataFrame] | None = None) -> ForeachBatch:
-        """Returns a function for ``writeStream.foreachBatch``. It applies ``transform`` to each batch, which must keep
-        the columns topic, partition and offset, and may leave out rows or turn one row into several."""
+        """Returns a function for ``writeStream.foreachBatch``. The function applies ``transform`` to each batch, which
+        must preserve the columns topic, partition and offset, and may leave out rows or turn one row into several."""
 
         def append(rows: DataFrame, _batch_id: int) -> None:
             self.append(transform(rows) if transform is not None else rows)
@@ -228,7 +231,7 @@ class ParquetTable(TableWriter):
         its lowest to its highest offset.
 
         The batch is computed once. If anything fails, such as a full disk or a lost worker, the table is unchanged.
-        Raises :class:`SettingsError` if the columns are not the table's.
+        Raises :class:`SettingsError` if its columns differ from the table's.
         """
         require_key_columns(rows)
         return self._append(rows.schema, lambda folder: rows.write.parquet(folder.as_uri()))
@@ -255,7 +258,7 @@ def _there(log_: TableLog, folder: Path) -> TableState:
 
 
 def _mask(rows: pyarrow.Table, ranges: OffsetRanges) -> Any:
-    """Returns an array of booleans, true for rows with offsets within the ranges."""
+    """Returns an array of booleans that are true for rows with offsets within the ranges."""
     import numpy as np
 
     topics = rows["topic"].to_numpy()
