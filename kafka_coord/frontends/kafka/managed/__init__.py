@@ -1,1 +1,1 @@
-"""Managed groups for stock Kafka clients that use KIP-848 (``group.protocol=consumer``) or the classic protocol."""
+"""Managed groups for stock Kafka clients, which use KIP-848 (``group.protocol=consumer``) or the classic protocol."""

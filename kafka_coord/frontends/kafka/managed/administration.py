@@ -1,6 +1,6 @@
-"""Serves administrative requests about managed groups. Shows and deletes groups, and changes their offsets.
+"""Handles administrative requests about managed groups: shows and deletes groups, and changes their offsets.
 
-It reads from ZooKeeper and sends changes as requests to the elected coordinator, like this project's own commands.
+It reads from ZooKeeper. Like this project's own commands, it sends each change as a request to the elected coordinator.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from kafka_coord.zk.store import Check, Store
 log = logging.getLogger(__name__)
 
 ANSWER_S = 10.0
-"""Seconds that a tool waits for the coordinator's answer."""
+"""The number of seconds that a tool waits for the coordinator's response."""
 _LOOK_AGAIN_S = 0.05
 _AT_ONCE = 200
-"""The maximum number of groups in one read, because other requests wait for the read."""
+"""The maximum number of groups in one read. It is small because other requests wait for the read."""
 _OFFSETS_AT_ONCE = 2_000
-"""The maximum number of offsets in a request, which the coordinator writes as one multi."""
-_DONE, _SILENT = "done", "no answer from the elected coordinator"
+"""The maximum number of offsets in one request. The coordinator writes them in a single multi."""
+_DONE, _SILENT = "done", "no response from the elected coordinator"
 _ATTEMPTS, _AGAIN_S = 30, 1.0
 
 
 class Administration:
-    """Answers administrative requests. Use this class only on the event loop. Other threads talk to ZooKeeper."""
+    """Answers administrative requests. Use this class only on the event loop. It uses other threads to access
+    ZooKeeper."""
 
     def __init__(self, store: Store, terms: ManagedTerms) -> None:
         self._store, self._terms = store, terms
@@ -57,7 +58,7 @@ class Administration:
         return found
 
     async def subscribed(self, group: str, topics: Iterable[str]) -> frozenset[str]:
-        """Returns which of these topics the group's members subscribe to. Raises :class:`StoreError`."""
+        """Returns those of the topics to which the group's members subscribe. Raises :class:`StoreError`."""
         seen = (await asyncio.to_thread(read_groups, self._store, (group,)))[group]
         if isinstance(seen, StoreError):
             raise seen
@@ -89,8 +90,8 @@ class Administration:
         return GroupView(group, Error.NONE, seen, served, ids)
 
     async def adopt(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], why: str, term: int) -> Error:
-        """Creates the group with these offsets, in this term. Existing offsets stay unchanged. ``why`` becomes part of
-        its history."""
+        """Creates the group with these offsets, if ``term`` is still current. Existing offsets stay unchanged. ``why``
+        becomes the first entry of the group's history."""
         fence = Check(layout.log_partition(partition_of(group)), term)
         try:
             missing = await asyncio.to_thread(begin_adoption, self._store, group, list(offsets), why, fence)
@@ -111,7 +112,7 @@ class Administration:
         return await asyncio.to_thread(read_registered, self._store, group)
 
     async def evict(self, group: str, consumers: Iterable[str], asked: Request) -> str:
-        """Evicts these members for an operator. Returns the reason if this fails, or ``""``. Raises
+        """Evicts these members on behalf of an operator. If this fails, returns the reason, otherwise ``""``. Raises
         :class:`StoreError`."""
         requests = (Request(RequestType.EVICT, group, one, asked.reason, asked.by) for one in consumers)
         answers = await asyncio.gather(*map(self._answer, requests))
@@ -129,8 +130,8 @@ class Administration:
         return error
 
     async def remove(self, group: str, asked: Request, since: int) -> str:
-        """Deletes the group for an operator if it has no members and no offset has changed since the zxid ``since``.
-        Returns the reason if this fails, or ``""``. Raises :class:`StoreError`."""
+        """Deletes the group on behalf of an operator, if it has no members and no offset has changed since the zxid
+        ``since``. If this fails, returns the reason, otherwise ``""``. Raises :class:`StoreError`."""
         request = Request(RequestType.DELETE_GROUP, group, reason=asked.reason, by=asked.by, unchanged_since=since)
         answered = await self._answer(request)
         if answered is None:
@@ -152,7 +153,7 @@ class Administration:
                 return
 
     async def set_offsets(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> Error:
-        """Sets offsets of partitions that no member holds."""
+        """Sets the offsets of partitions that no member holds."""
         values = {tp: one.offset for tp, one in offsets.items()}
         error = await self._ask(Request(RequestType.RESET_OFFSETS, group, offsets=values), Error.UNKNOWN_MEMBER_ID)
         details = {tp: one for tp, one in offsets.items() if not one.is_bare}
@@ -164,7 +165,7 @@ class Administration:
         return error
 
     async def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> Error:
-        """Deletes offsets of partitions that no member holds."""
+        """Deletes the offsets of partitions that no member holds."""
         request = Request(RequestType.DELETE_OFFSETS, group, partitions=PartitionSet.of(partitions))
         return await self._ask(request, Error.GROUP_SUBSCRIBED_TO_TOPIC)
 
@@ -177,14 +178,14 @@ class Administration:
             log.warning("cannot ask the coordinator to %s group=%s: %s", request.type, request.group, error)
             return Error.COORDINATOR_NOT_AVAILABLE
         if answered is None:
-            log.warning("no answer from the coordinator to %s group=%s", request.type, request.group)
+            log.warning("no response from the coordinator to %s group=%s", request.type, request.group)
             return Error.COORDINATOR_NOT_AVAILABLE
         log.info("%s group=%s result=%s: %s", request.type, request.group, answered.result, answered.message)
         return Error.NONE if answered.result == _DONE else refused
 
     async def _answer(self, request: Request) -> Request | None:
-        """Sends the request and waits for the answer. Returns the answered request, or ``None`` if there is no answer
-        in time or the request is withdrawn. Deletes the request in any case. Raises :class:`StoreError`."""
+        """Sends the request and waits for the response. Returns the answered request, or ``None`` if there is no
+        response in time or the request is withdrawn. Deletes the request in any case. Raises :class:`StoreError`."""
         store, loop = self._store, asyncio.get_running_loop()
         data = fields.dump(replace(request, timestamp_ms=time.time_ns() // 1_000_000).to_json())
         path = await asyncio.to_thread(store.create, layout.REQUEST_PREFIX, data, sequence=True)

@@ -1,4 +1,4 @@
-"""The ZooKeeper reads and writes that convert between client-assigned and managed groups."""
+"""Reads and writes ZooKeeper for conversions between client-assigned and managed groups."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from kafka_coord.zk.store import Check, Create, GetData, Node, Store
 def begin_adoption(
     store: Store, group: str, partitions: Sequence[TopicPartition], reason: str, fence: Check
 ) -> frozenset[TopicPartition]:
-    """Creates the group if it does not exist, with ``reason`` as the first entry of its history. Returns the partitions
-    of existing topics for which it lacks an offset. Raises :class:`Fenced` and :class:`StoreError`."""
+    """Creates the group if it does not exist, with ``reason`` as the first entry of its history. Returns those of the
+    partitions whose topics exist and for which the group has no offset. Raises :class:`Fenced` and
+    :class:`StoreError`."""
     ensure_group(store, group)
     topics = sorted({tp.topic for tp in partitions})
     paths = [layout.broker_topic(topic) for topic in topics]
@@ -41,9 +42,9 @@ def begin_adoption(
 
 
 class Registered(NamedTuple):
-    """The members of a group. ``protocols`` has each member's protocol, or ``None`` if the member is not a stock client
-    or is unreadable. No member has registered or left since ``zxid``. ``is_decided`` tells whether a coordinator is
-    elected."""
+    """The members of a group. ``protocols`` maps each member to its protocol, or to ``None`` if the member is not a
+    stock client or cannot be read. No member has registered or left since ``zxid``. ``is_decided`` tells whether a
+    coordinator is elected."""
 
     protocols: Mapping[str, str | None]
     zxid: int
@@ -63,8 +64,8 @@ def read_registered(store: Store, group: str) -> Registered:
 
 
 def topics_that_exist(store: Store, group: str, topics: Iterable[str]) -> frozenset[str]:
-    """Returns which of these topics exist and own the group's stored offsets. A topic that has been deleted and created
-    again does not own the offsets that were stored before. Raises :class:`StoreError`."""
+    """Returns those of the topics that exist and to which the group's stored offsets belong. Offsets that were stored
+    before a topic was deleted and created again do not belong to the new topic. Raises :class:`StoreError`."""
     names = sorted(set(topics))
     found = store.read_many(
         [GetData(layout.topic_offsets(group, name)) for name in names]

@@ -1,4 +1,4 @@
-"""Classic clients (JoinGroup, SyncGroup, Heartbeat, LeaveGroup) as members of managed groups. Pure.
+"""Classic clients (JoinGroup, SyncGroup, Heartbeat, LeaveGroup) as members of managed groups. Does no I/O.
 
 ::
 
@@ -9,7 +9,7 @@
 
 No member is the leader. The coordinator decides, and SyncGroup returns the member's share. Only members whose shares
 change must join again. All other members keep their generation. A SyncGroup acknowledges the start of the partitions
-that its answer contains. It is answered once that acknowledgement is stored. A JoinGroup acknowledges the stop of all
+in its response, and the response is sent once that acknowledgement is stored. A JoinGroup acknowledges the stop of all
 partitions that it does not list as owned. A cooperative client lists the partitions that it keeps. An eager client owns
 nothing when it joins.
 """
@@ -36,14 +36,15 @@ PROTOCOL = "classic"
 """The value of ``group.protocol`` in these clients, and of ``protocol`` in their registrations."""
 COOPERATIVE = "cooperative-sticky"
 ASSIGNORS = ("range", "roundrobin", "sticky", COOPERATIVE)
-"""The names of Kafka's own assignors. A client with one of them accepts any share."""
+"""The names of Kafka's own assignors. A client that uses any of them accepts any share."""
 
 _MORE_S = 1.0
-"""Once the member has part of its share, a JoinGroup is held for this many seconds to wait for the rest."""
+"""Once the member has part of its share, its JoinGroup is held for up to this many seconds to wait for the rest."""
 _WRITE_S = 5.0
-"""Seconds that a SyncGroup waits for its acknowledgement to be written."""
+"""The maximum number of seconds that a SyncGroup waits for its acknowledgement to be written."""
 _ADMISSION_S = 1.0
-"""Seconds that a request other than a JoinGroup waits for its member to be resumed from an earlier term."""
+"""The maximum number of seconds that a request other than a JoinGroup waits for its member to be resumed from an
+earlier term."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,10 @@ class _ClassicRequest(Request):
 
 @dataclass(frozen=True, slots=True)
 class Join(_ClassicRequest):
-    """A JoinGroup. If ``is_new``, the client has no member id, and ``member_id`` was generated for it. ``assignor`` is
-    the chosen protocol. ``owned`` has the partitions that the client keeps. An eager client keeps none. The client got
-    these partitions in ``generation``, or -1 if it does not say. ``registration`` is the value for a new member."""
+    """A JoinGroup request. If ``is_new`` is set, the client sent no member id, and ``member_id`` was generated for it.
+    ``assignor`` is the chosen protocol. ``owned`` holds the partitions that the client keeps, which are none if the
+    client is eager. The client received them in ``generation``, which is -1 if the client does not report it.
+    ``registration`` is the content of the registration, in case the member is new."""
 
     is_new: bool
     assignor: str
@@ -76,8 +78,8 @@ class Join(_ClassicRequest):
 
     @property
     def limit_s(self) -> float:
-        """How many seconds this request may be held. The client sends no other request in that time, so its session
-        timeout must be longer."""
+        """The number of seconds for which this request may be held. The client sends no other request in that time, so
+        its session timeout must be longer."""
         return min(self.rebalance_timeout_s, self.session_timeout_s * 2 / 3)
 
     def answered(self, error: Error, _message: str | None = None) -> Joined:
@@ -87,8 +89,8 @@ class Join(_ClassicRequest):
 
     def join(self, members: KafkaMembers, found: KafkaMember | None) -> None:
         """Handles a join. A static client without a member id replaces its predecessor. A client with an unknown member
-        id is refused if it is static or owns partitions, because another member may have its place or its partitions
-        now."""
+        id is refused if it is static or owns partitions, because by now another member may have its place or its
+        partitions."""
         before = found.member_id if found is not None else members.earlier_id(self.key)
         if before is not None and before != self.member_id:
             if self.is_new:
@@ -115,7 +117,7 @@ class Join(_ClassicRequest):
 
 @dataclass(frozen=True, slots=True)
 class Sync(_ClassicRequest):
-    """A SyncGroup. ``assignor`` is ``None`` before version 5."""
+    """A SyncGroup request. ``assignor`` is ``None`` before version 5."""
 
     generation: int
     assignor: str | None = None
@@ -128,7 +130,8 @@ class Sync(_ClassicRequest):
 
 @dataclass(frozen=True, slots=True)
 class Beat(_ClassicRequest):
-    """A Heartbeat. ``software`` is the client's name in ApiVersions, or empty if its heartbeats are not held."""
+    """A Heartbeat request. ``software`` is the name that the client sent in ApiVersions. It is empty if the client's
+    heartbeats must not be held."""
 
     generation: int
     software: str = ""
@@ -142,7 +145,7 @@ class Beat(_ClassicRequest):
 
 @dataclass(frozen=True, slots=True)
 class Leave(_ClassicRequest):
-    """One member of a LeaveGroup. An operator names a static member by its instance id only."""
+    """One member of a LeaveGroup request. An operator names a static member only by its instance id."""
 
     leaves: ClassVar[bool] = True
 
@@ -152,8 +155,8 @@ class Leave(_ClassicRequest):
 
 class ClassicMember(KafkaMember):
     """One member. ``joined`` is its last JoinGroup in this term. ``generation`` is the last generation that the client
-    knows. ``sent`` is the share in the last answer to a SyncGroup, or ``None`` while the member joins. If ``syncs``,
-    the client must send a SyncGroup next."""
+    knows. ``sent`` is the share in the last response to a SyncGroup, or ``None`` while the member joins. If ``syncs``
+    is set, the client must send a SyncGroup next."""
 
     protocol = PROTOCOL
     wrong_id = Error.FENCED_INSTANCE_ID
@@ -182,7 +185,8 @@ class ClassicMember(KafkaMember):
 
     @property
     def owns_nothing(self) -> bool:
-        """True for an eager client between JoinGroup and SyncGroup. librdkafka may then repeat an outdated commit."""
+        """Whether this is an eager client between JoinGroup and SyncGroup. At this time, librdkafka may repeat an
+        outdated commit."""
         is_joining = self.sent is None or self.syncs or self.waits_for_share
         return is_joining and self.joined is not None and self.joined.is_eager
 
@@ -230,7 +234,7 @@ class ClassicMember(KafkaMember):
 
     def go_on(self, request: Request) -> None:
         if not isinstance(request, Join) or request is not self.joined:
-            self.members.refuse(request, Error.REBALANCE_IN_PROGRESS)  # its client has joined again since
+            self.members.refuse(request, Error.REBALANCE_IN_PROGRESS)  # the client has joined again since
             return
         self._acknowledge_stop(request)
         if self.command is not None or self._has_share:
@@ -258,7 +262,7 @@ class ClassicMember(KafkaMember):
             self.acknowledged()
 
     def _join_answered(self, join: Join) -> None:
-        if join.is_eager or not self.generation:  # no commits of earlier generations are under way
+        if join.is_eager or not self.generation:  # no commits of earlier generations are in flight
             self.first_epoch = self.epoch
         self.joined, self.generation, self.syncs = join, self.epoch, True
         who = join.token, Error.NONE, self.member_id
@@ -281,7 +285,7 @@ class ClassicMember(KafkaMember):
                 self.hold(sync, _WRITE_S)
 
     def settled(self) -> None:
-        """Answers a SyncGroup only after the acknowledgement is stored, so the client keeps its share even if this
+        """Answers a SyncGroup. Because the acknowledgement is already stored, the client keeps its share even if this
         instance fails."""
         if isinstance(self.waiting, Sync) and self.joined is not None:
             sync, self.waiting = self.waiting, None
@@ -320,7 +324,7 @@ class ClassicMember(KafkaMember):
         self._acknowledge_stop(join)
         share = self.share
         if isinstance(command, StartFetcher) and share is not None and not share <= self.assignment:
-            self.acknowledged()  # the rest of the share comes in another command after this one
+            self.acknowledged()  # the rest of the share follows in another command
             self.hold_less(min(_MORE_S, join.limit_s))
         elif self.command is not None:
             self._answer_join()

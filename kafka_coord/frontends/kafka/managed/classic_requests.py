@@ -1,4 +1,4 @@
-"""Turns requests of classic clients in managed groups into members' requests, and the answers into Kafka's messages."""
+"""Turns the requests of classic clients about managed groups into members' requests, and returns the responses."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from kafka_coord.wire.consumer_protocol import subscription
 log = logging.getLogger(__name__)
 
 _MUST_KNOW_ID = 4
-"""From this version of JoinGroup, a member without an id gets one and joins again with it (KIP-394)."""
+"""From this version of JoinGroup on, a client without a member id gets an id and joins again with it (KIP-394)."""
 
 
 class ClassicRequests:
-    """Handles requests that are authorized and concern managed groups. ``broker_id`` is the instance's."""
+    """Handles authorized requests about managed groups. ``broker_id`` identifies this instance."""
 
     def __init__(self, terms: ManagedTerms, broker_id: int, limits: GroupLimits) -> None:
         self._terms, self._broker_id, self._limits = terms, broker_id, limits
@@ -56,7 +56,7 @@ class ClassicRequests:
         return joined
 
     def _join(self, call: Call, member_id: str) -> Any:
-        """Returns a function that makes a :class:`Join` from a token, or the reason why the client cannot be a
+        """Returns a function that creates a :class:`Join` from a token, or the reason why the client cannot become a
         member."""
         request = call.request
         offered = {one.name: one.metadata for one in request.protocols}

@@ -21,17 +21,16 @@ log = logging.getLogger(__name__)
 
 
 class ConversionRequests:
-    """The unanswered requests. Use it on one thread, except :meth:`answer`.
+    """The unanswered requests. Use this class on one thread only, except :meth:`answer`.
 
-    ``carry_out`` receives each request once per term in which this instance serves the group. The request's
-    ``unchanged_since`` is the zxid of its creation.
+    In each term in which this instance serves the group, ``carry_out`` receives the request once. The
+    ``unchanged_since`` of such a request is the zxid of its creation.
     """
 
     def __init__(self, store: Store, watches: Watches, carry_out: Callable[[Request], None]) -> None:
         self._store, self._carry_out = store, carry_out
         self._known: dict[str, Request | None] = {}
-        """The requests by znode name. ``None`` stands for an unreadable request, and for a request that the elected
-        coordinator answers."""
+        """The requests by znode name. ``None`` stands for a request that is unreadable or is not for this class."""
         self._passed_on: dict[str, int] = {}
         watches.children(layout.REQUESTS, self._listed)
 
@@ -45,8 +44,8 @@ class ConversionRequests:
             self._known[name] = _conversion(name, node) if isinstance(node, Node) else None
 
     def pass_on(self, term_of: Callable[[int], int | None]) -> None:
-        """Passes on the requests that can be carried out. ``term_of`` returns the term of a partition of the groups log
-        if it is served here."""
+        """Passes on the requests that can be carried out. ``term_of`` returns this instance's term for a partition of
+        the groups log, or ``None`` if this instance does not serve the partition."""
         for name, request in self._known.items():
             term = None if request is None else term_of(partition_of(request.group))
             if request is not None and term is not None and self._passed_on.get(name) != term:
@@ -54,8 +53,8 @@ class ConversionRequests:
                 self._carry_out(request)
 
     def answer(self, request: Request, term: int, result: str, message: str) -> None:
-        """Answers the request. Does nothing if the term is over, or the request was withdrawn or answered. Raises
-        :class:`StoreError`."""
+        """Answers the request. Does nothing if the term is over, or if the request was withdrawn or has already been
+        answered. Raises :class:`StoreError`."""
         fence = Check(layout.log_partition(partition_of(request.group)), term)
         stored = replace(request, unchanged_since=0)
         with suppress(MultiFailed):

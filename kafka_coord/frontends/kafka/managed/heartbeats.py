@@ -1,10 +1,10 @@
-"""The heartbeats of KIP-848 members (``group.protocol=consumer``), and their answers. Pure.
+"""The heartbeats of KIP-848 members (``group.protocol=consumer``), and the responses to them. Does no I/O.
 
-A heartbeat with epoch 0 registers the member, and answers carry its assignment. A heartbeat acknowledges a stop-fetcher
-if the client no longer owns the command's partitions, and a start-fetcher if it owns all of them.
+A heartbeat with epoch 0 registers the member, and responses carry its assignment. A heartbeat acknowledges a
+stop-fetcher if the client no longer owns the command's partitions, and a start-fetcher if the client owns all of them.
 
 A heartbeat is held (:mod:`~kafka_coord.frontends.kafka.managed.pace`) until there is news for the client, until the
-client sends something else, or until the limit of the hold has passed. While the member has partitions to stop, its
+client sends another request, or until the hold reaches its limit. While the member has partitions to stop, its
 heartbeats are answered immediately, because a later heartbeat acknowledges the stop.
 """
 
@@ -26,7 +26,7 @@ from kafka_coord.model import Command, StartFetcher, TopicPartition
 PROTOCOL = "consumer"
 """The value of ``group.protocol`` in these clients, and of ``protocol`` in their registrations."""
 JOIN, LEAVE, LEAVE_FOR_NOW = 0, -1, -2
-"""Epochs with a special meaning in a heartbeat. After ``LEAVE_FOR_NOW``, a static member keeps its place."""
+"""The epochs with a special meaning in a heartbeat. After ``LEAVE_FOR_NOW``, a static member keeps its place."""
 
 Owned = frozenset[tuple[bytes, int]]
 """Partitions by topic id."""
@@ -34,9 +34,9 @@ Owned = frozenset[tuple[bytes, int]]
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Request):
-    """A ConsumerGroupHeartbeat. ``owned`` and the parts of ``topics`` are ``None`` if the client left them out as
-    unchanged. ``registration`` is the value of a joining member's registration. ``software`` is the client's name, or
-    empty if its heartbeats are not held."""
+    """A ConsumerGroupHeartbeat request. ``owned`` and the parts of ``topics`` are ``None`` if the client omitted them
+    because they are unchanged. ``registration`` is the content of a joining member's registration. ``software`` is the
+    name that the client sent in ApiVersions. It is empty if the client's heartbeats must not be held."""
 
     protocol: ClassVar[str] = PROTOCOL
     epoch: int
@@ -59,7 +59,7 @@ class Heartbeat(Request):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the heartbeat has all fields. A client sends all fields if it has not received the last answer."""
+        """Whether the heartbeat has all fields. A client sends all fields if it has not received the last response."""
         return self.joins or (self.owned is not None and self.topics.is_told)
 
     def answered(self, error: Error, message: str | None = None) -> HeartbeatAnswer:
@@ -69,8 +69,8 @@ class Heartbeat(Request):
         return ConsumerGroupMember(members, self, number)
 
     def join(self, members: KafkaMembers, found: KafkaMember | None) -> None:
-        """Handles a join. A client that only repeats a join whose answer was lost stays the same incarnation. Any other
-        client that joins again becomes a new incarnation, without partitions."""
+        """Handles a join. A client that only repeats a join because the response was lost stays the same incarnation.
+        Any other client that joins again becomes a new incarnation and has no partitions."""
         if not self.topics.is_told:
             members.refuse(self, Error.INVALID_REQUEST, "a joining member must send its subscription")
             return
@@ -93,9 +93,9 @@ class Heartbeat(Request):
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """The answer to a heartbeat. ``assignment`` is ``None`` if the client knows it. ``ids`` is the assignment by topic
-    id, without topics that have no id. The next heartbeat is due ``interval_s`` seconds after this heartbeat was
-    sent."""
+    """The response to a heartbeat. ``assignment`` is ``None`` if the client already knows it. ``ids`` is the assignment
+    by topic id, and omits topics that have no id. The next heartbeat is due ``interval_s`` seconds after this heartbeat
+    was sent."""
 
     token: Hashable
     error: Error
@@ -108,8 +108,8 @@ class HeartbeatAnswer:
 
 
 class ConsumerGroupMember(KafkaMember):
-    """One member. ``sent`` is the last assignment in an answer. ``owned`` has the partitions that the client last
-    reported as owned."""
+    """One member. ``sent`` is the last assignment that a response contained. ``owned`` holds the partitions that the
+    client last reported as owned."""
 
     protocol = PROTOCOL
     wrong_epoch = not_held = Error.STALE_MEMBER_EPOCH
@@ -119,12 +119,12 @@ class ConsumerGroupMember(KafkaMember):
         self.pace = Pace.of(beat.software)
         self.first_epoch = self.epoch = self.previous_epoch = max(FIRST_EPOCH, beat.epoch)
         self.topic_ids: dict[str, bytes | None] = {}
-        """The ids that the topics in ``assignment`` had when they were assigned. A topic may have been created again
-        since then."""
+        """The ids that the topics in ``assignment`` had when they were assigned. Since then, a topic may have been
+        deleted and created again."""
         self.sent: frozenset[TopicPartition] | None = None
         self.owned: Owned | None = None
         self._asked_again = False
-        """Whether the client was asked to repeat its last heartbeat. The repetition has all fields."""
+        """Whether an error has made the client repeat its last heartbeat. The repetition has all fields."""
 
     @property
     def waits_for_share(self) -> bool:
@@ -138,7 +138,7 @@ class ConsumerGroupMember(KafkaMember):
         if generation <= self.epoch:
             return
         self.previous_epoch, self.epoch = self.epoch, generation
-        if self.sent is None:  # the client has been told no other epoch
+        if self.sent is None:  # the client has received no other epoch
             self.first_epoch = generation
 
     def wait(self, request: Request) -> None:
@@ -190,9 +190,10 @@ class ConsumerGroupMember(KafkaMember):
     def _acknowledge(self) -> None:
         """Acknowledges the delivered command if the client has carried it out.
 
-        Topics are compared by id. So a client that owns partitions of a deleted topic has not stopped them, even if a
-        new topic has the same name. A client need not start partitions of a deleted topic. If the client owns the
-        partitions of a start-fetcher before any answer contained them, it got them in an earlier term.
+        Topics are compared by id, because a topic may be deleted and a new topic with the same name created. A client
+        that owns partitions of the deleted topic has not stopped them. It need not start partitions of a deleted topic.
+        If the client owns the partitions of a start-fetcher before any response contained them, it received them in an
+        earlier term.
         """
         if self.command is None or self.owned is None:
             return
@@ -214,12 +215,12 @@ class ConsumerGroupMember(KafkaMember):
         if self.command is not None and self.told:
             _, command = self.command
             if isinstance(command, StartFetcher) and not commit.offsets.keys().isdisjoint(command.partitions):
-                self.acknowledged()  # a commit shows that the client has started
+                self.acknowledged()  # the commit shows that the client has started these partitions
 
     def resumed(self, topic_ids: Mapping[str, bytes], newest: int, *, is_settled: bool) -> None:
-        """Keeps the epoch that the client sent. A client with unacknowledged commands may already know the newest
-        epoch, from an answer whose acknowledgement was not written. A settled client may not know the newest epoch,
-        because an answer may have been lost. So both epochs are accepted from a settled client."""
+        """Resumes the member with the epoch that the client sent. A client with unacknowledged commands may already
+        know the newest epoch, if its acknowledgement of a response was not written. A settled client may not know the
+        newest epoch yet, because the response may have been lost. So a settled client may use either epoch."""
         self._learn(self.assignment, topic_ids)
         self.first_epoch = self.epoch = self.previous_epoch = min(self.epoch, newest)
         if is_settled:
@@ -229,7 +230,7 @@ class ConsumerGroupMember(KafkaMember):
         if isinstance(command, StartFetcher):
             self._learn(command.partitions, topic_ids)
             if self.waits_for_share and self.share != self.assignment:
-                self.acknowledged()  # the rest of the share comes in another command after this one
+                self.acknowledged()  # the rest of the share follows in another command
                 return
         if self.waiting is not None:
             self._answer_waiting(self.pace.after_news())
@@ -265,7 +266,7 @@ class ConsumerGroupMember(KafkaMember):
             self._tell(_heartbeat(request), interval_s)
 
     def _by_id(self, partitions: Iterable[TopicPartition]) -> Owned:
-        """Returns the partitions by topic id, without topics that have no id."""
+        """Returns the partitions by topic id. Omits topics that have no id."""
         found = ((self.topic_ids.get(tp.topic), tp.partition) for tp in partitions)
         return frozenset((topic_id, partition) for topic_id, partition in found if topic_id is not None)
 

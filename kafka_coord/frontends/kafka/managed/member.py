@@ -1,8 +1,8 @@
-"""A stock Kafka client as a member of a managed group: the base class for both protocols. Pure.
+"""The base class of stock Kafka clients that are members of a managed group, for both protocols. Does no I/O.
 
 A delivered stop-fetcher makes the member's assignment smaller, and a delivered start-fetcher makes it larger. The
-member's epoch is the newest generation of a delivered start-fetcher or of an acknowledged command. Each protocol has
-its own way to acknowledge commands: :mod:`~kafka_coord.frontends.kafka.managed.heartbeats` (KIP-848) or
+member's epoch is the newest generation of a delivered start-fetcher or of an acknowledged command. How a client
+acknowledges commands depends on its protocol: see :mod:`~kafka_coord.frontends.kafka.managed.heartbeats` (KIP-848) and
 :mod:`~kafka_coord.frontends.kafka.managed.classic`.
 """
 
@@ -32,7 +32,7 @@ id."""
 
 @dataclass(frozen=True, slots=True)
 class Request(ABC):
-    """A request of a member, other than a commit. ``protocol`` is the client's (``Member.protocol``)."""
+    """A request of a member, other than a commit. ``protocol`` is the client's protocol (``Member.protocol``)."""
 
     protocol: ClassVar[str]
     token: Hashable
@@ -42,7 +42,7 @@ class Request(ABC):
 
     @property
     def joins(self) -> bool:
-        """Whether the client asks to be a member. It may already be a member."""
+        """Whether the client asks to become a member. It may already be one."""
         return False
 
     @property
@@ -61,11 +61,11 @@ class Request(ABC):
 
     @abstractmethod
     def answered(self, error: Error, message: str | None = None) -> Answer:
-        """Returns the answer with this error. NONE confirms that the member has left."""
+        """Returns a response with this error. NONE confirms that the member has left."""
 
     @abstractmethod
     def made(self, members: KafkaMembers, number: int) -> KafkaMember:
-        """Returns a new member for this client. ``number`` is the member's connection in the machine."""
+        """Creates a member for this client. ``number`` is the member's connection in the machine."""
 
     def join(self, members: KafkaMembers, found: KafkaMember | None) -> None:
         """Handles a join. ``found`` is the member with the same key, or ``None``."""
@@ -74,7 +74,7 @@ class Request(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """An OffsetCommit of a member. In the classic protocol, ``epoch`` is its generation."""
+    """An OffsetCommit of a member. In the classic protocol, ``epoch`` is the member's generation."""
 
     token: Hashable
     key: Key
@@ -86,7 +86,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The answer to a commit. ``topics`` no longer exist."""
+    """The response to a commit. ``topics`` holds the topics that no longer exist."""
 
     token: Hashable
     error: Error
@@ -94,15 +94,15 @@ class Committed:
 
 
 Answer = Any
-"""A :class:`Committed`, or an answer of the classic or KIP-848 protocol. Each has a ``token``."""
+"""A :class:`Committed`, or a response of the classic or KIP-848 protocol. Each has a ``token``."""
 
 
 class KafkaMember(ABC):
     """One member. ``id`` is ``None`` until the machine has admitted the member.
 
-    ``assignment`` has the partitions that the client should own. ``command`` is the delivered command that the client
-    has not acknowledged. ``told`` tells whether an answer has passed this command on to the client. ``waiting`` is the
-    held request, which must be answered by ``answer_at``. ``changing`` is the request whose subscription is being
+    ``assignment`` holds the partitions that the client should own. ``command`` is the delivered command that the client
+    has not acknowledged yet. ``told`` is true once a response has passed this command on to the client. ``waiting`` is
+    the held request, which must be answered by ``answer_at``. ``changing`` is the request whose subscription is being
     written. The ``topics`` of a member that registered in an earlier term are unknown.
     """
 
@@ -110,8 +110,8 @@ class KafkaMember(ABC):
     wrong_id: ClassVar[Error] = Error.UNKNOWN_MEMBER_ID
     wrong_epoch: ClassVar[Error]
     not_held: ClassVar[Error]
-    """These are the errors for a commit with a wrong member id, with a wrong epoch, or for partitions that the member
-    does not hold."""
+    """A commit gets ``wrong_id`` if its member id is wrong, ``wrong_epoch`` if its epoch is wrong, and ``not_held`` if
+    the member does not hold the partitions."""
 
     def __init__(self, members: KafkaMembers, request: Request, number: int) -> None:
         self.members = members
@@ -119,8 +119,8 @@ class KafkaMember(ABC):
         self.connection = number
         self.id: MemberId | None = None
         self.returning: MemberId | None = None
-        """The id of a resumed member until its first command is known. The client may have got that command in an
-        earlier term."""
+        """The id of a resumed member, until its first command is known. The client may have received that command in
+        an earlier term."""
         self.topics = UNCHANGED
         self.first_epoch = self.epoch = FIRST_EPOCH
         self.assignment: frozenset[TopicPartition] = frozenset()
@@ -144,7 +144,7 @@ class KafkaMember(ABC):
 
     @abstractmethod
     def wait(self, request: Request) -> None:
-        """Holds a request until the machine has admitted the member. Holds a join until there is news for the
+        """Holds a request until the machine has admitted the member. Holds a join further, until there is news for the
         client."""
 
     @abstractmethod
@@ -157,11 +157,11 @@ class KafkaMember(ABC):
 
     @abstractmethod
     def overdue(self) -> None:
-        """Answers the held request, which has waited long enough."""
+        """Answers the held request because it has waited long enough."""
 
     @abstractmethod
     def interrupted(self) -> None:
-        """Answers the held request, because the client has sent another request. Answers must be in the order of the
+        """Answers the held request because the client has sent another request. Responses must be in the order of the
         requests."""
 
     @abstractmethod
@@ -175,7 +175,7 @@ class KafkaMember(ABC):
         """Handles a valid commit."""
 
     def settled(self) -> None:  # noqa: B027  only the classic protocol waits for it
-        """Called when every acknowledgement is stored."""
+        """Called once every acknowledgement is stored."""
 
     @property
     def late_until(self) -> float:
@@ -184,7 +184,7 @@ class KafkaMember(ABC):
 
     @property
     def owns_nothing(self) -> bool:
-        """Whether the client has stopped everything although the member keeps its partitions."""
+        """Whether the client has stopped all partitions although the member still holds them."""
         return False
 
     @property
@@ -193,13 +193,13 @@ class KafkaMember(ABC):
         return False
 
     def target_read(self) -> None:  # noqa: B027  only the classic protocol waits for it
-        """Called when the group's target has changed while the member waits for its share."""
+        """Called when the group's target was read or has changed while the member waits for its share."""
 
     # --- common ------------------------------------------------------------------------------------------------------
 
     @property
     def share(self) -> frozenset[TopicPartition] | None:
-        """The member's share of the group's target, if known."""
+        """The member's share of the group's target, or ``None`` if it is unknown."""
         share = self.members.targets.get(self.key[0], {}).get(self.key[1])
         return None if share is None else frozenset(share)
 
@@ -208,7 +208,7 @@ class KafkaMember(ABC):
         self.epoch = max(self.epoch, generation)
 
     def knows(self, epoch: int) -> bool:
-        """Whether the client has been told this epoch since it joined."""
+        """Returns whether the client has received this epoch since it joined."""
         return self.first_epoch <= epoch <= self.epoch
 
     def deliver(self, command_id: CommandId, command: Command, topic_ids: Mapping[str, bytes]) -> None:
@@ -237,8 +237,8 @@ class KafkaMember(ABC):
             self.settled()
 
     def hold(self, request: Request, limit_s: float) -> None:
-        """Holds a request for up to ``limit_s``. Refuses an earlier held request, because the client no longer waits
-        for it."""
+        """Holds a request for up to ``limit_s`` seconds. Refuses the request that was held before, because the client
+        no longer waits for its response."""
         if self.waiting is not None:
             self.members.refuse(self.waiting, Error.COORDINATOR_LOAD_IN_PROGRESS)
         self.waiting, self.held_since = request, self.members.now
@@ -246,12 +246,12 @@ class KafkaMember(ABC):
         self.members.waits(self)
 
     def hold_less(self, limit_s: float) -> None:
-        """Shortens the hold to end within ``limit_s`` from now."""
+        """Shortens the hold so that it ends within ``limit_s`` seconds from now."""
         self.answer_at = min(self.answer_at, self.members.now + limit_s)
         self.members.waits(self)
 
     def subscribe(self, request: Request, topics: Topics) -> None:
-        """Writes a new subscription. Once it is written, :meth:`go_on` is called."""
+        """Requests the write of a new subscription. Once it is written, :meth:`go_on` is called."""
         try:
             subscription = topics.subscription()
         except InvalidPattern as error:

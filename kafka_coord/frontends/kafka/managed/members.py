@@ -1,6 +1,6 @@
-"""The stock Kafka clients that are members of managed groups, as connections of the members' machine. Pure.
+"""The stock Kafka clients that are members of managed groups, as connections of the members' machine. Does no I/O.
 
-A member is not bound to a TCP connection. Instead, each member has a number, which the machine uses as its connection.
+A member is not bound to a TCP connection. Instead, each member has a number, which the machine treats as a connection.
 A request may be held until there is news for the client.
 """
 
@@ -25,15 +25,15 @@ _ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]")
 
 
 def consumer_name(identity: str) -> str:
-    """Returns the consumer name for an instance id or a member id. librdkafka's ids have characters that are illegal in
-    names."""
+    """Returns the consumer name for an instance id or a member id. The ids of librdkafka contain characters that are
+    illegal in names."""
     return _ILLEGAL.sub(lambda found: "".join(f"_{byte:02X}" for byte in found[0].encode()), identity)
 
 
 class KafkaMembers:
-    """The members in one term. ``machine`` belongs to the term; this class only reads it. ``identity`` returns a
-    topic's id, or ``None``. ``session_timeout_s`` applies to KIP-848 members. :meth:`take` returns and clears the
-    stimuli for the machine and the answers to clients."""
+    """The members in one term. ``machine`` belongs to the term, and this class only reads it. ``identity`` returns a
+    topic's id, or ``None`` if it is unknown. ``session_timeout_s`` applies to KIP-848 members. :meth:`take` returns and
+    clears the stimuli for the machine and the responses to clients."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class KafkaMembers:
         self._joining: dict[KafkaMember, None] = {}
         """The members that wait for their share. Some may have stopped waiting."""
         self.targets: dict[str, Mapping[str, PartitionSet]] = {}
-        """The share of each consumer, by group, for groups with members that wait for their share."""
+        """The consumers' shares by group, for those groups that have members waiting for their shares."""
         self._late = LateBeats()
         self._numbers = itertools.count(1)
         self.doubtful: set[str] = set()
-        """Topics that may no longer exist, because a client has not started all of their partitions."""
+        """Topics that may no longer exist, because a client has not started all the partitions that it should start."""
         self._stimuli: list[Stimulus] = []
         self._answers: list[Answer] = []
 
@@ -69,11 +69,11 @@ class KafkaMembers:
     # --- requests of clients -----------------------------------------------------------------------------------------
 
     def arrived(self, request: Request, now: float) -> None:
-        """Handles a request of a member, other than a commit."""
+        """Handles a member's request, except a commit."""
         self.now = now
         if not request.member_id:  # an operator names a static member by its instance id
             request = replace(request, member_id=self.earlier_id(request.key) or "")
-        if not request.is_static and not request.joins:  # KIP-848 clients send the instance id only with all fields
+        if not request.is_static and not request.joins:  # KIP-848 clients omit the instance id if it is unchanged
             request = replace(request, key=self.key_of(request.key, request.member_id))
         member = self.members.get(request.key)
         if request.joins:
@@ -94,7 +94,7 @@ class KafkaMembers:
             member.arrived(request)
 
     def interrupted(self, group: str, member_id: str, token: Hashable, now: float) -> None:
-        """Answers a held request early, because its client has sent another request. Answers must be in the order of
+        """Answers a held request early because its client has sent another request. Responses must be in the order of
         the requests."""
         self.now = now
         member = self._waits_for(group, member_id, token)
@@ -102,7 +102,7 @@ class KafkaMembers:
             member.interrupted()
 
     def gone(self, group: str, member_id: str, token: Hashable) -> None:
-        """Drops a held request that the client has given up."""
+        """Drops a held request whose client no longer waits for the response."""
         member = self._waits_for(group, member_id, token)
         if member is not None:
             member.waiting = None
@@ -128,8 +128,8 @@ class KafkaMembers:
         self.tell(stimuli.CommitWanted(member.connection, commit.token, commit.offsets, commit.details))
 
     def why_not(self, key: Key, member_id: str, epoch: int) -> Error:
-        """Returns why a member with this epoch may not commit or fetch offsets, or NONE. Every epoch since its join is
-        valid, because the machine knows which partitions the member holds."""
+        """Returns why a member with this epoch may not commit or fetch offsets, or NONE if it may. Every epoch since
+        the member joined is valid, because the machine knows which partitions the member holds."""
         member = self.members.get(key)
         if member is None or member.id is None:
             found = self._machine.members.get(key)
@@ -140,21 +140,21 @@ class KafkaMembers:
         return Error.NONE if member.knows(epoch) else member.wrong_epoch
 
     def key_of(self, key: Key, member_id: str) -> Key:
-        """Returns the key of the member with this id, or ``key`` if there is none. Only a static member's key differs
-        from ``key``."""
+        """Returns the key of the member with this id, or ``key`` if there is no such member. Only the key of a static
+        member can differ from ``key``."""
         member = self._of_group.get(key[0], {}).get(member_id)
         if member is not None or key in self._machine.members:
             return key if member is None else member.key
-        known = self._machine.members.values()  # some from an earlier term
+        known = self._machine.members.values()  # these include members from an earlier term
         ids = (one.key for one in known if one.id.group == key[0] and one.options.resume_key == member_id)
         return next(ids, key)
 
     def heard_of(self, group: str) -> list[KafkaMember]:
-        """Returns the members that have sent a request in this term. Safe on any thread."""
+        """Returns the members that have sent a request in this term. Any thread may call this method."""
         return list(self._of_group.get(group, {}).values())
 
     def earlier_id(self, key: Key) -> str | None:
-        """Returns the member id of a member that the machine knows, perhaps from an earlier term."""
+        """Returns the member id that the machine knows for this key, perhaps from an earlier term, or ``None``."""
         options = self.earlier_options(key)
         return options.resume_key if options is not None else None
 
@@ -186,8 +186,8 @@ class KafkaMembers:
         return member
 
     def register(self, member: KafkaMember, request: Request, options: RegistrationOptions, value: bytes) -> None:
-        """Registers a member with ``value`` as its registration. The request is held until the machine has admitted the
-        member."""
+        """Registers a member. ``value`` is the content of its registration. The request is held until the machine has
+        admitted the member."""
         member.wait(request)
         self.tell(stimuli.RegistrationWanted(member.connection, request, *member.key, options, value))
 
@@ -211,8 +211,8 @@ class KafkaMembers:
         self.tell(stimuli.LeaveWanted(member.connection, request, {}, member.is_static and request.leaves_for_good))
 
     def replace(self, join: Request, member: KafkaMember | None, member_id: str) -> None:
-        """Replaces the static member that has this id and the key of ``join``. That member leaves, and the client of
-        ``join`` gets its place."""
+        """Replaces the static member that has this id and the key of ``join``. That member leaves, and the client that
+        sent ``join`` gets its place."""
         known = self._machine.members.get(join.key)
         if member is None and known is not None:
             member = self.add(replace(join, member_id=member_id))
@@ -235,14 +235,15 @@ class KafkaMembers:
         self._joining[member] = None
 
     def waits(self, member: KafkaMember) -> None:
-        """Makes :meth:`tick` answer the held request at ``answer_at``."""
+        """Makes :meth:`tick` answer the member's held request at ``answer_at``."""
         heapq.heappush(self._waits, (member.answer_at, next(self._numbers), member))
 
     # --- messages of the machine -------------------------------------------------------------------------------------
 
     def receive(self, instruction: instructions.ToClient, topic_ids: Mapping[str, bytes] | None = None) -> None:
-        """Handles a message of the machine to a client, except a refused registration (see :meth:`not_registered`).
-        ``topic_ids`` has the ids in the member's ledger. A topic may have been created again since then."""
+        """Handles a message of the machine to a client, except the refusal of a registration (see
+        :meth:`not_registered`). ``topic_ids`` holds the ids in the member's ledger. A topic may have been created again
+        since they were written."""
         member = self._by_connection.get(instruction.connection)
         if member is None:
             return
@@ -271,11 +272,11 @@ class KafkaMembers:
                 self._end(member, Error.UNKNOWN_MEMBER_ID)
             case instructions.Probe(done=done) if done is not None:
                 member.written(done)
-            case _:  # other probes need no message: clients send heartbeats unasked
+            case _:  # other probes need no message, because clients send heartbeats of their own accord
                 pass
 
     def groups_joining(self) -> set[str]:
-        """Returns the groups with members that wait for their share. Pass the targets of these groups to
+        """Returns the groups with members that wait for their share. The caller passes the targets of these groups to
         :meth:`target_read`."""
         for member in [one for one in self._joining if not one.waits_for_share]:
             del self._joining[member]
@@ -295,7 +296,7 @@ class KafkaMembers:
             self._end(member, error, message)
 
     def _admitted(self, member: KafkaMember, *, resumed: bool = False) -> None:
-        """Handles the request that waited for admission. A new member's join stays held until there is news for it."""
+        """Handles the request that waited for admission. The join of a new member stays held until there is news."""
         if member.successor is not None:
             self._leave_for(member, member.successor)
         elif member.waiting is not None and (resumed or not member.waiting.joins):
@@ -303,7 +304,7 @@ class KafkaMembers:
             self.arrived(request, self.now)
 
     def _deliver(self, member: KafkaMember, found: instructions.Deliver, topic_ids: Mapping[str, bytes]) -> None:
-        """Delivers a command. A resumed member's request is handled only once its command is known."""
+        """Delivers a command. If the member was resumed, handles its waiting request only now."""
         request = member.waiting
         if member.returning is not None:
             member.waiting = None
@@ -313,7 +314,7 @@ class KafkaMembers:
             self._returned(member)
 
     def _returned(self, member: KafkaMember) -> None:
-        """Admits a resumed member, because its state and its last command are known now."""
+        """Admits a resumed member, whose state and last command are known now."""
         member.id, member.returning = member.returning, None
         self._admitted(member, resumed=True)
 
@@ -325,7 +326,7 @@ class KafkaMembers:
         self._end(member, Error.UNKNOWN_MEMBER_ID)
 
     def _answer_commit(self, member: KafkaMember, instruction: instructions.AnswerCommit) -> None:
-        """Handles the outcome of a commit, the outcome of a new subscription, or the failure of a leave."""
+        """Handles the outcome of a commit or of a new subscription, or the failure of a leave."""
         request, refused = instruction.request, instruction.refused
         if not isinstance(request, Request):
             member.commits.discard(request)
@@ -341,13 +342,13 @@ class KafkaMembers:
             if refused is None:
                 member.go_on(request)
                 return
-            member.topics = UNCHANGED  # so that the client's next attempt counts as a change
+            member.topics = UNCHANGED  # the client's next attempt must count as a change
         else:
             return
         self.refuse(request, Error.COORDINATOR_NOT_AVAILABLE, instruction.message)
 
     def _end(self, member: KafkaMember, error: Error, message: str | None = None) -> None:
-        """Forgets the member, and answers its held requests."""
+        """Forgets the member and answers its held requests."""
         self._by_connection.pop(member.connection, None)
         if self.members.get(member.key) is member:
             del self.members[member.key]
@@ -369,12 +370,12 @@ class KafkaMembers:
             self.arrived(successor, self.now)
 
     def end(self) -> None:
-        """Ends the term, and tells all clients to find the coordinator again."""
+        """Ends the term, and makes all clients find the coordinator again."""
         for member in list(self.members.values()):
             self._end(member, Error.NOT_COORDINATOR)
 
     def due(self) -> float:
-        """Returns the time at which :meth:`tick` next has an effect."""
+        """Returns the time at which :meth:`tick` will have something to do."""
         while self._waits:
             at, _, member = self._waits[0]
             if member.waiting is not None and member.answer_at == at:
@@ -387,7 +388,7 @@ class KafkaMembers:
         self.now = now
         while self.due() <= now:
             _, _, member = heapq.heappop(self._waits)
-            if member.returning is not None:  # for example, because its command cannot be read
+            if member.returning is not None:  # still not admitted, for example because its command cannot be read
                 self._returned(member)
             elif member.id is not None:
                 member.overdue()

@@ -1,15 +1,16 @@
-"""Decides how long each heartbeat of a member is held, and the interval to the next heartbeat. Pure.
+"""Decides how long each heartbeat of a member is held, and when the next heartbeat is due. Does no I/O.
 
-librdkafka gives up a heartbeat after the last interval that it got. It sends each heartbeat one interval after the last
-heartbeat, however early the answer came. So a hold ends a little before that. The next interval is close to the time
-held, because the member would learn nothing in the rest of the interval. A commit ends a hold early, because it comes
-on the same connection. Most clients commit at regular times, so a hold ends when the next commit is due.
+librdkafka gives up a heartbeat that takes longer than the last interval that it received. It sends a heartbeat one
+interval after the previous heartbeat, however early the response arrived. So a hold ends a little before that. The next
+interval is close to the length of the hold, because the member would learn nothing in the rest of the interval. A
+commit ends a hold early, because it arrives on the same connection. Most clients commit at regular times, so a hold
+ends when the next commit is due.
 
-franz-go waits for a heartbeat as long as for any request. It gets a short interval and long holds.
+franz-go waits for a heartbeat's response as long as for any response. It gets a short interval and long holds.
 
-The Java client waits as long, but two of its threads spin while a heartbeat takes longer than the last interval that it
-got (KAFKA-21031). A changed interval restarts its clock, but an unchanged interval does not. So it always gets the same
-interval, and its heartbeats are held until the interval is nearly over.
+The Java client waits just as long, but two of its threads spin while a heartbeat takes longer than the last interval
+that it received (KAFKA-21031). A changed interval restarts its timer, but an unchanged interval does not. So it always
+gets the same interval, and its heartbeats are held until the interval is nearly over.
 """
 
 from __future__ import annotations
@@ -26,24 +27,24 @@ from kafka_coord.classic_groups.held_heartbeats import (
 )
 
 NOT_HELD_S = 1.0
-"""The interval for clients whose heartbeats are not held, and for members that are stopping partitions. Such a member
-sends a heartbeat as soon as it has stopped them, without waiting for the interval."""
+"""The interval for clients whose heartbeats are not held, and for members that are stopping partitions. The latter send
+a heartbeat as soon as they have stopped the partitions, without waiting for the interval."""
 WITH_NEWS_S = 3.0
-"""The interval in an answer with an assignment. The client acknowledges the assignment without waiting for the
+"""The interval in a response with an assignment. The client acknowledges the assignment without waiting for the
 interval."""
 JOIN_S = 0.9
-"""Seconds that a join is held if it is unknown which interval the client got before."""
+"""The number of seconds that a join is held if it is unknown which interval the client received before."""
 LONGEST_INTERVAL_S = 1.7
 SHORTEST_INTERVAL_S = 0.15
 LONGEST_SILENCE_S = 0.35
 _BETWEEN_POLLS_S = 0.05
 _MARGIN_S = 0.07
-"""A hold ends this many seconds before the client would give up the heartbeat."""
+"""A hold ends this many seconds before the client would give up."""
 _GROWTH = 0.6
 """An interval may be longer than the preceding hold by this fraction of the hold."""
 OFTEN_S = 3.0
-"""A client that commits more often than this gets no interval below :data:`SLOWEST_S`. Each commit ends a hold, so the
-client would send a heartbeat after each."""
+"""A client that commits more often than this gets no interval below :data:`SLOWEST_S`. Each commit ends a hold, so with
+a shorter interval the client would send a heartbeat after every commit."""
 SLOWEST_S = 1.0
 _LONGEST_BETWEEN_S = 2.0
 _BEHIND_COMMIT_S = 0.05
@@ -55,22 +56,23 @@ _STILL_COMMITS = 2.5
 STEADY_S = 5.0
 """Kafka's heartbeat interval, and the interval of the Java client's automatic commits."""
 _BEFORE_AGAIN_S = 0.1
-"""How long the client waits after an answer (``retry.backoff.ms``)."""
+"""How long the client waits after a response (``retry.backoff.ms``)."""
 _SOON_S = 0.3
 _SPINS_S = 0.4
-"""A hold may exceed the interval by this many seconds to end with a commit, which the next heartbeat follows."""
+"""A hold may exceed the interval by this many seconds, so that it ends with a commit and the next heartbeat follows
+the commit."""
 _ASKED_EVERY_S = 60.0
 _ASKED_AT_ONCE = 3
 
 
 @dataclass(slots=True)
 class Pace:
-    """The pace of one client. Times are monotonic seconds. ``told_s`` is the last interval that the client got. The
-    current heartbeat arrived at ``began``, and the last commit at ``committed_at``. ``period_s`` is the usual time
+    """The pace of one client. Times are in monotonic seconds. ``told_s`` is the last interval that the client received.
+    The current heartbeat arrived at ``began``, and the last commit at ``committed_at``. ``period_s`` is the usual time
     between two commits."""
 
     joins_for_all: ClassVar[bool] = False
-    """Whether a join is answered only once its member has its whole share of the group's target."""
+    """Whether a join is held until its member has its whole share of the group's target."""
     longest_s: float
     polls_long: bool
     told_s: float = 0.0
@@ -80,8 +82,8 @@ class Pace:
 
     @classmethod
     def of(cls, software: str) -> Pace:
-        """Returns the pace for a client. ``software`` is its name in ApiVersions, or empty if its heartbeats are not
-        held."""
+        """Returns the pace for a client. ``software`` is the name that the client sent in ApiVersions. It is empty if
+        the client's heartbeats must not be held."""
         kind = SteadyPace if spins_beyond_interval(software) else cls
         return kind(longest_hold_s(software), waits_beyond_interval(software))
 
@@ -89,13 +91,14 @@ class Pace:
         self.began = now
 
     def joins(self) -> None:
-        """Notes that the current heartbeat joins."""
+        """Notes that the current heartbeat is a join."""
 
     def acknowledged(self, now: float) -> None:
         """Notes that the current heartbeat acknowledges a command."""
 
     def limit_s(self) -> float:
-        """Returns how many seconds the current heartbeat may be held. If not positive, it is answered immediately."""
+        """Returns how many seconds the current heartbeat may be held. If the number is not positive, the heartbeat must
+        be answered immediately."""
         return self.longest_s if self.polls_long else min(self.longest_s, self.told_s - _MARGIN_S)
 
     def join_limit_s(self) -> float:
@@ -110,8 +113,8 @@ class Pace:
         self.committed_at, self.period_s = now, (found_s + before_s) / 2 if is_regular else found_s
 
     def asks_again(self, _now: float) -> bool:
-        """Whether to answer COORDINATOR_LOAD_IN_PROGRESS when another request ends a hold, so that the client soon
-        repeats the heartbeat."""
+        """Returns whether to answer with COORDINATOR_LOAD_IN_PROGRESS when another request ends a hold. This error
+        makes the client repeat the heartbeat soon."""
         return False
 
     def after_news(self) -> float:
@@ -124,14 +127,14 @@ class Pace:
 
     def after_interruption(self, now: float) -> float:
         """Returns the interval after a hold that another request ended. The next heartbeat is due as soon as the
-        shortest interval allows."""
+        client's pace allows."""
         held_s, often = now - self.began, self._commits_often(now)
         if self.polls_long:
             return self._tell(max(_BETWEEN_POLLS_S, SLOWEST_S - held_s if often else 0.0))
         return self._tell(self._in_step(now, now) if often else max(SHORTEST_INTERVAL_S, held_s))
 
     def after_limit(self, now: float) -> float:
-        """Returns the interval after a hold that was not interrupted, or without a hold."""
+        """Returns the interval after a hold that was not interrupted, or after a heartbeat that was not held."""
         if not self.longest_s:
             return self._tell(NOT_HELD_S)
         if self.polls_long:
@@ -145,7 +148,7 @@ class Pace:
         if self.period_s < math.inf:
             if left_s > SHORTEST_INTERVAL_S:
                 interval_s = left_s / math.ceil(left_s / interval_s)
-            elif left_s > -SHORTEST_INTERVAL_S:  # the commit may come at any moment
+            elif left_s > -SHORTEST_INTERVAL_S:  # the commit may arrive at any moment
                 interval_s = held_s + SHORTEST_INTERVAL_S
         return self._tell(max(SHORTEST_INTERVAL_S, interval_s))
 
@@ -154,9 +157,9 @@ class Pace:
         return is_often and now - self.committed_at < _STILL_COMMITS * max(self.period_s, SLOWEST_S)
 
     def _in_step(self, now: float, commit_at: float) -> float:
-        """Returns an interval of at least :data:`SLOWEST_S` after which the next heartbeat follows a commit. If commits
-        are far apart, several holds share the time between two commits. Commits are due at ``commit_at`` and after each
-        further period."""
+        """Returns an interval of at least :data:`SLOWEST_S` that makes the next heartbeat follow a commit. If commits
+        are far apart, several holds share the time between two commits. Commits are due at ``commit_at`` and one period
+        after each commit."""
         period_s = self.period_s
         if period_s < SLOWEST_S:
             at = (
@@ -178,15 +181,15 @@ class Pace:
 
 @dataclass(slots=True)
 class SteadyPace(Pace):
-    """The pace of the Java client (see the top of the module). With automatic commits, each heartbeat follows one
-    commit and is held until the next commit, because the client restarts the commit timer when it has carried out an
-    assignment. If another request, such as an OffsetFetch, ends a hold too early, the client is asked to repeat the
-    heartbeat."""
+    """The pace of the Java client (see the top of the module). If the client commits automatically, each heartbeat
+    follows a commit and is held until the next commit, because the client restarts the commit timer when it has carried
+    out an assignment. If another request, such as an OffsetFetch, ends a hold too early, an error makes the client
+    repeat the heartbeat."""
 
-    joins_for_all: ClassVar[bool] = True  # each part takes two polls of its application
-    told_s: float = STEADY_S  # the interval that it got in an earlier term
+    joins_for_all: ClassVar[bool] = True  # each part of the share would take two polls of the application
+    told_s: float = STEADY_S  # the interval that the client received in an earlier term
     _allowance: Allowance = field(default_factory=Allowance)
-    """Limits the requests to repeat a heartbeat, because the client logs a line for each."""
+    """Limits how often the client must repeat a heartbeat, because it logs a line each time."""
 
     def joins(self) -> None:
         self.told_s = SLOWEST_S
@@ -213,7 +216,7 @@ class SteadyPace(Pace):
         return self.while_stopping()
 
     def while_stopping(self) -> float:
-        """Returns the usual interval. The client acknowledges a stop without waiting for the interval."""
+        """Returns the usual interval, because the client acknowledges a stop without waiting for the interval."""
         return self._tell(STEADY_S)
 
     def after_interruption(self, now: float) -> float:

@@ -1,4 +1,4 @@
-"""The requests of stock clients about managed groups, and the answers in Kafka's messages."""
+"""Handles the requests of stock clients about managed groups, and builds the responses as Kafka's messages."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ from kafka_coord.model.names import is_legal
 from kafka_coord.wire.messages import message
 
 _WITH_IDS_OF_CLIENTS = 1
-"""From this version of ConsumerGroupHeartbeat, clients make up their member ids."""
+"""From this version of ConsumerGroupHeartbeat on, clients generate their own member ids."""
 _WITH_EPOCHS = 9
-"""The version of OffsetCommit that has the errors of KIP-848 members."""
+"""The version of OffsetCommit that introduced the errors for KIP-848 members."""
 
 
 class ManagedGroups:
-    """Handles requests about managed groups. ``broker_id`` is the instance's id. ``limits`` are for classic clients."""
+    """Handles requests about managed groups. ``broker_id`` identifies this instance. ``limits`` apply to classic
+    clients."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class ManagedGroups:
         self.knows, self.members = terms.knows, terms.members
 
     async def heartbeat(self, call: Call, *, holds: bool) -> Any:
-        """Answers a valid and authorized ConsumerGroupHeartbeat. ``holds`` tells whether it may be held."""
+        """Answers a valid and authorized ConsumerGroupHeartbeat. ``holds`` tells whether the heartbeat may be held."""
         request, is_static = call.request, call.request.instance_id is not None
         member_id = request.member_id or (str(uuid.uuid4()) if request.member_epoch == JOIN else "")
         consumer = consumer_name(request.instance_id or member_id)
@@ -101,7 +102,8 @@ class ManagedGroups:
         return _heartbeat_answer(await self._terms.take(group, member_id, beat, call.client), member_id)
 
     async def commit(self, request: Any, version: int, offsets: Offsets) -> tuple[Error, dict[tuple[str, int], Error]]:
-        """Commits for a member or a tool. Returns an error for all partitions, and errors of single partitions."""
+        """Commits offsets for a member or a tool. Returns an error for all partitions, and errors for single
+        partitions."""
         wanted = {TopicPartition(*where): one for where, one in offsets.items()}
         group, epoch = request.group_id, request.generation_id_or_member_epoch
         if epoch < 0 and not request.member_id:
@@ -120,12 +122,12 @@ class ManagedGroups:
         return found.error, gone
 
     async def stored(self, group: str) -> tuple[Error, Offsets]:
-        """Returns all offsets of the group."""
+        """Returns all stored offsets of the group."""
         error, found = await self._terms.fetch(group, None, None)
         return error, {where: one for where, one in found.items() if one is not None}
 
     async def fetch(self, asked: Any) -> tuple[Error, Mapping[tuple[str, int], CommittedOffset]]:
-        """Returns the offsets that an OffsetFetch asks for. Without topics, it asks for all offsets."""
+        """Returns the offsets that an OffsetFetch requests. If the request names no topics, returns all offsets."""
         wanted = None
         if asked.topics is not None:
             wanted = [TopicPartition(one.name, number) for one in asked.topics for number in one.partition_indexes]
@@ -136,7 +138,7 @@ class ManagedGroups:
 
 
 def invalid(request: Any, version: int) -> tuple[Error, str] | None:
-    """Returns why Kafka's rules refuse a ConsumerGroupHeartbeat in any group, or ``None`` if it is valid."""
+    """Returns why a ConsumerGroupHeartbeat is invalid by Kafka's rules for every group, or ``None`` if it is valid."""
     epoch, regex = request.member_epoch, getattr(request, "subscribed_topic_regex", None)
     if not request.member_id and (version >= _WITH_IDS_OF_CLIENTS or epoch != JOIN):
         return Error.INVALID_REQUEST, "a heartbeat needs a member id"

@@ -16,11 +16,12 @@ from kafka_coord.zk.watches import Watches
 log = logging.getLogger(__name__)
 
 Target = Mapping[str, PartitionSet]
-"""consumer → its share."""
+"""Maps each consumer to its share."""
 
 
 class Targets:
-    """Follows the targets of groups, on one thread. ``tell`` is called with a group's target after each change."""
+    """Follows the targets of groups. Use this class on one thread only. It calls ``tell`` with a group's target when
+    the target is read first, and after each change."""
 
     def __init__(self, store: Store, wake: Callable[[], None], tell: Callable[[str, Target], None]) -> None:
         self._watches, self._tell = Watches(store, wake), tell

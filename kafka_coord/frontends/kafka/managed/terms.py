@@ -1,6 +1,6 @@
-"""Runs the terms of managed groups on one thread, a term for each groups-log partition that this instance serves.
+"""Runs the terms of managed groups on one thread, with one term for each groups-log partition of this instance.
 
-The listener's event loop passes requests in and gets the answers as futures, while this thread waits for ZooKeeper.
+The listener's event loop passes requests in and gets the responses as futures, while this thread waits for ZooKeeper.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PROTOCOLS = (heartbeats.PROTOCOL, classic.PROTOCOL)
 _AGAIN_S = 0.1
 _REFUSED_AGAIN_S = 1.0
 _LONGEST_SLEEP_S = 1.0
-"""The maximum time between two steps. A partition without members takes a step only this often."""
+"""The maximum number of seconds between two steps. A partition without members takes a step only this often."""
 _REFUSALS = {
     Code.DUPLICATE_CONSUMER: Error.UNRELEASED_INSTANCE_ID,
     Code.NOT_AUTHORISED: Error.GROUP_AUTHORIZATION_FAILED,
@@ -56,7 +56,7 @@ _REFUSALS = {
 
 
 class Served:
-    """One partition's groups, while this instance coordinates them."""
+    """The groups of one partition, while this instance coordinates them."""
 
     def __init__(
         self,
@@ -92,7 +92,8 @@ class Served:
         return sorted(consumer for name, consumer in keys if name == group)
 
     def step(self) -> float:
-        """Does all work that is due. Returns when to call it again. Raises like :meth:`Term.step`."""
+        """Does all work that is due. Returns the time at which to call it again. Raises the same errors as
+        :meth:`Term.step`, and :class:`StoreError`."""
         monotonic = self._store.clock.monotonic
         self.woken = False
         if not self.has_begun:
@@ -119,7 +120,7 @@ class Served:
         self.term.close()
 
     def _topic_ids_in(self, instruction: instructions.ToClient) -> dict[str, bytes]:
-        """Returns the ids of the topics in this message to a client. Raises :class:`StoreError`."""
+        """Returns the ids of the topics that this message to a client concerns. Raises :class:`StoreError`."""
         if isinstance(instruction, instructions.Deliver) and isinstance(instruction.command, StartFetcher):
             topics = {tp.topic for tp in instruction.command.partitions}
         elif isinstance(instruction, instructions.Resumed):
@@ -145,9 +146,9 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """The state of one member. ``heard_ms_ago`` is the time since it last sent a request or this instance began to
-    serve it, whichever was later. If it has sent nothing yet, ``epoch`` is ``None``. If none of its heartbeats is held,
-    ``held_ms`` is ``None``."""
+    """The state of one member. ``heard_ms_ago`` is the time since the member last sent a request or since this instance
+    began to serve it, whichever was later. If the member has sent nothing yet, ``epoch`` is ``None``. If no request of
+    the member is held, ``held_ms`` is ``None``."""
 
     group: str
     consumer: str
@@ -158,8 +159,8 @@ class Presence:
 
 
 class GroupNames(set[str]):
-    """The names of the managed groups, which are the children of ``/consumers/groups``. Any thread may use it, because
-    each operation of a set is atomic."""
+    """The names of the managed groups, which are the children of ``/consumers/groups``. Any thread may use this set,
+    because each of its operations is atomic."""
 
     def listed(self, names: tuple[str, ...] | None) -> None:
         self.update(names or ())
@@ -167,9 +168,9 @@ class GroupNames(set[str]):
 
 
 class ManagedTerms:
-    """The thread that runs the terms. It calls ``lost`` with a partition that another instance now serves, and
-    ``convert`` with an operator's request to convert a group that is served here. ``session_timeout_s`` applies to
-    KIP-848 members (``group.consumer.session.timeout.ms`` in Kafka)."""
+    """The thread that runs the terms. It calls ``lost`` with a partition that another instance serves now, and
+    ``convert`` with an operator's request to convert a group that this instance serves. ``session_timeout_s`` applies
+    to KIP-848 members (``group.consumer.session.timeout.ms`` in Kafka)."""
 
     def __init__(
         self,
@@ -181,8 +182,8 @@ class ManagedTerms:
         self.session_timeout_s = session_timeout_s
         self._store, self._lost = store, lost
         self.groups, self._topic_ids = GroupNames(), TopicIds(store)
-        """The groups in ZooKeeper. A group that is not in this set may exist nevertheless unless :meth:`knows` is true
-        for the group."""
+        """The groups in ZooKeeper. As long as :meth:`knows` is false for a group, it may exist although it is not in
+        this set."""
         self._served: dict[int, Served] = {}
         self._inbox: deque[Callable[[], None]] = deque()
         self._news = threading.Event()
@@ -203,19 +204,19 @@ class ManagedTerms:
     # --- listener's event loop ---------------------------------------------------------------------------------------
 
     def begin(self, partition: int, number: int) -> None:
-        """Begins to coordinate the partition's groups."""
+        """Begins a term in which this instance coordinates the partition's groups. ``number`` is the term."""
         self._pass(partial(self._begin, partition, number))
 
     def end(self, partition: int) -> None:
         self._pass(partial(self._end, partition))
 
     def knows(self, group: str) -> bool:
-        """Whether this instance has found the groups of earlier terms."""
+        """Returns whether this instance serves the group's partition and has found the groups of earlier terms."""
         served = self._served.get(partition_of(group))
         return served is not None and served.knows_groups
 
     def heard_of(self, group: str) -> list[KafkaMember]:
-        """Returns the members that this instance serves and that have sent a request."""
+        """Returns those members of the group that this instance serves and that have sent a request."""
         served = self._served.get(partition_of(group))
         return served.members.heard_of(group) if served is not None else []
 
@@ -239,7 +240,7 @@ class ManagedTerms:
         return await self._ask(group, lambda served, token: _resolve(token, served.consumers(group)), None)
 
     async def take(self, group: str, member_id: str, request: Callable[[object], Request], client: Caller) -> Answer:
-        """Answers a member's request, which may be held. ``request`` makes the request from a token."""
+        """Answers a member's request, which may be held. ``request`` creates the request from a token."""
         refused = request(None).answered(Error.COORDINATOR_LOAD_IN_PROGRESS)
 
         def pass_on(served: Served, token: object) -> None:
@@ -256,8 +257,8 @@ class ManagedTerms:
     async def fetch(
         self, group: str, partitions: Iterable[TopicPartition] | None, member: tuple[str, int] | None
     ) -> tuple[Error, Found]:
-        """Returns the stored offsets of these partitions, where ``None`` means all partitions. If the client sent a
-        member id and an epoch, they are in ``member``."""
+        """Returns the stored offsets of these partitions, or of all partitions if ``partitions`` is ``None``.
+        ``member`` holds the member id and the epoch, if the client sent them."""
 
         def pass_on(served: Served, token: asyncio.Future[tuple[Error, Found]]) -> None:
             error = Error.NONE
@@ -280,8 +281,8 @@ class ManagedTerms:
         refused: T,
         held: tuple[Caller, str] | None = None,
     ) -> T:
-        """Passes a request on and returns its answer. ``held`` is the client and member id of a request that may be
-        held."""
+        """Passes on a request and returns its response. If the request may be held, ``held`` holds its client and its
+        member id."""
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def take() -> None:
@@ -376,7 +377,7 @@ class ManagedTerms:
             self._begin(served.partition, served.term.scope.number)
             anew = self._served[served.partition]
             anew.due, anew.woken = now + _REFUSED_AGAIN_S, False
-            anew.knows_groups = served.knows_groups  # this is all that client-assigned groups need
+            anew.knows_groups = served.knows_groups  # client-assigned groups need nothing else
 
     def _pass_on(self, served: Served) -> bool:
         """Passes on the results of the step. Returns whether there is input for the next step."""
@@ -388,7 +389,7 @@ class ManagedTerms:
         return bool(arrived)
 
     def _term_of(self, partition: int) -> int | None:
-        """Returns the term of a partition whose groups this instance knows."""
+        """Returns the term for a partition whose groups this instance knows, or ``None`` for any other partition."""
         served = self._served.get(partition)
         return served.term.scope.number if served is not None and served.knows_groups else None
 
@@ -406,7 +407,7 @@ class ManagedTerms:
             served.close()
 
     def _stored(self, group: str) -> list[TopicPartition]:
-        """Returns the partitions with a stored offset."""
+        """Returns the group's partitions that have a stored offset."""
         (listing,) = self._store.children_many([layout.offsets(group)])
         topics = listing.names if listing is not None else ()
         listings = self._store.children_many([layout.topic_offsets(group, topic) for topic in topics]) if topics else ()
@@ -432,13 +433,14 @@ class ManagedTerms:
 
 
 def _best(stored: CommittedOffset | None, known: CommittedOffset | None) -> CommittedOffset | None:
-    """Adds the leader epoch of ``known`` to the stored offset if both have the same offset."""
+    """Returns ``known``, which has a leader epoch, if the stored offset is the same and has no details. Otherwise,
+    returns the stored offset."""
     is_same = stored is not None and known is not None and known.offset == stored.offset and stored.is_bare
     return known if is_same else stored
 
 
 def _resolve(token: object, value: object) -> None:
-    """Delivers the answer on the event loop, if the loop is still running."""
+    """Delivers the response on the event loop, if the loop is still running."""
     if isinstance(token, asyncio.Future):
         with suppress(RuntimeError):
             token.get_loop().call_soon_threadsafe(_set, token, value)

@@ -1,4 +1,4 @@
-"""Reads the ids of topics from ZooKeeper. Kafka 2.8 and later assign them."""
+"""Reads the ids of topics from ZooKeeper. Kafka 2.8 and later versions assign these ids."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetData, Node, Store
 
 Assigned = tuple[tuple[bytes, tuple[int, ...]], ...]
-"""Partitions by topic id."""
+"""The partitions of each topic, by topic id."""
 
 
 class TopicIds:
@@ -41,7 +41,7 @@ class TopicIds:
                 self._ids[topic] = _decoded(fields.text(fields.load_object(node.data, path), "topic_id", path))
 
     def of_ledger(self, group: str, consumer: str, topics: set[str]) -> dict[str, bytes]:
-        """Returns the ids that these topics had when the consumer got the command to start them. Also learns their
+        """Returns the ids that these topics had when the consumer received the command to start them. Also reads their
         current ids. Raises :class:`StoreError`."""
         self.learn(topics)
         path = layout.ledger(group, consumer)

@@ -1,4 +1,4 @@
-"""The subscription of a KIP-848 client, by topic names, a regular expression, or both. Pure."""
+"""The subscription of a KIP-848 client, which consists of topic names, a regular expression, or both. Does no I/O."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kafka_coord.model import Subscription
 
 
 class Topics(NamedTuple):
-    """A subscription. A part is ``None`` if the client omitted it, because it is unchanged."""
+    """A subscription. A part is ``None`` if the client omitted it because it is unchanged."""
 
     names: frozenset[str] | None = None
     regex: str | None = None
@@ -18,14 +18,14 @@ class Topics(NamedTuple):
         return self.names is not None or self.regex is not None
 
     def since(self, before: Topics) -> Topics:
-        """Returns these topics with missing parts taken from ``before``."""
+        """Returns these topics, with the missing parts taken from ``before``."""
         names = before.names if self.names is None else self.names
         regex = before.regex if self.regex is None else self.regex
         return Topics(names or frozenset(), regex or "")
 
     def subscription(self) -> Subscription:
-        """Returns a subscription to all of these topics, as one pattern if there is a regular expression. Raises
-        :class:`InvalidPattern`."""
+        """Returns a subscription to all of these topics. If there is a regular expression, combines everything into one
+        pattern. Raises :class:`InvalidPattern`."""
         names = sorted(self.names or ())
         if not self.regex:
             return Subscription.to(names)

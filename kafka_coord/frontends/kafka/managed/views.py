@@ -1,4 +1,4 @@
-"""Reads managed groups from ZooKeeper, and builds responses that describe them to Kafka's own tools."""
+"""Reads managed groups from ZooKeeper, and builds the responses that describe them to Kafka's own tools."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kafka_coord.wire.messages import message
 from kafka_coord.zk.store import Store
 
 ASSIGNORS = {"uniform": "sticky", "range": "range"}
-"""Maps Kafka's assignors to the closest assignors of kafka-coord."""
+"""Maps each of Kafka's assignors to the closest assignor of kafka-coord."""
 _KAFKAS_NAMES = {engines: kafkas for kafkas, engines in ASSIGNORS.items()}
 _TYPES, _OTHER = {PROTOCOL: 1, CLASSIC: 0}, -1
 """The member types in ConsumerGroupDescribe, by protocol."""
@@ -46,8 +46,8 @@ class KnownMember(NamedTuple):
 
 
 class GroupView(NamedTuple):
-    """One group. ``seen`` is ``None`` if it does not exist, or cannot be read (see ``error``). ``served`` are the
-    members that this instance serves, by consumer."""
+    """One group. ``seen`` is ``None`` if the group does not exist, or if it cannot be read (see ``error``). ``served``
+    holds the members that this instance serves, by consumer name."""
 
     group: str
     error: Error
@@ -61,7 +61,8 @@ class GroupView(NamedTuple):
 
 
 def read_groups(store: Store, groups: Iterable[str]) -> dict[str, Observation | StoreError | None]:
-    """Reads these groups. Returns ``None`` for a group that does not exist. Raises :class:`StoreError`."""
+    """Reads these groups. Returns ``None`` for each group that does not exist, and the error for each group that cannot
+    be read. Raises :class:`StoreError`."""
     queries = [GroupQuery(GroupMemory(group), {}, ()) for group in groups]
     found = observe(store, queries, epoch=0, options=CoordinatorOptions())
     return {
@@ -82,7 +83,7 @@ def state_of(seen: Observation) -> State:
 
 
 def topics_of(seen: Observation) -> set[str]:
-    """Returns the topics whose partitions members own or should own."""
+    """Returns the topics with partitions that members own or should own."""
     sets = [ledger.owned for ledger in seen.ledgers.values()]
     sets += seen.assignment.members.values() if seen.assignment is not None else ()
     return {topic for partitions in sets for topic in partitions.topics}
@@ -150,7 +151,7 @@ def _assignment(form: Any, ids: TopicIds, partitions: PartitionSet) -> Any:
 
 
 def described_as_classic(view: GroupView) -> Any:
-    """Describes one group for DescribeGroups, as a classic group, for tools that do not know KIP-848."""
+    """Describes one group for DescribeGroups as if it were a classic group, for tools that do not know KIP-848."""
     form = message("DescribeGroupsResponse")
     one, seen = form.struct("DescribedGroup"), view.seen
     if view.error is not Error.NONE or seen is None:
