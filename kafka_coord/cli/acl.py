@@ -49,7 +49,8 @@ def plan_command(path: tuple[str, ...], output: Format) -> None:
     """Print the rights of each role on each znode, and the identities of each role. With PATHs, print their ACLs.
 
     c: create children, d: delete children, r: read, w: write, a: change the ACL. The consumers column applies to the
-    consumers of the znode's group; "+" shows additional rights of consumers of unnamed groups. Contacts no server.
+    consumers of the znode's group; "+" shows the additional rights of consumers of unnamed groups. The command contacts
+    no server.
 
     \b
     kafka-coord acl plan
@@ -90,7 +91,7 @@ def plan_command(path: tuple[str, ...], output: Format) -> None:
 @output_option
 @connection_options
 def check(output: Format) -> None:
-    """Compare every znode's ACL with the plan. Changes nothing. Exit code 10 if any ACL deviates.
+    """Compare every znode's ACL with the plan, and change nothing. The exit code is 10 if any ACL deviates.
 
     \b
     kafka-coord acl check -o json
@@ -125,8 +126,8 @@ def apply_command(yes: bool) -> None:
     """Set every ACL that deviates from the plan, and create the znodes that consumers need but may not create.
 
     Anybody can close an open znode. After that, only a coordinator's identity can change its ACL. You may interrupt the
-    command and run it again. Sessions continue. First give every instance and consumer credentials, and list their
-    identities. Instances and consumers without an identity are locked out.
+    command and run it again. Existing sessions continue. First, give every instance and consumer credentials, and list
+    their identities. Instances and consumers without an identity are locked out.
 
     \b
     kafka-coord acl apply --config /etc/kafka-coord.toml --yes

@@ -29,7 +29,7 @@ _FIGURES = columns("checked #count")
 @click.option(
     "--running",
     is_flag=True,
-    help="The cluster was running when the log was copied. Report groups that have not reached their target as "
+    help="Say that the cluster was running when the log was copied. Groups that have not reached their target are then "
     "warnings instead of violations.",
 )
 @click.option("--partition", metavar="TOPIC-N", help="Print the history of a partition, with the reason for each move.")
@@ -52,15 +52,15 @@ def audit(
     consumer: str,
     output: Format,
 ) -> None:
-    """Prove from ZooKeeper's transaction log that no partition ever had two owners. Exit code 10 for a violation.
+    """Prove from ZooKeeper's transaction log that no partition ever had two owners. Exits with code 10 for a violation.
 
     DIR is the dataDir (or dataLogDir) of a ZooKeeper server, or a copy of it. If you name several servers of an
-    ensemble, they fill each other's gaps. The command replays every write in order and checks it. It reads only files,
-    and contacts no server.
+    ensemble, the command fills the gaps of one log from the others. It replays every write in order and checks it. It
+    reads only files, and contacts no server.
 
-    With --group-log, the command proves from the groups log that two instances never wrote a group at once, and that no
-    commit went back. It reads the log without TLS from the brokers in ZooKeeper (or bootstrap.servers), and compares
-    it with the znodes below /consumers/kafka.
+    With --group-log, the command proves from the groups log that two instances never wrote a group at the same time,
+    and that no committed offset moved backwards. It reads the log without TLS from the brokers in ZooKeeper (or
+    bootstrap.servers), and compares it with the znodes below /consumers/kafka.
 
     \b
     kafka-coord audit /var/lib/zookeeper

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kafka_coord.monitor.client_groups.asking import Instances
 
 _PATIENCE_S = 1.0
-"""The time limit for ZooKeeper or an instance after the user pressed Tab, in seconds."""
+"""How long completion waits for ZooKeeper or an instance after the user presses Tab, in seconds."""
 
 Names = Callable[["Instances", click.Context], Iterable[str]]
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
@@ -54,8 +54,8 @@ def assignors(_: click.Context, __: click.Parameter, incomplete: str) -> list[st
 
 
 def offering(names: Names) -> Complete:
-    """Returns the ``shell_complete`` of a click parameter. If ZooKeeper or the instances are slow, it offers
-    nothing."""
+    """Returns the ``shell_complete`` function of a click parameter. If ZooKeeper or the instances are slow, the
+    function offers nothing."""
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
         logging.getLogger().addHandler(logging.NullHandler())

@@ -49,7 +49,7 @@ def connection_options(command: F) -> F:
             expose_value=False,
             allow_from_autoenv=False,
             callback=_remember("config"),
-            help="TOML file with settings. [variable: KAFKA_COORD_CONFIG]",
+            help="A TOML file with settings. [variable: KAFKA_COORD_CONFIG]",
         ),
         click.option(
             "--zookeeper",
@@ -75,7 +75,7 @@ def current_settings(**flags: Any) -> Settings:
 
 
 def _from_own_variable(key: str) -> bool:
-    """Tells whether click took the flag's value from the environment, which the settings read themselves."""
+    """Returns whether click took the flag's value from the environment, which the settings read themselves."""
     ctx = click.get_current_context()
     source = ctx.get_parameter_source(key.partition("__")[2])
     return source is ParameterSource.ENVIRONMENT and variable_of(key.replace("__", ".")) in os.environ

@@ -44,9 +44,12 @@ _NOTE_EVERY_S = 5.0
 @click.option("--group", type=GROUP, required=True, help="The group to join.")
 @click.option("--topic", "topics", type=TOPIC, multiple=True, help="A topic to subscribe to; repeatable.")
 @click.option(
-    "--include", "--white-list", metavar="REGEX", help="Every topic whose full name matches; a comma works like |."
+    "--include",
+    "--white-list",
+    metavar="REGEX",
+    help="Subscribe to every topic whose full name matches; a comma works like |.",
 )
-@click.option("--exclude", "--black-list", metavar="REGEX", help="Every topic whose name does not match.")
+@click.option("--exclude", "--black-list", metavar="REGEX", help="Subscribe to every topic whose name does not match.")
 @click.option(
     "--consumer-id", type=CONSUMER, default=None, help="The consumer's name in the group. [default: generated]"
 )
@@ -219,7 +222,7 @@ class _Printing:
                 last_rate, counted = now, self.count
 
     def commit(self, consumer: Consumer) -> None:
-        """Commits the printed part of the last batch, except partitions that have moved since."""
+        """Commits the printed part of the last batch, except for partitions that have moved since."""
         held = consumer.assignment() if self.printed else frozenset()
         offsets: dict[TopicPartition | tuple[str, int], int] = {tp: o for tp, o in self.printed.items() if tp in held}
         if offsets:
@@ -240,7 +243,7 @@ def _held(consumer: Consumer) -> str:
 
 
 def make_formatter(written: str) -> Formatter:
-    """Parses a preset's name, or a text with fields in braces. Raises :class:`SettingsError`."""
+    """Parses the name of a preset, or a text with fields in braces. Raises :class:`SettingsError`."""
     if written == "json":
         return _as_json
     template = _PRESETS.get(written, written)

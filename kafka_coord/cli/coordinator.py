@@ -50,7 +50,7 @@ def coordinator() -> None:
 @output_option
 @connection_options
 def status(output: Format) -> None:
-    """Show the elected coordinator and every running instance. Exit code 7 if no instance can decide.
+    """Show the elected coordinator and every running instance. The exit code is 7 if no instance can make decisions.
 
     \b
     kafka-coord coordinator status -o json
@@ -82,8 +82,8 @@ def status(output: Format) -> None:
 def resign(successor: int | None, reason: str, timeout_s: float, output: Format) -> None:
     """Make the elected coordinator step down, so that another instance is elected immediately.
 
-    With --to, the other instances do not run for election for 3 s, and the command waits for the result. If the named
-    instance is not running, the command is refused.
+    With --to, the other instances do not run for election for 3 s, and the command waits for the result. The
+    coordinator refuses the request if the named instance is not running.
 
     \b
     kafka-coord coordinator resign --reason "host goes down at noon"
@@ -100,7 +100,12 @@ def resign(successor: int | None, reason: str, timeout_s: float, output: Format)
 
 @coordinator.command(short_help="Show past elections and operators' actions.")
 @click.option(
-    "--last", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="Show the last N of each."
+    "--last",
+    type=click.IntRange(1),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="Show the last N elections and the last N actions.",
 )
 @output_option
 @connection_options
@@ -122,7 +127,7 @@ def history(last: int, output: Format) -> None:
 
 
 @coordinator.command()
-@click.option("--all", "answered_too", is_flag=True, help="Include answered requests.")
+@click.option("--all", "answered_too", is_flag=True, help="Also list answered requests.")
 @output_option
 @connection_options
 def requests(answered_too: bool, output: Format) -> None:
@@ -158,7 +163,7 @@ def withdraw_command(request: str) -> None:
         raise NotFound(f"{request[:60]!r} is not a request id such as request-0000000012")
     with open_store() as store:
         if not withdraw(store, request):
-            raise NotFound(f"no request {request}; it may be answered or withdrawn")
+            raise NotFound(f"no request {request}; it may already have been answered or withdrawn")
     click.echo(f"{request} withdrawn")
 
 
@@ -166,7 +171,7 @@ def _sentence(cluster: Cluster) -> str:
     found = cluster.coordinator
     if cluster.undecided:
         running = len(cluster.instances)
-        return f"NOBODY DECIDES ANYTHING; {counted(running, 'instance')} {'runs' if running == 1 else 'run'}"
+        return f"NO WORKING COORDINATOR; {counted(running, 'instance')} {'is' if running == 1 else 'are'} running"
     if found is None:
         return _UNKNOWN
     since = duration(max(0, round(time.time() * 1000) - (cluster.since_ms or 0)))

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 )
 @connection_options
 def dashboard(listen: str, http_host_names: str | None) -> None:
-    """Serve the live dashboard of a cluster until Ctrl-C: groups, owners, lag, rebalances, instances. It only reads.
+    """Serve the live, read-only dashboard of a cluster until Ctrl-C: groups, owners, lag, rebalances and instances.
 
-    Every instance with `serve --listen-http` serves it too, at /dashboard/.
+    Every instance with `serve --listen-http` also serves the dashboard, at /dashboard/.
 
     \b
     kafka-coord dashboard --zookeeper zk1:2181/kafka
@@ -52,7 +52,7 @@ def dashboard(listen: str, http_host_names: str | None) -> None:
     except ValueError as error:
         raise SettingsError(f"--listen: {error}") from None
     with open_store(settings):
-        pass  # reports a mistake now instead of in the page
+        pass  # reports a connection error now instead of on the page
     live = live_documents(settings)
     with stopping_at_signals() as asked:
         served = Exposition(
@@ -66,7 +66,7 @@ def dashboard(listen: str, http_host_names: str | None) -> None:
         try:
             shown = f"[{host}]" if ":" in host else host
             click.echo(f"http://{shown}:{served.port}{PAGE}")
-            note("Ctrl-C ends it")
+            note("press Ctrl-C to stop")
             asked.event.wait()
         finally:
             live.close()
@@ -74,8 +74,8 @@ def dashboard(listen: str, http_host_names: str | None) -> None:
 
 
 def live_documents(settings: Settings, rings: LagRings | None = None) -> Live:
-    """Returns the dashboard's documents. They open their own ZooKeeper session for the first page. Other code may also
-    add samples to ``rings``."""
+    """Returns the dashboard's documents. They open their own ZooKeeper session when the first page is requested. Other
+    code may also add samples to ``rings``."""
     from kafka_coord.monitor.dashboard.live import Live
     from kafka_coord.monitor.lag_rings import LagRings
 

@@ -17,19 +17,19 @@ _COLUMNS = (Column("severity"), Column("check"), Column("what"), Column("todo", 
 
 
 @click.command()
-@click.option("--strict", is_flag=True, help="Exit with code 10 for warnings too.")
+@click.option("--strict", is_flag=True, help="Also exit with code 10 for warnings.")
 @click.option(
     "--all", "everything", is_flag=True, help="Also list checks without findings (always in json, yaml, tsv)."
 )
 @output_option
 @connection_options
 def doctor(strict: bool, everything: bool, output: Format) -> None:
-    """Check ZooKeeper, brokers, instances and every group, and suggest remedies. Exit code 10 for an error.
+    """Check ZooKeeper, brokers, instances and every group, and suggest remedies. The exit code is 10 for an error.
 
     Checks ZooKeeper's versions, limits, ACLs and clock; registered and reachable brokers; the coordinator and the
     instances that could replace it; the listeners and the groups log for Kafka clients; groups in two coordinators;
     stale registrations, ledgers and channels; unanswered commands and requests; pauses; unreadable znodes; lag; and
-    offsets that operators set within a day. Changes nothing.
+    offsets that operators set in the last day. The command changes nothing.
 
     \b
     kafka-coord doctor --all

@@ -20,19 +20,19 @@ BROKEN_PIPE = 141
 EXIT_CODES = """\
 \b
 Exit codes:
-  0    done
-  1    unexpected: a bug (set KAFKA_COORD_DEBUG=1 for the traceback)
+  0    success
+  1    an unexpected error, which is a bug (set KAFKA_COORD_DEBUG=1 for the traceback)
   2    a flag, variable, file or name is invalid
   3    a znode or file cannot be decoded
-  4    ZooKeeper refused, or could not be reached
+  4    ZooKeeper refused an operation, or could not be reached
   5    no Kafka broker could be used
-  6    refused in the current state; the message names the groups
+  6    the command was refused in the current state; the message names the groups
   7    no such group, consumer, topic or coordinator
-  8    timed out while waiting; the request stays queued
+  8    the command timed out; the request stays queued
   9    the local cluster of 'dev' or 'demo' could not be started
   10   a verification failed, or 'doctor' found an error
   11   a consumer failed
-  130  interrupted (Ctrl-C); 141 the reader of the output closed the pipe
+  130  Ctrl-C interrupted the command; 141 the reader of the output closed the pipe
 """
 
 

@@ -64,7 +64,7 @@ class LazyCommands(click.Group):
 
 
 def is_installed(module: str) -> bool:
-    """Whether the module is installed. Does not import it."""
+    """Returns whether the module is installed, without importing it."""
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # its package does not exist

@@ -21,8 +21,8 @@ To see its state:        kafka-coord groups list
                          kafka-coord doctor
 {_TRY_OUT if is_installed("kafka_coord.dev") else ""}
 
-Every option has a variable, KAFKA_COORD_<COMMAND>_<OPTION>. The options of the connection (--zookeeper,
---config, --kafka-property) also have KAFKA_COORD_ZOOKEEPER, KAFKA_COORD_CONFIG and
+Every option has an environment variable, KAFKA_COORD_<COMMAND>_<OPTION>. The connection options (--zookeeper,
+--config, --kafka-property) can also be set with KAFKA_COORD_ZOOKEEPER, KAFKA_COORD_CONFIG and
 KAFKA_COORD_KAFKA_<PROPERTY>. A flag takes precedence over a variable, and a variable over the file.
 
 {EXIT_CODES}"""
@@ -30,7 +30,7 @@ KAFKA_COORD_KAFKA_<PROPERTY>. A flag takes precedence over a variable, and a var
 _COMMANDS = {
     "serve": ("kafka_coord.cli.serve:serve", "Run one coordinator instance beside a broker."),
     "dev": ("kafka_coord.dev.commands.dev:dev", "Run ZooKeeper and Kafka brokers on this machine, to try things out."),
-    "demo": ("kafka_coord.dev.commands.demo:demo", "Watch a group rebalance through failures, with verification."),
+    "demo": ("kafka_coord.dev.commands.demo:demo", "Watch a group rebalance through failures, and verify its records."),
     "consume": ("kafka_coord.cli.consume:consume", "Consume as a member of a group and print the records."),
     "load": ("kafka_coord.cli.load:load", "Write the records of a file to a topic."),
     "pipeline": (

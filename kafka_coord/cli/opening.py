@@ -21,7 +21,7 @@ def note_left_out(broker: Unreadable) -> None:
 
 @contextmanager
 def open_instances() -> Iterator[Instances]:
-    """Opens a ZooKeeper session for one command that asks the running instances."""
+    """Opens a ZooKeeper session for a command that queries the running instances."""
     settings = current_settings()
     with open_store(settings) as store:
         yield Instances(store, settings.kafka.properties)
@@ -29,7 +29,7 @@ def open_instances() -> Iterator[Instances]:
 
 @contextmanager
 def open_cluster() -> Iterator[tuple[Instances, BrokerLog]]:
-    """Does the same as :func:`open_instances`, and opens a connection to the brokers."""
+    """Opens a ZooKeeper session like :func:`open_instances`, and a connection to the brokers."""
     with (
         open_instances() as instances,
         closing(BrokerLog(instances.store, instances.properties, note_left_out)) as brokers,
@@ -45,7 +45,7 @@ def read_groups_log(
     first: int | None = None,
     last: int | None = None,
 ) -> tuple[LogBounds, Sequence[LogRecord]]:
-    """Reads one partition of the groups log like :func:`read_log`, with its progress on standard error."""
+    """Reads one partition of the groups log like :func:`read_log`, and prints the progress on standard error."""
     bootstrap = bootstrap_servers(instances.store, instances.properties, note_left_out)
     return read_log(
         bootstrap,

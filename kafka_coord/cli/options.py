@@ -26,8 +26,8 @@ else:
 
 
 class Name(_NameType):
-    """A name that shell completion offers. Refuses an illegal Kafka name and states the rule, before the command
-    contacts a server. ``any_characters`` allows every name, because Kafka clients may name their groups so."""
+    """The parameter type of a name, with shell completion. Rejects an illegal Kafka name before the command contacts a
+    server, and states the rule. ``any_characters`` allows every name, because Kafka clients may use any group name."""
 
     def __init__(self, kind: str, names: Names, *, any_characters: bool = False) -> None:
         self.name, self._names, self._any_characters = kind, names, any_characters
@@ -56,7 +56,7 @@ kind_option = click.option(
 
 
 def partitions_option(what: str) -> Callable[[F], F]:
-    """Adds ``--topic TOPIC[:0,1-3]``, repeatable, for :func:`kafka_coord.monitor.scope.parse_scope`."""
+    """Adds the repeatable option ``--topic TOPIC[:0,1-3]``, for :func:`kafka_coord.monitor.scope.parse_scope`."""
     complete = offering(candidates.topics)
     return click.option("--topic", "topics", multiple=True, metavar="TOPIC[:0,1-3]", shell_complete=complete, help=what)
 
@@ -93,7 +93,7 @@ def timeout_option(default_s: float, what: str) -> Callable[[F], F]:
 
 
 def who() -> str:
-    """Returns the operator's name for requests and pauses, such as ``alice@host``."""
+    """Returns the operator's name, such as ``alice@host``, to record in requests and pauses."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container may have no such user

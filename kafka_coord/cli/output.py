@@ -59,7 +59,7 @@ def number(key: str, title: str = "") -> Column:
 
 
 def columns(written: str) -> tuple[Column, ...]:
-    """Parses keys that are separated by blanks. ``#`` before a key makes a column of right-aligned numbers, and
+    """Parses keys separated by spaces. ``#`` before a key makes a column of right-aligned numbers, and
     ``=TITLE`` after it sets the heading."""
     found = []
     for one in written.split():
@@ -198,7 +198,7 @@ ACTIONS = columns("at by action reason change")
 
 
 def paused_by(pause: Pause) -> str:
-    """Formats a pause as ``by alice@host since 2026-…: moving disks``, without missing parts."""
+    """Formats a pause as ``by alice@host since 2026-…: moving disks``, and omits missing parts."""
     if not (pause.by or pause.since_ms or pause.reason):  # an unreadable pause has these values
         return "(by whom cannot be read)"
     since = f" since {iso_time(pause.since_ms)}" if pause.since_ms else ""
@@ -224,5 +224,5 @@ def duration(ms: int | None) -> str | None:
 
 
 def note(text: str) -> None:
-    """Prints a remark on standard error, so it never mixes with piped data."""
+    """Prints a remark on standard error, so that it never mixes with piped data."""
     click.echo(clean(text), err=True)

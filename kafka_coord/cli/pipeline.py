@@ -38,7 +38,7 @@ _JOBS = (
     },
 )
 _SAMPLE = "kafka_coord.dev.commands.pipeline"
-"""The sample job, in the distribution kafka-coord-dev, together with its input."""
+"""The module of the sample job. It is in the distribution kafka-coord-dev, together with the job's input."""
 
 _HISTORY = {
     "rebalances": columns("source group cause #decisions #moved #settled_p50_ms #settled_p95_ms #settled_max_ms"),
@@ -52,7 +52,7 @@ def pipeline() -> None:
     """Run Spark queries as members of a group, like any consumer, and show their results.
 
     The jobs need Java 17 and the extras: pip install 'kafka-coord[cli,spark]'. Several applications and plain consumers
-    can share a group's partitions. The output has each record once, even if some applications are killed.
+    can share a group's partitions. The output contains each record once, even if some applications are killed.
 
     \b
     kafka-coord load --flights --topic flights --partitions 12
@@ -178,7 +178,7 @@ def show_history(output: Format, report: HistoryReport) -> None:
     parts = {part: report.read(part).to_pylist() for part in _HISTORY}
     sections = [Section(part, columns, parts[part]) for part, columns in _HISTORY.items()]
     counts = {name: getattr(report, name) for name in ("decisions", "holds", "positions", "unreadable")}
-    told = [", ".join(f"{count:,} {name}" for name, count in counts.items()) + f"; all of it in {report.directory}"]
+    told = [", ".join(f"{count:,} {name}" for name, count in counts.items()) + f"; results in {report.directory}"]
     show(output, {"directory": str(report.directory), **counts, **parts}, sections, summary=told)
 
 
@@ -189,7 +189,7 @@ def show_history(output: Format, report: HistoryReport) -> None:
     type=click.Path(file_okay=False, path_type=Path),
     default=Path(),
     metavar="DIR",
-    help="Where to write the archive. [default: here]",
+    help="Where to write the archive. [default: the current directory]",
 )
 @click.option("--environment", is_flag=True, help="Pack a whole Python environment, including all requirements.")
 def package(directory: Path, environment: bool) -> None:

@@ -40,13 +40,13 @@ def produce(
     timeout_s: float = 60.0,
 ) -> int:
     """Writes all ``records`` (key, value), waits until the brokers have acknowledged all of them, and returns their
-    number. With ``partitions``, writes only to these, chosen by the key's hash. Calls ``on_count`` at intervals with
-    the number of records in librdkafka so far. ``properties`` go to librdkafka.
+    number. If ``partitions`` is given, the key's hash chooses among these partitions. Calls ``on_count`` at intervals
+    with the number of records handed to librdkafka so far. ``properties`` are passed to librdkafka.
 
     Raises :class:`~kafka_coord.errors.NotFound` if the topic does not exist, and
-    :class:`~kafka_coord.errors.RequestRefused` for a record that Kafka refuses. If the brokers do not acknowledge
-    within ``timeout_s`` seconds, raises :class:`~kafka_coord.errors.BrokerError`, and the number of written records is
-    unknown.
+    :class:`~kafka_coord.errors.RequestRefused` for a record that Kafka refuses. If the brokers do not acknowledge all
+    records within ``timeout_s`` seconds, raises :class:`~kafka_coord.errors.BrokerError`, and the number of written
+    records is unknown.
     """
     failures: list[KafkaError] = []
     producer = Producer(
@@ -88,7 +88,7 @@ def _hand_over(producer: Producer, topic: str, key: bytes | None, value: bytes |
         try:
             producer.produce(topic, key=key, value=value, partition=partition)
         except BufferError:
-            producer.poll(_FULL_WAIT_S)  # this loop ends, because undeliverable records leave the queue at a timeout
+            producer.poll(_FULL_WAIT_S)  # this loop ends, because undeliverable records leave the queue after a timeout
         else:
             return
 

@@ -52,17 +52,17 @@ def _read_csv(file: str, key_column: str | None) -> Generator[KeyValue, None, No
         rows = csv.reader(text)
         header = next(rows, None)
         if not header:
-            raise MalformedValue(file, "has no line of column names")
+            raise MalformedValue(file, "the file has no header line")
         if key_column is not None and key_column not in header:
             named = ", ".join(name[:60] for name in header[:20])
-            raise SettingsError(f"--key {key_column!r} is not a column of {file}; there are {named}")
+            raise SettingsError(f"--key {key_column!r} is not a column of {file}; its columns are {named}")
         key_at = header.index(key_column) if key_column is not None else None
         try:
             for row in rows:
                 if not row:
                     continue
                 if len(row) != len(header):
-                    reason = f"{len(row)} cells where the header has {len(header)}"
+                    reason = f"the header has {len(header)} columns, but the row has {len(row)}"
                     raise MalformedValue(f"{file}:{rows.line_num}", reason)
                 value = {name: cell_value(cell) for name, cell in zip(header, row, strict=True)}
                 key = row[key_at].encode() if key_at is not None and row[key_at] else None
@@ -84,7 +84,7 @@ def _read_jsonl(file: str, key_field: str | None) -> Generator[KeyValue, None, N
             key = None
             if key_field is not None:
                 if not isinstance(value, dict) or key_field not in value:
-                    raise MalformedValue(f"{file}:{at}", f"has no field {key_field!r}")
+                    raise MalformedValue(f"{file}:{at}", f"the record has no field {key_field!r}")
                 key = _key(value[key_field])
             yield key, stripped.encode()
 

@@ -1,4 +1,4 @@
-"""Sends requests to the coordinator and prints the answers."""
+"""Sends requests to the coordinator and prints the responses."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ def asking_options(command: F) -> F:
     for option in (
         connection_options,
         output_option,
-        timeout_option(ANSWER_TIMEOUT_S, "How long to wait for the coordinator's answer; the request stays queued."),
+        timeout_option(ANSWER_TIMEOUT_S, "How long to wait for the coordinator's response; the request stays queued."),
     ):
         command = option(command)
     return command
 
 
 reason_option = click.option(
-    "--reason", default="", metavar="TEXT", help="The reason, for the log and the group's history."
+    "--reason", default="", metavar="TEXT", help="The reason to record in the log and the group's history."
 )
 
 
 def asked(store: Store, request: Request, timeout_s: float) -> dict[str, Any]:
-    """Sends the request, waits for the answer, and returns it as a row."""
+    """Sends the request, waits for the response, and returns it as a row."""
     return answer_document(ask(store, request, timeout_s, note))
 
 
 def show_answers(output: Format, answers: list[dict[str, Any]]) -> None:
-    """Prints the answers: one line each for people, all fields for programs."""
+    """Prints the responses. A table has one line for each; the other formats have all fields."""
     if output is Format.TABLE:
         for answer in answers:
             click.echo(f"{answer['result']}: {answer['message']}" if answer["message"] else answer["result"])

@@ -45,33 +45,33 @@ F = TypeVar("F", bound=Callable[..., Any])
 _LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
 _RETRY_S = 1.0
 _POLL_S = 0.1
-"""Seconds between checks whether the service has ended unasked. A stop signal ends the wait immediately."""
-_EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bound here, recognised
+"""How often to check whether the service has ended by itself, in seconds. A stop signal ends the wait immediately."""
+_EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  only recognised here, not bound
 
 
 _OPTIONS = {
     "--broker-id ID": "The broker.id of the broker beside this instance.",
     "--listen-http HOST:PORT": "Serve /metrics (Prometheus), /health and /dashboard/ at this address. [default: off]",
     "--http-dashboard/--no-http-dashboard": (
-        "With --listen-http: whether to serve the dashboard, which shows groups, hosts and offsets. [default: on]"
+        "With --listen-http: serve the dashboard, which shows groups, hosts and offsets. [default: on]"
     ),
     "--http-host-names NAMES": "Additional host names that browsers may use for --listen-http, separated by commas.",
     "--http-operators FILE": (
-        "TOML file with the operators who may act in the dashboard: pause, resume, rebalance, evict, reset. Needs "
+        "A TOML file with the operators who may act in the dashboard: pause, resume, rebalance, evict, reset. Needs "
         "--http-cert-file, unless --listen-http is on 127.0.0.1. [default: the dashboard is read-only]"
     ),
-    "--http-cert-file FILE": "PEM certificate; turns on TLS for HTTP. [default: off]",
-    "--http-key-file FILE": "PEM private key. [default: in the certificate file]",
-    "--http-client-ca-file FILE": "PEM certificates of the CA for operators' certificates. [default: none]",
+    "--http-cert-file FILE": "A PEM certificate, which turns on TLS for HTTP. [default: off]",
+    "--http-key-file FILE": "The PEM private key. [default: in the certificate file]",
+    "--http-client-ca-file FILE": "The PEM certificates of the CA for operators' certificates. [default: none]",
     "--listen-channel HOST:PORT": "Serve consumers without ZooKeeper at this address. [default: off]",
     "--advertise-channel HOST:PORT": "The address to which consumers connect. [default: the listening address]",
-    "--channel-cert-file FILE": "PEM certificate; turns on TLS for consumers. [default: off]",
-    "--channel-key-file FILE": "PEM private key. [default: in the certificate file]",
+    "--channel-cert-file FILE": "A PEM certificate, which turns on TLS for consumers. [default: off]",
+    "--channel-key-file FILE": "The PEM private key. [default: in the certificate file]",
     "--channel-client-ca-file FILE": (
-        "PEM certificates of the CA that must sign consumers' certificates. [default: none]"
+        "The PEM certificates of the CA that must sign consumers' certificates. [default: none]"
     ),
     "--channel-users-file FILE": (
-        "TOML file that says which users may join which groups. [default: everybody may join every group]"
+        "A TOML file that says which users may join which groups. [default: everybody may join every group]"
     ),
     "--listen-kafka HOST:PORT": (
         "Serve Kafka clients at this address; the broker handles everything except groups. [default: off]"
@@ -80,19 +80,19 @@ _OPTIONS = {
         "With --listen-kafka: the broker's listener that advertises the address of --listen-kafka."
     ),
     "--kafka-rewrite": (
-        "With --listen-kafka: replace the brokers' addresses in their answers with the instances' addresses. Set it "
+        "With --listen-kafka: replace the brokers' addresses in their responses with the instances' addresses. Set it "
         "on all instances or on none."
     ),
     "--kafka-hold-heartbeats/--no-kafka-hold-heartbeats": (
-        "Whether to hold Heartbeats of Kafka clients until there is news, so they learn of a rebalance immediately. "
+        "Hold the Heartbeat requests of Kafka clients, so that the response announces a rebalance immediately. "
         "[default: on]"
     ),
     "--managed-groups PATTERN": (
         "With --listen-kafka: groups of classic clients that are managed from their first member on, as regular "
         "expressions separated by commas. Must be the same on all instances. [default: none]"
     ),
-    "--kafka-certificate FILE": "PEM certificate; turns on TLS for Kafka clients. [default: off]",
-    "--kafka-key FILE": "PEM private key. [default: in the certificate file]",
+    "--kafka-certificate FILE": "A PEM certificate, which turns on TLS for Kafka clients. [default: off]",
+    "--kafka-key FILE": "The PEM private key. [default: in the certificate file]",
     "--kafka-max-connections COUNT": "The maximum number of Kafka client connections. [default: 10000]",
     "--kafka-max-connections-per-ip COUNT": (
         "The maximum number of connections from one address. [default: three quarters of the maximum]"
@@ -101,7 +101,7 @@ _OPTIONS = {
         "The largest request, like the broker's socket.request.max.bytes. [default: 104857600]"
     ),
     "--kafka-queued-max-bytes BYTES": (
-        "Memory for the incomplete requests and unsent answers of all Kafka clients. [default: 268435456]"
+        "The maximum memory for incomplete requests and unsent responses of all Kafka clients. [default: 268435456]"
     ),
     "--kafka-max-idle-ms MS": (
         "How long a Kafka client's connection may be idle, like the broker's connections.max.idle.ms. [default: 600000]"
@@ -124,7 +124,7 @@ _OPTIONS = {
     ),
     "--look-interval-ms MS": "How often to check a group that had no events, in ms. [default: 60000]",
 }
-"""Maps each option and the name of its value, if it takes one, to its help. All default to the settings' own."""
+"""Maps each option, with the name of its value, to its help. The default of an option is that of its setting."""
 
 
 def _serve_options(command: F) -> F:
@@ -142,9 +142,9 @@ def serve(session_timeout_ms: str | None, **serve_options: str | bool | None) ->
 
     All instances run for election in ZooKeeper. The elected instance coordinates, and all others wait. When an elected
     instance stops, it first resigns, so another instance takes over immediately. Under systemd (Type=notify), an
-    instance reports ready when it is registered in ZooKeeper.
+    instance reports that it is ready when it is registered in ZooKeeper.
 
-    SIGUSR1 sets the log level to DEBUG, and the next one sets it back.
+    SIGUSR1 sets the log level to DEBUG, and the next SIGUSR1 restores it.
 
     \b
     kafka-coord serve --broker-id 1 --zookeeper zk1:2181,zk2:2181/kafka
@@ -174,7 +174,7 @@ def serve(session_timeout_ms: str | None, **serve_options: str | bool | None) ->
 
 
 def run_service(settings: Settings, broker_id: int) -> None:
-    """Runs until a stop signal. If the service ends because of an error, raises the error."""
+    """Runs until a stop signal arrives. If the service ends because of an error, raises that error."""
     from kafka_coord.coordinator.gc_tuning import collecting_rarely
     from kafka_coord.coordinator.service import CoordinatorService
     from kafka_coord.frontends.socket.leadership_view import LeadershipView
@@ -236,7 +236,7 @@ def _tracing(serve_settings: ServeSettings, broker_id: int) -> Tracing | None:
 
 
 def log_dead_thread(died: threading.ExceptHookArgs) -> None:
-    """Logs the end of a thread. Used as :func:`threading.excepthook`. For a listener's thread, ``/health`` also
+    """Logs the end of a thread, as :func:`threading.excepthook`. If it is a listener's thread, ``/health`` also
     fails."""
     name = died.thread.name if died.thread is not None else "unknown"
     error = (died.exc_type, died.exc_value or died.exc_type(), died.exc_traceback)
@@ -373,8 +373,8 @@ def _kafka_listener(settings: Settings, broker_id: int, store: Store) -> KafkaLi
 
 
 def _connect_patiently(settings: Settings, stopping: threading.Event) -> Store | None:
-    """Waits for ZooKeeper without a time limit, because ZooKeeper may start last after a power failure. Returns
-    ``None`` after a stop signal."""
+    """Waits for ZooKeeper without a time limit, because ZooKeeper may be the last to start after a power failure.
+    Returns ``None`` after a stop signal."""
     log.info("connecting zookeeper=%s", settings.zookeeper.hosts)
     while not stopping.is_set():
         try:
@@ -386,7 +386,7 @@ def _connect_patiently(settings: Settings, stopping: threading.Event) -> Store |
 
 
 def endpoints(serve_settings: ServeSettings, gateway: GatewayServer | None = None) -> dict[str, str]:
-    """Returns the addresses that the instance publishes. For a wildcard address, publishes the host name."""
+    """Returns the addresses that the instance publishes. Replaces a wildcard address with the host name."""
     channel = serve_settings.advertise_channel or (gateway.address if gateway is not None else None)
     http = "http" if serve_settings.http_cert_file is None else "https"
     listening = {http: serve_settings.listen_http, "channel": channel, "kafka": serve_settings.listen_kafka}

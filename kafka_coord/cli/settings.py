@@ -36,7 +36,7 @@ def settings() -> None:
 @connection_options
 def show_command(changed: bool, output: Format) -> None:
     """Show every setting, its value, and its source: a flag, a variable, the file or the default. Secrets are not
-    shown. An instance logs its settings at its start. `groups settings` shows the settings of a group.
+    shown. An instance logs its settings when it starts. `groups settings` shows the settings of a group.
 
     \b
     kafka-coord settings show

@@ -12,7 +12,7 @@ from kafka_coord.cli.failures import INTERRUPTED
 
 
 class Stopping:
-    """The first Ctrl-C or SIGTERM sets ``event``. ``number`` is the number of that signal, or 0 before it."""
+    """The first Ctrl-C or SIGTERM sets ``event``. ``number`` is the number of that signal, or 0 if none has arrived."""
 
     def __init__(self, on_first: Callable[[signal.Signals], None] | None) -> None:
         self.event = threading.Event()
@@ -39,7 +39,7 @@ class Stopping:
 
 @contextmanager
 def stopping_at_signals(on_first: Callable[[signal.Signals], None] | None = None) -> Iterator[Stopping]:
-    """Handles signals while the block runs. Calls ``on_first`` in the handler of the first signal."""
+    """Handles SIGTERM and Ctrl-C while the block runs. Calls ``on_first`` in the handler of the first signal."""
     stopping = Stopping(on_first)
     before = {number: signal.signal(number, stopping) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

@@ -16,8 +16,8 @@ _BROKERS_OWN = -1
 def ensure_topic(
     bootstrap: str, properties: Mapping[str, str], topic: str, partitions: int | None, replication: int | None
 ) -> str:
-    """Creates the topic if it does not exist. Waits until every partition has a leader. Returns a sentence about the
-    result.
+    """Creates the topic if it does not exist, and waits until every partition has a leader. Returns a sentence that
+    describes the result.
 
     Raises :class:`RequestRefused` if the topic exists with a different number of partitions, or if Kafka refuses to
     create it. Also raises :class:`BrokerError` and :class:`Timeout`.
@@ -50,7 +50,7 @@ def ensure_topic(
 
 
 def _led_partitions(admin: Any, topic: str) -> int:
-    """Returns how many of the partitions have a leader, or 0 if there is no such topic."""
+    """Returns the number of partitions that have a leader, or 0 if the topic does not exist."""
     from confluent_kafka import KafkaException
 
     try:

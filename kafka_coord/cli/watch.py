@@ -52,7 +52,7 @@ _COMMANDS = columns("group consumer command waits_for=WAITS partitions")
     help="The time between two updates.",
 )
 @click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after N updates. [default: until Ctrl-C]")
-@click.option("--no-lag", is_flag=True, help="Do not ask the brokers.")
+@click.option("--no-lag", is_flag=True, help="Do not query the brokers, and show no lag.")
 @output_option
 @connection_options
 def watch(groups: tuple[str, ...], interval: float, count: int | None, no_lag: bool, output: Format) -> None:
@@ -133,10 +133,10 @@ def _sentence(frame: Overview) -> str:
     who = (
         f"broker {elected.broker_id} coordinates, epoch {elected.epoch}"
         if elected
-        else "the coordinator's znode is unreadable"
+        else "an instance is elected, but its znode cannot be read"
     )
     if frame.cluster.undecided:
-        who = f"NOBODY DECIDES ANYTHING: {frame.cluster.undecided}"
+        who = f"NO WORKING COORDINATOR: {frame.cluster.undecided}"
     paused = "; all groups are paused" if frame.cluster.pause else ""
     return f"{iso_time(round(time.time() * 1000))}  {who}; {counted(len(frame.cluster.groups), 'group')}{paused}"
 
@@ -169,7 +169,7 @@ def _sections(frame: Overview, limit: int | None = None) -> list[Section]:
     return [
         Section("groups", _GROUPS, groups[:most]),
         Section("owners", _OWNERS, owners[:most]),
-        Section("commands", _COMMANDS, commands[:most], empty="no command is outstanding"),
+        Section("commands", _COMMANDS, commands[:most], empty="no unacknowledged commands"),
     ]
 
 

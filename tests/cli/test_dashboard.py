@@ -21,7 +21,7 @@ def test_the_dashboard_says_where_it_is_and_stops_when_told_to(tree: Tree, zk_ho
             assert json.load(cluster)["coordinator"] == 3
         ran = process.ended(by=signal.SIGTERM)
     assert ran.code == 0
-    assert ran.err == "Ctrl-C ends it\n"
+    assert ran.err == "press Ctrl-C to stop\n"
 
 
 def test_a_taken_or_impossible_address_is_said_at_once(tree: Tree, coord: Run) -> None:

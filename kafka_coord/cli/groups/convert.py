@@ -52,9 +52,9 @@ def convert(
 ) -> None:
     """Convert a client-assigned group to a managed group, or the reverse, with its committed offsets.
 
-    Refused while the group has members. Classic clients in a managed group are allowed, because they join again. The
-    instance that coordinates the group converts it. If the conversion fails midway, no offset is lost, and the next run
-    finishes it. A group that becomes client-assigned loses its settings and its history.
+    The command refuses a group that has members, but allows classic clients in a managed group, because they join
+    again. The instance that coordinates the group converts it. If the conversion fails midway, no offset is lost, and
+    the next run finishes it. A group that becomes client-assigned loses its settings and its history.
 
     \b
     kafka-coord groups convert delays --to managed

@@ -39,7 +39,7 @@ def _copying_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--overwrite",
             is_flag=True,
-            help="Also replace later offsets at the target, so the group reads records again.",
+            help="Also replace later offsets at the target, which makes the group read records again.",
         ),
         click.option(
             "--all", "everything", is_flag=True, help="Copy all groups of the source that have committed offsets."
@@ -58,9 +58,9 @@ def _copying_options(command: Callable[..., None]) -> Callable[..., None]:
 def import_command(**given: Any) -> None:
     """Copy committed offsets from the brokers' own groups into groups that instances coordinate.
 
-    Offsets go to the groups log, or to ZooKeeper if the group is managed. Without --execute, the command only shows
-    the changes. You may repeat it. It skips groups with members at the instances. Without --overwrite, later offsets
-    at the target stay.
+    The command writes to the groups log, or to ZooKeeper if the group is managed. Without --execute, it only shows the
+    changes. You may repeat it. It skips groups with members at the instances. Without --overwrite, it keeps later
+    offsets at the target.
 
     \b
     kafka-coord groups import --from-kafka delays
@@ -78,8 +78,8 @@ def export_command(**given: Any) -> None:
     """Copy committed offsets of groups that instances coordinate to the brokers, so that their clients can go back.
 
     The command also copies managed groups, whose offsets are in ZooKeeper. Without --execute, it only shows the
-    changes. You may repeat it. It skips groups with members at the brokers. Without --overwrite, later offsets at the
-    target stay.
+    changes. You may repeat it. It skips groups with members at the brokers. Without --overwrite, it keeps later offsets
+    at the target.
 
     \b
     kafka-coord groups export --to-kafka delays
@@ -115,7 +115,7 @@ def _copy(
         source, target = (own, kafka) if to_kafka else (kafka, own)
         found = compare(source, target, groups or source.groups(), kafka.partitions(), note, overwrite=overwrite)
         if groups and (without := [one.group for one in found if not one.rows and not one.problem]):
-            raise NotFound(f"{source.name} have no committed offsets of {', '.join(without)}; nothing was changed")
+            raise NotFound(f"{source.name} have no committed offsets for {', '.join(without)}; nothing was changed")
         problems = {one.group: one.problem for one in found if one.problem and (one.rows or groups)}
         if execute:
             problems |= copy(target, found, note)
@@ -126,7 +126,7 @@ def _copy(
             note(f"group {one.group}: {one.warning}")
     ahead = sum(row.verdict is Verdict.AHEAD for one in found for row in one.rows)
     if ahead:
-        note(f"skipped {counted(ahead, 'partition')}, because the target is ahead; --overwrite copies these too")
+        note(f"skipped {counted(ahead, 'partition')}, because the target is ahead; --overwrite also copies these")
     if problems:
         told = "; ".join(f"group {group}: {problem}" for group, problem in sorted(problems.items()))
         raise RequestRefused(f"{counted(len(problems), 'group')} {'not copied' if execute else 'refused'}: {told}")

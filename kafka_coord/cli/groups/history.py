@@ -42,12 +42,13 @@ _MOVES = columns("#generation=GEN consumer gained lost")
 @connection_options
 def history(group: str, kind: str | None, last: int, verbose: bool, only_actions: bool, output: Format) -> None:
     """Show the last decisions about a group, oldest first: the time, the reason, the moved partitions, and the
-    duration. A second table shows the operators' actions. Other formats than table need --actions for these.
+    duration. A second table shows the operators' actions. Formats other than table show the actions only with
+    --actions.
 
     STOPPED is the time from the decision until every stop-fetcher was acknowledged. SETTLED is the time until every
     partition had its owner.
 
-    The history of a client-assigned group comes from its records in the groups log. There EPOCH is the term of the
+    The history of a client-assigned group is read from its records in the groups log. There, EPOCH is the term of the
     log's partition, and STOPPED and SETTLED are unknown. Kafka removes older records by compaction.
 
     \b

@@ -55,8 +55,8 @@ def dump(partition: int | None, group: str | None, first: int | None, last: int,
     offset       a committed offset, or its removal
     keep-alive   the instance is still alive
 
-    With --group, the command reads the whole partition, with progress on standard error. Otherwise it reads only the
-    end. Kafka compacts the log, so it removes older records with the same key.
+    With --group, the command reads the whole partition, and prints its progress on standard error. Otherwise, it reads
+    only the end. Kafka compacts the log: it removes older records with the same key.
 
     \b
     kafka-coord groups log dump 7 --last 20

@@ -60,8 +60,8 @@ yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for conf
 @wait_option
 @asking_options
 def rebalance(group: str, reason: str, wait: bool, timeout_s: float, output: Format) -> None:
-    """Decide a new target for the group, even if nothing changed. If the group is paused, the request stays pending
-    until the group is resumed. Then the command exits immediately with code 8.
+    """Decide a new target for the group, even if nothing changed. If the group is paused, the command exits immediately
+    with code 8, and the request stays pending until the group is resumed.
 
     \b
     kafka-coord groups rebalance delays --reason "after adding memory" --wait
@@ -83,11 +83,11 @@ def rebalance(group: str, reason: str, wait: bool, timeout_s: float, output: For
 def evict(
     group: str, consumers: tuple[str, ...], kind: str | None, reason: str, wait: bool, timeout_s: float, output: Format
 ) -> None:
-    """Delete consumers' registrations. Other consumers get their partitions, and they must register again. If the group
-    or one of the consumers does not exist, nobody is evicted, and the exit code is 7.
+    """Delete consumers' registrations. Other consumers receive their partitions, and an evicted consumer must register
+    again. If the group or a named consumer does not exist, no consumer is evicted, and the exit code is 7.
 
     Name a member of a client-assigned group by its group.instance.id or its member id (see `groups describe
-    --members`). It joins again when it notices its eviction.
+    --members`). The member joins again when it notices its eviction.
 
     \b
     kafka-coord groups evict delays c3 --reason "stuck since noon"
@@ -106,15 +106,15 @@ def evict(
 
 @click.command()
 @click.argument("group", type=GROUP, required=False)
-@click.option("--all", "everywhere", is_flag=True, help="All groups, including future ones.")
+@click.option("--all", "everywhere", is_flag=True, help="Pause all groups, including future groups.")
 @reason_option
 @click.option("--wait", is_flag=True, help="Return only when every outstanding command is acknowledged.")
 @timeout_option(60.0, "How long to wait with --wait.")
 @connection_options
 def pause(group: str | None, everywhere: bool, reason: str, wait: bool, timeout_s: float) -> None:
-    """Forbid rebalances of one group, or with --all of every group.
+    """Pause rebalances of one group, or of every group with --all.
 
-    Consumers keep their partitions and acknowledge outstanding commands. The coordinator decides nothing new until
+    Consumers keep their partitions and acknowledge outstanding commands. The coordinator makes no new decisions until
     `resume`. Until then, the partitions of a consumer that dies have no owner.
 
     \b
@@ -137,7 +137,7 @@ def pause(group: str | None, everywhere: bool, reason: str, wait: bool, timeout_
 @timeout_option(60.0, "How long to wait with --wait, for each group.")
 @connection_options
 def resume(group: str | None, everywhere: bool, reason: str, wait: bool, timeout_s: float) -> None:
-    """Allow rebalances of one group again, or with --all of every group. Groups paused by name stay paused.
+    """Allow rebalances of one group again, or of every group with --all. Groups paused by name then stay paused.
 
     \b
     kafka-coord groups resume delays --wait
@@ -217,7 +217,7 @@ def settings(
 @reason_option
 @asking_options
 def delete(groups: tuple[str, ...], kind: str | None, yes: bool, reason: str, timeout_s: float, output: Format) -> None:
-    """Remove groups with their offsets, history and settings. Refused while a group has members.
+    """Remove groups with their offsets, history and settings. The command refuses a group that has members.
 
     \b
     kafka-coord groups delete delays --yes
@@ -263,7 +263,7 @@ def delete_offsets(
     timeout_s: float,
     output: Format,
 ) -> None:
-    """Delete committed offsets. Refused while a member owns one of the partitions.
+    """Delete committed offsets. The command refuses while a member owns one of the partitions.
 
     \b
     kafka-coord groups delete-offsets delays --topic flights:0,3-5
@@ -297,8 +297,8 @@ def delete_offsets(
 
 
 def _stored_settings(store: Store, group: str) -> GroupSettings:
-    """Raises :class:`MalformedValue` for unreadable settings. The coordinator uses the defaults then, but nobody chose
-    them."""
+    """Raises :class:`MalformedValue` for unreadable settings. The coordinator then uses the defaults, but nobody chose
+    these."""
     seen = snapshot_of(store, group)[1].observation
     for one in seen.unreadable:
         if one.path == layout.group(group):

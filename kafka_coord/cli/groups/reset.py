@@ -46,8 +46,8 @@ _COLUMNS = columns("group topic #partition #current_offset=CURRENT #new_offset=N
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """The chosen partitions and the rule for their offsets. ``scope`` is ``None`` if ``file`` names the partitions.
-    With ``of_all``, ``scope`` chooses only among the group's own partitions, and may choose none."""
+    """The chosen partitions and the rule for their offsets. ``scope`` is ``None`` if ``file`` names the partitions. If
+    ``of_all`` is set, ``scope`` chooses only among the group's own partitions, and may choose none."""
 
     rule: Rule
     scope: Scope | None
@@ -81,7 +81,7 @@ class _Choice:
 @click.option("--to-latest", is_flag=True, help="To the end of the log, so the group reads only new records.")
 @click.option("--to-current", is_flag=True, help="To the committed offset, or to the end if there is none.")
 @click.option("--to-offset", type=click.IntRange(0, (1 << 63) - 1), metavar="N", help="To this offset.")
-@click.option("--shift-by", type=int, metavar="N", help="N records forward, or back if N is negative.")
+@click.option("--shift-by", type=int, metavar="N", help="Move N records forward, or back if N is negative.")
 @click.option(
     "--by-duration",
     metavar="PnDTnHnMnS",
@@ -92,7 +92,7 @@ class _Choice:
     metavar="TIME",
     help="To the first record at or after this time: 2026-01-31T12:00:00.000 (UTC).",
 )
-@click.option("--from-file", metavar="FILE", help="To the offsets of a CSV file, as --export writes it.")
+@click.option("--from-file", metavar="FILE", help="To the offsets in a CSV file, such as --export writes.")
 @click.option("--dry-run", is_flag=True, help="Only show the changes. This is the default.")
 @click.option("--execute", is_flag=True, help="Do it.")
 @click.option(
@@ -127,9 +127,10 @@ def reset_offsets(
 ) -> None:
     """Set committed offsets by one of the rules. Without --execute, only show the changes.
 
-    Refused while a member owns one of the partitions. Stop the consumers, or give --pause. With --pause, the command
-    pauses the group, evicts the owners (they register again immediately), resets, and resumes the group. No process is
-    restarted. The nearest end of the log replaces an offset outside the log, as with Kafka's own tool.
+    The command refuses while a member owns one of the partitions. Stop the consumers, or give --pause. With --pause,
+    the command pauses the group, evicts the owners (they register again immediately), resets the offsets, and resumes
+    the group. No process is restarted. An offset outside the log is replaced by the nearest end of the log, as in
+    Kafka's own tool.
 
     With several groups, if some cannot be reset, the command names them, resets all others, and exits with code 6.
     With --topic, --all-groups skips the groups that do not use the topic.
@@ -199,7 +200,7 @@ def reset_offsets(
 
 @contextmanager
 def _noted(problems: dict[str, str], group: str, *, several: bool) -> Iterator[None]:
-    """With ``several`` groups, records why a group cannot be reset instead of raising the error."""
+    """If there are ``several`` groups, records why a group cannot be reset instead of raising the error."""
     try:
         yield
     except (RequestRefused, NotFound, Timeout) as error:
@@ -227,14 +228,14 @@ def _create(instances: Instances, groups: Sequence[str], reason: str, *, allowed
 
 
 def _exists(instances: Instances, group: str, kind: str | None) -> bool:
-    """Tells whether a group with this name exists. If ``kind`` is given, only a group of this kind counts."""
+    """Returns whether a group with this name exists. If ``kind`` is given, only a group of this kind counts."""
     if instances.store.exists(layout.group(group)) is not None:
         return True
     return kind is None and instances.directory().is_used and is_client_group(instances, group)
 
 
 def _rule(given: Mapping[str, bool | int | str | None]) -> Rule:
-    """Returns the only rule whose option is set. ``given`` has the options of all rules."""
+    """Returns the one rule whose option is given. ``given`` has the options of all rules."""
     chosen = [(name, value) for name, value in given.items() if value is not None and value is not False]
     if len(chosen) != 1:
         raise SettingsError(

@@ -60,7 +60,7 @@ _MEMBERS_VERBOSE = columns(
 _FACTS = columns("fact value")
 
 _STATES = (GroupState.STABLE, GroupState.REBALANCING, GroupState.PAUSED, GroupState.EMPTY)
-"""The states that can be listed. A dead group is not listed."""
+"""The states that a listed group can have. A dead group is not listed."""
 
 
 @click.command("list")
@@ -71,12 +71,12 @@ _STATES = (GroupState.STABLE, GroupState.REBALANCING, GroupState.PAUSED, GroupSt
     multiple=True,
     help="Show only groups in this state; repeatable.",
 )
-@click.option("--lag", "with_lag", is_flag=True, help="Show each group's lag, the largest first. Asks the brokers.")
+@click.option("--lag", "with_lag", is_flag=True, help="Query the brokers, and show each group's lag, largest first.")
 @output_option
 @connection_options
 def list_command(states: tuple[str, ...], with_lag: bool, output: Format) -> None:
     """List all groups with their state. KIND is managed if the coordinator assigns the partitions, and client-assigned
-    if stock Kafka clients assign them. COORDINATOR is the broker id of the instance that coordinates the group.
+    if stock Kafka clients do. COORDINATOR is the broker id of the instance that coordinates the group.
 
     \b
     Stable        every member owns its target, and every command is acknowledged
@@ -84,8 +84,8 @@ def list_command(states: tuple[str, ...], with_lag: bool, output: Format) -> Non
     Paused        an operator paused rebalances
     Empty         no members; offsets are kept for their retention
 
-    LAG is the sum of the known lags, WORST-LAG is the largest lag of a partition, and UNKNOWN counts the partitions
-    whose lag is unknown, because nothing is committed or the broker did not answer.
+    LAG is the sum of the known lags, WORST-LAG is the largest lag of a partition, and UNKNOWN is the number of
+    partitions whose lag is unknown, because nothing is committed or the broker did not answer.
 
     \b
     kafka-coord groups list
@@ -136,8 +136,9 @@ def describe(
     distance to the brokers' current end offsets. If nothing is committed or the broker does not answer, it is unknown
     (json: null). --topic and --by-lag alone show only offsets.
 
-    With several groups or --all-groups, every row begins with its group, and json is a list. If one of them does not
-    exist, the others are shown before the error. With --topic, --all-groups skips the groups that do not use the topic.
+    With several groups or --all-groups, every row begins with its group, and json is a list. If a group does not exist,
+    the command shows the other groups before the error. With --topic, --all-groups skips the groups that do not use the
+    topic.
 
     \b
     kafka-coord groups describe delays
@@ -276,8 +277,8 @@ def _together(found: Sequence[GroupDescription], parts: Sequence[Sequence[Sectio
 def _total(found: Sequence[GroupDescription]) -> str:
     total = LagTotal.of(row.lag for one in found for row in one.offsets)
     partitions = counted(sum(len(one.offsets) for one in found), "partition")
-    unknown = f"; unknown of {total.unknown}" if total.unknown else ""
-    return f"lag: {cell(total.lag)} in {partitions}, at most {cell(total.worst)} in one{unknown}"
+    unknown = f"; unknown for {total.unknown}" if total.unknown else ""
+    return f"lag: {cell(total.lag)} in {partitions}, at most {cell(total.worst)} in one partition{unknown}"
 
 
 def _sections(found: GroupDescription, document: Any, chosen: dict[str, bool], *, verbose: bool) -> list[Section]:
@@ -335,12 +336,12 @@ def _member_cells(member: MemberRow, document: dict[str, Any]) -> dict[str, Any]
 
 
 def nobody_decides(cluster: Cluster) -> str:
-    """Returns the warning that every command shows while no instance can decide about groups."""
-    return f"NOBODY DECIDES ANYTHING: {cluster.undecided}; kafka-coord doctor suggests a remedy"
+    """Returns the warning that commands show while no instance can make decisions about groups."""
+    return f"NO WORKING COORDINATOR: {cluster.undecided}; kafka-coord doctor suggests a remedy"
 
 
 def channel(member: MemberRow) -> str:
-    """Returns the member's connection: its own ZooKeeper session, a socket to an instance, or Kafka's protocol."""
+    """Returns how the member is connected: by a ZooKeeper session, a socket to an instance, or Kafka's protocol."""
     return member.channel if member.gateway is None else f"{member.channel} via {member.gateway}"
 
 

@@ -75,7 +75,7 @@ def check_coordinator(store: Store, hosts: str, cluster: Cluster) -> Iterator[Fi
     if cluster.undecided:
         written = store.exists(layout.COORDINATOR_EPOCH) if layout.COORDINATOR_EPOCH in cluster.undecided else None
         when = f"; it was written {ago(written.mtime_ms, now_ms)}" if written is not None else ""
-        yield error(check, f"NOBODY DECIDES ANYTHING: {cluster.undecided}{when}", _remedy(store, hosts, cluster))
+        yield error(check, f"NO WORKING COORDINATOR: {cluster.undecided}{when}", _remedy(store, hosts, cluster))
     elif layout.COORDINATOR in unreadable:
         todo = f"delete {layout.COORDINATOR}, and the instances elect a coordinator again"
         yield error(check, f"{layout.COORDINATOR} cannot be read: {unreadable[layout.COORDINATOR]}", todo)

@@ -166,4 +166,4 @@ def test_what_cannot_be_meant_is_refused(coord: Run, arguments: tuple[str, ...])
 def test_a_group_that_is_not_at_the_source_is_named(coord: Run) -> None:
     missing = coord(*IMPORT, "no-such-group")
     assert missing.code == 7
-    assert "the brokers have no committed offsets of no-such-group" in missing.err
+    assert "the brokers have no committed offsets for no-such-group" in missing.err
