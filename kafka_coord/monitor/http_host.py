@@ -20,7 +20,7 @@ def own_names(listen_host: str, also: Iterable[str]) -> frozenset[str]:
 
 
 def is_own(header: str, names: frozenset[str]) -> bool:
-    """Tells whether a ``Host`` header names this server. The port does not matter."""
+    """Returns whether a ``Host`` header names this server. The port does not matter."""
     try:
         host, _ = host_and_port(header if header.rpartition(":")[2].isdigit() else f"{header}:0")
     except ValueError:

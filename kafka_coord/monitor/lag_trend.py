@@ -159,7 +159,7 @@ def _verdict(window: Sequence[LagSample]) -> Verdict:
 
 
 def _grew(lags: Sequence[int]) -> bool:
-    """Tells whether every lag in the last third of the window is larger than every lag in the first third. Burrow has
+    """Returns whether every lag in the last third of the window is larger than every lag in the first third. Burrow has
     no such rule, because it measures at commits. Here samples fall between commits, so a growing lag shrinks at
     times."""
     third = max(1, len(lags) // 3)

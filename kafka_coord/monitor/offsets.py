@@ -95,7 +95,7 @@ def read_all_committed(store: Store, groups: Iterable[str], topics: Mapping[str,
 
 
 class _Belong(Enum):
-    """Tells whether the offsets belong to the current topic of their name or to an earlier one."""
+    """Returns whether the offsets belong to the current topic of their name or to an earlier one."""
 
     CURRENT = auto()
     EARLIER = auto()

@@ -191,12 +191,12 @@ def wait_until(
 
 
 def settled(_: GroupSnapshot, state: GroupState) -> bool:
-    """Tells whether the group has settled, for :func:`wait_until`."""
+    """Returns whether the group has settled, for :func:`wait_until`."""
     return state in AT_REST
 
 
 def quiet(snapshot: GroupSnapshot, _: GroupState) -> bool:
-    """Tells whether members have acknowledged every command, so nothing moves while the group is paused."""
+    """Returns whether members have acknowledged every command, so nothing moves while the group is paused."""
     return not any(consumer in snapshot.observation.members for consumer in snapshot.pending)
 
 

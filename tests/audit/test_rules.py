@@ -486,7 +486,7 @@ def test_a_member_evicted_without_a_reason_is_found(scribe: Written):
     scribe.evict("c1")
     found = scribe.violations()
     assert [one.rule for one in found] == [Rule.EVICTED_EARLY]
-    assert "c1 was evicted, but no operator asked for that" in found[0].what
+    assert "c1 was evicted, although no operator requested it" in found[0].what
 
 
 def test_an_operator_may_evict(scribe: Written):

@@ -86,7 +86,7 @@ def test_check_and_doctor_say_what_is_open_and_apply_closes_it(world: World, as_
     refused = as_("sales")("acl", "apply", "--yes")
     assert "nothing to do" in refused.out
     everybody = doctor(partial(run, zookeeper=zk_hosts))
-    assert ("ok", "the znodes below /consumers are closed to strangers") in everybody
+    assert ("ok", "the znodes below /consumers are closed to unauthorised clients") in everybody
 
 
 def test_one_open_znode_among_closed_ones_is_a_warning_and_only_the_coordinator_can_close_it(world: World, as_):

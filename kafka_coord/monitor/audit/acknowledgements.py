@@ -14,9 +14,9 @@ def acknowledgement_faults(
 ) -> Iterator[tuple[Rule, str]]:
     """Yields the violations in this command's removal.
 
-    There are four legal removals. A consumer acknowledges its oldest command, with both checks. The coordinator does
-    the same for a consumer without ZooKeeper. A consumer drops a command for an earlier incarnation. The coordinator
-    removes the commands of a departed incarnation.
+    Four removals are legal. A consumer acknowledges its oldest command, with both checks. The coordinator does the same
+    for a consumer without ZooKeeper. A consumer drops a command for an earlier incarnation. The coordinator removes the
+    commands of a departed incarnation.
     """
     name, command, session = removed.id.name, removed.command, context.step.session_id
     registered = group.registrations.get(consumer)

@@ -81,7 +81,7 @@ class Auditor:
         }
 
     def learn(self, changes: tuple[Change, ...]) -> None:
-        """Records a tree without judging how it was written."""
+        """Records a tree without checking how it was written."""
         self._judging = False
         for change in changes:
             node = change.new
@@ -149,7 +149,7 @@ class Auditor:
         znode, change = own[0] if own else znodes[0]
         what = change.path + (f" and {len(own) - 1} more" if len(own) > 1 else "")
         if context.fence is None:
-            self._violation(Rule.UNFENCED_WRITE, znode.group, f"{what} written without a check of the epoch")
+            self._violation(Rule.UNFENCED_WRITE, znode.group, f"{what} was written without a check of the epoch")
             return
         state = self.state
         self._report.count("coordinator_writes")
@@ -157,14 +157,14 @@ class Auditor:
             self._violation(
                 Rule.STALE_EPOCH,
                 znode.group,
-                f"{what} written under version {context.fence.version} of the epoch znode, which is at"
+                f"{what} was written under version {context.fence.version} of the epoch znode, which is at version"
                 f" {state.epoch_version}",
             )
         elif state.epoch_session is not None and context.step.session_id != state.epoch_session:
             self._violation(
                 Rule.STALE_EPOCH,
                 znode.group,
-                f"{what} not written by the winner of epoch {state.epoch}, {state.names.of(state.epoch_session)}",
+                f"{what} was not written by the winner of epoch {state.epoch}, {state.names.of(state.epoch_session)}",
             )
 
     def _epoch(self, _: Znode, change: Change) -> None:
@@ -190,7 +190,7 @@ class Auditor:
             state.epoch_session = None
             if state.names.is_instance(self._context.step.session_id):
                 self._violation(
-                    Rule.SPLIT_ELECTION, "", f"epoch {epoch} was written apart from the coordinator's znode"
+                    Rule.SPLIT_ELECTION, "", f"epoch {epoch} was not written together with the coordinator's znode"
                 )
             if epoch < state.epoch:
                 self._violation(Rule.EPOCH_BACK, "", f"the epoch was set to {epoch} by hand after epoch {state.epoch}")
@@ -366,7 +366,7 @@ class Auditor:
                 self._violation(
                     Rule.STALE_EPOCH,
                     znode.group,
-                    f"{name} for {consumer} names epoch {command.epoch}; the newest is {self.state.epoch}",
+                    f"{name} for {consumer} names epoch {command.epoch}; the newest epoch is {self.state.epoch}",
                 )
             highest = max(group.told.get(consumer, 0), group.generation if group.target is None else 0)
             if command.generation < highest:
@@ -410,7 +410,7 @@ class Auditor:
                 self._violation(
                     Rule.STALE_EPOCH,
                     znode.group,
-                    f"the target of generation {target.generation} names epoch {target.epoch}; the newest is"
+                    f"the target of generation {target.generation} names epoch {target.epoch}; the newest epoch is"
                     f" {self.state.epoch}",
                 )
             self._aimed(group, target)
@@ -427,8 +427,8 @@ class Auditor:
         since = self._context.paused_since(group)
         if since is None:
             return
-        # A target names consumers, not incarnations. So a consumer that came back may be in it because of its earlier
-        # incarnation or its kept place.
+        # A target names consumers, not incarnations. So the target may name a consumer that came back because of its
+        # earlier incarnation or its kept place.
         departed = group.gone_since.items()
         returned = {consumer for (consumer, _), gone in departed if not self._context.must_have_seen(gone)}
         known = returned.union(group.target.members if group.target is not None else ())
@@ -522,5 +522,5 @@ class Auditor:
 
 
 def _is_of_a_conversion(znode: Znode, change: Change) -> bool:
-    """Tells whether the change is part of a group's conversion: the first history, or the answer to the request."""
+    """Returns whether the change is part of a group's conversion: the first history, or the response to the request."""
     return znode.kind is Kind.REQUEST or (znode.kind is Kind.HISTORY and change.old is None)

@@ -23,7 +23,7 @@ Fault = tuple[Rule, str]
 
 
 def command_faults(context: StepContext, group: GroupState, consumer: str, written: Outstanding) -> Iterator[Fault]:
-    """Yields the violations in a new command. The state is that after the step."""
+    """Yields the violations in a new command. Uses the state after the step."""
     command, name = written.command, written.id.name
     if command is None:
         return
@@ -73,9 +73,9 @@ def ledger_faults(context: StepContext, group: GroupState, consumer: str, before
 
 
 def _paused(context: StepContext, group: GroupState, consumer: str, written: Outstanding) -> Iterator[Fault]:
-    """Checks that a pass that read the group after the pause wrote no command. A pass that read the group before the
-    pause may still write, if it knows of no later event. (If a pass writes to a departed consumer, it knows neither of
-    the departure nor of the partitions that became free.)
+    """Checks that no pass that read the group after the pause wrote a command. A pass that read the group before the
+    pause may still write, if it does not know of a later event. (A pass that writes to a departed consumer knows
+    neither of the departure nor of the partitions that became free.)
     """
     command = written.command
     since = context.paused_since(group)
@@ -134,7 +134,7 @@ def _needless_stop(
 
 
 def _recreated(context: StepContext, ledger: Ledger, topic: str) -> bool:
-    """Tells whether the ledger's partitions of ``topic`` belong to a deleted topic of the same name."""
+    """Returns whether the ledger's partitions of ``topic`` belong to a deleted topic of the same name."""
     now, held = context.state.topics.get(topic), ledger.topic_ids.get(topic)
     return held is not None and (now is None or not same_topic(now.identity, held))
 
@@ -172,8 +172,8 @@ def _start_point(
 
 
 def held_by_anybody(group: GroupState, partitions: PartitionSet) -> Iterator[tuple[str, PartitionSet]]:
-    """Yields each live consumer that holds some of ``partitions``, with these partitions. A partition with an
-    acknowledged stop counts as released."""
+    """Yields each live consumer that holds some of ``partitions``, and the partitions that it holds. A partition with
+    an acknowledged stop counts as released."""
     for consumer in group.ledgers:
         ledger = group.live(consumer)
         if ledger is None:

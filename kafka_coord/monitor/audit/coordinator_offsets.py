@@ -18,7 +18,7 @@ def offset_set_faults(context: StepContext, group: GroupState, tp: TopicPartitio
     """Checks that an operator asked the coordinator to set this offset, and that nobody held the partition."""
     asked = any(request.offsets.get(tp) == offset for request in context.asked(group.name, RequestType.RESET_OFFSETS))
     if not asked:
-        yield Rule.OPERATOR_WRITE_UNASKED, f"the coordinator set {tp} to {offset}, unasked by an operator"
+        yield Rule.OPERATOR_WRITE_UNASKED, f"the coordinator set {tp} to {offset} without an operator's request"
     yield from _while_held(group, tp, f"set {tp} to {offset}")
 
 
@@ -30,7 +30,10 @@ def offset_deleted_faults(context: StepContext, group: GroupState, tp: TopicPart
         yield from _while_held(group, tp, f"deleted the offset of {tp}")
     elif not group.removing and not _of_a_deleted_topic(context, group, tp):
         if group.registrations or group.ledgers or (group.target is not None and group.target.members):
-            yield Rule.OPERATOR_WRITE_UNASKED, f"the coordinator deleted the offset of {tp}, unasked by an operator"
+            yield (
+                Rule.OPERATOR_WRITE_UNASKED,
+                f"the coordinator deleted the offset of {tp} without an operator's request",
+            )
             yield from _while_held(group, tp, f"deleted the offset of {tp}")
         else:
             yield from removal_faults(context, group)
@@ -46,14 +49,17 @@ def removal_faults(context: StepContext, group: GroupState) -> Iterator[Fault]:
     if asked:
         return
     if group.ledgers:
-        yield Rule.LIVE_GROUP_REMOVED, f"the group was removed while there is a ledger of {_names(group.ledgers)}"
+        yield Rule.LIVE_GROUP_REMOVED, f"the group was removed while {_names(group.ledgers)} has a ledger"
     target, settings = group.target, group.settings
     if target is None or target.members:
-        names = _names(target.members) if target is not None else "nobody that can be read"
+        names = _names(target.members) if target is not None else "members that cannot be read"
         yield Rule.LIVE_GROUP_REMOVED, f"the group was removed while its target names {names}"
         return
     if settings is None:
-        yield Rule.RETENTION_BROKEN, "the group was removed, although its settings, with the retention, cannot be read"
+        yield (
+            Rule.RETENTION_BROKEN,
+            "the group was removed, although its settings, and so its retention, cannot be read",
+        )
         return
     by_log = context.elapsed_ms(group.target_since) or 0
     empty_ms = max(by_log, context.step.time_ms - target.timestamp_ms)

@@ -14,18 +14,18 @@ _TOLERANCE_MS = 200
 
 
 def eviction_faults(context: StepContext, group: GroupState, consumer: str, evicted: Evicted) -> Iterator[Fault]:
-    """Checks an eviction. The state is that after the step."""
+    """Checks an eviction. Uses the state after the step."""
     asked = any(request.consumer == consumer for request in context.asked(group.name, RequestType.EVICT))
     since, (incarnation, ledger, oldest) = context.paused_since(group), evicted
     if not asked:
         if since is not None and (incarnation > since.zxid or context.must_have_seen(since)):
-            what = f"{consumer} was evicted while the group was paused, but no operator asked for that"
+            what = f"{consumer} was evicted while the group was paused, although no operator requested it"
             yield Rule.PAUSE_IGNORED, what
         if not _is_overdue(context, group, consumer, oldest):
             yield (
                 Rule.EVICTED_EARLY,
-                f"{consumer} was evicted, but no operator asked for that, and none of its commands was outstanding for"
-                f" its timeout of {group.shortest_timeout_ms / 1000:g} s",
+                f"{consumer} was evicted, although no operator requested it, and none of its commands was outstanding"
+                f" for the timeout of {group.shortest_timeout_ms / 1000:g} s",
             )
     if ledger is None:
         return
@@ -47,7 +47,7 @@ def eviction_faults(context: StepContext, group: GroupState, consumer: str, evic
 
 
 def _is_overdue(context: StepContext, group: GroupState, consumer: str, oldest: Instant | None) -> bool:
-    """Tells whether the member may be evicted, because a command was overdue or the member's channel was deleted."""
+    """Returns whether the member may be evicted, because a command was overdue or the member's channel was deleted."""
     if oldest is None:
         return consumer not in group.commands
     elapsed = context.elapsed_ms(oldest)
@@ -75,8 +75,8 @@ def grace_faults(context: StepContext, group: GroupState, consumer: str) -> Iter
 
 
 def was_unreadable(context: StepContext, group: GroupState, consumer: str, other_than: int | None = None) -> bool:
-    """Tells whether the coordinator may not have read the registration of ``consumer`` since it was unreadable. Such a
-    consumer is not a member, but still holds the partitions in its ledger. Ignores the registration of incarnation
+    """Returns whether the coordinator may not have read the registration of ``consumer`` since it was unreadable. Such
+    a consumer is not a member, but still holds the partitions in its ledger. Ignores the registration of incarnation
     ``other_than``."""
     until, incarnation = group.unreadable_until.get(consumer, (None, None))
     return until is not None and incarnation != other_than and not context.must_have_seen(until)

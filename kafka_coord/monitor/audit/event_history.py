@@ -34,7 +34,7 @@ MAX_EVENTS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The partition, group or consumer of a history. An empty selection covers everything."""
+    """The partition, group or consumer that a history is about. An empty selection covers everything."""
 
     group: str = ""
     consumer: str = ""
@@ -126,7 +126,7 @@ class EventHistory:
     # --- the selection -----------------------------------------------------------------------------------------------
 
     def _about(self, consumer: str, partitions: PartitionSet | None = None) -> bool:
-        """Tells whether the history covers an event of this consumer and these partitions (``None`` for an event
+        """Returns whether the history covers an event of this consumer and these partitions (``None`` for an event
         without partitions)."""
         wanted = self._selection
         if wanted.consumer and consumer != wanted.consumer:
@@ -164,7 +164,9 @@ class EventHistory:
         elif at.change.old is not None:
             holding = f", holding {self._shown(held)}" if held else ""
             over_socket = at.change.old.session_id == 0 and at.context.fenced_as(at.znode.group, consumer)
-            why = "it left, or fell silent" if over_socket else self._departure(at.context, at.change.old)
+            why = (
+                "it left, or stopped sending heartbeats" if over_socket else self._departure(at.context, at.change.old)
+            )
             yield f"{consumer} is gone{holding}", why
 
     def _departure(self, context: StepContext, old: Node) -> str:
@@ -194,7 +196,7 @@ class EventHistory:
             gained = after.members.get(consumer, NO_PARTITIONS) - had.get(consumer, NO_PARTITIONS)
             lost = had.get(consumer, NO_PARTITIONS) - after.members.get(consumer, NO_PARTITIONS)
             if (gained or lost) and self._about(consumer):
-                moves.append(consumer + (f" gets {gained}" if gained else "") + (f" loses {lost}" if lost else ""))
+                moves.append(consumer + (f" gains {gained}" if gained else "") + (f" loses {lost}" if lost else ""))
         if moves or not self._selection.consumer:
             yield f"{head}, {len(after.members)} members: {'; '.join(moves) or 'nothing moves'}", after.reason
 
@@ -220,7 +222,7 @@ class EventHistory:
         if tp is None or isinstance(command, StopFetcher) or tp not in command.starts:
             return ""
         offset = command.starts[tp].offset
-        return f" from offset {offset}" if offset >= 0 else " where its auto.offset.reset says"
+        return f" from offset {offset}" if offset >= 0 else " from the offset that its auto.offset.reset chooses"
 
     def _committed(self, context: StepContext, group: str) -> str:
         tp = self._selection.partition

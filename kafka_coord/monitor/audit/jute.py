@@ -36,7 +36,7 @@ class JuteReader:
         return self.data[self.at - 1] != 0
 
     def buffer(self) -> bytes:
-        """Reads a buffer. A null (length -1) reads as empty."""
+        """Reads a buffer. A null buffer (length -1) reads as empty."""
         begin = self.at + 4
         if begin > self._end:
             raise Truncated("a length is cut off")

@@ -22,11 +22,11 @@ Watcher = Callable[[Auditor, Step], None]
 def audit(paths: Sequence[Path], *, chroot: str = "", running: bool = False, watch: Watcher | None = None) -> Report:
     """Replays the ZooKeeper logs in ``paths`` (see :mod:`~kafka_coord.monitor.audit.sources`) and checks each step.
 
-    ``chroot`` is the root of the coordinator's znodes. With ``running`` (the cluster was running when the log was
+    ``chroot`` is the root of the coordinator's znodes. If ``running`` is true (the cluster was running when the log was
     copied), a group that has not reached its target is a warning instead of a violation.
 
-    Raises :class:`NotFound` if there is no log. Raises :class:`MalformedValue` if the log is damaged, or if a part is
-    missing and no snapshot replaces it. Raises :class:`SettingsError` if ``chroot`` is not a path.
+    Raises :class:`NotFound` if there is no log, :class:`MalformedValue` if the log is damaged, or if a part is missing
+    and no snapshot replaces it, and :class:`SettingsError` if ``chroot`` is not a path.
     """
     return _Audit(paths, _checked_chroot(chroot), running=running, watch=watch).run()
 
@@ -130,7 +130,7 @@ class _Audit:
             tree.put(name, node)
             newest = max(newest, shown)
         self._tree = tree
-        # The snapshot may contain later deletions than its newest znode shows, because they leave no trace in it.
+        # The snapshot may reflect deletions later than its newest znode, because a deletion leaves no trace in it.
         # Twice the distance is a safe bound, because the rest of the snapshot took less time to write.
         return newest + (newest - zxid)
 

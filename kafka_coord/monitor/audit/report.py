@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from kafka_coord.monitor.documents import iso_time
 
 MAX_FINDINGS = 1_000
-"""The report keeps the first violations and warnings, up to this number of each, and counts all of them."""
+"""The maximum number of violations, and of warnings, that the report keeps. It counts all of them."""
 
 
 class Rule(StrEnum):
@@ -32,7 +32,7 @@ class Rule(StrEnum):
     EPOCH_BACK = "epoch-back"
     """5: an election that did not raise the epoch."""
     ACK_BY_ANOTHER = "ack-by-another"
-    """4: a session that is not the live consumer's removed its command."""
+    """4: a session other than the live consumer's own removed its command."""
     ACK_UNFENCED = "ack-unfenced"
     """4: a command was acknowledged without both checks of docs/protocol.md, section 4."""
     ACK_OUT_OF_ORDER = "ack-out-of-order"
@@ -84,7 +84,7 @@ class Rule(StrEnum):
     SEEK_BACK = "seek-back"
     """A partition's holder set its offset back: the application's seek, or ``auto.offset.reset``. A warning."""
     BY_HAND = "by-hand"
-    """A manual change that is forbidden, or allowed only to operators at their own risk. A warning."""
+    """A manual change that is forbidden, or that operators make at their own risk. A warning."""
     UNREADABLE = "unreadable"
     """A value that cannot be decoded. A warning, after which the audit continues."""
     INCOMPLETE = "incomplete"

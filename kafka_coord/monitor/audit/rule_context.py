@@ -18,7 +18,7 @@ def note_instance(context: StepContext, znode: Znode, change: Change) -> None:
 
 
 def note_pause(context: StepContext, znode: Znode, change: Change) -> None:
-    """Records a pause of one group or of all. An unreadable pause is still a pause."""
+    """Records a pause of one group or of all groups. An unreadable pause is still a pause."""
     if change.new is not None and change.old is not None:
         return
     since = context.instant if change.new is not None else None
@@ -66,7 +66,7 @@ def note_group(context: StepContext, znode: Znode, change: Change) -> None:
 
 
 def note_offsets_of_topic(context: StepContext, znode: Znode, change: Change) -> None:
-    """Records the identity in ``offsets/<topic>``, which tells to which topic of that name the offsets belong."""
+    """Records the identity in ``offsets/<topic>``, which says to which topic of that name the offsets belong."""
     group, topic = context.state.group(znode.group), znode.name
     before = group.identities.pop(topic, "")
     if change.new is None:

@@ -1,4 +1,4 @@
-"""Reads ZooKeeper's snapshots (``version-2/snapshot.<zxid in hex>``), for a log without its beginning.
+"""Reads ZooKeeper's snapshots (``version-2/snapshot.<zxid in hex>``), for a log whose beginning is missing.
 
 The format of ``org.apache.zookeeper.server.persistence.FileSnap`` and ``DataTree.serialize`` is: a file header (magic
 "ZKSN"), the sessions, the cache of ACLs, the znodes with parents first, a final "/", and an Adler-32 checksum.

@@ -27,7 +27,7 @@ _COUNTER = 0xFFFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """One server's files, oldest first, each with the zxid in its name."""
+    """One server's files, oldest first, each with the zxid from its name."""
 
     directory: Path
     logs: tuple[tuple[int, Path], ...]
@@ -83,7 +83,7 @@ def in_order(sources: Sequence[Files], notes: list[str]) -> Iterator[Txn]:
             yield next(found)
     if never:
         notes.append(
-            f"{len(never)} proposals from zxid {never[0]:#x} on are only at the end of a dead leader's epoch,"
+            f"{len(never)} proposals from zxid {never[0]:#x} on exist only at the end of a dead leader's epoch,"
             " so they never took effect"
         )
 
@@ -96,9 +96,9 @@ def never_committed(
     A leader that dies or loses its followers may have proposals at the end of its log that no other server has. When it
     rejoins, ZooKeeper either truncates these proposals, or sends a snapshot and leaves them in the middle of the log. A
     server whose log continues with the first transaction of the next epoch had the whole history before it. So if
-    another log has transactions of the previous epoch beyond the last one in this log, they were never committed. A
-    server that received a snapshot exactly between two epochs looks the same, but has fewer transactions, so the other
-    servers outvote it. Without such a vote, the transactions count as committed.
+    another log has transactions of the previous epoch after the end of this log's, they were never committed. A server
+    that received a snapshot exactly between two epochs looks the same, but has fewer transactions, so the other servers
+    outvote it. If no vote is possible, the transactions count as committed.
     """
     ends: dict[int, Counter[int]] = {}
     for segments, taken in zip(servers, snapshots or [()] * len(servers), strict=True):
@@ -143,12 +143,12 @@ def _of_one(files: Files, torn: list[str]) -> Iterator[Txn]:
 
 
 def missing_between(last: int, following: int) -> bool:
-    """Tells whether transactions are certainly missing between two consecutive zxids."""
+    """Returns whether transactions are certainly missing between two consecutive zxids."""
     if last >> 32 == following >> 32:
         return following != last + 1
     return following & _COUNTER > 1
 
 
 def begins_everything(zxid: int) -> bool:
-    """Tells whether ``zxid`` certainly belongs to the first transaction of the ensemble."""
+    """Returns whether ``zxid`` certainly belongs to the first transaction of the ensemble."""
     return zxid & _COUNTER <= 1 and zxid >> 32 <= 1

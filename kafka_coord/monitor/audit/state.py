@@ -31,7 +31,7 @@ MAX_PASS_MS = 60_000
 
 
 class Instant(NamedTuple):
-    """The time of a write: its transaction, and the server's wall clock (ms since 1970, 0 if unknown)."""
+    """The time of a write: its transaction, and the server's wall clock (in ms since 1970, or 0 if unknown)."""
 
     zxid: int
     time_ms: int
@@ -71,33 +71,34 @@ class GroupState:
     generation: int = 0
     """The highest generation of any target."""
     told: dict[str, int] = field(default_factory=dict)
-    """consumer → generation of the newest command written for it"""
+    """consumer → the generation of the newest command written for it"""
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
     """The stored offsets that can be read"""
     unreadable_offsets: dict[TopicPartition, Instant] = field(default_factory=dict)
-    """partition → when its stored offset became unreadable"""
+    """partition → the time when its stored offset became unreadable"""
     earlier_offsets: set[TopicPartition] = field(default_factory=set)
-    """Stored offsets that belong to a deleted topic of the same name"""
+    """The partitions whose stored offsets belong to a deleted topic of the same name"""
     identities: dict[str, str] = field(default_factory=dict)
-    """topic → identity of the topic to which its stored offsets belong"""
+    """topic → the identity of the topic to which its stored offsets belong"""
     unreadable_ledgers: set[str] = field(default_factory=set)
     deleted_by_hand: dict[str, Ledger] = field(default_factory=dict)
     """Ledgers that somebody deleted by hand. The coordinator may write them back."""
     freed: dict[TopicPartition, int] = field(default_factory=dict)
     """The transaction that last freed a partition: its stop was acknowledged, or its holder's registration ended"""
     gone_since: dict[tuple[str, int], Instant] = field(default_factory=dict)
-    """(consumer, incarnation) → when its registration was removed, for consumers whose ledger keeps a place. A gateway
-    registers several consumers in one transaction, so they have the same incarnation."""
+    """(consumer, incarnation) → the time when its registration was removed, for consumers whose ledger keeps a place. A
+    gateway registers several consumers in one transaction, so they have the same incarnation."""
     unreadable_until: dict[str, tuple[Instant, int]] = field(default_factory=dict)
-    """consumer → when its unreadable registration was repaired or removed, and the incarnation of that registration"""
+    """consumer → the time when its unreadable registration was repaired or removed, and the incarnation of that
+    registration"""
     given_up: set[str] = field(default_factory=set)
-    """Consumers that gave up their place, or whose place an operator gave up"""
+    """The consumers that gave up their place, or whose place an operator gave up"""
     paused_since: Instant | None = None
     target_since: Instant = NEVER
     settings: GroupSettings | None = field(default_factory=GroupSettings)
     """``None`` if they cannot be decoded"""
     shortest_timeout_ms: int = GroupSettings().rebalance_timeout_ms
-    """The shortest rebalance timeout so far, because a coordinator learns of a change only later."""
+    """The shortest rebalance timeout so far. It counts because a coordinator learns of a change only later."""
     removing: bool = False
     """Whether the coordinator has begun to remove the group."""
 
@@ -159,7 +160,7 @@ class Names:
             known.append(name)
 
     def is_instance(self, session_id: int) -> bool:
-        """Tells whether the session belongs to an instance."""
+        """Returns whether the session belongs to an instance."""
         return any(name.startswith("instance ") for name in self._known.get(session_id, ()))
 
     def of(self, session_id: int) -> str:
@@ -185,12 +186,12 @@ class ZooKeeperState:
     topics: dict[str, TopicInfo] = field(default_factory=dict)
     """Kafka's topics whose znodes can be decoded"""
     topics_since: dict[str, Instant] = field(default_factory=dict)
-    """topic → when the current topic of this name was created"""
+    """topic → the time when the current topic of this name was created"""
     deleted_topics: set[str] = field(default_factory=set)
     requests: dict[str, Request] = field(default_factory=dict)
-    """znode name → the operator's request. Requests that were answered before this step are absent"""
+    """znode name → the operator's request, without the requests that were answered before this step"""
     answered: list[str] = field(default_factory=list)
-    """Names of requests that this step answers"""
+    """The names of the requests that this step answers"""
     session_timeouts_ms: dict[int, int] = field(default_factory=dict)
     clock_set_back: int = 0
     """The last transaction whose wall clock went backwards. Durations across it are unknown."""
@@ -215,7 +216,7 @@ class ZooKeeperState:
 
 
 class Evicted(NamedTuple):
-    """An evicted member before the step: its live ledger, and when its oldest outstanding command was written."""
+    """An evicted member before the step: its live ledger, and the time of its oldest outstanding command."""
 
     incarnation: int
     ledger: Ledger | None
@@ -246,14 +247,14 @@ class StepContext:
     evicted: dict[tuple[str, str], Evicted] = field(default_factory=dict)
     """(group, consumer): the members that the coordinator evicts in this step"""
     dropped: dict[tuple[str, str], list[Outstanding]] = field(default_factory=dict)
-    """(group, consumer): the commands the coordinator removed in this step"""
+    """(group, consumer): the commands that the coordinator removed in this step"""
     freed: set[tuple[str, TopicPartition]] = field(default_factory=set)
     """(group, partition): the granted partitions that no live consumer held before this step"""
     granted: list[tuple[str, str, PartitionSet]] = field(default_factory=list)
-    """(group, consumer, partitions): the partitions that are new in its ledger"""
+    """(group, consumer, partitions): the partitions that are new in the consumer's ledger"""
     elected: bool = False
     committers: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """group → the members whose checks are in the step, as a cache"""
+    """A cache of group → the members whose checks are in the step"""
 
     @classmethod
     def of(cls, step: Step, state: ZooKeeperState) -> StepContext:
@@ -268,7 +269,7 @@ class StepContext:
 
     @property
     def by_instance(self) -> bool:
-        """Tells whether an instance wrote the step for its members."""
+        """Returns whether an instance wrote the step for its members."""
         return self.fence is not None or self.in_term
 
     @property
@@ -291,10 +292,10 @@ class StepContext:
         return self.step.time_ms - since.time_ms
 
     def must_have_seen(self, since: Instant) -> bool:
-        """Tells whether the coordinator that wrote this step must have read the tree after ``since``.
+        """Returns whether the coordinator that wrote this step must have read the tree after ``since``.
 
-        A coordinator reads and writes under one lease of its session. So a pass that began before ``since`` ends at
-        most two session timeouts later.
+        A coordinator reads and writes under one lease of its session. So a pass that began before ``since`` ends no
+        later than two session timeouts after it.
         """
         session_ms = self.state.session_timeouts_ms.get(self.step.session_id, MAX_PASS_MS // 2)
         elapsed = self.elapsed_ms(since)
@@ -309,9 +310,9 @@ class StepContext:
         )
 
     def fences_a_member_of(self, group: str) -> bool:
-        """Tells whether the step checks the token of a consumer of the group."""
+        """Returns whether the step checks the token of a consumer of the group."""
         return any(path.startswith(f"{layout.channels(group)}/") for path in self.checked)
 
     def fenced_as(self, group: str, consumer: str) -> bool:
-        """Tells whether the step has both checks of docs/protocol.md, section 4."""
+        """Returns whether the step has both checks of docs/protocol.md, section 4."""
         return layout.registration(group, consumer) in self.checked and layout.channel(group, consumer) in self.checked

@@ -27,7 +27,7 @@ class Change(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """A check in a multi that the znode has this version."""
+    """A check, in a multi, that the znode has this version."""
 
     path: str
     version: int
@@ -55,7 +55,7 @@ class ZnodeTree:
         self._ephemerals: dict[int, set[str]] = {}
 
     def wants(self, path: str) -> bool:
-        """Tells whether ``path``, including the chroot, belongs to this tree."""
+        """Returns whether ``path``, including the chroot, belongs to this tree."""
         return path.startswith(self._below) or path in self._roots
 
     def put(self, path: str, node: Node) -> None:
@@ -96,7 +96,7 @@ class ZnodeTree:
         return Step(txn.zxid, txn.time_ms, txn.session_id, tuple(changes), tuple(checks))
 
     def catch_up(self, txn: Txn) -> None:
-        """Applies a transaction to a tree from a snapshot, which may already contain its effects and later ones.
+        """Applies a transaction to a tree from a snapshot, which may already contain its effects and later effects.
 
         The server processes writes while it takes a snapshot, so only a znode's own zxids tell how new it is.
         """

@@ -67,7 +67,7 @@ class Operation(NamedTuple):
 
 
 class Txn(NamedTuple):
-    """One transaction. ``time_ms`` is the ZooKeeper leader's wall clock, ms since 1970.
+    """One transaction. ``time_ms`` is the ZooKeeper leader's wall clock, in ms since 1970.
 
     ``operations`` is empty for a failed transaction, and for the start or end of a session.
     """
@@ -94,7 +94,7 @@ def read_log(path: Path, torn: list[str] | None = None) -> Iterator[Txn]:
 
 
 def read_zxids(path: Path) -> Iterator[int]:
-    """Yields the zxids of one log file in order. Much faster than :func:`read_log`. Raises the same errors."""
+    """Yields the zxids of one log file in order. Is much faster than :func:`read_log`, and raises the same errors."""
     for offset, payload in _payloads(path, None):
         if len(payload) < _TXN_HEADER.size:
             raise MalformedValue(f"{path}:{offset}", "a transaction without its header")

@@ -144,7 +144,7 @@ async def _list(ask: Ask) -> tuple[bool, list[Any]]:
 def _unserved(directory: InstanceDirectory, silent: tuple[Silent, ...]) -> Iterator[str]:
     """Yields sentences that say why the groups of some log partitions are not shown."""
     reasons: dict[str, list[int]] = {}
-    unreached = {one.broker_id: f"instance {one.broker_id} cannot be asked: {one.reason}" for one in silent}
+    unreached = {one.broker_id: f"instance {one.broker_id} does not answer: {one.reason}" for one in silent}
     for partition, leader in directory.leaders.items():
         reason = directory.problem(partition).replace(f"partition {partition} of {TOPIC}", "the partition")
         if reason or leader in unreached:
@@ -197,7 +197,7 @@ def _committed(answer: Any) -> dict[TopicPartition, int]:
 
 
 def is_client_group(instances: Instances, group: str) -> bool:
-    """Tells whether the group exists. Raises :class:`BrokerError` if its coordinator cannot be asked."""
+    """Returns whether the group exists. Raises :class:`BrokerError` if its coordinator cannot be asked."""
     try:
         read_client_group(instances, group)
     except NotFound:

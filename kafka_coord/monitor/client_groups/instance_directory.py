@@ -31,7 +31,7 @@ class InstanceDirectory:
 
     @property
     def is_used(self) -> bool:
-        """Tells whether any instance has ever served Kafka clients."""
+        """Returns whether any instance has ever served Kafka clients."""
         return bool(self.addresses or self.leaders)
 
     def coordinator_of(self, group: str) -> tuple[int, str]:

@@ -13,7 +13,7 @@ from kafka_coord.zk.acl_tree import AclStore, TreeAcls, compare, read_tree_acls
 from kafka_coord.zk.store import Store
 
 MOST_OF_A_KIND = 500
-"""The maximum number of checked znodes of each kind. ``acl check`` checks all of them."""
+"""The maximum number of znodes of each kind that the doctor checks. ``acl check`` checks all of them."""
 
 _CHECK = "acls"
 _DOC = "docs/operations.md, Security"
@@ -36,7 +36,7 @@ def check_access(store: Store) -> Iterator[Finding]:
 
 def _check_plan(store: AclStore, plan: AclPlan) -> Iterator[Finding]:
     found = compare(store, plan, MOST_OF_A_KIND)
-    todo = "kafka-coord acl check lists all of them, kafka-coord acl apply corrects them"
+    todo = "kafka-coord acl check lists all of them, and kafka-coord acl apply corrects them"
     wide = [one.path for one in found.deviations if one.open]
     other = [one.path for one in found.deviations if not one.open]
     if wide:
@@ -47,7 +47,7 @@ def _check_plan(store: AclStore, plan: AclPlan) -> Iterator[Finding]:
         yield warning(_CHECK, f"{some(found.missing, 3)} is missing, and consumers may not create it", todo)
     yield from _check_hidden(found.acls)
     if not (found.deviations or found.missing):
-        yield ok(_CHECK, f"{found.acls.looked_at} znodes checked, all as planned")
+        yield ok(_CHECK, f"the ACLs of {found.acls.looked_at} znodes are as planned")
 
 
 def _check_open(found: TreeAcls) -> Iterator[Finding]:
@@ -56,10 +56,10 @@ def _check_open(found: TreeAcls) -> Iterator[Finding]:
         todo = f"this is fine in a trusted network; otherwise configure identities ({_DOC})"
         yield info(_CHECK, f"anybody who reaches ZooKeeper may change everything below {layout.CONSUMERS}", todo)
     elif wide:
-        todo = f"give all instances and consumers the same settings, because others are closed ({_DOC})"
+        todo = f"give all instances and consumers the same settings, because other znodes are closed ({_DOC})"
         yield warning(_CHECK, f"anybody who reaches ZooKeeper may change {some(wide, 3)}", todo)
     elif found.looked_at:
-        yield ok(_CHECK, f"the znodes below {layout.CONSUMERS} are closed to strangers")
+        yield ok(_CHECK, f"the znodes below {layout.CONSUMERS} are closed to unauthorised clients")
     if found.unreadable:
         what = f"this client may not read the ACL of {some(found.unreadable, 3)}"
         yield warning(_CHECK, what, "check this client's credentials")
@@ -71,7 +71,7 @@ def _check_hidden(found: TreeAcls) -> Iterator[Finding]:
         yield warning(
             _CHECK,
             f"this client may not list {some(found.hidden, 3)}",
-            "check this client's credentials, and who created it",
+            "check this client's credentials, and which identity created the znode",
         )
 
 
@@ -85,4 +85,4 @@ def _check_kafka(store: AclStore) -> Iterator[Finding]:
     ]
     if wide:
         what = f"anybody who reaches ZooKeeper may change Kafka's own {' and '.join(wide)}"
-        yield info(_CHECK, what, "Kafka closes them where zookeeper.set.acl=true (zookeeper-security-migration.sh)")
+        yield info(_CHECK, what, "Kafka closes them if zookeeper.set.acl=true (zookeeper-security-migration.sh)")

@@ -67,8 +67,8 @@ def _refusal(listener: Listener) -> str:
 
 
 def check_coordinator(store: Store, hosts: str, cluster: Cluster) -> Iterator[Finding]:
-    """Checks that an instance is elected and can decide, and that another instance could take over. ``store`` was
-    opened with ``hosts``."""
+    """Checks that an instance is elected and can make decisions, and that another instance could take over. ``store``
+    was opened with ``hosts``."""
     check, now_ms = "coordinator", round(store.clock.time() * 1000)
     elected = cluster.coordinator
     unreadable = {one.path: one.reason for one in cluster.unreadable}
@@ -77,7 +77,7 @@ def check_coordinator(store: Store, hosts: str, cluster: Cluster) -> Iterator[Fi
         when = f"; it was written {ago(written.mtime_ms, now_ms)}" if written is not None else ""
         yield error(check, f"NO WORKING COORDINATOR: {cluster.undecided}{when}", _remedy(store, hosts, cluster))
     elif layout.COORDINATOR in unreadable:
-        todo = f"delete {layout.COORDINATOR}, and the instances elect a coordinator again"
+        todo = f"delete {layout.COORDINATOR}; the instances then elect a coordinator again"
         yield error(check, f"{layout.COORDINATOR} cannot be read: {unreadable[layout.COORDINATOR]}", todo)
     elif elected is not None:
         yield ok(check, f"broker {elected.broker_id} coordinates, epoch {elected.epoch}")
@@ -98,9 +98,9 @@ def check_elections(history: ClusterHistory, now_ms: int) -> Iterator[Finding]:
         f" Elected: broker {instances}. Ended: {why}"
     )
     todo = (
-        "groups rebalance late while nobody coordinates. The log of the instance that was elected most often shows the"
-        " cause: a process that restarts (its supervisor, its memory), a lost session (network, a paused host, slow"
-        " ZooKeeper), or somebody who runs kafka-coord coordinator resign"
+        "rebalances are delayed while there is no coordinator. The log of the instance that was elected most often"
+        " shows the cause: a process that restarts (its supervisor, its memory), a lost session (network, a paused"
+        " host, slow ZooKeeper), or an operator who runs kafka-coord coordinator resign"
     )
     yield warning("elections", what, todo)
 
@@ -109,8 +109,8 @@ def _remedy(store: Store, hosts: str, cluster: Cluster) -> str:
     if layout.COORDINATOR_EPOCH in cluster.undecided:
         highest = highest_epoch_written(store)
         return (
-            f"set it to the highest epoch ever used, never to a lower one; elsewhere, the highest epoch is {highest}:"
-            f" zkCli.sh -server {hosts} set {layout.COORDINATOR_EPOCH} {highest}"
+            "set it to the highest epoch ever used, never to a lower one; the highest epoch in other znodes is"
+            f" {highest}: zkCli.sh -server {hosts} set {layout.COORDINATOR_EPOCH} {highest}"
         )
     if cluster.coordinator is not None:
         return f"zkCli.sh -server {hosts} delete {layout.COORDINATOR}"
@@ -128,6 +128,6 @@ def _check_instances(cluster: Cluster) -> Iterator[Finding]:
         yield info(check, f"no instance runs beside broker {some(alone, 20)}", "run 'kafka-coord serve' there as well")
     if lost:
         what = f"instance {some(lost, 20)} runs without its broker"
-        yield info(check, what, "it can still coordinate; check its --broker-id, and that the broker is up")
+        yield info(check, what, "it can still coordinate; check its --broker-id, and whether the broker is up")
     if cluster.instances and not alone and not lost:
-        yield ok(check, f"{len(cluster.instances)} run, one beside each broker")
+        yield ok(check, f"{len(cluster.instances)} instances run, one beside each broker")

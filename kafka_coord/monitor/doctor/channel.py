@@ -38,7 +38,9 @@ def check_channel(cluster: Cluster, snapshots: Mapping[str, GroupSnapshot]) -> I
         return
     if deaf:
         named = ", ".join(map(str, deaf))
-        what = f"instance {named} does not listen for consumers, so if elected, it disconnects those without ZooKeeper"
+        what = (
+            f"instance {named} does not listen for consumers, so its election disconnects consumers without ZooKeeper"
+        )
         yield warning(CHECK, what, "give every instance --listen-channel")
     yield from _ask_all(cluster, listening, members)
 
@@ -52,8 +54,8 @@ def _ask_all(cluster: Cluster, listening: Mapping[int, str], members: int) -> It
         if isinstance(answer, str):
             what = f"instance {number} does not answer consumers at {address}: {answer}"
             todo = (
-                "check --advertise-channel, name resolution and firewalls between this host and that one. If it uses"
-                " TLS (--channel-cert-file), ignore this, because the check does not use TLS"
+                "check --advertise-channel, name resolution and firewalls between this host and the instance's. If it"
+                " uses TLS (--channel-cert-file), ignore this, because the check does not use TLS"
             )
             yield warning(CHECK, what, todo)
             continue
@@ -62,7 +64,7 @@ def _ask_all(cluster: Cluster, listening: Mapping[int, str], members: int) -> It
         told = answer.coordinator
         if elected is not None and (told is None or told.epoch < elected.epoch):
             what = f"instance {number} sends consumers to {_named(answer)}, but broker {elected.broker_id} is elected"
-            yield info(CHECK, what, "its answer may be outdated; run the doctor again")
+            yield info(CHECK, what, "its response may be outdated; run the doctor again")
     if answered == len(answers):
         yield ok(CHECK, f"{answered} instances answer consumers; {members} socket consumers are registered")
 

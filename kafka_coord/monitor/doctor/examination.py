@@ -25,12 +25,12 @@ from kafka_coord.monitor.snapshot import GroupSnapshot, read_groups
 from kafka_coord.zk.store import Store
 
 _MOMENT_S = 1.0
-"""The seconds within which a working coordinator releases the partitions of a departed consumer."""
+"""The time in which a working coordinator releases the partitions of a departed consumer, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class LagSight:
-    """The input for the lag checks. ``rings`` has the earlier samples, and the examination adds a sample."""
+    """The input for the lag checks. ``rings`` has the earlier samples, and the examination adds one."""
 
     end_offsets: EndOffsets
     rings: LagRings = field(default_factory=LagRings)
@@ -53,10 +53,10 @@ def examine(
     """Yields each finding as soon as it is known. ``store`` was opened with ``hosts`` and ``session_timeout_ms``.
     ``kafka`` holds librdkafka's properties for connections to the brokers.
 
-    Writes and removes one ephemeral znode, to check the clock. Without ``writes``, skips this check. With ``groups``,
-    checks only these managed groups. Without ``lag``, does not check the lag. ``servers`` holds the answers of
-    ZooKeeper's servers to the previous examination. ``earlier`` saves a listing of the groups.
-    ``access_findings`` replaces the check of the ACLs. A check that fails is also a finding.
+    Writes and removes one ephemeral znode to check the clock, unless ``writes`` is false. If ``groups`` is given,
+    checks only these managed groups. If ``lag`` is ``None``, does not check the lag. ``servers`` holds the responses of
+    ZooKeeper's servers to the previous examination. ``earlier`` is an earlier reading of the cluster, which may save
+    listing the groups. ``access_findings`` replaces the check of the ACLs. A check that fails is also a finding.
     """
     yield from _made("zookeeper servers", lambda: zookeeper.check_servers(hosts, tls=tls, earlier=servers))
     yield from _made("zookeeper speed", lambda: zookeeper.check_speed(store))
@@ -67,7 +67,7 @@ def examine(
     of_brokers = list(_made("brokers", lambda: brokers.check_brokers(store)))
     yield from of_brokers
     if any(one.severity is Severity.ERROR for one in of_brokers):
-        lag = None  # the brokers would not answer
+        lag = None  # because the brokers would not answer
     cluster = read_cluster(store, earlier)
     yield from _made("coordinator", lambda: brokers.check_coordinator(store, hosts, cluster))
     yield from _made("elections", lambda: _check_elections(store))
@@ -79,8 +79,8 @@ def examine(
 def examine_group(
     store: Store, group: str, lag: LagSight | None = None, earlier: Cluster | None = None
 ) -> Iterator[Finding]:
-    """Yields the findings of :func:`examine` about one managed group. Yields none if the group does not exist.
-    ``earlier`` saves a listing of the groups."""
+    """Yields the findings of :func:`examine` about one managed group, or none if the group does not exist. ``earlier``
+    is an earlier reading of the cluster, which may save listing the groups."""
     cluster = read_cluster(store, earlier)
     yield from _check_each(store, cluster, _seen_twice(store, cluster, [group]), lag, round(store.clock.time() * 1000))
 
@@ -132,7 +132,7 @@ def _check_each(
 def _check_lags(
     snapshots: Mapping[str, GroupSnapshot], committed: Mapping[str, Committed], lag: LagSight, now_ms: int
 ) -> Iterator[Finding]:
-    """Checks the lag. Asks the brokers only about partitions with a committed offset, because others have no lag."""
+    """Checks the lag. Queries the brokers only about partitions with a committed offset, because others have no lag."""
     wanted = PartitionSet.union(PartitionSet.of(one.offsets) for one in committed.values())
     ends, note = lag.end_offsets(wanted) if wanted else ({}, "")
     if note:
@@ -146,8 +146,8 @@ def _check_lags(
 
 
 def _seen_twice(store: Store, cluster: Cluster, names: Sequence[str]) -> dict[str, GroupSnapshot]:
-    """Reads the groups. Reads groups with a departed holder again after a moment, because by then a working coordinator
-    has released the partitions."""
+    """Reads the groups. Reads a group with a departed holder again after a moment, because a working coordinator has
+    released the partitions by then."""
     snapshots = read_groups(store, names, cluster)
     again = [group for group, snapshot in snapshots.items() if of_groups.gone_holders(snapshot)]
     if again:

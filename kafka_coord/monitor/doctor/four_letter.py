@@ -1,4 +1,4 @@
-"""Asks ZooKeeper servers for their state with four-letter words."""
+"""Queries the state of ZooKeeper servers with four-letter words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _VERSION = re.compile(r"version:?\s+(\d+)\.(\d+)(?:\.(\d+))?")
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """One server's answers. ``problem`` says why it did not answer. ``metrics`` is empty if the server's whitelist
+    """One server's responses. ``problem`` says why it did not answer. ``metrics`` is empty if the server's whitelist
     allows only ``srvr``, which is always allowed."""
 
     server: str
@@ -27,7 +27,7 @@ class ServerFacts:
 
 
 def ask_servers(servers: Iterable[str]) -> tuple[ServerFacts, ...]:
-    """Asks all servers (``host:port``) at once. Waits a few seconds at most for each server."""
+    """Queries all servers (``host:port``) at once. Waits at most a few seconds for each server."""
     wanted = tuple(servers)
     with ThreadPoolExecutor(max_workers=min(16, max(1, len(wanted))), thread_name_prefix="doctor") as pool:
         return tuple(pool.map(_ask, wanted))

@@ -30,7 +30,7 @@ LISTING_WARNING_BYTES = 700_000
 def check_groups(
     cluster: Cluster, snapshots: Mapping[str, GroupSnapshot], waiting: Iterable[WaitingCommand], now_ms: int
 ) -> Iterator[Finding]:
-    """Yields a finding for each problem in a group that needs an operator."""
+    """Yields a finding for each problem in a group that requires an operator's attention."""
     found = False
     commands = grouped(waiting, lambda one: one.group)
     for group, snapshot in sorted(snapshots.items()):
@@ -53,12 +53,14 @@ def _check_group(
         yield unreadable_finding(one)
     persistent = [c for c, stat in snapshot.registrations.items() if not stat.ephemeral_owner]
     if persistent:
-        what = f"group {group}: the registration of {some(persistent, 5)} is persistent, so no session ends it"
+        what = (
+            f"group {group}: the registration of {some(persistent, 5)} is persistent, so it does not end with a session"
+        )
         yield warning(
             "registrations", what, f"once its consumer is gone: kafka-coord groups evict {group} {persistent[0]}", group
         )
     for consumer in gone_holders(snapshot):
-        what = f"group {group}: {seen.ledgers[consumer].held} still held by {consumer}, which is gone"
+        what = f"group {group}: {consumer} is gone, but still holds {seen.ledgers[consumer].held}"
         if cluster.undecided or seen.pause is not None:
             yield warning("ledgers", what, _RELEASED_LATER, group)
         else:  # a second check after a moment found the same holders
@@ -85,7 +87,7 @@ def _check_group(
         yield info("subscriptions", what, "create it", group)
 
 
-_RELEASED_LATER = "nothing is decided until the other findings are resolved"
+_RELEASED_LATER = "no decision is made until the other findings are resolved"
 
 
 def _see_the_log(group: str) -> str:
@@ -96,7 +98,7 @@ def _see_the_log(group: str) -> str:
 
 
 def gone_holders(snapshot: GroupSnapshot) -> list[str]:
-    """Returns the consumers that hold partitions without a registration or a kept place."""
+    """Returns the consumers that hold partitions, but have neither a registration nor a kept place."""
     seen = snapshot.observation
     return [
         consumer
@@ -140,7 +142,7 @@ def check_requests(
         todo = f"if it is no longer needed, withdraw it: kafka-coord coordinator withdraw {one.request.request_id}"
         yield (error if elected else warning)(check, what, todo, one.request.group)
     if len(old) > 20:
-        yield warning(check, f"{len(old) - 20} more requests wait", "kafka-coord coordinator requests")
+        yield warning(check, f"{len(old) - 20} more requests are waiting", "kafka-coord coordinator requests")
     for unread in unreadable:
         yield error(check, f"{unread.path} cannot be read: {unread.reason}", "delete that znode")
 

@@ -36,7 +36,7 @@ def check_log(
         return
     told, _ = instances.ask_each(directory.addresses, _read)
     if not told:
-        return  # other findings report that no instance can be asked
+        return  # other findings report that no instance answers
     at = listeners[0].address if listeners else "BROKER:PORT"
     findings = list(check_topic(next(iter(told.values())), directory, brokers, at))
     yield from findings
@@ -85,7 +85,9 @@ def _check_partitions(topic: Topic, directory: InstanceDirectory, address: str) 
         yield error(CHECK, what, todo)
     if extra:
         what = f"{TOPIC} has {len(directory.leaders)} partitions; only the first {PARTITIONS} are used"
-        yield warning(CHECK, what, "do nothing, because Kafka cannot remove partitions, and the others stay empty")
+        yield warning(
+            CHECK, what, "do nothing, because Kafka cannot remove partitions, and the unused partitions stay empty"
+        )
     leaderless = [number for number, leader in directory.leaders.items() if leader < 0]
     if leaderless:
         what = f"partition {ranges(leaderless)} of {TOPIC} has no live leader, so its groups have no coordinator"

@@ -40,7 +40,7 @@ def check_kafka_clients(store: Store, cluster: Cluster, properties: Mapping[str,
     findings += _check_managed_groups(store, directory)
     yield from findings
     if not findings:
-        yield ok(CHECK, f"{len(directory.addresses)} instances serve them, and every broker advertises its instance")
+        yield ok(CHECK, f"{len(directory.addresses)} instances serve Kafka clients, and each broker advertises its own")
     yield from check_log(instances, directory, len(brokers), _bootstrap(directory, brokers))
     yield from _check_native_groups(instances, cluster, _bootstrap(directory, brokers), properties)
 
@@ -52,8 +52,8 @@ def _check_listeners(directory: InstanceDirectory, brokers: Sequence[Broker]) ->
         number = broker.broker_id
         address = directory.addresses.get(number)
         if address is None:
-            what = f"no instance that serves Kafka clients runs beside broker {number}, so its groups have none"
-            todo = f"there: kafka-coord serve --broker-id {number} --listen-kafka HOST:PORT --broker-listener HOST:PORT"
+            what = f"no instance beside broker {number} serves Kafka clients, so its groups have no coordinator"
+            todo = f"run kafka-coord serve --broker-id {number} --listen-kafka HOST:PORT --broker-listener HOST:PORT"
             yield error(CHECK, what, todo)
             continue
         names[number] = {one.name for one in broker.listeners if _is_same(one.address, address)}
@@ -80,8 +80,8 @@ def _check_instances(instances: Instances, directory: InstanceDirectory) -> Iter
 
     told, silent = instances.ask_each(directory.addresses, names)
     for one in silent:
-        todo = "check that it runs, that this host reaches its --listen-kafka, and its log"
-        yield error(CHECK, f"instance {one.broker_id} cannot be asked: {one.reason}", todo)
+        todo = "check that it runs, and that this host can reach its --listen-kafka; see its log"
+        yield error(CHECK, f"instance {one.broker_id} does not answer: {one.reason}", todo)
     for number, nodes in told.items():
         past = {
             node: address
@@ -140,7 +140,7 @@ def _check_native_groups(
         todo = "stop the clients whose bootstrap.servers names brokers, and start them with the instances' addresses"
         yield error(check, what, todo)
     if len(both) > 20:
-        yield error(check, f"{len(both) - 20} more groups are in both", "as above")
+        yield error(check, f"{len(both) - 20} more groups exist in both coordinators", "as above")
     if not both:
         managed = sum(kind is GroupKind.MANAGED for kind in kinds.values())
         count = f"{managed} managed and {len(kinds) - managed} client-assigned groups"
@@ -156,7 +156,7 @@ def _own_coordinator(listeners: Sequence[Listener], properties: Mapping[str, str
 
 
 def _is_same(one: str, other: str) -> bool:
-    """Tells whether two ``host:port`` resolve to the same address on this host."""
+    """Returns whether two ``host:port`` resolve to the same address on this host."""
     if one == other:
         return True
     (host, _, port), (other_host, _, other_port) = one.rpartition(":"), other.rpartition(":")

@@ -16,7 +16,7 @@ from kafka_coord.monitor.sequences import grouped
 
 CHECK = "lag"
 NEWS_MS = 3_600_000
-"""An operator's change of offsets is a warning for this time."""
+"""How long an operator's change of offsets is a warning."""
 REMEMBERED_MS = 24 * NEWS_MS
 """An operator's change is mentioned for this time. For as long, a group with lag but without members is a warning."""
 _SETS_OFFSETS = ("reset-offsets", "delete-offsets")
@@ -84,7 +84,7 @@ def _stalled(seen: Lags, owner: str, rows: Sequence[OffsetRow], now_ms: int) -> 
         f" {_since(seen, rows, now_ms)}; {_records(rows)} wait"
     )
     todo = (
-        f"see the log of {owner}. It hangs in a record, or does not commit. Restart it"
+        f"see the log of {owner}. It hangs on a record, or does not commit. Restart it"
         " (an eviction does not help, because it registers again)"
     )
     return warning(CHECK, what, todo, seen.group)
@@ -124,9 +124,9 @@ def _hot(seen: Lags, hot: Hot) -> Finding:
     topic, number = hot.partition
     what = (
         f"group {seen.group}: {topic}[{number}] is hot: it gets {math.floor(100 * hot.share)} % of the new records of"
-        f" {topic} ({_rate(hot.records_s)}), its {counted(hot.others, 'neighbour')} the rest"
+        f" {topic} ({_rate(hot.records_s)}); the rest goes to its {counted(hot.others, 'neighbour')}"
     )
-    todo = "let the producers spread their keys evenly; more consumers do not help, because one reads the partition"
+    todo = "let the producers spread their keys evenly; more consumers do not help, because only one reads a partition"
     verdicts = {seen.trends.of(topic, number).verdict, seen.trends.total.verdict}
     late = verdicts & {Verdict.BEHIND, Verdict.STALLED}
     return (warning if late else info)(CHECK, what, todo, seen.group)

@@ -27,7 +27,7 @@ _FEWEST_WRITES = 5
 
 
 def check_speed(store: Store) -> Iterator[Finding]:
-    """Measures a few reads by this client."""
+    """Measures the time of a few reads by this client."""
     took_ms = []
     for number in range(_READS):
         if number:
@@ -50,8 +50,8 @@ _SLOW = (
 def check_servers(
     hosts: str, *, tls: bool, earlier: MutableMapping[str, ServerFacts] | None = None
 ) -> Iterator[Finding]:
-    """Asks each server of the connect string and checks the answers. Updates ``earlier``, the answers to the previous
-    check. Latencies are averages since that check, or else since the server's start."""
+    """Queries each server in the connect string and checks the responses. Updates ``earlier``, the responses to the
+    previous check. Latencies are averages since that check, or else since the server started."""
     check = "zookeeper servers"
     if tls:
         yield info(check, "servers do not answer four-letter words over TLS, so their versions are unknown")
@@ -125,7 +125,7 @@ def _check_limits(server: ServerFacts) -> Iterator[Finding]:
         yield warning(
             check,
             f"{server.server} has {outstanding:.0f} requests outstanding",
-            "check its disk, because it is overloaded",
+            "the server is overloaded; check its disk",
         )
     if latency is not None and latency > SLOW_MS:
         yield warning(check, f"{server.server} answers in {latency:.0f} ms on average", "give its log its own disk")
@@ -136,7 +136,7 @@ def _check_limits(server: ServerFacts) -> Iterator[Finding]:
     if connections is not None and 0 < connections < 60:
         what = f"{server.server} allows {connections:.0f} connections from one host"
         yield warning(
-            check, what, "set maxClientCnxns=0, or to more than the consumers per host, because each needs one"
+            check, what, "set maxClientCnxns to 0, or above the number of consumers per host, because each needs one"
         )
     elif alive is not None:
         yield ok(check, f"{server.server} has {alive:.0f} connections")
@@ -150,7 +150,7 @@ def _number(server: ServerFacts, name: str) -> float | None:
 
 
 def check_session(store: Store, asked_ms: int) -> Iterator[Finding]:
-    """Checks the granted session timeout. After this time, the failure of a consumer or coordinator is noticed."""
+    """Checks the granted session timeout, after which the failure of a consumer or coordinator is noticed."""
     granted, check = store.session.timeout_ms, "zookeeper limits"
     if granted == asked_ms:
         yield ok(check, f"the session timeout is {granted} ms, as requested")

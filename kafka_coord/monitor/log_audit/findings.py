@@ -13,9 +13,9 @@ class LogRule(StrEnum):
     """The rules. A rule that ends in "A warning." appears in the report, but does not fail the audit."""
 
     TERM_BACK = "term-back"
-    """A batch from a term after the start of a newer term. The brokers must refuse such a batch."""
+    """A term wrote a batch after a newer term had started. The brokers must refuse such a batch."""
     NO_TERM = "no-term"
-    """A batch from a writer that holds no term of this partition."""
+    """A writer that holds no term of this partition wrote a batch."""
     NO_CLAIM = "no-claim"
     """A term's batches do not begin with its claim, and compaction has removed nothing before them."""
     WRONG_CLAIM = "wrong-claim"
@@ -41,8 +41,8 @@ class LogRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogFinding:
-    """One violation or warning, at an offset of a partition of the log. ``time_ms`` is the time of the batch, ms since
-    1970."""
+    """One violation or warning, at an offset of a partition of the log. ``time_ms`` is the time of the batch, in ms
+    since 1970."""
 
     rule: LogRule
     what: str

@@ -1,7 +1,7 @@
 """Checks one partition of the groups log, batch by batch. Pure.
 
 Compaction removes records but never reorders them, so every rule concerns the remaining records. The earlier of two
-records with one key may be missing, and offsets may have gaps. One fact about a term survives any compaction: the
+records with the same key may be missing, and offsets may have gaps. One fact about a term survives any compaction: the
 distance of each batch from the claim equals its sequence number, because nobody else can write in between.
 """
 
@@ -26,7 +26,7 @@ from kafka_coord.wire.errors import BadMessage
 
 CONSUMER = "consumer"
 _SEQUENCES = 1 << 31
-"""The number of sequence numbers. After the last, they start again at 0."""
+"""The number of sequence numbers. After the last number, they start again at 0."""
 
 
 @dataclass(slots=True)
@@ -140,7 +140,7 @@ class PartitionJudge:
         if known.value is not None and members:
             topics = subscribed_topics(one.metadata(known.value.protocol_name) for one in members)
             if known.value.protocol_type != CONSUMER or where[0] in topics:
-                what = f"the offset of {where[0]}-{where[1]} was removed, and {len(members)} members may use it"
+                what = f"the offset of {where[0]}-{where[1]} was removed, although {len(members)} members may use it"
                 self._violated(LogRule.LIVE_OFFSET_REMOVED, what, record, group)
         known.offsets.pop(where, None)
 
