@@ -289,25 +289,25 @@ class ServeSettings:
 
     broker_id: int | None = field(
         default=None,
-        metadata=_allowed("the broker.id of the broker it runs beside, 0 to 2147483647", _between(0, 2**31 - 1)),
+        metadata=_allowed("the broker.id of the broker beside this instance, 0 to 2147483647", _between(0, 2**31 - 1)),
     )
     listen_http: str | None = field(default=None, metadata=_allowed("host:port", _address))
     http_dashboard: bool = field(default=True, metadata=_allowed("true or false", _boolean))
     http_host_names: str | None = field(default=None, metadata=_allowed("host names, separated by commas", _hosts))
     http_operators: Path | None = field(
-        default=None, metadata=_allowed("a readable TOML file of who may act in the dashboard", _readable_file)
+        default=None, metadata=_allowed("a readable TOML file that says who may act in the dashboard", _readable_file)
     )
     http_cert_file: Path | None = field(default=None, metadata=_PEM_FILE)
     http_key_file: Path | None = field(default=None, metadata=_PEM_FILE)
     http_client_ca_file: Path | None = field(default=None, metadata=_PEM_FILE)
-    lag_metrics_groups: int = field(default=0, metadata=_allowed("0 to 10000 groups; 0 is off", _between(0, 10_000)))
+    lag_metrics_groups: int = field(default=0, metadata=_allowed("0 to 10000 groups; 0 means off", _between(0, 10_000)))
     lag_metrics_interval_ms: int = field(
         default=30_000, metadata=_allowed(_DURATION.format(100, 3_600_000), _between(100, 3_600_000))
     )
     listen_channel: str | None = field(default=None, metadata=_allowed("host:port", _address))
     advertise_channel: str | None = field(default=None, metadata=_allowed("host:port", _address))
     channel_users_file: Path | None = field(
-        default=None, metadata=_allowed("a readable TOML file of who may be a member of which group", _readable_file)
+        default=None, metadata=_allowed("a readable TOML file that says who may join which group", _readable_file)
     )
     channel_cert_file: Path | None = field(default=None, metadata=_PEM_FILE)
     channel_key_file: Path | None = field(default=None, metadata=_PEM_FILE)
@@ -338,7 +338,7 @@ class ServeSettings:
         default=45_000, metadata=_allowed(_DURATION.format(1_000, 1_800_000), _between(1_000, 1_800_000))
     )
     managed_groups: str | None = field(
-        default=None, metadata=_allowed("a regular expression (RE2) of names; a comma means or", _text)
+        default=None, metadata=_allowed("a regular expression (RE2) for names, in which a comma means |", _text)
     )
     log_level: str = field(
         default="INFO", metadata=_allowed("DEBUG, INFO, WARNING or ERROR", _one_of("DEBUG", "INFO", "WARNING", "ERROR"))
@@ -359,17 +359,17 @@ class ServeSettings:
 
     def __post_init__(self) -> None:
         if self.lag_metrics_groups and self.listen_http is None:
-            raise SettingsError("serve.lag_metrics_groups is set, but serve.listen_http is not; nothing serves metrics")
+            raise SettingsError("serve.lag_metrics_groups is set, but nothing serves metrics without serve.listen_http")
         for listener, names in (("listen_channel", _OF_LISTEN_CHANNEL), ("listen_http", _OF_LISTEN_HTTP)):
             for name in names:
                 if getattr(self, name) is not None and getattr(self, listener) is None:
-                    raise SettingsError(f"serve.{name} is set, but serve.{listener} is not: nothing listens")
+                    raise SettingsError(f"serve.{name} is set, but serve.{listener} is not, so nothing listens")
         for of in ("channel", "http"):
             files = (getattr(self, f"{of}_{name}_file") for name in ("key", "client_ca"))
             if getattr(self, f"{of}_cert_file") is None and any(files):
                 raise SettingsError(f"serve.{of}_key_file and {of}_client_ca_file need serve.{of}_cert_file")
         if self.http_operators is not None and not self.http_dashboard:
-            raise SettingsError("serve.http_operators is set, but serve.http_dashboard is false; nobody can act")
+            raise SettingsError("serve.http_operators is set, but serve.http_dashboard is false, so nobody can act")
         if self.http_operators is not None and self.http_cert_file is None and not _is_local(str(self.listen_http)):
             raise SettingsError(
                 f"serve.http_operators needs serve.http_cert_file, or others could read what operators send to "
@@ -377,12 +377,12 @@ class ServeSettings:
             )
         for name in ("kafka_certificate", "kafka_rewrite", "managed_groups"):
             if getattr(self, name) and self.listen_kafka is None:
-                raise SettingsError(f"serve.{name} is set, but serve.listen_kafka is not: nothing listens")
+                raise SettingsError(f"serve.{name} is set, but serve.listen_kafka is not, so nothing listens")
         if self.kafka_key is not None and self.kafka_certificate is None:
             raise SettingsError("serve.kafka_key needs serve.kafka_certificate")
         if (self.listen_kafka is None) != (self.broker_listener is None):
             raise SettingsError(
-                "serve.listen_kafka and serve.broker_listener belong together: where Kafka clients connect, and where "
+                "set both serve.listen_kafka, where Kafka clients connect, and serve.broker_listener, where "
                 "the broker beside this instance listens for it"
             )
 

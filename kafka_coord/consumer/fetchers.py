@@ -38,7 +38,7 @@ all threads of the interpreter (its issue 5476; docs/adr/0011-librdkafka-before-
 _END_RETRY_S = 0.2
 
 _OURS = {
-    "enable.auto.commit": "offsets are committed to ZooKeeper, set auto_commit_interval_ms instead",
+    "enable.auto.commit": "offsets are committed to ZooKeeper; set auto_commit_interval_ms instead",
     "enable.auto.offset.store": "offsets are committed to ZooKeeper",
     "auto.offset.reset": "use auto_offset_reset instead",
     "enable.partition.eof": "the end of a partition is not a record",

@@ -87,7 +87,7 @@ class IdleGroups:
         except StoreError:
             raise
         except Exception:
-            log.exception("cannot tell whether groups are at rest groups=%d; reading each in full", len(memories))
+            log.exception("cannot tell whether groups are at rest groups=%d; reading each group in full", len(memories))
             return [False] * len(memories)
 
     def _unchanged(self, memories: Sequence[GroupMemory]) -> list[bool]:

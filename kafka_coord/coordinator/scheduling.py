@@ -78,7 +78,7 @@ class Scheduler:
         )
         if isinstance(error, StoreUnavailable):
             log.info(
-                "retrying in %d ms group=%s, because ZooKeeper did not answer (%s)",
+                "retrying in %d ms group=%s, because ZooKeeper did not respond (%s)",
                 *(backoff_ms, memory.group, error),
                 extra=_FAILED,
             )

@@ -145,7 +145,7 @@ class CoordinatorService:
         self._election.step()
         if self.coordinator is not None and not self._election.still_leads():
             if self._election.is_mine():
-                self._say(f"waiting. I am {self._broker_id}, elected, but not sure of my session, so I decide nothing")
+                self._say(f"waiting. I am {self._broker_id}, elected, but my session is uncertain, so I decide nothing")
             else:
                 self._step_down(self._election.why_lost())
         elif self.coordinator is not None:

@@ -45,7 +45,7 @@ class TopicPattern:
             shown = error.args[0] if error.args else error
             shown = shown.decode(errors="replace") if isinstance(shown, bytes) else shown
             raise InvalidPattern(
-                f"topic pattern {pattern[:80]!r} is not a regular expression RE2 can run: {shown}"
+                f"topic pattern {pattern[:80]!r} is not a regular expression that RE2 can run: {shown}"
                 " (back-references and look-around are not available, and large repetitions are refused)"
             ) from None
         self._answers = bytearray()

@@ -32,7 +32,7 @@ class Supported:
         """Returns a sentence that describes the problem with this version, or ``""`` if the version is supported."""
         if self.least <= _numbers(version) < self.below:
             return ""
-        return f"{self.package} {version} is installed; supported are {self} ({self.why})"
+        return f"{self.package} {version} is installed, but only {self} are supported ({self.why})"
 
     def __str__(self) -> str:
         least, below = (".".join(map(str, numbers)) for numbers in (self.least, self.below))

@@ -167,7 +167,8 @@ def _after_gap(client: Consumer, reading: _Reading, *, fail: bool) -> None:
     if fail and (at < low or high < end):
         raise NoOffset(
             f"records {at} to {end - 1} of {reading.topic}-{reading.partition} are not in the log, which holds {low} "
-            f"to {high}: deleted, or the topic was recreated; set onDataLoss=earliest (or latest) to skip them"
+            f"to {high}, because they were deleted or the topic was recreated; set onDataLoss=earliest (or latest) to "
+            "skip them"
         )
     there = max(at, low)
     reading.at = end if there >= min(end, high) else there

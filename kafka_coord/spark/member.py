@@ -260,7 +260,7 @@ class QueryMember:
                 # The group had an offset when the micro-batch was planned. So the offset has been removed, because the
                 # topic was recreated or an operator wants it read again.
                 log.warning(
-                    "the checkpoint has %s up to %d, but the group has no offset for it any more: continues at "
+                    "the checkpoint has %s up to %d, but the group no longer has an offset for it: continuing at "
                     "startingOffsets=%s",
                     partition,
                     done,
@@ -269,7 +269,7 @@ class QueryMember:
             for batch in finished:
                 if batch.holds(position) and not self._written_since(partition, batch.planned_ms):
                     skipped = self.holdings.skip(OffsetRanges({partition: batch.ranges}))
-                    log.info("continuing after %s: finished in the checkpoint, not committed in the group", skipped)
+                    log.info("continuing after %s, finished in the checkpoint but not committed in the group", skipped)
                     position = batch.end
             stored = self.holdings.stored_up_to(partition)
             if stored is None:
@@ -376,7 +376,7 @@ class QueryMember:
         self._beyond.pop(partition, None)
         at = begin if policy is OnDataLoss.EARLIEST else end
         log.warning(
-            "continues at %d of %s (onDataLoss=%s): it was at %d, but %s", at, partition, policy, position, holds
+            "continuing at %d of %s (onDataLoss=%s): it was at %d, but %s", at, partition, policy, position, holds
         )
         return at
 

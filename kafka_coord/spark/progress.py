@@ -228,7 +228,7 @@ class GroupProgressListener(StreamingQueryListener):
             ("query_rows", "Records read.", lambda s: s.rows),
         ]
         for name, text, count in counts:
-            counter = CounterMetricFamily(f"{PREFIX}_{name}", f"{text} Since watched.", labels=["query", "group"])
+            counter = CounterMetricFamily(f"{PREFIX}_{name}", f"{text} Since watch() began.", labels=["query", "group"])
             for one, _, _ in series:
                 counter.add_metric([one.query, one.group], count(one))
             yield counter

@@ -25,7 +25,7 @@ started the JVM."""
 
 _JAVA_WRAPPER = """\
 #!/bin/sh
-# Spark asks for a module that a Java cut down to the size of a Python package does not have, and need not.
+# Spark requests a module that the reduced Java of a Python package lacks. Spark does not need it.
 for word do
     shift
     case $word in --add-modules=jdk.incubator.vector) ;; *) set -- "$@" "$word" ;; esac

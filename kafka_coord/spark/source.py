@@ -211,7 +211,7 @@ class RangesReader(DataSourceReader):
         if "ranges" not in given:
             raise SettingsError(
                 'a batch read needs the option \'ranges\': {"topic": {"partition": [[first, end], …]}}, '
-                "end being the offset after the last"
+                "where end is the offset after the last"
             )
         self._ranges = OffsetRanges.from_json(parse_ranges(given["ranges"]), "option 'ranges'")
         given.setdefault("group", "none")

@@ -167,7 +167,7 @@ class MultiWrite:
             elif kind in (_DELETE, _CHECK):
                 found.append(None)
             else:
-                raise ValueError(f"a multi answered with a result of unknown type {kind}")
+                raise ValueError(f"a multi returned a result of unknown type {kind}")
 
 
 def packed(ops: Sequence[Op], path_of: Callable[[str], str], acl_of: Callable[[str], bytes]) -> bytes:

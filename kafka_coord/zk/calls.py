@@ -85,7 +85,7 @@ class Calls:
         size: int = 0,
     ) -> Any:
         if result is None:
-            raise Unsupported(f"{doing} {path}: this kazoo cannot send it", path)
+            raise Unsupported(f"{doing} {path}: this version of kazoo cannot send it", path)
         try:
             answer = result.get(timeout=max(0.0, deadline - self._clock.monotonic()))
         except Unimplemented as error:
@@ -121,7 +121,7 @@ class Calls:
     def check_size(self, size: int, doing: str, path: str) -> None:
         if size > self._max_request_bytes:
             raise RequestTooLarge(
-                f"{doing} {path}: {size} bytes exceed the {self._max_request_bytes} ZooKeeper accepts in one request "
+                f"{doing} {path}: {size} bytes exceed the limit of {self._max_request_bytes} for one request "
                 "(jute.maxbuffer); nothing was sent",
                 path,
             )

@@ -197,7 +197,7 @@ class ZkElection:
             return "somebody deleted its znode"
         if self._seen.stat.ephemeral_owner != leadership.session_id:
             return "another instance coordinates"
-        return f"somebody wrote or deleted {layout.COORDINATOR_EPOCH}, so it can no longer write"
+        return f"somebody wrote or deleted {layout.COORDINATOR_EPOCH}, so this instance can no longer write"
 
     @property
     def leadership(self) -> Leadership | None:
@@ -284,7 +284,7 @@ class ZkElection:
             self.watch()
             return None
         if not isinstance(stat, Stat):
-            raise StoreUnavailable("the election's multi was answered without a stat; reading back", layout.COORDINATOR)
+            raise StoreUnavailable("the reply to the election's multi has no stat; reading back", layout.COORDINATOR)
         return self._won(epoch + 1, stat.version, session_id)
 
     def _own_election(self, node: Node, session_id: int) -> Leadership | None:
@@ -342,9 +342,9 @@ class ZkElection:
         written = node.data.decode("ascii", "replace").strip()
         if self._is_due("epoch", written):
             text = (
-                f"cannot elect anybody: {layout.COORDINATOR_EPOCH} holds {written[:40]!r}, not a decimal epoch below"
-                f" {MAX_EPOCH}. Repair it by setting it to the highest epoch ever used (the assignments written so far"
-                f" name {self._highest_epoch_written()}), never to a lower one"
+                f"cannot elect anybody: {layout.COORDINATOR_EPOCH} holds {written[:40]!r}, which is not a decimal epoch"
+                f" below {MAX_EPOCH}. Repair it by setting it to the highest epoch ever used (the assignments written"
+                f" so far name {self._highest_epoch_written()}), never to a lower one"
             )
             self._complain("epoch", text, written)
         return None

@@ -17,11 +17,11 @@ from kafka_coord.errors import (
 )
 
 _FACTS: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
-    (kazoo.NoNodeError, NoNode, "there is no such znode (for a create: no parent)"),
+    (kazoo.NoNodeError, NoNode, "there is no such znode (for a create, no such parent)"),
     (kazoo.NodeExistsError, NodeExists, "the znode already exists"),
     (kazoo.NotEmptyError, NotEmpty, "the znode has children"),
     (kazoo.BadVersionError, BadVersion, "the znode has another version, because somebody wrote in between"),
-    (kazoo.NoAuthError, NoAuth, "the znode's ACL does not allow it for these credentials"),
+    (kazoo.NoAuthError, NoAuth, "the znode's ACL does not allow it with these credentials"),
     (kazoo.InvalidACLError, NoAuth, "the ACL to set is not valid: is this session authenticated?"),
     (kazoo.AuthFailedError, NoAuth, "ZooKeeper refused the credentials"),
     (kazoo.SessionClosedRequireSaslError, NoAuth, "ZooKeeper accepts only clients that authenticate by SASL"),
@@ -31,8 +31,8 @@ _FACTS: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
     (kazoo.BadArgumentsError, StoreError, "ZooKeeper rejected the arguments (an impossible path?)"),
     (kazoo.MarshallingError, StoreError, "ZooKeeper could not read the request"),
     (kazoo.SessionExpiredError, SessionLost, "the session has ended; pending requests may have taken effect"),
-    (kazoo.ConnectionLoss, StoreUnavailable, "the connection broke before the reply; it may have taken effect"),
-    (KazooTimeoutError, StoreUnavailable, "no reply in time; it may have taken effect"),
+    (kazoo.ConnectionLoss, StoreUnavailable, "the connection broke before a reply; the request may have taken effect"),
+    (KazooTimeoutError, StoreUnavailable, "no reply in time; the request may have taken effect"),
 )
 
 

@@ -61,7 +61,7 @@ def _of_connection(client: KazooClient, name: str, lost: str) -> tuple[Any, Any]
     connection = getattr(client, "_connection", None)
     method = getattr(connection, name, None)
     if method is None:
-        log.warning("%s reason='this kazoo has no ConnectionHandler.%s'", lost, name)
+        log.warning("%s reason='this version of kazoo has no ConnectionHandler.%s'", lost, name)
     return connection, method
 
 

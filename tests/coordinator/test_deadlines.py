@@ -23,7 +23,7 @@ from kafka_coord.model import (
 OPTIONS = CoordinatorOptions(channel_retirement_ms=600_000)
 SETTINGS = GroupSettings(rebalance_timeout_ms=60_000, offsets_retention_ms=1_000_000)
 MEMBER = Member("c1", 1, Subscription.to(["flights"]), rejoin_grace_ms=30_000)
-EMPTY_TARGET = Assignment(3, 1, "empty", "sticky", "no members left", {}, timestamp_ms=0)
+EMPTY_TARGET = Assignment(3, 1, "empty", "sticky", "no members remain", {}, timestamp_ms=0)
 NOTHING = DeadlineInputs({}, frozenset(), {}, {}, None, SETTINGS)
 
 

@@ -53,7 +53,7 @@ def test_one_that_loses_its_epoch_says_so_when_it_steps_down(caplog: pytest.LogC
     world.turn()
 
     (said,) = [line for line in caplog.messages if "stepped down" in line]
-    assert said.endswith("somebody wrote or deleted /consumers/coordinator_epoch, so it can no longer write")
+    assert said.endswith("somebody wrote or deleted /consumers/coordinator_epoch, so this instance can no longer write")
 
 
 def test_an_epoch_nobody_can_read_is_logged_every_minute_and_told_to_whoever_asks(

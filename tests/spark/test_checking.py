@@ -20,9 +20,9 @@ def test_what_is_installed_here_is_supported():
 @pytest.mark.parametrize(
     ("package", "version", "says"),
     [
-        ("pyspark", "4.1.1", "pyspark 4.1.1 is installed; supported are versions from 4.2 up to, but not including, 5"),
+        ("pyspark", "4.1.1", "pyspark 4.1.1 is installed, but only versions from 4.2 up to"),
         ("pyspark", "5.0.0.dev1", "pyspark 5.0.0.dev1 is installed"),
-        ("pandas", "3.0.0", "pandas 3.0.0 is installed; supported are versions from 2.2 up to, but not including, 3"),
+        ("pandas", "3.0.0", "pandas 3.0.0 is installed, but only versions from 2.2 up to"),
         ("pyarrow", "14.0.2", "pyarrow 14.0.2 is installed"),
     ],
 )

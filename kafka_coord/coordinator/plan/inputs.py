@@ -54,7 +54,7 @@ def choose_assignor(
     if asked is None:
         named = sorted({member.assignor for member in live.values() if member.assignor is not None})
         if len(named) > 1:
-            complaint = f"members ask for different assignors ({', '.join(named[:4])}); using {DEFAULT_ASSIGNOR}"
+            complaint = f"members request different assignors ({', '.join(named[:4])}); using {DEFAULT_ASSIGNOR}"
         asked = named[0] if len(named) == 1 else DEFAULT_ASSIGNOR
     if asked not in assignors:
         known = ", ".join(sorted(assignors))

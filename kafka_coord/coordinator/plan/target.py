@@ -51,7 +51,7 @@ def fitted(
         return replace(afresh, complaint="; ".join(filter(None, (computed.complaint, note))))
     note = (
         f"no target: {counted(len(inputs.members), 'member')} and their partitions take {size} bytes,"
-        f" more than the {MAX_TARGET_BYTES} a znode may hold; split the group or shorten consumer names"
+        f" more than the {MAX_TARGET_BYTES} that a znode may hold; split the group or shorten consumer names"
     )
     return ComputedTarget(None, computed.assignor, note)
 

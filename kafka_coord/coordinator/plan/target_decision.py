@@ -99,7 +99,7 @@ def _without_members(observation: Observation, requests: list[Request], *, unrea
         epoch=observation.epoch,
         inputs=NO_MEMBERS,
         assignor=stored.assignor if stored is not None else "",
-        reason=f"no members left ({last} left)" if last else "no members left",
+        reason=f"no members remain ({last} left)" if last else "no members remain",
         members={},
     )
     summary = f"generation {target.generation}: {target.reason}"

@@ -456,7 +456,7 @@ def test_the_last_member_leaves_and_the_group_is_empty(world):
     decided = world.look()
 
     assert decided.state is GroupState.EMPTY
-    assert "no members left (c1 left)" in decided.summary
+    assert "no members remain (c1 left)" in decided.summary
     assert world.assignment is not None
     assert (world.assignment.generation, world.assignment.members) == (2, {})
     again = world.look()

@@ -254,7 +254,7 @@ def test_members_choose_the_assignor_where_they_agree():
     world.join("c3", assignor="roundrobin")
     decided = world.look()
 
-    assert "members ask for different assignors (range, roundrobin); using sticky" in decided.summary
+    assert "members request different assignors (range, roundrobin); using sticky" in decided.summary
     assert "assignor changed from range to sticky" in decided.summary
 
 
@@ -324,7 +324,7 @@ def test_a_target_too_large_for_a_znode_is_said_and_stops_nobody():
     decided = plan(world.observe(), ASSIGNORS)
 
     assert not [s for s in decided.steps if isinstance(s, SetTarget | WriteLedgerAndCommands)]
-    assert f"more than the {MAX_TARGET_BYTES} a znode may hold" in decided.summary
+    assert f"more than the {MAX_TARGET_BYTES} that a znode may hold" in decided.summary
     assert "split the group or shorten consumer names" in decided.summary
 
 
