@@ -6,7 +6,7 @@ import resource
 from contextlib import suppress
 
 OTHER_DESCRIPTORS = 200
-"""File descriptors for everything except the clients' connections."""
+"""The number of file descriptors reserved for everything except the clients' connections."""
 
 
 def allowed_descriptors() -> int:
@@ -15,7 +15,7 @@ def allowed_descriptors() -> int:
 
 
 def allow_descriptors(wanted: int) -> int:
-    """Raises the limit to ``wanted``, or to the highest value that this process may set. Returns the limit."""
+    """Raises the limit to ``wanted``, or to the highest value that this process may set. Returns the new limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed_descriptors() < wanted:
         with suppress(ValueError, OSError):

@@ -6,9 +6,9 @@ import asyncio
 import ssl
 
 HANDSHAKE_S = 5.0
-"""Seconds that a TLS handshake may take."""
+"""The number of seconds that a TLS handshake may take."""
 MAX_HANDSHAKES = 128
-"""The maximum number of simultaneous TLS handshakes. Further connections wait, which costs little."""
+"""The maximum number of simultaneous TLS handshakes. Further connections wait, which uses few resources."""
 
 
 class Handshakes:
@@ -19,8 +19,8 @@ class Handshakes:
         self._places = asyncio.Semaphore(MAX_HANDSHAKES)
 
     async def secure(self, raw: asyncio.Transport, protocol: asyncio.Protocol) -> asyncio.Transport | None:
-        """Returns the transport that ``protocol`` must use, or ``None`` if the connection has been closed. Start this
-        as a task in ``connection_made`` of ``raw``. Raises :class:`OSError` if the handshake fails."""
+        """Returns the transport that ``protocol`` must use, or ``None`` if the connection has been closed. Must be
+        started as a task when the connection of ``raw`` is made. Raises :class:`OSError` if the handshake fails."""
         # Pausing in connection_made is too early for Python 3.11.2: its transport starts to read right after that call.
         raw.pause_reading()
         async with self._places:

@@ -13,8 +13,9 @@ from kafka_coord.errors import SettingsError
 def tls_context(
     certificate: Path | None, key: Path | None, client_ca: Path | None = None, *, optional: bool = False
 ) -> ssl.SSLContext | None:
-    """Returns the TLS context of a listener. With a client CA, clients must present a certificate that this CA has
-    signed. With ``optional``, they may also present none. Raises :class:`SettingsError`.
+    """Returns the TLS context of a listener, or ``None`` without a ``certificate``. With a client CA, clients must
+    present a certificate that this CA has signed. If ``optional`` is set, they may also present none. Raises
+    :class:`SettingsError`.
     """
     if certificate is None:
         return None

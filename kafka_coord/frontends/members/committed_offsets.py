@@ -12,7 +12,7 @@ from kafka_coord.model import TopicPartition
 
 T = TypeVar("T")
 MAX_READS = 2_000
-"""The maximum number of offsets read in one step, over all requests."""
+"""The maximum number of offsets read in one step, for all requests together."""
 
 
 @dataclass(slots=True, eq=False)
@@ -28,7 +28,7 @@ class CommittedReader(Generic[T]):
     """Answers requests for stored offsets in turn. Use this class on one thread only."""
 
     def __init__(self, read: Callable[[str, Sequence[TopicPartition]], Mapping[TopicPartition, T]]) -> None:
-        """``read`` reads offsets of a group. It may raise :class:`StoreError` and :class:`MalformedValue`."""
+        """``read`` reads the offsets of a group. It may raise :class:`StoreError` and :class:`MalformedValue`."""
         self._read = read
         self._questions: deque[_Question[T]] = deque()
 
@@ -38,8 +38,8 @@ class CommittedReader(Generic[T]):
         wanted: Callable[[], Sequence[TopicPartition]],
         then: Callable[[Mapping[TopicPartition, T] | StoreError | MalformedValue], None],
     ) -> None:
-        """Queues a request. ``wanted`` is called when its turn comes. ``then`` gets the offsets, or the
-        :class:`StoreError` or :class:`MalformedValue` that ``wanted`` or the read raised."""
+        """Queues a request. ``wanted`` is called when the request's turn comes, and returns the partitions. ``then``
+        gets the offsets, or the :class:`StoreError` or :class:`MalformedValue` that ``wanted`` or the read raised."""
         self._questions.append(_Question(group, wanted, then))
 
     def close(self, why: StoreError) -> None:
@@ -48,7 +48,7 @@ class CommittedReader(Generic[T]):
             self._questions.popleft().then(why)
 
     def step(self) -> bool:
-        """Reads up to :data:`MAX_READS` offsets. Returns whether more are left. Never raises."""
+        """Reads up to :data:`MAX_READS` offsets. Returns whether there is more to read. Passes errors to ``then``."""
         room = MAX_READS
         while self._questions and room > 0:
             question = self._questions.popleft()

@@ -16,8 +16,8 @@ def _method(name: str) -> Any:
 
 
 class FencedStore(Store):
-    """Wraps another store. Each write is a :func:`multi_fenced`, so it raises :class:`Fenced` once another instance has
-    taken over."""
+    """Wraps another store. Each write goes through :func:`multi_fenced`, so it raises :class:`Fenced` once another
+    instance has taken over."""
 
     def __init__(self, store: Store, fence: Check) -> None:
         self._store = store

@@ -11,11 +11,11 @@ T = TypeVar("T")
 
 
 def isolated(items: Sequence[T], do: Callable[[Sequence[T]], None], failed: Callable[[T, StoreError], None]) -> None:
-    """Calls ``do`` with all items. If ZooKeeper refuses them, calls ``do`` again with each half, and so on. If it
-    refuses a single item, passes the item to ``failed``, with the reason.
+    """Calls ``do`` with all items. If ZooKeeper refuses them, calls ``do`` again with each half, and so on. If
+    ZooKeeper refuses a single item, passes the item and the reason to ``failed``.
 
-    Raises :class:`Fenced` and :class:`StoreUnavailable`, which concern all items. ``do`` may be called again with items
-    that it has already handled.
+    Raises :class:`Fenced` and :class:`StoreUnavailable`, because they concern all items. ``do`` may be called again
+    with items that it has already handled.
     """
     if not items:
         return

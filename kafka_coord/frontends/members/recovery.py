@@ -1,4 +1,4 @@
-"""Finds, after an election, the members without a ZooKeeper session that registered in an earlier term."""
+"""After an election, finds the members without a ZooKeeper session that registered in an earlier term."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ FoundMember = tuple[Registration, RegistrationOptions]
 def find_members(
     store: Store, groups: Iterable[str], protocols: Container[str | None]
 ) -> tuple[list[FoundMember], dict[str, str]]:
-    """Returns the members of these groups that use one of ``protocols``, where ``None`` is the socket protocol. Also
-    returns the groups that could not be read completely, with the reasons. Raises :class:`StoreUnavailable`."""
+    """Returns the members of these groups that use one of ``protocols``, where ``None`` stands for the socket protocol.
+    Also returns the groups that could not be read completely, each with the reason. Raises
+    :class:`StoreUnavailable`."""
     groups = list(groups)
     reads = [read for group in groups for read in (GetData(layout.settled(group)), GetData(layout.ids(group)))]
     answers = read_each(store, reads)
@@ -62,7 +63,7 @@ def _member(
     channel: Answer,
 ) -> FoundMember | None:
     """Returns the member, or ``None`` if it is gone, has its own ZooKeeper session or uses another protocol. Raises
-    :class:`MalformedValue` if it is unreadable."""
+    :class:`MalformedValue` if the member cannot be read."""
     for read in (node, channel):
         if isinstance(read, Unreadable):
             raise MalformedValue(read.path, read.reason)

@@ -1,7 +1,7 @@
 """Registers members without a ZooKeeper session. Creates the znodes that other consumers create for themselves.
 
-The registration is persistent and names the instance that serves the member. It outlives that instance. The next
-instance gives the member a full session timeout (docs/design.md, section 8).
+The registration is persistent, so it outlives the instance that serves the member and that it names. The next instance
+gives the member a full session timeout (docs/design.md, section 8).
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from kafka_coord.zk.store import Delete, GetData, Node, Op, OpResult, SetData, S
 log = logging.getLogger(__name__)
 
 GATEWAY = "gateway"
-"""This field marks the registration of a member without a ZooKeeper session. It has the broker id of the instance that
-wrote the registration."""
+"""This field marks the registration of a member without a ZooKeeper session. It contains the broker id of the instance
+that wrote the registration."""
 
 _ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The reason for refusing a registration, for the reply."""
+    """The reason for refusing a registration, as the response reports it."""
 
     code: Code
     message: str
@@ -56,8 +56,8 @@ class Refusal:
 
 @dataclass(slots=True, eq=False)
 class Registering:
-    """One requested registration. Its value is unique, so the outcome can be read after a lost reply. ``then`` is
-    called once, with the registration or the refusal."""
+    """One requested registration. Its value is unique, so the outcome can be read back if the response was lost.
+    ``then`` is called once, with the registration or the refusal."""
 
     wanted: RegistrationWanted
     then: Callable[[Registering, Registration | Refusal], None]
@@ -78,7 +78,8 @@ class Registering:
 
 
 def too_large(value: bytes) -> Refusal | None:
-    """Refuses a registration that is too long for the coordinator to read. It would block decisions about its group."""
+    """Refuses a registration that is too large for the coordinator to read, because it would block decisions about its
+    group. Returns ``None`` for any other registration."""
     if len(value) <= fields.MAX_VALUE_BYTES:
         return None
     message = f"the registration has {len(value)} bytes; at most {fields.MAX_VALUE_BYTES} are allowed"
@@ -86,24 +87,24 @@ def too_large(value: bytes) -> Refusal | None:
 
 
 def registration_value(register: Register, gateway: int, address: str, now_ms: int, nonce: str) -> bytes:
-    """Returns the value of ``ids/<consumer>`` of a member without a ZooKeeper session."""
+    """Returns the value of ``ids/<consumer>`` for a member without a ZooKeeper session."""
     member = replace(register.member, timestamp=str(now_ms), gateway=gateway, address=address)
     own = {"auto_commit": register.auto_commit, "resume_key": register.resume_key, "nonce": nonce}
     return fields.dump(member.to_json() | own)
 
 
 def made_id(group: str, address: str, now_ms: int) -> str:
-    """Generates ``<group>_<host>-<epoch ms>-<8 hex>``, the format of the names that consumers generate."""
+    """Generates ``<group>_<host>-<epoch ms>-<8 hex>``, in the format that consumers use when they generate a name."""
     host = re.sub(r"[^a-zA-Z0-9._-]", "-", address.rpartition(":")[0])
     tail = f"-{now_ms}-{secrets.token_hex(4)}"
     return f"{group}_{host}"[: 249 - len(tail)] + tail
 
 
 def register_all(store: FencedStore, wanted: Sequence[Registering]) -> None:
-    """Writes and finishes these registrations. If ZooKeeper refuses one of them, the other ones are not affected.
+    """Writes and finishes these registrations. If ZooKeeper refuses one of them, this does not affect the others.
 
-    Raises :class:`Fenced` and :class:`StoreUnavailable`. Then call this again for the unfinished registrations. It
-    finds the registrations that have already been written.
+    Raises :class:`Fenced` and :class:`StoreUnavailable`. After an error, call this function again for the unfinished
+    registrations. It recognizes the registrations that have already been written.
     """
     isolated(wanted, partial(_register, store), _refused)
 
@@ -126,7 +127,7 @@ def _register(store: FencedStore, wanted: Sequence[Registering]) -> None:
         if not left:
             return
     for one in left:
-        one.finish(Refusal(Code.UNAVAILABLE, "the consumer's znodes changed at every attempt; ask again"))
+        one.finish(Refusal(Code.UNAVAILABLE, "the consumer's znodes changed at every attempt; retry"))
 
 
 def _look_at_all(store: FencedStore, wanted: Sequence[Registering]) -> list[Registering]:
@@ -158,10 +159,10 @@ def _decide(one: Registering, node: Node | None, channel: Stat | None) -> Regist
         one.ops = register_ops(one.group, one.consumer, one.wanted.value, has_channel=has_channel, ephemeral=False)
         return None
     if node.data == one.wanted.value and channel is not None and channel.mzxid == node.stat.czxid:
-        return Registration(one.group, one.consumer, node.stat.czxid, channel.version, 0)  # the reply was lost
+        return Registration(one.group, one.consumer, node.stat.czxid, channel.version, 0)  # the response was lost
     if channel is None or not _is_its_own(one.wanted, node):
         return _taken(one.consumer, _who(node), node.stat.czxid)
-    # the consumer returns; if another consumer has registered since, the channel has changed, and this write fails
+    # the consumer returns; this write fails if another consumer has registered since, which changes the channel
     set_channel, create = register_ops(one.group, one.consumer, one.wanted.value, ephemeral=False)
     token = SetData(set_channel.path, b"", channel.version)
     one.ops = (token, Delete(layout.registration(one.group, one.consumer)), create)
@@ -169,7 +170,7 @@ def _decide(one: Registering, node: Node | None, channel: Stat | None) -> Regist
 
 
 def _is_its_own(wanted: RegistrationWanted, node: Node) -> bool:
-    """Whether this client itself created the registration in ``node``, over the same protocol."""
+    """Returns whether this client itself created the registration in ``node``, over the same protocol."""
     resume_key = wanted.options.resume_key
     if not resume_key or node.stat.ephemeral_owner != 0:
         return False
@@ -198,7 +199,7 @@ def _who(node: Node) -> str:
 
 
 def _write(store: FencedStore, wanted: Sequence[Registering]) -> list[Registering]:
-    """Writes and finishes the registrations. Returns those that failed and must be examined again."""
+    """Writes and finishes the registrations. Returns those that have failed and must be examined again."""
     again: list[Registering] = []
     left = iter(wanted)
     for units in packed([one.ops for one in wanted], store.acl_bytes, MAX_REQUEST_BYTES):
@@ -217,7 +218,7 @@ def _write_batch(store: FencedStore, wanted: list[Registering]) -> list[Register
         except MultiFailed as error:
             at_fault = left[unit_at_fault([one.ops for one in left], error.index)]
             gone = [at_fault]
-            if isinstance(error.cause, NoNode):  # mostly the group's own znodes, which all its members need
+            if isinstance(error.cause, NoNode):  # usually, the group's own znodes are missing, which all members need
                 gone = [one for one in left if one.group == at_fault.group]
                 again += gone
             elif isinstance(error.cause, (NodeExists, BadVersion)):
@@ -235,8 +236,8 @@ def _write_batch(store: FencedStore, wanted: list[Registering]) -> list[Register
 
 
 def _registration(one: Registering, results: Sequence[OpResult]) -> Registration:
-    """Returns the registration that was just written. All operations of a multi share a zxid, so its czxid is the zxid
-    of the channel's write."""
+    """Returns the registration that was just written. All operations of a multi share one zxid, so the registration's
+    czxid is the zxid of the write to the channel."""
     channel = next((result for result in results if isinstance(result, Stat)), None)
     if channel is None:
         raise KafkaCoordError("ZooKeeper returned no result for the channel that was written")

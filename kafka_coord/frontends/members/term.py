@@ -1,7 +1,7 @@
-"""One term of an instance. Connects the machine of members without a ZooKeeper session to ZooKeeper.
+"""One term of an instance. It connects the machine of members without a ZooKeeper session to ZooKeeper.
 
-Each step passes the clients' input to the machine, but only while this instance certainly leads. So a deposed instance
-never answers clients as the coordinator.
+Each step passes the clients' input to the machine, but only while it is certain that this instance leads. So a deposed
+instance never answers clients as if it were the coordinator.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ log = logging.getLogger(__name__)
 
 _AGAIN_S = 0.1
 _FIND_AGAIN_S = 5.0
-"""Seconds until a group with an unreadable registration is searched again, because an operator may repair it."""
+"""Seconds until a group with an unreadable registration is searched again. An operator may have repaired it by then."""
 
 
 @dataclass(frozen=True, slots=True)
 class TermScope:
-    """The members that a term serves. They use one of ``protocols``, where ``None`` is the socket protocol, in groups
-    for which ``includes`` is true. Every write begins with ``fence``, which fails once another instance serves these
-    members. ``number`` identifies the term in the log."""
+    """The members that a term serves. They use one of ``protocols``, where ``None`` stands for the socket protocol, and
+    their groups are those for which ``includes`` returns true. Every write begins with ``fence``, which fails once
+    another instance serves these members. ``number`` identifies the term in the log."""
 
     fence: Check
     number: int
@@ -51,7 +51,7 @@ class TermScope:
 
     @property
     def kind(self) -> str:
-        """The members' kind, for the log."""
+        """The kind of the members, for log lines."""
         return "socket" if None in self.protocols else "Kafka"
 
 
@@ -69,9 +69,9 @@ class Term:
         *,
         offers_every_s: float = 0.1,
     ) -> None:
-        """``send`` sends an instruction to a client, and ``report`` counts an event. Neither of them raises.
-        ``address`` returns the address of a connection's other end, for the log. When there is work, the term calls
-        ``wake`` on any thread."""
+        """``send`` sends an instruction to a client, and ``report`` counts an event. Neither may raise. ``address``
+        returns the address of a connection's other end, for log lines. When there is work, the term calls ``wake``,
+        possibly on another thread."""
         self.scope = scope
         self.store = FencedStore(store, scope.fence)
         self.machine = MembershipMachine(store.clock.monotonic(), offers_every_s=offers_every_s)
@@ -88,8 +88,8 @@ class Term:
         self._commands_to_drop: dict[tuple[MemberId, CommandId], None] = {}
 
     def begin(self) -> tuple[str, ...]:
-        """Finds the members of earlier terms and gives each a full session timeout. Returns the names of all groups.
-        After :class:`StoreUnavailable`, call it again."""
+        """Finds the members of earlier terms and gives each of them a full session timeout. Returns the names of all
+        groups. If it raises :class:`StoreUnavailable`, it must be called again."""
         scope = self.scope
         groups: tuple[str, ...] = ()
         with suppress(NoNode):  # there is no group yet
@@ -129,7 +129,7 @@ class Term:
         self._arrived.append(stimulus)
 
     def has_room(self, group: str, consumer: str, most: int) -> bool:
-        """Whether this consumer may register, given that the term may serve at most ``most`` members."""
+        """Returns whether this consumer may register if the term may serve at most ``most`` members."""
         machine = self.machine
         asking = sum(isinstance(stimulus, stimuli.RegistrationWanted) for stimulus in self._arrived)
         return (group, consumer) in machine.members or len(machine.members) + len(machine.registering) + asking < most
@@ -149,7 +149,7 @@ class Term:
             connection = getattr(stimulus, "connection", None)
             if connection is None:
                 raise
-            # a bug that one client's request exposes ends only that client's membership
+            # if a client's request exposes a bug, only that client is dismissed
             log.exception("failed to handle a client's request: %r (a bug)", stimulus)
             dismissed = instructions.Dismiss(
                 connection, "the coordinator failed to handle this request (a bug); register again"
@@ -222,8 +222,8 @@ class Term:
     # --- step --------------------------------------------------------------------------------------------------------
 
     def step(self, *, leads: bool) -> float:
-        """Does all work that is due; returns the monotonic time for the next step. Raises :class:`Fenced` and
-        :class:`StoreUnavailable`. Sends nothing to clients while it is uncertain whether this instance leads."""
+        """Does all work that is due. Returns the monotonic time of the next step. Sends nothing to clients while it is
+        uncertain whether this instance leads. Raises :class:`Fenced` and :class:`StoreUnavailable`."""
         began_at = self.store.clock.monotonic()
         self._handle(stimuli.StepBegan(leads))
         if not leads:
@@ -278,8 +278,8 @@ class Term:
     def _read_starts(
         self, members: Sequence[MemberId], outstanding: Sequence[Sequence[CommandId] | None]
     ) -> dict[MemberId, frozenset[TopicPartition]]:
-        """Returns the partitions of each member's unacknowledged start-fetchers. The member has consumed nothing from
-        them."""
+        """Returns the partitions of each member's unacknowledged start-fetchers. The member has not consumed anything
+        from these partitions."""
         starts = [
             (member, layout.command(member.group, member.consumer, command.name))
             for member, commands in zip(members, outstanding, strict=True)
@@ -289,7 +289,7 @@ class Term:
         found: dict[MemberId, frozenset[TopicPartition]] = {}
         nodes = self.store.read_many([GetData(path) for _, path in starts])
         for (member, path), node in zip(starts, nodes, strict=True):
-            with suppress(MalformedValue):  # reported when the command is sent
+            with suppress(MalformedValue):  # the error is reported when the command is to be sent
                 if isinstance(node, Node):
                     found[member] = found.get(member, frozenset()) | set(decode_command(node.data, path).partitions)
         return found
@@ -332,10 +332,10 @@ class Term:
 
 
 def _in_ledger(member: MemberId, node: Node, *, stops: bool) -> tuple[frozenset[TopicPartition], int]:
-    """Returns the partitions in the member's ledger, which it may commit, and the ledger's generation. Stopping
-    partitions count only until the stop is acknowledged, because the next owner may get them immediately after that.
+    """Returns the partitions that the member may commit according to its ledger, and the ledger's generation. Stopping
+    partitions count only until the stop is acknowledged, because the next owner may get them immediately afterwards.
 
-    Raises :class:`MalformedValue` if the ledger is unreadable.
+    Raises :class:`MalformedValue` if the ledger cannot be read.
     """
     path = layout.ledger(member.group, member.consumer)
     ledger = Ledger.from_json(fields.load(node.data, path), member.consumer, node.stat.version, path)

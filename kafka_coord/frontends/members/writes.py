@@ -1,4 +1,4 @@
-"""Writes commits, acknowledgements and leaves of members without a ZooKeeper session, many in one request."""
+"""Writes the commits, acknowledgements and leaves of members without a ZooKeeper session, many in one request."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class MemberZnodes:
-    """The known state of a member's znodes. ``existing_offsets`` has the partitions whose offset znodes exist.
-    ``existing_details`` has the paths of existing details."""
+    """What is known about a member's znodes. ``existing_offsets`` holds the partitions whose offset znodes exist.
+    ``existing_details`` holds the paths of the details that exist."""
 
     registration: Registration
     channel: ConsumerChannel
@@ -43,8 +43,8 @@ class MemberZnodes:
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """One write of a member. A leave and a new subscription also write ``also``. If ``alone``, the write has its own
-    request, because it must read first, has failed, or may have taken effect."""
+    """One write of a member. A leave or a new subscription also carries out the operations in ``also``. If ``alone`` is
+    set, the write has a request of its own, because it must read first, has failed, or may have taken effect."""
 
     znodes: MemberZnodes
     wanted: WriteMember
@@ -82,7 +82,7 @@ class Write:
         return gone
 
     def _write_details(self, store: Store) -> None:
-        """Writes the details. If ZooKeeper refuses them, only logs this, because the rest of the write must not
+        """Writes the details. If ZooKeeper refuses them, only logs the error, because the rest of the write must not
         fail."""
         registration, details = self.znodes.registration, self.wanted.details
         if not details:
@@ -113,8 +113,8 @@ class Write:
 class Writer:
     """Puts as many writes into each request as fit. Use this class on one thread only.
 
-    It gets at most one write of a member at a time. So a request never contains two writes of one member. The outcome
-    of a write is known before that member's next write.
+    It gets at most one write of a member at a time. So a request never contains two writes of the same member, and the
+    outcome of a write is known before the member's next write begins.
     """
 
     def __init__(self, store: FencedStore, report: Callable[[MemberWritten], None]) -> None:
@@ -129,8 +129,9 @@ class Writer:
         self._writes[write.wanted.member] = write
 
     def flush(self) -> None:
-        """Writes everything. After :class:`Fenced` or :class:`StoreUnavailable`, the remaining writes stay queued. The
-        next call does not repeat a write with an unknown outcome, but finds out whether it took effect."""
+        """Writes everything. If it raises :class:`Fenced` or :class:`StoreUnavailable`, the remaining writes stay
+        queued. The next call does not just repeat a write with an unknown outcome, but finds out whether it took
+        effect."""
         while self._writes:
             together = [write for write in self._writes.values() if not write.alone]
             for write in [write for write in self._writes.values() if write.alone]:
@@ -139,7 +140,7 @@ class Writer:
             self._write_together([write for write in together if not write.alone])
 
     def _find_stored(self, writes: Sequence[Write]) -> None:
-        """Finds out in one read which znodes of offsets and details exist."""
+        """Finds out, with one read, which znodes of offsets and details exist."""
         unknown = [(write, path) for write in writes for path in write.unknown_paths()]
         if not unknown:
             return
@@ -147,7 +148,7 @@ class Writer:
             nodes = self._store.read_many([GetData(path) for _, path in unknown])
         except StoreUnavailable:
             raise
-        except StoreError:  # an ACL may forbid some reads, so each write reads alone
+        except StoreError:  # an ACL may forbid some of the reads, so each write does its own read
             for write, _ in unknown:
                 write.alone = True
             return

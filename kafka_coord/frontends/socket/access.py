@@ -1,4 +1,4 @@
-"""Reads the users file. It lists which groups each user may join, and the user's secret or certificate name.
+"""Reads the users file, which lists the groups that each user may join, and the user's secret or certificate name.
 
 ::
 
@@ -10,7 +10,7 @@
     certificate = "worker.example.org"
     groups = [".*"]
 
-Without the file, everybody may register in every group, as in a ZooKeeper without ACLs.
+Without the file, everybody may register in every group, as with a ZooKeeper that has no ACLs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _FIELDS = frozenset({"secret_sha256", "certificate", "groups"})
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user's credentials, and regular expressions that fully match the groups that the user may join."""
+    """A user's credentials, and the regular expressions for the groups that the user may join. An expression must match
+    the group's whole name."""
 
     name: str
     secret_sha256: str | None
@@ -45,7 +46,7 @@ class User:
     groups: tuple[re.Pattern[str], ...]
 
     def is_proven(self, secret: str | None, certificate: str | None) -> bool:
-        """Whether the secret or the certificate authenticates the client as this user."""
+        """Returns whether the secret or the certificate authenticates the client as this user."""
         if self.certificate is not None and certificate == self.certificate:
             return True
         if self.secret_sha256 is None or secret is None:
@@ -53,7 +54,7 @@ class User:
         return hmac.compare_digest(hashlib.sha256(secret.encode()).hexdigest(), self.secret_sha256)
 
     def may(self, group: str) -> bool:
-        """Whether this user may join the group."""
+        """Returns whether this user may join the group."""
         return any(pattern.fullmatch(group) for pattern in self.groups)
 
 
@@ -80,7 +81,7 @@ class Access:
         return self._users.get(name)
 
     def proven(self, secret: str | None, certificate: str | None) -> list[User]:
-        """Returns the users that this secret or this common name of a certificate authenticates."""
+        """Returns the users that this secret or this certificate's common name authenticates."""
         return [user for user in self._users.values() if user.is_proven(secret, certificate)]
 
     def why_not(self, group: str, secret: str | None, certificate: str | None) -> Refusal | None:
@@ -107,7 +108,7 @@ class DenialLog:
         self._count = 0
 
     def note(self, address: str, code: str, reason: str, now: float) -> None:
-        """Logs or counts one denial. ``now`` is monotonic seconds."""
+        """Logs or counts one denial. ``now`` is in monotonic seconds."""
         if now >= self._since + self.PERIOD_S:
             if self._count > self.MOST:
                 log.warning("denied access to %d more %ss in the last period", self._count - self.MOST, self._who)

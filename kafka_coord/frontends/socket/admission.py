@@ -1,4 +1,4 @@
-"""Limits the rate of registrations. A client above the limit gets a reserved place, and must retry at its time."""
+"""Limits the rate of registrations. A client above the limit gets a reserved place in time, and must retry then."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _BURST_S = 1.0
 
 
 class Admission:
-    """Admits ``per_s`` registrations a second. All times are monotonic seconds.
+    """Admits ``per_s`` registrations a second. All times are in monotonic seconds.
 
-    Clients get places in the order of their requests, evenly spaced in time. An early retry gains nothing. A client
-    that retries at its place is admitted, however many clients have asked since.
+    Clients get places in the order of their requests, and the places are evenly spaced in time. An early retry gains
+    nothing. A client that retries at its place is admitted, however many clients have sent requests since.
     """
 
     def __init__(self, per_s: int, now: float) -> None:
@@ -20,15 +20,15 @@ class Admission:
         self._next = now - _BURST_S
 
     def too_early_s(self, connection: Connection, longest_s: float, now: float) -> float:
-        """Like :meth:`wait_s`, but reserves no place. Returns 0 for a client that could get a place now. It is so cheap
-        that it can be called before the request is decoded."""
+        """Does the same as :meth:`wait_s`, but reserves no place, and returns 0 for a client that could get a place
+        now. This method is cheap enough to be called before the request is decoded."""
         if connection.place is not None:
             return max(0.0, connection.place - now)
         return longest_s if self._next - now > longest_s else 0.0
 
     def wait_s(self, connection: Connection, longest_s: float, now: float) -> float:
-        """Returns 0 if the client may proceed. Otherwise, returns how long it must wait before it asks again on this
-        connection, at most ``longest_s``. Reserves no place if the next free place is farther away than that."""
+        """Returns 0 if the client may proceed. Otherwise, returns how long the client must wait before it retries on
+        this connection. This is at most ``longest_s``. If the next free place is later than that, reserves no place."""
         if connection.place is not None:
             left_s = connection.place - now
             if left_s <= 0:

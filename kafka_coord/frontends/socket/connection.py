@@ -1,4 +1,4 @@
-"""The state of a connection of the socket protocol, and the frames for the machine's instructions."""
+"""The state of a connection in the socket protocol, and the frames for the machine's instructions."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Peer(Protocol):
 
     @property
     def certificate(self) -> str | None:
-        """The common name of the client certificate, verified over TLS."""
+        """The common name of the client's certificate, which TLS has verified."""
 
     def send(self, frame: Frame) -> None:
-        """Queues a frame to send. Drops it if the connection has ended. Raises :class:`BadFrame` if the content does
-        not fit into a frame."""
+        """Queues a frame for sending, or drops it if the connection has ended. Raises :class:`BadFrame` if the content
+        does not fit into a frame."""
 
     def rest(self, seconds: float) -> None:
         """Stops reading from the connection for this many seconds."""
@@ -40,8 +40,9 @@ class Peer(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Connection:
-    """One connection. ``member`` is set once a consumer has registered on it. After ``ended``, it carries no more
-    frames. If the client must retry later, ``place`` is when it may register. Times are monotonic seconds."""
+    """One connection. ``member`` is set once a consumer has registered on it. After ``ended`` is set, the connection
+    carries no more frames. If the client must retry later, ``place`` is when it may register. Times are in monotonic
+    seconds."""
 
     peer: Peer
     since: float
@@ -56,12 +57,12 @@ class Connection:
     _command_frames: dict[CommandId, int] = field(default_factory=dict)
 
     def send(self, frame: Frame) -> None:
-        """Sends a frame. If an answer is too large for a frame, refuses the request and keeps the connection."""
+        """Sends a frame. If a response is too large for a frame, refuses the request and keeps the connection open."""
         try:
             self.peer.send(frame)
         except (BadFrame, UnicodeError) as error:
             log.warning("could not send type=%s address=%s reason=%s", frame["type"], self.peer.address, error)
-            message = f"the reply cannot be sent ({error}); request fewer offsets"
+            message = f"the response cannot be sent ({error}); request fewer offsets"
             self.peer.send(self.rpc.refuse(frame["id"], Code.BAD_VALUE, message, {"field": "offsets"}))
 
     def answer(self, request: int, fields: dict[str, Any]) -> None:
@@ -77,7 +78,8 @@ class Connection:
         self.peer.close()
 
     def send_ping(self, probe: instructions.Probe, now: float) -> None:
-        """Sends a probe as a ping, with its ``heard`` and ``done`` as the ids of the original frames."""
+        """Sends a probe as a ping. Translates the probe's ``heard`` and ``done`` into the ids of the frames that they
+        refer to."""
         for number in [number for number in self._probe_frames if number < probe.heard]:
             del self._probe_frames[number]
         heard = self._probe_frames.get(probe.heard, 0)
@@ -95,15 +97,15 @@ class Connection:
         self.peer.send(frame)
 
     def take_pending(self, request: int) -> tuple[int | CommandId, float] | None:
-        """Returns the probe number or the command of the request with this id, and the time at which the request was
-        sent."""
+        """Returns the probe number or the command that was sent with this request id, and the time at which it was
+        sent. Returns ``None`` if the id is unknown."""
         return self._pending.pop(request, None)
 
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """The state of one consumer. While it has no connection, ``address`` is ``None``. ``heard_ms_ago`` is the time
-    since it last sent a frame or its coordinator was elected, whichever was later."""
+    """The state of one consumer. ``address`` is ``None`` while the consumer has no connection. ``heard_ms_ago`` is the
+    time since the consumer last sent a frame or since its coordinator was elected, whichever was later."""
 
     group: str
     consumer: str

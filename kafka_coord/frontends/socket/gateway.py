@@ -1,7 +1,7 @@
-"""The gateway answers the requests on all connections. While its instance is elected, it also serves its members.
+"""The gateway answers the requests on all connections. While its instance is elected, it also serves the members.
 
-One thread makes all calls, and blocks only on ZooKeeper. The owner of the sockets passes in the input
-(:meth:`Gateway.accepted`, :meth:`Gateway.received`, …), then calls :meth:`Gateway.step`.
+One thread makes all calls, and blocks only while it waits for ZooKeeper. The owner of the sockets passes in the input
+(:meth:`Gateway.accepted`, :meth:`Gateway.received`, …), and then calls :meth:`Gateway.step`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Statistics:
-    """Counts since the process began. One thread writes them, and any thread may read them."""
+    """Counters since the start of the process. One thread writes them, and any thread may read them."""
 
     registered: int = 0
     resumed: int = 0
@@ -100,14 +100,14 @@ class Gateway:
 
     @property
     def consumers(self) -> int:
-        """The number of consumers that are registered at this instance."""
+        """The number of consumers that are registered with this instance."""
         term = self.term
         return len(term.machine.members) if term is not None else 0
 
     @property
     def step_age_s(self) -> float:
-        """Seconds since the last completed step, or since the gateway's creation. A healthy gateway completes several
-        steps a second while ZooKeeper answers."""
+        """The number of seconds since the last completed step, or since the gateway was created. While ZooKeeper
+        responds, a healthy gateway completes several steps a second."""
         return self._store.clock.monotonic() - self._completed_at
 
     def presences(self) -> tuple[Presence, ...]:
@@ -132,7 +132,7 @@ class Gateway:
         return connection
 
     def lost(self, connection: Connection) -> None:
-        """Notes that the connection ended. The session timeout of its member keeps running."""
+        """Notes that the connection has ended. The session timeout of its member continues to run."""
         connection.ended = True
         connection.member = None
         self._connections.pop(connection.number, None)
@@ -140,15 +140,15 @@ class Gateway:
             self.term.arrived(stimuli.Disconnected(connection.number))
 
     def broken(self, connection: Connection, error: BadFrame) -> None:
-        """Handles input that is not a frame, or a frame that is not allowed now."""
+        """Closes the connection because of input that is not a frame, or because of a frame that is not allowed now."""
         if connection.ended:
             return
         log.warning("closed connection address=%s: %s (%s)", connection.peer.address, error, error.fault)
         self._hang_up(connection, error.fault, str(error), error.id, **error.more)
 
     def received(self, connection: Connection, frame: Frame) -> None:
-        """Handles a frame with a request or an answer. Each frame from a member counts as a heartbeat. A member without
-        requests still answers the pings of :meth:`Connection.send_ping`."""
+        """Handles a frame with a request or a response. Each frame from a member counts as a heartbeat. Even a member
+        that sends no requests answers the pings of :meth:`Connection.send_ping`."""
         if connection.ended:
             return
         try:
@@ -166,7 +166,7 @@ class Gateway:
         except MalformedValue as error:
             self.broken(connection, BadFrame(Fault.MALFORMED_FRAME, str(error), frame["id"]))
         except Exception as error:
-            # a frame must harm no client but its sender
+            # a frame must not harm any client other than its sender
             log.exception("failed to handle a frame address=%s type=%s (a bug)", connection.peer.address, frame["type"])
             self._hang_up(
                 connection, Code.UNAVAILABLE, f"the coordinator failed to handle this request: {type(error).__name__}"
@@ -195,7 +195,7 @@ class Gateway:
         if asked.type == MessageType.CLUSTER_METADATA:
             question = MetadataQuestion.from_json(asked.frame)
             if not self._questions.ask(connection, asked.id, question, self._store.clock.monotonic()):
-                connection.refuse(asked.id, Code.UNAVAILABLE, "too many requests wait for ZooKeeper; ask again")
+                connection.refuse(asked.id, Code.UNAVAILABLE, "too many requests are waiting for ZooKeeper; retry")
         elif asked.type in (MessageType.REGISTER, MessageType.RESUME):
             self._asked_to_take_part(connection, asked)
         elif asked.type in (MessageType.COMMIT, MessageType.COMMITTED, MessageType.LEAVE):
@@ -206,8 +206,8 @@ class Gateway:
             )
 
     def _asked_to_take_part(self, connection: Connection, asked: Asked) -> None:
-        """Handles a request to register or resume. If this instance was just elected, the request waits until its term
-        begins."""
+        """Handles a request to register or to resume. If this instance has just been elected, the request waits until
+        the term begins."""
         if connection.member is not None or connection.registering:
             raise BadFrame(Fault.UNEXPECTED_MESSAGE, "this connection has already registered", asked.id)
         if self.term is not None:
@@ -241,7 +241,7 @@ class Gateway:
         term.arrived(stimuli.ResumeWanted(connection.number, asked.id, member, resume.resume_key))
 
     def _hear_early(self) -> None:
-        """Handles the requests that waited for the term. If the term has not begun, they wait again."""
+        """Handles the requests that have waited for the term to begin. If it still has not begun, they wait again."""
         early, self._early = self._early, []
         for connection, asked in early:
             if not connection.ended:
@@ -249,9 +249,10 @@ class Gateway:
                 self._dispatch(connection, asked)
 
     def _not_coordinator(self, connection: Connection, request: int) -> None:
-        """Closes the connection. Names the coordinator if it is known without a request to ZooKeeper."""
+        """Closes the connection. Tells the client which instance is the coordinator, if that is known without a request
+        to ZooKeeper."""
         coordinator = self._metadata.known_coordinator()
-        message = "this instance is not the coordinator" if coordinator else "the coordinator is unknown; ask again"
+        message = "this instance is not the coordinator" if coordinator else "the coordinator is unknown; retry"
         known = coordinator.to_json() if coordinator is not None else None
         self._hang_up(connection, Code.NOT_COORDINATOR, message, request, coordinator=known)
 
@@ -288,7 +289,7 @@ class Gateway:
     def _receive_answer(self, connection: Connection, answered: Answered) -> None:
         term, found = self.term, connection.take_pending(answered.id)
         if connection.member is None or term is None or found is None:
-            return  # no longer a member, and a message to the client is under way
+            return  # the client is no longer a member, and a message that tells it so is in flight
         offsets = read_offsets(answered.frame, answered.type)
         asked, asked_at = found
         if isinstance(asked, int):
@@ -310,7 +311,7 @@ class Gateway:
     # --- messages to consumers ---------------------------------------------------------------------------------------
 
     def _send_to_client(self, instruction: instructions.ToClient) -> None:
-        """Sends the machine's message to its client. If that fails, ends only that connection."""
+        """Sends a message of the machine to its client. A failure ends only that client's connection."""
         connection = self._connections.get(instruction.connection)
         if connection is None or connection.ended:
             return
@@ -375,7 +376,7 @@ class Gateway:
     # --- step --------------------------------------------------------------------------------------------------------
 
     def step(self) -> float:
-        """Does all work that is due. Returns the monotonic time by which to call it again."""
+        """Does all work that is due. Returns the monotonic time by which it must be called again."""
         now = self._store.clock.monotonic()
         due = now + (1.0 if self.term is not None else 0.1)
         if self._store.session.state is not SessionState.CONNECTED:
@@ -391,7 +392,7 @@ class Gateway:
         except Fenced as error:
             self._end_term(str(error))
         except StoreUnavailable as error:
-            log.debug("got no answer from ZooKeeper: %s", error)
+            log.debug("got no response from ZooKeeper: %s", error)
             due = now + 0.1
         except StoreError as error:
             log.warning("ZooKeeper refused a request: %s; retrying", error)
@@ -437,7 +438,7 @@ class Gateway:
                 self._hang_up(connection, Code.NOT_COORDINATOR, why, coordinator=None)
 
     def _close_idle(self, now: float) -> None:
-        """Closes connections that have neither registered nor requested anything in time."""
+        """Closes the connections whose clients have not registered in time."""
         patience = self._options.unregistered_ms / 1000
         for _ in range(len(self._fresh)):
             connection = self._fresh.popleft()
@@ -450,7 +451,7 @@ class Gateway:
                 self._hang_up(connection, Code.NOT_REGISTERED, f"did not register within {patience:.0f} s")
 
     def close(self, why: str = "this instance is shutting down") -> None:
-        """Tells all consumers to look for the next coordinator immediately."""
+        """Tells all consumers to find the next coordinator immediately."""
         for connection in list(self._connections.values()):
             self._hang_up(connection, Code.SHUTTING_DOWN, why)
         if self.term is not None:
@@ -459,7 +460,7 @@ class Gateway:
 
 
 def _number(request: stimuli.Request) -> int:
-    """Returns the frame id that identifies a request in this front end."""
+    """Returns the frame id, which identifies a request in this front end."""
     if not isinstance(request, int):
         raise TypeError(f"{request!r} is not a request of a connection")
     return request

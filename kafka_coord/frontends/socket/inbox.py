@@ -1,4 +1,4 @@
-"""Queues the input of all connections for the gateway's thread, in lanes by priority. Pure.
+"""Queues the input of all connections for the gateway's thread, in lanes by priority. Does no I/O.
 
 A member must answer pings within its session timeout, so it must not wait behind a client that floods the port.
 Therefore, members and other clients have separate lanes. Input from one connection stays in order.
@@ -14,11 +14,11 @@ from enum import Enum, auto
 from typing import Generic, TypeVar
 
 LARGE_BYTES = 16 << 10
-"""Larger frames wait in a separate lane."""
+"""Frames that are larger than this wait in a separate lane."""
 
 
 class Lane(Enum):
-    """The lanes, in the order in which a turn serves them."""
+    """The lanes, in the order in which one turn serves them."""
 
     MEMBERS = auto()
     MEMBERS_LARGE = auto()
@@ -28,8 +28,8 @@ class Lane(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """A lane's limits. One turn takes up to ``items`` and ``bytes``. Reading pauses while ``waiting_items`` or
-    ``waiting_bytes`` are queued."""
+    """A lane's limits. One turn takes up to ``items`` items and about ``bytes`` bytes. Reading pauses while
+    ``waiting_items`` items or ``waiting_bytes`` bytes are queued."""
 
     items: int
     bytes: int
@@ -78,7 +78,7 @@ class Inbox(Generic[Arrival]):
             waiting.bytes += size
 
     def has_room(self, sender: Sender, size: int, *, member: bool) -> bool:
-        """Whether a frame of that size may be read from the connection now."""
+        """Returns whether a frame of this many bytes may be read from the connection now."""
         lane = self._lane_of(sender, size, member=member)
         waiting, allowed = self._lanes[lane], ALLOWANCES[lane]
         return len(waiting.items) < allowed.waiting_items and waiting.bytes < allowed.waiting_bytes
@@ -94,7 +94,7 @@ class Inbox(Generic[Arrival]):
         return any(waiting.items for waiting in self._lanes.values())
 
     def take(self) -> Iterator[Arrival]:
-        """Takes one turn's share of each lane, but at least one item of each lane that is not empty."""
+        """Takes one turn's share of each lane, which is at least one item of each lane that is not empty."""
         for lane, waiting in self._lanes.items():
             items, size = 0, 0
             while items < ALLOWANCES[lane].items and size < ALLOWANCES[lane].bytes:

@@ -1,4 +1,4 @@
-"""The coordinator's service, as the gateway sees it."""
+"""The gateway's view of the coordinator service."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ if TYPE_CHECKING:
 
 
 class LeadershipView:
-    """Tells the gateway whether this instance is elected. ``service`` is set later, because the service publishes the
-    gateway's address, so the gateway starts first."""
+    """Tells the gateway whether this instance is elected. ``service`` is set only after the gateway has started,
+    because the service publishes the gateway's address."""
 
     def __init__(self) -> None:
         self.service: CoordinatorService | None = None
 
     def leadership(self) -> Leadership | None:
-        """Returns the current leadership, even while it is uncertain whether it still lasts."""
+        """Returns the current leadership, even while it is uncertain whether this instance still leads."""
         return self.service.leadership if self.service is not None else None
 
     def leads(self) -> bool:
-        """Whether this instance is certainly elected now."""
+        """Returns whether it is certain that this instance is elected now."""
         return self.service is not None and self.service.elected

@@ -1,4 +1,4 @@
-"""The cluster metadata that any instance serves: Kafka's brokers, the instances, and the coordinator."""
+"""The cluster metadata that every instance serves: Kafka's brokers, the instances, and the coordinator."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class MetadataDirectory:
         self._reported: frozenset[Unreadable] = frozenset()
 
     def forget(self) -> None:
-        """Drops the cache, so that the next :meth:`read` asks ZooKeeper again."""
+        """Drops the cached metadata, so that the next :meth:`read` reads from ZooKeeper again."""
         self._read_at = float("-inf")
 
     def known_coordinator(self) -> Coordinator | None:
-        """Returns the coordinator as of the last read. Sends no request."""
+        """Returns the coordinator that the last read found, or ``None``. Sends no request to ZooKeeper."""
         return self._metadata.coordinator if self._metadata is not None else None
 
     def read(self) -> ClusterMetadata:
-        """Returns the metadata, cached or new. Raises :class:`StoreUnavailable`."""
+        """Returns the metadata, from the cache if that is recent enough. Raises :class:`StoreUnavailable`."""
         now = self._store.clock.monotonic()
         if self._metadata is None or now - self._read_at >= self._age_s:
             self._metadata = self._read_now()

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 class GatewayOptions:
     """Limits and intervals.
 
-    A consumer may ask for a session timeout from ``least_session_timeout_ms`` to ``most_session_timeout_ms``. One
-    instance accepts at most ``most_consumers`` consumers. Consumers above the rate ``registrations_per_s`` must retry
-    later, so that members do not wait and one rebalance serves many consumers. A connection is closed if it neither
-    registers nor asks for metadata within ``unregistered_ms``. Offsets from ping replies are collected for
+    A consumer may request a session timeout from ``least_session_timeout_ms`` to ``most_session_timeout_ms``. One
+    instance accepts at most ``most_consumers`` consumers. Registrations above the rate ``registrations_per_s`` must be
+    retried later, so that members do not wait and one rebalance serves many consumers. A connection is closed if its
+    client does not try to register within ``unregistered_ms``. The offsets in responses to pings are collected for
     ``commit_interval_ms`` and then written together. Metadata is at most ``metadata_age_ms`` old.
     """
 

@@ -10,11 +10,11 @@ from kafka_coord.frontends.socket.metadata import MetadataDirectory
 
 MAX_WAITING = 10_000
 _LONGEST_WAIT_S = 5.0
-"""Seconds that a request may wait. This is less than the time in which a connection must register."""
+"""The number of seconds that a request may wait. A connection has more time than this to register."""
 
 
 class _Question(NamedTuple):
-    """A request that must be answered by ``until`` (monotonic seconds)."""
+    """A request that must be answered by ``until``, in monotonic seconds."""
 
     connection: Connection
     request: int
@@ -41,13 +41,13 @@ class Questions:
         return True
 
     def look_at_once(self) -> None:
-        """Makes the next step answer waiting requests, because a term has begun on this instance."""
+        """Makes the next step answer the waiting requests. Called when a term has begun on this instance."""
         self._directory.forget()
         self._waiting_due = 0.0 if self._waiting else float("inf")
 
     def step(self, now: float) -> float:
-        """Answers the requests that can be answered. Checks waiting requests only at intervals. Returns the monotonic
-        time for the next call. Raises :class:`StoreUnavailable`."""
+        """Answers the requests that can be answered. Checks the waiting requests only at intervals. Returns the
+        monotonic time of the next call. Raises :class:`StoreUnavailable`."""
         if now < self._waiting_due and not self._asking:
             return self._waiting_due
         metadata = self._directory.read()

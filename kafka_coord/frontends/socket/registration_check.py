@@ -1,4 +1,4 @@
-"""Decides whether a client may register now. If so, builds the znode's value."""
+"""Decides whether a client may register now. If it may, builds the value of its registration."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from kafka_coord.model.names import legal
 from kafka_coord.zk.store import Clock
 
 _LONGEST_WAIT = 0.3
-"""The longest wait, as a fraction of the session timeout. After a longer wait, a consumer may consider the instance
-dead."""
+"""The longest wait, as a fraction of the session timeout. If a consumer had to wait longer, it could consider the
+instance dead."""
 
 _LONGEST_REST_S = 5.0
-"""The longest time in seconds for which the gateway stops reading from a connection that retried too early."""
+"""The maximum number of seconds for which the gateway stops reading from a connection that retried too early."""
 
 
 class RegistrationCheck:
@@ -100,8 +100,8 @@ class RegistrationCheck:
         return None
 
     def _too_early(self, connection: Connection, frame: fields.Json) -> Refusal | None:
-        """Refuses a registration that comes before its reserved time, without decoding it. Also stops reading from the
-        connection for a while. So a flood of registrations costs next to nothing."""
+        """Refuses a registration that arrives before its reserved time, without decoding it. Also stops reading from
+        the connection for a while. So a flood of registrations costs next to nothing."""
         timeout_ms = frame.get("session_timeout_ms")
         longest_s = timeout_ms / 1000 * _LONGEST_WAIT if isinstance(timeout_ms, int) else 0.0
         wait_s = self._admission.too_early_s(connection, longest_s, self._clock.monotonic())

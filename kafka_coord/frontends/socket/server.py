@@ -1,4 +1,4 @@
-"""The sockets of the gateway, with one thread for all connections and one thread for the gateway itself."""
+"""The gateway's sockets. One thread serves all connections, and another thread runs the gateway itself."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ from kafka_coord.zk.store import Store
 log = logging.getLogger(__name__)
 
 SPARE_CONNECTIONS = 1_000
-"""Connections allowed beyond the maximum number of consumers, for clients that only ask for the coordinator."""
+"""The number of connections allowed beyond the maximum number of consumers. They are for clients that only ask which
+instance is the coordinator."""
 MAX_TURNED_AWAY = 64
 MAX_KEPT_BYTES = 64 << 20
-"""The maximum number of unread bytes of all connections. Above it, a connection is closed if it has more unread bytes
-than a small frame."""
+"""The maximum number of unread bytes of all connections together. Above it, a connection is closed if it has more
+unread bytes than a small frame."""
 _BACKLOG = 4_096
 _ACCEPT_AT_ONCE = 128
 _LOOK_AGAIN_S = 0.02
@@ -65,7 +66,7 @@ class GatewayServer:
         self._turns: dict[bool, deque[SocketPeer]] = {True: deque(), False: deque()}
         self._turn_is_due = False
         self.kept_bytes = 0
-        """The unread bytes of all connections."""
+        """The number of unread bytes of all connections together."""
         self._handshakes = None if tls is None else Handshakes(tls)
         self._securing: set[asyncio.Task[None]] = set()
         needed = self._options.most_consumers + SPARE_CONNECTIONS + OTHER_DESCRIPTORS
@@ -89,12 +90,12 @@ class GatewayServer:
         return self._loop_thread, self._thread
 
     def raise_failure(self) -> None:
-        """If an error ended the gateway's thread, raises it. The instance must then end."""
+        """If an error has ended the gateway's thread, raises that error. The instance must then end."""
         if self._failure is not None:
             raise self._failure
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Tells every consumer to look for the next coordinator, then stops serving. Safe to call twice."""
+        """Tells every consumer to find the next coordinator, and then stops serving. May be called more than once."""
         self._stopping.set()
         self._awake.set()
         self._thread.join(timeout_s)
@@ -131,7 +132,8 @@ class GatewayServer:
     # --- the loop's thread -------------------------------------------------------------------------------------------
 
     def made(self, peer: SocketPeer, transport: asyncio.Transport) -> None:
-        """Counts an accepted connection before any TLS handshake. It may send after :meth:`SocketPeer.open`."""
+        """Counts an accepted connection before its TLS handshake, if there is one. The connection may send only after
+        :meth:`SocketPeer.open`."""
         if len(self._open) >= self._options.most_consumers + SPARE_CONNECTIONS:
             self._turn_away(peer, transport)
             return
@@ -149,14 +151,14 @@ class GatewayServer:
             return
         self._turned_away += 1
         self._loop.call_later(CLOSING_S, self._has_turned_away)
-        message = "this instance has reached its limit of connections; ask another instance, or retry later"
+        message = "this instance has reached its connection limit; try another instance, or retry later"
         peer.turn_away(transport, Rpc().refuse(0, Code.TOO_MANY_CONNECTIONS, message))
 
     def _has_turned_away(self) -> None:
         self._turned_away -= 1
 
     async def _secure(self, peer: SocketPeer, raw: asyncio.Transport, handshakes: Handshakes) -> None:
-        """Performs the TLS handshake once the limit of handshakes allows it."""
+        """Performs the TLS handshake as soon as the limit on handshakes allows it."""
         try:
             transport = await handshakes.secure(raw, peer)
         except (OSError, asyncio.CancelledError) as error:
@@ -170,7 +172,7 @@ class GatewayServer:
             peer.open(transport)
 
     def departed(self, peer: SocketPeer) -> None:
-        """Notes that the connection ended."""
+        """Notes that the connection has ended."""
         self._open.discard(peer)
 
     def arrived(self, peer: SocketPeer, what: Input, size: int = 0) -> None:
@@ -179,25 +181,25 @@ class GatewayServer:
         self._awake.set()
 
     def has_room(self, peer: SocketPeer, size: int) -> bool:
-        """Whether a frame of this many bytes may be read from the connection now."""
+        """Returns whether a frame of this many bytes may be read from the connection now."""
         return self._inbox.has_room(peer.sender, size, member=peer.is_member)
 
     def keeps(self, before: int, now: int) -> bool:
-        """Notes that a connection's unread bytes changed from ``before`` to ``now``. Returns whether there is room for
-        them."""
+        """Notes that the number of a connection's unread bytes changed from ``before`` to ``now``. Returns whether
+        there is room for them."""
         self.kept_bytes += now - before
         return now <= LARGE_BYTES or self.kept_bytes <= MAX_KEPT_BYTES
 
     def wait_turn(self, peer: SocketPeer) -> None:
-        """Calls :meth:`SocketPeer.reads_on` after the turns of other connections."""
+        """Makes the peer wait for its turn. :meth:`SocketPeer.reads_on` is called when the turn has come."""
         self._turns[peer.is_member].append(peer)
         if not self._turn_is_due:
             self._turn_is_due = True
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Lets one member and one other connection continue to read. Chooses the first of each kind whose frame has
-        room."""
+        """Lets one member and one other connection continue to read. Of each kind, chooses the first connection whose
+        next frame there is room for."""
         read = [self._read_on(waiting) for waiting in self._turns.values()]
         self._turn_is_due = any(self._turns.values())
         if self._turn_is_due and any(read):
@@ -220,7 +222,7 @@ class GatewayServer:
     # --- the gateway's thread ----------------------------------------------------------------------------------------
 
     def touched(self, peer: SocketPeer) -> None:
-        """Notes that the peer has data to send, must rest or must be closed."""
+        """Notes that the peer has data to send, must stop reading for a while, or must be closed."""
         self._touched[peer] = None
 
     def _run(self) -> None:

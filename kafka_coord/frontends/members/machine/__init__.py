@@ -1,7 +1,7 @@
-"""The pure state machine of members without a ZooKeeper session. It turns stimuli into instructions.
+"""The state machine of members without a ZooKeeper session. It turns stimuli into instructions.
 
-It does no I/O, never blocks, and takes the time as an argument. A front end passes in its clients' messages and carries
-out the instructions for its clients. :mod:`kafka_coord.frontends.members.term` does the same for ZooKeeper.
+It does no I/O, never blocks, and takes the current time as an argument. A front end passes in its clients' messages and
+carries out the instructions for its clients. :mod:`kafka_coord.frontends.members.term` does the same for ZooKeeper.
 """
 
 from kafka_coord.frontends.members.machine.machine import MembershipMachine

@@ -36,8 +36,9 @@ class RefuseRegistration:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """Tells the client that its membership continues on this connection. ``outstanding`` are the commands that it has
-    not acknowledged. ``generation`` is the latest generation that the client can know, or ``None`` if unknown."""
+    """Tells the client that its membership continues on this connection. ``outstanding`` holds the commands that it has
+    not acknowledged. ``generation`` is the latest generation that the client can know, or ``None`` if that is
+    unknown."""
 
     connection: int
     request: Request
@@ -48,7 +49,7 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class RefuseResume:
-    """Tells the client that the member as which it wants to resume does not exist."""
+    """Tells the client that it cannot resume, because the member does not exist."""
 
     connection: int
     request: Request
@@ -57,8 +58,8 @@ class RefuseResume:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Asks whether the member is alive. Confirms that the answers to all probes up to ``heard`` and the acknowledgement
-    of command ``done`` are stored."""
+    """Asks whether the member is alive. Confirms that the responses to all probes up to ``heard`` and the
+    acknowledgement of the command ``done`` are stored."""
 
     connection: int
     number: int
@@ -77,7 +78,7 @@ class Deliver:
 
 
 class Refused(StrEnum):
-    """The reasons for refusing a commit or a leave."""
+    """The reasons for refusing a commit, a new subscription or a leave."""
 
     NOT_HELD = "not held"
     FAILED = "failed"
@@ -85,8 +86,8 @@ class Refused(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AnswerCommit:
-    """Answers a commit or a new subscription. ``topics`` no longer exist. If ``refused`` is set, nothing was written,
-    and ``message`` is the reason."""
+    """Answers a commit or a new subscription, or reports that a leave has failed. ``topics`` holds the topics that no
+    longer exist. If ``refused`` is set, nothing was written, and ``message`` is the reason."""
 
     connection: int
     request: Request
@@ -106,7 +107,7 @@ class Farewell:
 
 @dataclass(frozen=True, slots=True)
 class Dismiss:
-    """Tells the client that the member on this connection is no longer a member, or is now on another connection."""
+    """Tells the client that it is no longer a member, or that its membership continues on another connection."""
 
     connection: int
     message: str
@@ -131,14 +132,14 @@ class WatchRegistration:
 
 @dataclass(frozen=True, slots=True)
 class WatchCommands:
-    """Lists the member's commands now and after every change."""
+    """Lists the member's commands now, and again after every change."""
 
     member: MemberId
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Drops everything known about the member."""
+    """Drops everything that is known about the member."""
 
     member: MemberId
 
@@ -164,9 +165,9 @@ class DropCommand:
 
 @dataclass(frozen=True, slots=True)
 class WriteMember:
-    """Writes offsets and, in the same multi, the acknowledgement of a command or the end of the registration. With
-    ``subscription``, writes a new subscription into the registration instead. At most one write of a member is
-    outstanding. :class:`~.stimuli.MemberWritten` with this number reports its outcome. ``details`` belong to these
+    """Writes offsets and, in the same multi, the acknowledgement of a command or the end of the registration. If
+    ``subscription`` is set, writes a new subscription into the registration instead. At most one write of a member is
+    outstanding. :class:`~.stimuli.MemberWritten` with this number reports the outcome. ``details`` belong to these
     offsets or, if the member gives up partitions, to stored offsets."""
 
     member: MemberId

@@ -13,9 +13,9 @@ from kafka_coord.frontends.members.machine.timers import AttentiveClock, Timers
 from kafka_coord.frontends.members.machine.writes import Writes
 
 MAX_UNANSWERED_PROBES = 3
-"""The maximum number of unanswered probes. A silent member gets no more probes, but its session timeout runs."""
+"""The maximum number of unanswered probes. A silent member gets no further probes, but its session timeout runs on."""
 READ_AGAIN_S = 0.5
-"""Seconds until a member with an unreadable ledger is read again, because an operator may repair it."""
+"""Seconds until a member with an unreadable ledger is read again. An operator may have repaired the ledger by then."""
 
 Key = tuple[str, str]
 
@@ -24,20 +24,20 @@ class MembershipMachine:
     """The members of one term.
 
     :meth:`handle` takes stimuli in the order in which they happened and returns the resulting instructions in order.
-    It relies on these properties:
+    It guarantees these properties:
 
-    - *Safety of time.* A member expires only if it sends nothing for its whole session timeout, counted in seconds in
-      which the gateway serves its members (:class:`AttentiveClock`). The machine confirms a probe's answer only after
-      everything reported up to that answer is stored.
-    - *Safety of offsets.* At most one write of a member is outstanding. The next starts once the outcome is known.
-      So a repeated write can undo neither a later write nor a commit by the partition's next owner. A member whose held
-      partitions are unknown must wait to resume, because otherwise its offsets would be dropped.
+    - *Safety of time.* A member expires only if it sends nothing for its whole session timeout. Only the seconds in
+      which the gateway serves its members count (:class:`AttentiveClock`). The machine confirms the response to a probe
+      only after everything that was reported up to that response is stored.
+    - *Safety of offsets.* At most one write of a member is outstanding. The next write starts once the outcome is
+      known. So a repeated write can undo neither a later write nor a commit by the partition's next owner. A member
+      whose held partitions are unknown must wait before it resumes, because otherwise its offsets would be dropped.
     - *Order.* A member carries out one command at a time, in the order of its channel.
     """
 
     def __init__(self, now: float, *, offers_every_s: float = 0.1) -> None:
-        """``now`` is monotonic seconds. ``offers_every_s`` is how long reported offsets are collected before they are
-        written together."""
+        """``now`` is in monotonic seconds. Reported offsets are collected for ``offers_every_s`` seconds before they
+        are written together."""
         self.members: dict[Key, MemberState] = {}
         self.connections: dict[int, MemberState] = {}
         self.registering: dict[int, stimuli.RegistrationWanted] = {}
@@ -70,7 +70,7 @@ class MembershipMachine:
         }
 
     def handle(self, now: float, *arrived: Stimulus) -> list[Instruction]:
-        """Returns the instructions for these stimuli. ``now`` is monotonic seconds."""
+        """Returns the instructions for these stimuli. ``now`` is in monotonic seconds."""
         for stimulus in arrived:
             if isinstance(stimulus, stimuli.StepBegan):
                 self.clock.step_began(now, leads=stimulus.leads)
@@ -80,7 +80,7 @@ class MembershipMachine:
         return out
 
     def due(self) -> float:
-        """Returns the monotonic time at which :class:`~.stimuli.TimersDue` next has an effect."""
+        """Returns the monotonic time at which :class:`~.stimuli.TimersDue` will have an effect."""
         timers = (self._deadlines, self._probe_timers, self._reread_timers)
         at = min(self._writes.offers_due, *(timer.next_at() for timer in timers))
         return self.clock.monotonic(at)
@@ -96,7 +96,7 @@ class MembershipMachine:
         self._out.append(instruction)
 
     def current(self, member: MemberId) -> MemberState | None:
-        """Returns the state of this very incarnation, or ``None`` if it is not a member."""
+        """Returns the state of exactly this incarnation, or ``None`` if it is not a member."""
         found = self.members.get((member.group, member.consumer))
         return found if found is not None and found.id == member else None
 
@@ -110,7 +110,7 @@ class MembershipMachine:
         self.forget(member)
 
     def forget(self, member: MemberState) -> None:
-        """Forgets a member, for any reason. Its connection stays open without a member."""
+        """Forgets a member, for whatever reason. Its connection stays open without a member."""
         self.detach(member)
         del self.members[member.key]
         self._writes.forget(member)
@@ -127,8 +127,8 @@ class MembershipMachine:
         member.delivered = member.reading = None
 
     def probe(self, member: MemberState, *, confirms: bool = False) -> None:
-        """Asks whether the member is alive. With ``confirms``, the probe only confirms the answer to the previous
-        probe."""
+        """Asks whether the member is alive. If ``confirms`` is set, the probe only confirms the response to the
+        previous probe."""
         if member.connection is None or (confirms and len(member.probes) >= MAX_UNANSWERED_PROBES):
             return
         member.last_probe += 1
@@ -138,14 +138,14 @@ class MembershipMachine:
         self.emit(instructions.Probe(member.connection, member.last_probe, member.heard, member.done))
 
     def go_on(self, member: MemberState) -> None:
-        """If the member can take a command, reads its next command, to send it."""
+        """Reads the member's next command, which is then sent, if the member can take a command."""
         is_free = member.delivered is None and member.reading is None
         if is_free and member.queue and member.connection is not None and self.is_current(member):
             member.reading = member.queue.popleft()
             self.emit(instructions.ReadCommand(member.id, member.reading))
 
     def written(self, member: MemberState) -> None:
-        """Answers a client that waits to resume as this member, which has no more pending writes."""
+        """Answers a client that waits to resume as this member, because the member has no more pending writes."""
         if any(wanted.member == member.id for wanted in self.resuming.values()):
             self.emit(instructions.ReadMember(member.id))
 
@@ -159,7 +159,7 @@ class MembershipMachine:
         return state
 
     def _attach(self, member: MemberState, connection: int) -> None:
-        """Attaches the member to this connection. From now on, the machine sends its messages over this connection."""
+        """Attaches the member to this connection, over which the machine sends its messages from now on."""
         member.connection = connection
         self.connections[connection] = member
         member.heard = member.last_probe = member.newest_answer = 0
@@ -179,7 +179,7 @@ class MembershipMachine:
         self.emit(instructions.WriteRegistration(wanted))
 
     def _registration_written(self, written: stimuli.RegistrationWritten) -> None:
-        """Admits the new member. If its connection has already ended, only starts its session timeout."""
+        """Admits the new member. If its connection has already ended, the member only gets its session timeout."""
         wanted = written.wanted
         is_there = self.registering.pop(wanted.connection, None) is not None
         before = self.members.get((wanted.group, wanted.consumer))
@@ -215,8 +215,8 @@ class MembershipMachine:
             self.written(member)
 
     def _member_read(self, read: stimuli.MemberRead) -> None:
-        """Resumes the member once its pending writes are done. Otherwise, it would get the commands again that these
-        writes acknowledge."""
+        """Resumes the member, unless it has pending writes. If it resumed before they are done, it would get the
+        commands again that these writes acknowledge."""
         member = self.current(read.member)
         if member is None or member.has_unwritten:
             return
@@ -243,7 +243,7 @@ class MembershipMachine:
             self.emit(instructions.ReportEvent(MemberEvent.RESUMED, member.id, connection))
 
     def _read_again(self, member: MemberState, fault: str) -> None:
-        """Reads the member again later. Until its partitions are known, a client that resumes as this member waits."""
+        """Reads the member again later. A client that resumes as this member waits until its partitions are known."""
         if not any(wanted.member == member.id for wanted in self.resuming.values()):
             return
         if member.stuck != fault:
@@ -269,15 +269,15 @@ class MembershipMachine:
             return
         member.reading = None
         if read.fault:
-            # the member can carry out neither this command nor a later command; the next probe reads it again, because
-            # an operator may have repaired it
+            # the member can carry out neither this command nor a later one; the command is read again at the next
+            # probe, because an operator may have repaired it
             member.queue.appendleft(read.command_id)
             if member.stuck != read.fault:
                 member.stuck = read.fault
                 self.emit(instructions.ReportEvent(MemberEvent.STUCK, member.id, member.connection, read.fault))
             return
         member.stuck = ""
-        if command is None:  # withdrawn, or acknowledged by another client
+        if command is None:  # it was withdrawn, or another client has acknowledged it
             self.go_on(member)
         elif command.incarnation < member.id.incarnation:
             self.emit(instructions.DropCommand(member.id, read.command_id))
@@ -319,7 +319,7 @@ class MembershipMachine:
             member.heard = member.answered_up_to
             if not confirms:
                 self.probe(member, confirms=True)
-        elif not confirms:  # the next answer's write includes the few offsets of a confirmation
+        elif not confirms:  # the few offsets in the response to a confirmation are written with the next response
             self._writes.offer(member)
 
     def _timers_due(self, _due: stimuli.TimersDue) -> None:
@@ -354,7 +354,7 @@ class MembershipMachine:
             self._writes.add(member, stimuli.LeaveWanted(None, None, last))
 
     def expire_again(self, member: MemberState) -> None:
-        """Gives the member a full session timeout again, because its expiry could not be written."""
+        """Gives the member another full session timeout, because its expiry could not be written."""
         member.expiring = False
         self._restart_session_timeout(member)
         self._deadlines.add(member.deadline, member)

@@ -1,4 +1,4 @@
-"""The state of one member, as the machine keeps it."""
+"""The machine's state of one member."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ PROBES_PER_SESSION = 3
 
 @dataclass(slots=True, eq=False)
 class Delivered:
-    """A command that was sent to the client. Once it is ``acknowledged``, the next command is sent only after the
-    acknowledgement is written."""
+    """A command that was sent to the client. ``acknowledged`` is set once the client has acknowledged it. The next
+    command is sent only after the acknowledgement is written."""
 
     command_id: CommandId
     command: Command
@@ -30,7 +30,8 @@ class Delivered:
 
 @dataclass(slots=True, eq=False)
 class OffersWrite:
-    """Offsets that the member has reported before this write. The write confirms ``probe`` on ``connection``."""
+    """A write of the offsets that the member has reported before. Once it is done, it confirms ``probe`` on
+    ``connection``."""
 
     connection: int | None = None
     probe: int = 0
@@ -57,14 +58,15 @@ PendingWrite = OffersWrite | AcknowledgeWrite | CommitWanted | SubscriptionWante
 
 @dataclass(slots=True, eq=False)
 class MemberState:
-    """The state of one member. All times are seconds of the machine's own clock.
+    """The state of one member. All times are in seconds of the machine's own clock.
 
     If the member sends nothing, it expires at ``deadline``. ``stuck`` is the reason why it gets no command or cannot
-    resume. ``held`` has the partitions that it has acknowledged starting. It may commit only these. ``held_known`` is
-    false for a member of an earlier coordinator until it resumes. ``reported`` has offsets that are in no write yet.
-    ``leader_epochs`` has committed offsets whose details are written when the member gives up the partition.
-    ``newest_answer`` is the newest answered probe. ``probes`` has the unanswered probes, of which those in
-    ``confirming`` only confirm the previous answer. ``writes`` wait for ``writing``, whose outcome is unknown.
+    resume. ``held`` holds the partitions whose start it has acknowledged, which are the only ones that it may commit.
+    ``held_known`` is false for a member of an earlier coordinator until the member resumes. ``reported`` holds the
+    offsets that are not part of a write yet. ``leader_epochs`` holds committed offsets whose details are written when
+    the member gives up the partition. ``newest_answer`` is the newest answered probe. ``probes`` holds the unanswered
+    probes, of which those in ``confirming`` only confirm the previous response. The outcome of ``writing`` is unknown,
+    and ``writes`` wait for it.
     """
 
     id: MemberId
@@ -103,7 +105,7 @@ class MemberState:
 
     @property
     def answered_up_to(self) -> int:
-        """The newest probe such that all probes up to it are answered."""
+        """The newest probe for which it and all earlier probes are answered."""
         return min([self.newest_answer, *(probe - 1 for probe in self.probes if probe < self.newest_answer)])
 
     @property

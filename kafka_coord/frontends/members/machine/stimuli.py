@@ -1,7 +1,7 @@
 """The machine's stimuli: clients' requests and heartbeats, results and events from ZooKeeper, and the passing of time.
 
-A ``connection`` is the front end's number for a connection. A ``request`` is the front end's identifier of a request,
-for the answer. A stimulus about a connection or a member that no longer exists has no effect.
+A ``connection`` is the front end's number for a connection. A ``request`` is the front end's identifier for a request,
+which the response repeats. A stimulus about a connection or a member that no longer exists has no effect.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class MemberId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RegistrationOptions:
-    """The options of a registration. A client with the same ``resume_key`` may resume it. With ``auto_commit``, the
-    machine commits reported offsets. ``protocol`` is :attr:`Member.protocol`."""
+    """The options of a registration. A client with the same ``resume_key`` may resume the membership. If
+    ``auto_commit`` is set, the machine commits reported offsets. ``protocol`` is :attr:`Member.protocol`."""
 
     session_timeout_s: float
     auto_commit: bool = True
@@ -42,8 +42,8 @@ class RegistrationOptions:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationWanted:
-    """A client asks to register. ``value`` is the content of the registration's znode. It is unique, so it identifies
-    this request."""
+    """A client asks to register. ``value`` is the content of the registration's znode. This content is unique and thus
+    identifies the request."""
 
     connection: int
     request: Request
@@ -65,14 +65,14 @@ class ResumeWanted:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A client sent a message, so its session timeout starts again."""
+    """A client sent a message, which restarts its session timeout."""
 
     connection: int
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnswered:
-    """A client answers the probe with this number, and reports offsets."""
+    """A client answers the probe with this number and reports offsets."""
 
     connection: int
     probe: int
@@ -101,7 +101,7 @@ class CommitWanted:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionWanted:
-    """A client changes its subscription and stays the same incarnation. The answer is the same as for a commit."""
+    """A client changes its subscription and stays the same incarnation. The response is the same as for a commit."""
 
     connection: int
     request: Request
@@ -111,8 +111,8 @@ class SubscriptionWanted:
 
 @dataclass(frozen=True, slots=True)
 class LeaveWanted:
-    """A client asks to leave. With ``for_good``, the coordinator keeps no place for it. The machine itself ends the
-    membership of a silent client, with ``None`` as the ``connection``."""
+    """A client asks to leave. If ``for_good`` is set, the coordinator reserves no place for it. The machine itself uses
+    this with ``None`` as the ``connection`` to end the membership of a silent client."""
 
     connection: int | None
     request: Request
@@ -122,7 +122,7 @@ class LeaveWanted:
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """A connection ended. The member on it stays until its session timeout."""
+    """A connection has ended. Its member stays until the session timeout expires."""
 
     connection: int
 
@@ -132,7 +132,7 @@ class Disconnected:
 
 @dataclass(frozen=True, slots=True)
 class MemberFound:
-    """A member was found that had registered with an earlier coordinator."""
+    """A member that registered with an earlier coordinator was found."""
 
     member: MemberId
     options: RegistrationOptions
@@ -161,10 +161,10 @@ class RegistrationDeleted:
 
 @dataclass(frozen=True, slots=True)
 class MemberRead:
-    """The state in ZooKeeper of a member that wants to resume. ``held`` is ``None`` if it is already known.
-    ``outstanding`` is ``None`` if the channel is gone. ``fault`` describes the unreadable part, which is the ledger or,
-    without ``outstanding``, everything. ``generation`` is the generation of its newest command. It is 0 if there was no
-    command, and ``None`` if the ledger cannot be read."""
+    """The state in ZooKeeper of a member that wants to resume. ``held`` is ``None`` if it could not be read or there is
+    no ledger. ``outstanding`` is ``None`` if the channel is gone. ``fault`` describes the part that cannot be read,
+    which is the ledger or, if ``outstanding`` is ``None``, everything. ``generation`` is the generation of the member's
+    newest command. It is 0 if there was no command, and ``None`` if the ledger cannot be read."""
 
     member: MemberId
     held: frozenset[TopicPartition] | None
@@ -183,7 +183,8 @@ class CommandsListed:
 
 @dataclass(frozen=True, slots=True)
 class CommandRead:
-    """A command was read. ``command`` is ``None`` if it was withdrawn. ``fault`` is the reason if it is unreadable."""
+    """A command was read. ``command`` is ``None`` if the command no longer exists or cannot be read. In the latter
+    case, ``fault`` is the reason."""
 
     member: MemberId
     command_id: CommandId
@@ -200,8 +201,8 @@ class Trouble(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MemberWritten:
-    """The outcome of the write with this number. ``refused`` has the topics that no longer exist. If ``trouble`` is
-    set, nothing was written, because of ``reason``."""
+    """The outcome of the write with this number. ``refused`` holds the topics that no longer exist. If ``trouble`` is
+    set, nothing was written, and ``reason`` tells why."""
 
     member: MemberId
     number: int
@@ -215,7 +216,7 @@ class MemberWritten:
 
 @dataclass(frozen=True, slots=True)
 class StepBegan:
-    """The gateway serves its members again. ``leads`` tells whether its instance is certainly elected."""
+    """A step of the gateway has begun. ``leads`` tells whether it is certain that its instance is elected."""
 
     leads: bool
 

@@ -9,14 +9,16 @@ from collections.abc import Iterator
 from kafka_coord.frontends.members.machine.state import MemberState
 
 LONGEST_STEP_S = 0.5
-"""The longest normal time in seconds between the starts of two steps. After that, the gateway counts as stopped."""
+"""The longest normal time in seconds between the starts of two steps. If it takes longer, the gateway counts as
+stopped."""
 
 
 class AttentiveClock:
-    """Counts the seconds in which the gateway serves its members. It stops while the gateway is stopped for any reason
-    (a frozen process, a slow ZooKeeper in the middle of a step) and while the gateway may be deposed.
+    """Counts the seconds in which the gateway serves its members. The clock stops while the gateway is stopped for any
+    reason (such as a frozen process, or a slow ZooKeeper in the middle of a step), and while the gateway may be
+    deposed.
 
-    Members' input from that time may still be unread, so their session timeouts must not run in that time.
+    During such a time, the members' input may remain unread, so their session timeouts must not run.
     """
 
     def __init__(self, now: float) -> None:
@@ -34,7 +36,7 @@ class AttentiveClock:
         return now - self._stood_still_s
 
     def monotonic(self, at: float) -> float:
-        """Returns the monotonic time at which this clock will show ``at`` if the gateway does not stop before then."""
+        """Returns the monotonic time at which this clock will show ``at``, if the gateway does not stop before then."""
         return at + self._stood_still_s
 
 
@@ -52,7 +54,7 @@ class Timers:
         return self._heap[0][0] if self._heap else float("inf")
 
     def due(self, now: float) -> Iterator[tuple[float, MemberState]]:
-        """Yields the members whose timers are due, with the due times, and removes those timers."""
+        """Yields each member whose timer is due, together with the due time, and removes the timer."""
         while self._heap and self._heap[0][0] <= now:
             at, _, member = heapq.heappop(self._heap)
             yield at, member

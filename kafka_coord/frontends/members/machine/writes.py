@@ -1,4 +1,4 @@
-"""Orders each member's writes to ZooKeeper: offsets, acknowledgements, and the end of its registration."""
+"""Puts each member's writes to ZooKeeper in order: offsets, acknowledgements, and the end of its registration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Writes:
-    """Queues each member's writes to ZooKeeper, in order, with one outstanding write at a time."""
+    """Queues each member's writes to ZooKeeper. Starts them in order, with one outstanding write at a time."""
 
     def __init__(self, machine: MembershipMachine, offers_every_s: float) -> None:
         self._machine = machine
@@ -31,7 +31,7 @@ class Writes:
         self._next(member)
 
     def offer(self, member: MemberState) -> None:
-        """Schedules the member's reported offsets to be written soon, together with other members' offsets."""
+        """Schedules a write of the member's reported offsets. It happens soon, together with other members' offsets."""
         self._offering[member] = None
         self.offers_due = min(self.offers_due, self._machine.now + self._offers_every_s)
 
@@ -47,7 +47,7 @@ class Writes:
         self._offering.pop(member, None)
 
     def command_acknowledged(self, acknowledged: stimuli.CommandAcknowledged) -> None:
-        """Queues the acknowledgement, with the latest known offsets of its partitions."""
+        """Queues the write of an acknowledgement, with the latest known offsets of the command's partitions."""
         member = self._machine.connections.get(acknowledged.connection)
         delivered = member.delivered if member is not None else None
         if (
@@ -75,7 +75,7 @@ class Writes:
             return
         not_held = next((tp for tp in wanted.offsets if tp not in member.held), None)
         if not_held is not None:
-            message = f"this consumer does not hold {not_held}; commit only partitions that it was told to start"
+            message = f"this consumer does not hold {not_held}; commit only partitions whose start it has acknowledged"
             machine.emit(
                 instructions.AnswerCommit(wanted.connection, wanted.request, refused=Refused.NOT_HELD, message=message)
             )
@@ -170,9 +170,9 @@ class Writes:
             self._machine.probe(member, confirms=True)
 
     def _take_back(self, member: MemberState, tp: TopicPartition, offset: int) -> None:
-        """Takes back a reported offset that could not be written. Adds the offset to a pending write that gives up the
-        partition. Does nothing if a pending write has a newer offset. Otherwise, the next report includes the
-        offset."""
+        """Takes back a reported offset that could not be written. Does nothing if a pending write has a newer offset.
+        If a pending write gives up the partition, adds the offset to that write. Otherwise, adds the offset to the
+        reported offsets again."""
         for later in member.writes:
             if isinstance(later, OffersWrite):
                 continue
@@ -189,7 +189,7 @@ class Writes:
         if member.delivered is delivered:
             member.delivered = None
         if outcome.trouble is not None:
-            # delivered again after the next probe; the client acknowledges it again
+            # the command is delivered again after the next probe, and the client acknowledges it again
             member.queue.appendleft(delivered.command_id)
             return
         if member.connection == write.connection:
@@ -210,7 +210,7 @@ class Writes:
             machine.emit(instructions.ReportEvent(MemberEvent.EXPIRED, member.id, member.connection))
             machine.end(member, "it sent nothing within its session timeout")
         elif write.offsets:
-            # retried without offsets, in case these cannot be written
+            # retry without the offsets, in case they are what cannot be written
             member.writes.appendleft(LeaveWanted(None, None, {}))
         else:
             machine.expire_again(member)
@@ -221,8 +221,9 @@ def _held(member: MemberState, offsets: stimuli.Offsets) -> dict[TopicPartition,
 
 
 def _details(member: MemberState, write: PendingWrite | None) -> OffsetDetails:
-    """Returns the details to store with this write. Nearly every commit has a leader epoch. To store each of them would
-    double the writes, so a leader epoch alone is stored only when the member gives up the partition."""
+    """Returns the details to store with this write. Nearly every commit has a leader epoch, and storing each of them
+    would double the writes. So details that consist only of a leader epoch are stored only when the member gives up the
+    partition."""
     if isinstance(write, CommitWanted):
         return {tp: one for tp, one in write.details.items() if one.metadata}
     if isinstance(write, LeaveWanted):
@@ -232,7 +233,7 @@ def _details(member: MemberState, write: PendingWrite | None) -> OffsetDetails:
 
 
 def _note_leader_epochs(member: MemberState, write: PendingWrite | None) -> None:
-    """Keeps the leader epochs that this write has not stored, and forgets the epochs of older offsets."""
+    """Remembers the leader epochs that this write has not stored, and forgets the leader epochs of older offsets."""
     known = member.leader_epochs
     if isinstance(write, CommitWanted):
         for tp in known.keys() & write.offsets.keys():
