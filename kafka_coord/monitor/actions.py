@@ -20,7 +20,7 @@ from kafka_coord.zk.store import Store
 
 
 def rebalance(store: Store, group: str, acting: Acting, paused_by: Callable[[Pause], str]) -> dict[str, Any]:
-    """Asks the coordinator for a new target and returns the answer's document. Raises :class:`NotFound`,
+    """Requests a new target from the coordinator and returns the response's document. Raises :class:`NotFound`,
     :class:`RequestRefused` and :class:`Timeout`. If the group is paused, raises :class:`Timeout` immediately, because
     the request stays queued.
     """
@@ -40,7 +40,7 @@ def rebalance(store: Store, group: str, acting: Acting, paused_by: Callable[[Pau
 def evict(
     instances: Instances, group: str, kind: GroupKind, consumers: Sequence[str], acting: Acting
 ) -> list[dict[str, Any]]:
-    """Deletes the registrations and returns the answers' documents. If one of the consumers is not a member, evicts
+    """Deletes the registrations and returns the responses' documents. If one of the consumers is not a member, evicts
     nobody and raises :class:`NotFound`. Also raises :class:`RequestRefused`, :class:`Timeout` and :class:`BrokerError`.
     """
     store = instances.store

@@ -24,7 +24,7 @@ class AllGroups:
 def list_all_groups(
     instances: Instances, end_offsets: EndOffsets | None = None, on_offsets: OnOffsets | None = None
 ) -> AllGroups:
-    """Lists every group. With ``end_offsets``, asks the brokers once for each kind of group, adds the lags, and passes
+    """Lists every group. If ``end_offsets`` is given, calls it once for each kind of group, adds the lags, and passes
     each group's partitions to ``on_offsets``."""
     cluster, managed, note = list_groups(instances.store, end_offsets, on_offsets)
     clients = list_client_groups(instances)

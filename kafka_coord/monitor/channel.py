@@ -15,7 +15,7 @@ from kafka_coord.zk.store import GetData, Node, Store
 
 @dataclass(frozen=True, slots=True)
 class WaitingCommand:
-    """An unacknowledged command. ``since_ms`` is when it was written (ms since 1970, ZooKeeper's clock).
+    """An unacknowledged command. ``since_ms`` is the time when it was written (ms since 1970, ZooKeeper's clock).
 
     ``for_live`` is false if the command is not for the registered incarnation. The consumer will drop such a command.
     ``command`` is ``None`` if its znode cannot be decoded.
@@ -33,7 +33,7 @@ class WaitingCommand:
         return self.command.partitions if self.command else PartitionSet()
 
     def age_ms(self, now_ms: int) -> int:
-        """Returns how long the command has waited. Never negative, even if the clocks differ."""
+        """Returns how long the command has waited. The result is never negative, even if the clocks differ."""
         return max(0, now_ms - self.since_ms)
 
 

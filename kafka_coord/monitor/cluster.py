@@ -29,8 +29,8 @@ class Cluster:
     """A view of the cluster. It has the names of the groups, but nothing else about them. ``initialised`` tells whether
     ``/consumers/groups`` exists. ``instances`` maps broker ids to running instances, elected or not. ``since_ms`` is
     the time of the coordinator's election. ``undecided`` is the reason why no instance makes decisions, even if one is
-    elected. It is empty while the elected instance makes them. ``topics_changed_ms`` is when each topic's znode was
-    last written.
+    elected. It is empty while the elected instance makes them. ``topics_changed_ms`` maps each topic to the time of the
+    last write to its znode.
     """
 
     initialised: bool
@@ -51,7 +51,7 @@ class Cluster:
 
     @property
     def deciding_since_ms(self) -> int | None:
-        """When the coordinator was elected, or ``None`` if no instance makes decisions."""
+        """The time when the coordinator was elected, or ``None`` if no instance makes decisions."""
         return None if self.undecided else self.since_ms
 
 
@@ -70,7 +70,7 @@ def read_cluster(store: Store, earlier: Cluster | None = None) -> Cluster:
             GetChildren(layout.BROKER_TOPICS),
         ]
     )
-    # read before the names: names newer than their zxid are read again, but older names never would be
+    # The zxid is read before the names: names newer than this zxid are read again, but older names never would be.
     pzxid = groups.stat.pzxid if isinstance(groups, Node) else 0
     names = earlier.names if earlier is not None and earlier.names.pzxid == pzxid else None
     listing = GetChildren(layout.GROUPS)

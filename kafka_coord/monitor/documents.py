@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # commands that only print a time also import this module
 
 
 def group_document(row: GroupRow) -> dict[str, Any]:
-    """Returns one entry of a list of groups. It has the lag fields only if the brokers were asked."""
+    """Returns one entry of a list of groups. The entry has the lag fields only if the brokers were queried."""
     return {
         "group": row.group,
         "state": str(row.state),
@@ -100,7 +100,7 @@ def request_document(one: QueuedRequest) -> dict[str, Any]:
 
 
 def unassigned_document(found: GroupDescription, undecided: str) -> dict[str, Any]:
-    """``undecided`` is :attr:`Cluster.undecided`."""
+    """Returns a group's partitions without an owner. ``undecided`` is :attr:`Cluster.undecided`."""
     return {
         "group": found.group,
         "kind": str(found.kind),
@@ -252,5 +252,5 @@ def answer_document(answered: Request) -> dict[str, Any]:
 
 
 def done_document(kind: str, group: str, message: str) -> dict[str, Any]:
-    """Returns the document of an answer that came directly from a group's coordinator, without a request."""
+    """Returns the document of a response that arrived directly from a group's coordinator, without a request."""
     return {"request": None, "type": kind, "group": group, "result": "done", "message": message}

@@ -31,7 +31,8 @@ PREFIX = "kafka_coord"
 REQUEST_S = 10.0
 """The time limit for one request and its response together, in seconds."""
 MAX_REQUESTS = 32
-"""The maximum number of concurrent requests. Above it, the oldest is aborted. Long-lived responses do not count."""
+"""The maximum number of concurrent requests. Above it, the oldest request is aborted. Long-lived responses do not
+count."""
 _WRITE_S = 10.0
 """A long-lived response is aborted if its client reads nothing for this many seconds."""
 

@@ -45,10 +45,10 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 
 EndOffsets = Callable[[PartitionSet], tuple[Mapping[TopicPartition, int], str]]
-"""Returns the known end offsets, and a sentence that says why others are unknown (or ``""``)."""
+"""Returns the known end offsets, and a sentence that says why other end offsets are unknown (or ``""``)."""
 
 Presences = Callable[[str], Mapping[tuple[str, str], Presence]]
-"""Asks the instance at this HTTP URL about each (group, consumer) that it serves. Raises ``OSError`` and
+"""Queries the instance at this HTTP URL about each (group, consumer) that it serves. Raises ``OSError`` and
 :class:`MalformedValue`."""
 
 
@@ -75,7 +75,7 @@ class GroupRow:
     unreadable: int = 0
     log_partition: int | None = None
     lag: LagTotal | None = None
-    """``None`` if the brokers were not asked."""
+    """``None`` if the brokers were not queried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,8 @@ class MemberRow:
     1970), and ``target`` is the partitions that it should own. For a member that an instance serves, ``gateway`` is the
     instance's broker id, ``address`` is the member's address, and ``heard_ms_ago`` is the time since the instance last
     heard from the member. Only Kafka clients have ``software`` (their library), ``protocol`` (their group protocol),
-    ``epoch`` (the member epoch) and ``held_ms`` (how long the instance has held their heartbeat). ``None`` is unknown.
+    ``epoch`` (the member epoch) and ``held_ms`` (how long the instance has held their heartbeat). ``None`` means
+    unknown.
     """
 
     consumer: str
@@ -158,9 +159,9 @@ OnOffsets = Callable[[str, Sequence[OffsetRow], int], None]
 def list_groups(
     store: Store, end_offsets: EndOffsets | None = None, on_offsets: OnOffsets | None = None
 ) -> tuple[Cluster, tuple[GroupRow, ...], str]:
-    """Lists all groups by name in a fixed number of rounds of reads. With ``end_offsets``, asks the brokers once about
-    all partitions, and passes each group's partitions to ``on_offsets``. The third value says why some lags are unknown
-    (or ``""``)."""
+    """Lists all groups by name in a fixed number of rounds of reads. If ``end_offsets`` is given, calls it once for all
+    partitions, and passes each group's partitions to ``on_offsets``. The third returned value says why some lags are
+    unknown (or is ``""``)."""
     cluster = read_cluster(store)
     snapshots = read_groups(store, cluster.groups, cluster)
     committed = read_all_committed(store, snapshots, cluster.topics)
@@ -182,7 +183,7 @@ def list_groups(
 def _ends(
     snapshots: Mapping[str, GroupSnapshot], committed: Mapping[str, Committed], end_offsets: EndOffsets | None
 ) -> tuple[Mapping[TopicPartition, int], str]:
-    """Asks for the end offsets of all these groups at once."""
+    """Requests the end offsets of all these groups at once."""
     if end_offsets is None:
         return {}, ""
     wanted = (partitions_of(one.observation, committed[group]) for group, one in snapshots.items())
@@ -191,18 +192,18 @@ def _ends(
 
 def snapshot_of(store: Store, group: str, earlier: Cluster | None = None) -> tuple[Cluster, GroupSnapshot]:
     """Reads the cluster and one group. If there is no such group, raises :class:`NotFound` with the existing names.
-    ``earlier`` saves a listing of the groups."""
+    ``earlier`` is an earlier reading of the cluster, which may save listing the groups."""
     cluster = read_cluster(store, earlier)
     found = read_groups(store, [group], cluster).get(group)
     if found is None:
-        known = f"there are {some(cluster.groups, 10)}" if cluster.groups else "there are no groups"
+        known = f"existing groups: {some(cluster.groups, 10)}" if cluster.groups else "there are no groups"
         raise NotFound(f"no group {group!r}; {known}")
     return cluster, found
 
 
 def kind_of(store: Store, group: str, wanted: str | None = None) -> GroupKind:
-    """Returns the kind ``wanted``, if given. Otherwise returns managed if ZooKeeper has such a group, and else
-    client-assigned if instances serve Kafka clients. Raises :class:`NotFound` with the existing names, and
+    """Returns the kind ``wanted`` if it is given. Otherwise, returns "managed" if ZooKeeper has such a group, or else
+    "client-assigned" if instances serve Kafka clients. Raises :class:`NotFound` with the existing names, and
     :class:`InvalidName`.
     """
     if wanted == GroupKind.MANAGED:
@@ -225,9 +226,9 @@ def describe_group(
     presences: Presences | None = None,
     earlier: Cluster | None = None,
 ) -> GroupDescription:
-    """Describes ``group``. Without ``end_offsets``, does not ask the brokers, and every lag is unknown. Without
-    ``presences``, does not ask the instances when they last heard from consumers without ZooKeeper. ``earlier`` saves a
-    listing of the groups.
+    """Describes ``group``. Without ``end_offsets``, does not query the brokers, and every lag is unknown. Without
+    ``presences``, does not ask the instances when they last heard from consumers without ZooKeeper. ``earlier`` is an
+    earlier reading of the cluster, which may save listing the groups.
 
     Raises :class:`NotFound`.
     """
@@ -267,8 +268,8 @@ def describe_snapshots(
         seen, outstanding = snapshot.observation, commands.get(group, [])
         target = seen.assignment
         members, heard_note = _with_presence(store, group, member_rows(snapshot, outstanding), cluster, presences)
-        # the coordinator reads offsets and commands before it starts a partition, and does not start it if they are
-        # unreadable
+        # The coordinator reads offsets and commands before it starts a partition. If they are unreadable, it does not
+        # start the partition.
         unreadable = (*seen.unreadable, *committed[group].unreadable, *damaged.get(group, ()))
         judged = group_status(replace(seen, unreadable=unreadable))
         waits_for = list(waits(snapshot, outstanding, now_ms, cluster.deciding_since_ms).values())[:MAX_WAITS]
@@ -298,8 +299,8 @@ def describe_snapshots(
 def _with_presence(
     store: Store, group: str, members: tuple[MemberRow, ...], cluster: Cluster, presences: Presences | None
 ) -> tuple[tuple[MemberRow, ...], str]:
-    """Asks the coordinator about members over sockets, and the instance that serves the group's Kafka clients about
-    those. The second value says why some answers are missing (or ``""``)."""
+    """Queries the coordinator about members over sockets, and the instance that serves the group about its Kafka
+    clients. The second returned value says why some responses are missing (or is ``""``)."""
     if presences is None:
         return members, ""
     known: dict[str, Presence] = {}
@@ -319,7 +320,7 @@ def _with_presence(
                 continue
             except (OSError, MalformedValue) as error:
                 reason = f"the coordinator did not answer at {served_by.http_url}: {error}"
-        notes[f"unknown when the coordinator last heard from consumers without ZooKeeper: {reason}"] = None
+        notes[f"it is unknown when the coordinator last heard from consumers without ZooKeeper: {reason}"] = None
     rows = tuple(
         replace(member, **known[member.consumer]._asdict())
         if member.gateway is not None and member.consumer in known

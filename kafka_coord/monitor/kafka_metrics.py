@@ -19,7 +19,7 @@ def of_kafka(listener: KafkaListener) -> Iterator[Metric]:
     yield gauge("kafka_connections", "Open Kafka client connections.", len(listener.clients))
     yield gauge(
         "kafka_kept_bytes",
-        "Memory for incomplete requests and unsent answers of all Kafka clients. Above serve.kafka_queued_max_bytes, "
+        "Memory for incomplete requests and unsent responses of all Kafka clients. Above serve.kafka_queued_max_bytes, "
         "the instance closes connections.",
         listener.clients.kept_bytes,
     )
@@ -38,7 +38,7 @@ def of_kafka(listener: KafkaListener) -> Iterator[Metric]:
     yield counter("kafka_sent_bytes", "Bytes sent to Kafka clients.", statistics.sent_bytes)
     yield histogram(
         "kafka_request_seconds",
-        "Time from a complete request to its complete answer, including waits, like Kafka's TotalTimeMs: Fetch waits "
+        "Time from a complete request to its complete response, including waits, like Kafka's TotalTimeMs: Fetch waits "
         "for records, JoinGroup for the group, Heartbeat and ConsumerGroupHeartbeat for news. To judge the instance, "
         "use requests that do not wait, such as OffsetCommit.",
         statistics.answered,
@@ -46,7 +46,7 @@ def of_kafka(listener: KafkaListener) -> Iterator[Metric]:
     )
     errors = CounterMetricFamily(
         f"{PREFIX}_kafka_errors",
-        "Error codes in this instance's own answers (not the broker's). Some are normal while a group rebalances "
+        "Error codes in this instance's own responses (not the broker's). Some are normal while a group rebalances "
         "(REBALANCE_IN_PROGRESS) or moves to another instance (NOT_COORDINATOR).",
         labels=["request", "error"],
     )

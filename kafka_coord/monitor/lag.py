@@ -29,7 +29,7 @@ _LEADERLESS = "the partition has no live leader"
 
 
 class BrokerOffsets(NamedTuple):
-    """The known offsets. ``note`` says why others are unknown, or is ``""``."""
+    """The known offsets. ``note`` says why other offsets are unknown, or is ``""``."""
 
     offsets: Mapping[TopicPartition, int]
     note: str = ""
@@ -71,10 +71,10 @@ def bootstrap_servers(
 
 
 class OffsetReader:
-    """Asks the brokers in batches. Each method takes about ``timeout_s`` at most. Close it after use. ``properties``
-    are librdkafka's (such as security). The answer leaves out unknown offsets and says why they are unknown, so
-    commands show an unknown lag instead of failing while brokers are down. With ``read_committed``, a partition ends
-    before the first record of an open transaction, as for a consumer with that isolation level.
+    """Queries the brokers in batches. Each method takes at most about ``timeout_s``. Close the reader after use.
+    ``properties`` are librdkafka's (such as security). A result leaves out unknown offsets and says why they are
+    unknown, so commands show an unknown lag instead of failing while brokers are down. With ``read_committed``, a
+    partition ends before the first record of an open transaction, as for a consumer with that isolation level.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class OffsetReader:
                 {Wanted(t, p): spec() for t, p in chunk}, isolation_level=self._isolation, request_timeout=left_s
             )
             done, late = concurrent.futures.wait(futures.values(), timeout=left_s + 1)
-            listed.trouble += ["no answer in time"] * len(late)
+            listed.trouble += ["no response in time"] * len(late)
             for wanted, future in futures.items():
                 if future not in done:
                     continue
@@ -187,8 +187,8 @@ class OffsetReader:
 
     def _with_leader(self, admin: AdminClient, partitions: PartitionSet) -> tuple[list[TopicPartition], list[str]]:
         """Returns the partitions that have a leader, and the problems of all others. If one partition of a batch has no
-        leader, librdkafka fails the whole batch. If a partition loses its leader after this check, the caller asks
-        again for the batch.
+        leader, librdkafka fails the whole batch. If a partition loses its leader after this check, the caller repeats
+        the batch.
         """
         metadata = admin.list_topics(timeout=self._timeout_s)
         led: list[TopicPartition] = []
@@ -248,7 +248,7 @@ class BrokerLog:
         return self._connected().at_time(partitions, timestamp_ms)
 
     def known_ends(self, partitions: PartitionSet) -> BrokerOffsets:
-        """Returns the end offsets. Does not raise :class:`BrokerError`. The note has its text instead."""
+        """Returns the end offsets. Does not raise :class:`BrokerError`, but puts its text into the note."""
         if not partitions:
             return BrokerOffsets({})
         try:

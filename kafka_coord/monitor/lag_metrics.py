@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """``at`` is when the measurement ended (monotonic seconds), and ``took_s`` is its duration. ``rows`` are the groups
-    with the largest lag. ``left_out`` counts all others."""
+    """``at`` is the time when the measurement ended (monotonic seconds), and ``took_s`` is its duration. ``rows`` are
+    the groups with the largest lag. ``left_out`` counts all other groups."""
 
     at: float
     took_s: float
@@ -36,7 +36,7 @@ class Sample:
 
 
 class LagSampler:
-    """Has its own thread and ZooKeeper session, so that the coordinator's requests do not wait for the measurement.
+    """Measures the lag on its own thread and ZooKeeper session, so that the coordinator's requests do not wait for it.
     Measures only while ``leads`` returns true, so only one instance reports the lag. Reports at most ``most`` groups,
     to limit the number of series. Adds their samples to ``rings``, for the dashboard."""
 
@@ -89,7 +89,9 @@ class LagSampler:
                     lag.add_metric([row.group, str(row.kind)], row.lag.lag)
         yield lag
         yield unknown
-        yield gauge("group_lag_left_out_groups", "Groups without a series, because others lag more.", sample.left_out)
+        yield gauge(
+            "group_lag_left_out_groups", "Groups without a series, because other groups lag more.", sample.left_out
+        )
         yield gauge(
             "group_lag_age_seconds",
             "Time since the last measurement. It exceeds serve.lag_metrics_interval_ms if measurements are slow.",

@@ -13,12 +13,12 @@ from kafka_coord.monitor.offsets import LagTotal, OffsetRow
 
 KEPT_MS = 3_600_000
 MAX_SAMPLES = 200_000
-"""The maximum number of samples of partitions in all groups, 40 MB. Above it, the group whose last sample is the oldest
-is dropped."""
+"""The maximum number of samples of partitions in all groups (40 MB). Above it, the group whose last sample is the
+oldest is dropped."""
 _OF_GROUP, _OF_PARTITION, _LEAST = 20_000, 720, 36
 _TRIMMED = 60
-"""Old totals are removed in batches of this size. Between batches, a page receives only the appended values, which is
-cheap."""
+"""Old totals are removed in batches of this size. Between batches, a page receives only the appended values, which
+costs little."""
 
 
 @dataclass(slots=True)
@@ -33,12 +33,12 @@ class _Ring:
 
     @property
     def known_totals(self) -> list[tuple[int, int]]:
-        """(ms since 1970, lag) of the samples with as many partitions of unknown lag as the last sample."""
+        """The (ms since 1970, lag) of each sample with as many partitions of unknown lag as the last sample."""
         return [(at or 0, lag) for at, lag, unknown in self.totals if lag is not None and unknown == self.unknown]
 
     @property
     def size(self) -> int:
-        """The size in samples. Each partition counts as two samples more, because it takes that much memory itself."""
+        """The size in samples. Each partition counts as two more samples, because it takes that much memory itself."""
         return sum(2 + len(taken) for taken in self.samples.values())
 
 

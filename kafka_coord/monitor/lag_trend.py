@@ -2,7 +2,7 @@
 
 The rules come from Burrow's evaluator (``core/internal/evaluator/caching.go``). Burrow applies them to the last ten
 commits, and this module to a window of samples. Burrow cannot see owners, so it calls a consumer stopped when its
-commits end. Here a partition is stopped if nobody owned it, and stalled if its owner did not move its offset.
+commits end. Here, a partition is stopped if nobody owned it, and stalled if its owner did not move its offset.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Trend:
 
 @dataclass(frozen=True, slots=True)
 class Hot:
-    """A partition that gets most of its topic's new records. ``share`` is its fraction of the new records in all
+    """A partition that receives most of its topic's new records. ``share`` is its fraction of the new records in all
     partitions with a known end and offset. ``records_s`` is its own rate per second. ``others`` is the number of the
     topic's other partitions."""
 
@@ -109,7 +109,7 @@ def trend(samples: Sequence[LagSample]) -> Trend:
 
 def total_trend(totals: Sequence[tuple[int, int]]) -> Trend:
     """Returns the trend of a whole group, from (ms since 1970, lag) in order of time. A consumer may read its
-    partitions in turns, so each catches up at times while the total lag grows."""
+    partitions in turn, so each partition catches up at times while the total lag grows."""
     window = [one for one in totals if one[0] > totals[-1][0] - WINDOW_MS]
     growth_s = _rate_s(window)
     lags = [lag for _, lag in window]
@@ -191,7 +191,7 @@ def _rate_s(points: Sequence[tuple[int, int]]) -> float | None:
 
 
 def hot_partitions(samples: Mapping[TopicPartition, Sequence[LagSample]]) -> list[Hot]:
-    """Returns the partitions that get most of their topic's new records. A topic's only partition is never hot. The
+    """Returns the partitions that receive most of their topic's new records. A topic's only partition is never hot. The
     limit is halfway between an equal share and all records: 3/4 for two partitions, 5/8 for four."""
     new: dict[str, dict[int, tuple[int, float]]] = {}
     of_topic = Counter(tp.topic for tp in samples)

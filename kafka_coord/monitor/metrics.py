@@ -57,7 +57,7 @@ class ServiceCollector:
         )
         yield gauge(
             "elected",
-            "1 on the instance that is the coordinator and may decide now. The sum over all instances must be 1.",
+            "1 on the instance that coordinates and may make decisions now. The sum over all instances must be 1.",
             int(self._service.leads),
         )
         yield gauge(
@@ -88,7 +88,7 @@ def _of_coordinator(coordinator: ConsumerCoordinator) -> Iterator[Metric]:
     )
     yield gauge(
         "handler_step_age_seconds",
-        "Time since the handler of rebalances completed a step. An idle handler completes one every half second; "
+        "Time since the handler of rebalances completed a step. An idle handler completes a step every half second; "
         "above 30, it hangs.",
         handler.age_s(),
     )
@@ -100,7 +100,7 @@ def _of_coordinator(coordinator: ConsumerCoordinator) -> Iterator[Metric]:
     )
     yield gauge(
         "undecided_groups",
-        "Stuck groups for which the coordinator cannot decide. Each needs an operator. The log says why.",
+        "Stuck groups for which the coordinator cannot make a decision. Each needs an operator. The log says why.",
         sum(one.undecided for one in stuck),
     )
     yield gauge(

@@ -210,7 +210,7 @@ class LagTotal:
 
     @classmethod
     def of(cls, lags: Iterable[int | None]) -> LagTotal:
-        """``None`` is an unknown lag."""
+        """Adds up the lags. ``None`` means an unknown lag."""
         lags = list(lags)
         known = [lag for lag in lags if lag is not None]
         return cls(sum(known) if known else None, max(known, default=None), len(lags) - len(known))
@@ -224,7 +224,7 @@ def lag_of(committed: int | None, end: int | None) -> int | None:
 
 
 def offsets_change(before: Mapping[TopicPartition, int], after: Mapping[TopicPartition, int | None]) -> str:
-    """Formats a reset or a deletion for the history: ``flights 0: - → 0, 1: 8 → 0``. ``None`` is no offset."""
+    """Formats a reset or a deletion for the history: ``flights 0: - → 0, 1: 8 → 0``. ``None`` means no offset."""
     topics: dict[str, list[str]] = {}
     for tp in sorted(after):
         old, new = (value if value is not None else "-" for value in (before.get(tp), after[tp]))

@@ -49,7 +49,7 @@ def resume(store: Store, group: str, *, by: str, reason: str = "") -> None:
     except NoNode:
         if group and store.exists(layout.PAUSED) is not None:
             raise RequestRefused(
-                f"group {group!r} is not paused by itself, but with all groups; to resume all: "
+                f"group {group!r} is paused only because all groups are paused; to resume all: "
                 "kafka-coord groups resume --all"
             ) from None
         what = f"group {group!r} is" if group else "the groups are"
@@ -130,7 +130,7 @@ def record(store: Store, kind: str, group: str, *, by: str, reason: str, change:
 def held_by_nobody(store: Store, group: str, partitions: PartitionSet, acting: Acting) -> Iterator[None]:
     """Takes the partitions from their owners while the block runs. Pauses the group, evicts the owners, and waits until
     nobody holds the partitions. If the group was not paused before, resumes it at the end. The owners register again
-    immediately, and get partitions after the block.
+    immediately, and receive partitions after the block.
 
     Raises :class:`Timeout`, :class:`RequestRefused` and :class:`NotFound`, also after it has resumed the group.
     """

@@ -18,7 +18,7 @@ from kafka_coord.monitor.sequences import grouped
 from kafka_coord.monitor.snapshot import read_groups
 
 DETAILED = 20
-"""The maximum number of groups whose offsets one frame reads. Rebalancing groups come first, then paused ones."""
+"""The maximum number of groups whose offsets one frame reads. Rebalancing groups come first, then paused groups."""
 
 _BUSY = (GroupState.REBALANCING, GroupState.PAUSED, GroupState.STABLE)
 
@@ -55,7 +55,7 @@ def read_overview(instances: Instances, names: Sequence[str], end_offsets: EndOf
     cluster = read_cluster(store)
     snapshots = read_groups(store, [name for name in names if is_legal(name)] if names else cluster.groups, cluster)
     listed = list_client_groups(instances)
-    # If two groups share a name, show the managed one.
+    # If two groups have the same name, show the managed group.
     clients = {
         one.group: one for one in listed.groups if one.group not in snapshots and one.group in (names or [one.group])
     }

@@ -1,4 +1,4 @@
-"""Finds the partitions of a group which nobody owns. Pure."""
+"""Finds the partitions of a group that nobody owns. Pure."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def lost(snapshot: GroupSnapshot, topics_changed_ms: Mapping[str, int], now_ms: 
 
 
 def _since_ms(snapshot: GroupSnapshot, partitions: PartitionSet, topics_changed_ms: Mapping[str, int]) -> int | None:
-    """ZooKeeper does not record when a partition lost its owner. So the time counts from the latest of three events:
-    the group's last decision, the last change of its topics, and the first registration among its current members."""
+    """Returns the time of the latest of three events: the group's last decision, the last change of its topics, and the
+    first registration among its current members. ZooKeeper does not record when a partition lost its owner."""
     members = snapshot.observation.members
     if not members:
         return snapshot.decided_ms or None

@@ -42,7 +42,7 @@ class Reading:
         return tuple(answers)
 
     def all(self, reads: Iterable[Read]) -> Mapping[Read, ReadResult]:
-        """Does the same as :meth:`many`, and returns the result of each read."""
+        """Sends all reads like :meth:`many`, and returns the result of each read."""
         wanted = tuple(reads)
         return dict(zip(wanted, self.many(wanted), strict=True))
 

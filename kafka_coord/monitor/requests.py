@@ -1,4 +1,4 @@
-"""Sends requests to the coordinator: creates the request's znode, waits for the answer, and removes the znode."""
+"""Sends requests to the coordinator: creates the request's znode, waits for the response, and removes the znode."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from kafka_coord.zk.successor import HOLD_BACK_S, read_successor
 REFUSED = "refused"
 
 OnProgress = Callable[[str], None]
-"""Receives sentences about the progress during the wait for an answer."""
+"""Receives sentences about the progress during the wait for a response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Acting:
-    """``by`` and ``reason`` go into the history. ``timeout_s`` is the time limit for each answer."""
+    """``by`` and ``reason`` go into the history. ``timeout_s`` is the time limit for each response."""
 
     by: str
     reason: str
@@ -34,13 +34,13 @@ class Acting:
 
 
 _LOOK_AGAIN_S = 1.0
-"""Seconds between reads, in case a watch does not fire."""
+"""How often the request is read again in case a watch does not fire, in seconds."""
 _ELECTED_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedRequest:
-    """A request in the queue. ``since_ms`` is when it was created, by ZooKeeper's clock."""
+    """A request in the queue. ``since_ms`` is the time when it was created, by ZooKeeper's clock."""
 
     request: Request
     since_ms: int
@@ -63,14 +63,15 @@ def submit(store: Store, request: Request) -> str:
 
 
 def ask(store: Store, request: Request, timeout_s: float, on_progress: OnProgress) -> Request:
-    """Submits the request, waits for its answer, and removes it. Returns the answered request. Its result is "done".
+    """Submits the request, waits for the response, and removes the request. Returns the answered request, whose result
+    is "done".
 
-    Raises :class:`RequestRefused` with the coordinator's reason. If there is no answer within ``timeout_s`` seconds,
+    Raises :class:`RequestRefused` with the coordinator's reason. If there is no response within ``timeout_s`` seconds,
     raises :class:`Timeout` and leaves the request in the queue.
     """
     request_id = submit(store, request)
     answered = await_answer(store, request_id, timeout_s, on_progress)
-    with contextlib.suppress(StoreUnavailable):  # the coordinator removes old answers
+    with contextlib.suppress(StoreUnavailable):  # the coordinator removes old responses
         withdraw(store, request_id)
     if answered.result == REFUSED:
         raise RequestRefused(f"refused: {answered.message}")
@@ -78,7 +79,7 @@ def ask(store: Store, request: Request, timeout_s: float, on_progress: OnProgres
 
 
 def await_answer(store: Store, request_id: str, timeout_s: float, on_progress: OnProgress) -> Request:
-    """Waits until the request is answered. Raises :class:`Timeout`, whose text tells whether a coordinator is
+    """Waits until the request is answered. Raises :class:`Timeout`, whose text says whether a coordinator is
     elected."""
     path = layout.request(request_id)
     deadline = store.clock.monotonic() + timeout_s
@@ -101,13 +102,13 @@ def await_answer(store: Store, request_id: str, timeout_s: float, on_progress: O
                 told = True
         if left_s <= 0:
             stays = f"{request_id} stays queued (withdraw it: kafka-coord coordinator withdraw {request_id})"
-            raise Timeout(f"no answer within {timeout_s:g} s{whose}; {stays}")
+            raise Timeout(f"no response within {timeout_s:g} s{whose}; {stays}")
         changed.wait(min(_LOOK_AGAIN_S, left_s))
 
 
 def await_successor(store: Store, successor: int, timeout_s: float) -> str:
     """Waits for an election after the coordinator resigned in favour of ``successor``. Returns a sentence. Raises
-    :class:`Timeout` if another instance was elected, or no instance within ``timeout_s`` seconds.
+    :class:`Timeout` if another instance is elected, or if no instance is elected within ``timeout_s`` seconds.
     """
     named = read_successor(store)
     if named is None or named.broker_id != successor:
@@ -133,7 +134,7 @@ def _read(store: Store, path: str, changed: threading.Event) -> Request | None:
     except StoreUnavailable:
         return None  # the deadline decides
     except NoNode:
-        raise Timeout(f"{path} disappeared; somebody withdrew the request, or its answer expired") from None
+        raise Timeout(f"{path} disappeared; somebody withdrew the request, or its response expired") from None
     try:
         return _request(fields.load(node.data, path), node, path)
     except MalformedValue:
@@ -141,7 +142,7 @@ def _read(store: Store, path: str, changed: threading.Event) -> Request | None:
 
 
 def _whose(elected: CoordinatorInfo | None) -> str:
-    """Names the coordinator whose answer is missing, after "no answer within … s"."""
+    """Names the coordinator whose response is missing, after "no response within … s"."""
     if elected is None:
         return ": no coordinator is elected"
     return f" from coordinator {elected.broker_id} (epoch {elected.epoch})"

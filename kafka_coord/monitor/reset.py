@@ -1,6 +1,6 @@
 """Computes new offsets by the rules of Kafka's own ``kafka-consumer-groups --reset-offsets``.
 
-As in Kafka, the nearest end of the log replaces an offset outside the log. A note of the row says so.
+As in Kafka, the nearest end of the log replaces an offset outside the log. A note in the row says so.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def compute(
         case RuleKind.TO_CURRENT:
             missing = PartitionSet.of(tp for tp in wanted if tp not in committed)
             ends = _all(log.latest, missing)
-            notes = dict.fromkeys(missing, "no committed offset, so the end of the log")
+            notes = dict.fromkeys(missing, "no committed offset, so reset to the end of the log")
             return _rows(wanted, committed, {**ends, **{tp: committed[tp] for tp in wanted if tp in committed}}, notes)
         case RuleKind.TO_OFFSET:
             return _within(wanted, committed, dict.fromkeys(wanted, rule.number), log)
@@ -116,7 +116,7 @@ def _all(ask: Callable[[PartitionSet], BrokerOffsets], wanted: PartitionSet) -> 
     found = ask(wanted)
     missing = PartitionSet.of(tp for tp in wanted if tp not in found.offsets)
     if missing:
-        raise BrokerError(f"the brokers returned no offsets for {missing}: {found.note or 'no answer'}")
+        raise BrokerError(f"the brokers returned no offsets for {missing}: {found.note or 'no response'}")
     return found.offsets
 
 
@@ -210,7 +210,9 @@ def read_csv(lines: Iterable[str], groups: Sequence[str], where: str) -> FileOff
         offsets[tp] = offset
     missing = [group for group in groups if not found[group]]
     if missing or not found:
-        raise MalformedValue(where, f"names no partition of {f'group {missing[0]}' if missing else 'any group'}")
+        raise MalformedValue(
+            where, f"the file names no partition of {f'group {missing[0]}' if missing else 'any group'}"
+        )
     return found
 
 

@@ -141,8 +141,9 @@ def reset(
     pause: bool,
     again: Callable[[], Plan],
 ) -> Plan:
-    """Sets the offsets and returns the executed plan. With ``pause``, consumers may run. Then it takes the partitions
-    from their owners and executes the new plan of ``again``, because the owners may have committed since ``rows``.
+    """Sets the offsets and returns the executed plan. With ``pause``, consumers may be running. In that case, takes the
+    partitions from their owners and executes a new plan, which ``again`` returns, because the owners may have committed
+    since ``rows`` was computed.
 
     Raises :class:`RequestRefused` if somebody owns one of the partitions. Also raises like :func:`held_by_nobody`.
     """

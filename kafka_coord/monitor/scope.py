@@ -29,7 +29,7 @@ class Scope:
         for topic, numbers in self.topics.items():
             known = there.of_topic(topic)
             if not known:
-                raise NotFound(f"no topic {topic!r}; there are {', '.join(there.topics) or 'none'}")
+                raise NotFound(f"no topic {topic!r}; topics to choose from: {', '.join(there.topics) or 'none'}")
             missing = (numbers or frozenset()) - known
             if missing:
                 raise NotFound(

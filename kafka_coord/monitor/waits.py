@@ -16,8 +16,8 @@ def waits(
     snapshot: GroupSnapshot, waiting: Iterable[WaitingCommand], now_ms: int, elected_ms: int | None
 ) -> dict[str, str]:
     """Maps each live consumer with unacknowledged commands to a sentence about the oldest command, its age, and what
-    happens next. ``elected_ms`` is when the coordinator was elected, because each coordinator gives the consumer the
-    whole time limit. It is ``None`` if none decides."""
+    happens next. ``elected_ms`` is the time when the coordinator was elected, because each coordinator gives the
+    consumer the whole time limit. It is ``None`` if no coordinator makes decisions."""
     found: dict[str, str] = {}
     seen = snapshot.observation
     of_consumer = grouped(waiting, lambda one: one.consumer)
@@ -32,7 +32,7 @@ def waits(
             found[consumer] = f"{text}; it is not evicted while the group is paused"
             continue
         if elected_ms is None:
-            found[consumer] = f"{text}; it is not evicted while no coordinator decides"
+            found[consumer] = f"{text}; it is not evicted while no coordinator makes decisions"
             continue
         left_ms = (
             seen.settings.rebalance_timeout_for(member, command.id.type)

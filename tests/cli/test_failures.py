@@ -73,7 +73,7 @@ def test_a_missing_group_is_answered_with_those_there_are(tree: Tree, coord: Run
     tree.group("delays")
     ran = coord("groups", "describe", "delay")
     assert ran.code == 7
-    assert one_line(ran.err) == "kafka-coord: no group 'delay'; there are delays"
+    assert one_line(ran.err) == "kafka-coord: no group 'delay'; existing groups: delays"
 
 
 def test_the_groups_that_exist_are_shown_before_the_error_about_others(tree: Tree, coord: Run) -> None:

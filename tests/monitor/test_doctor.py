@@ -247,7 +247,7 @@ def test_a_consumer_that_does_not_obey(world: World) -> None:
     (told,) = check_groups(elected_later, snapshots, waiting, now_ms + 70_000)
     assert told.what.endswith("; the coordinator evicts it in 60 s")
     (told,) = check_groups(replace(cluster, undecided="nobody is elected"), snapshots, waiting, now_ms + 70_000)
-    assert told.what.endswith("; it is not evicted while no coordinator decides")
+    assert told.what.endswith("; it is not evicted while no coordinator makes decisions")
 
 
 def test_a_subscription_to_nothing(healthy: Tree, zk_hosts: str) -> None:

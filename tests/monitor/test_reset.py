@@ -42,7 +42,7 @@ class Log:
     [
         (Rule(RuleKind.TO_EARLIEST), [10, 0], ["", ""]),
         (Rule(RuleKind.TO_LATEST), [100, 5], ["", ""]),
-        (Rule(RuleKind.TO_CURRENT), [50, 5], ["", "no committed offset, so the end of the log"]),
+        (Rule(RuleKind.TO_CURRENT), [50, 5], ["", "no committed offset, so reset to the end of the log"]),
         (Rule(RuleKind.TO_OFFSET, 12), [12, 5], ["", "12 is beyond the end of the log"]),
         (Rule(RuleKind.TO_OFFSET, 0), [10, 0], ["0 is before the start of the log", ""]),
         (Rule(RuleKind.TO_TIME, 1_000), [13, 3], ["", ""]),

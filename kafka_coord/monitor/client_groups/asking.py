@@ -1,4 +1,4 @@
-"""Asks several instances at a time over Kafka's protocol, with short timeouts."""
+"""Queries several instances at a time over Kafka's protocol, with short timeouts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIMEOUT_S = 3.0
 _AGAIN_S = 0.2
 
 Ask = Callable[[str, int, Any], Awaitable[Any]]
-"""Sends a request (name, version, message) and returns the message of the answer."""
+"""Sends a request (name, version, message) and returns the message of the response."""
 
 
 class Moving(Exception):
@@ -41,7 +41,7 @@ def unless_moving(code: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """An instance that could not be asked, with the reason."""
+    """An instance that did not answer, with the reason."""
 
     broker_id: int
     address: str
@@ -49,8 +49,8 @@ class Silent:
 
 
 class Instances:
-    """Asks the running instances for operators' commands. Of librdkafka's ``properties``, only the security settings
-    are used. ``timeout_s`` is the time limit for one answer."""
+    """Queries the running instances for operators' commands. Of librdkafka's ``properties``, only the security settings
+    are used. ``timeout_s`` is the time limit for one response."""
 
     def __init__(self, store: Store, properties: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> None:
         self.store, self.properties, self._timeout_s = store, properties, timeout_s
@@ -62,8 +62,8 @@ class Instances:
     def ask_each(
         self, addresses: Mapping[int, str], conversation: Callable[[Ask], Awaitable[T]]
     ) -> tuple[dict[int, T], tuple[Silent, ...]]:
-        """Runs the conversation with all instances at once. Returns results by broker id, and the unreachable
-        instances."""
+        """Runs the conversation with all instances at once. Returns the results by broker id, and the instances that
+        did not answer."""
 
         async def hold(address: str) -> T | str:
             try:
@@ -89,7 +89,7 @@ class Instances:
         """Runs the conversation with the group's coordinator. Returns its broker id and the result.
 
         If the conversation raises :class:`Moving`, finds the coordinator again and repeats the conversation. Raises
-        :class:`BrokerError` if the coordinator cannot be asked, or is still moving after ``timeout_s``.
+        :class:`BrokerError` if the coordinator does not answer, or is still moving after ``timeout_s``.
         """
         deadline = time.monotonic() + timeout_s
         while True:

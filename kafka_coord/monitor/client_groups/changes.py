@@ -63,8 +63,8 @@ def delete_group(instances: Instances, group: str, timeout_s: float) -> str:
 
 
 def evict_members(instances: Instances, group: str, consumers: Sequence[str], timeout_s: float) -> list[str]:
-    """Evicts members by instance id or member id, in one request. Their clients join again when they notice. Returns a
-    sentence for each member. If one of the consumers is not a member, evicts nobody. Raises like
+    """Evicts members by instance id or member id, in one request. Their clients join again when they notice the
+    eviction. Returns a sentence for each member. If one of the consumers is not a member, evicts nobody. Raises like
     :func:`delete_group`."""
 
     async def evict(ask: Ask) -> list[int]:

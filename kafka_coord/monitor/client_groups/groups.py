@@ -100,7 +100,7 @@ class ClientGroups:
 
 
 def list_client_groups(instances: Instances) -> ClientGroups:
-    """Lists all client-assigned groups by name, without offsets. Asks all instances at once. Returns no groups if no
+    """Lists all client-assigned groups by name, without offsets. Queries all instances at once. Returns no groups if no
     instance has ever served Kafka clients."""
     directory = instances.directory()
     told, silent = instances.ask_each(directory.addresses, _list)
@@ -110,7 +110,7 @@ def list_client_groups(instances: Instances) -> ClientGroups:
         if loading:
             missing.append(f"instance {broker_id} is still loading, so some groups may be missing; try again soon")
         for group in groups:
-            # While a partition moves, two instances may list its groups. The leader's answer is right.
+            # While a partition moves, two instances may list its groups. The leader's response is right.
             if group.group_id not in found or directory.leaders.get(partition_of(group.group_id)) == broker_id:
                 found[group.group_id] = _group(group, broker_id, {})
     missing += _unserved(directory, silent)
@@ -118,7 +118,7 @@ def list_client_groups(instances: Instances) -> ClientGroups:
 
 
 def with_offsets(instances: Instances, groups: Sequence[ClientGroup]) -> tuple[ClientGroup, ...]:
-    """Adds the committed offsets to the groups whose coordinators can be asked."""
+    """Adds the committed offsets to the groups whose coordinators answer."""
     form = message("OffsetFetchRequest")
     names = tuple(form.struct("OffsetFetchRequestGroup")(group_id=one.group, topics=None) for one in groups)
 
@@ -150,7 +150,7 @@ def _unserved(directory: InstanceDirectory, silent: tuple[Silent, ...]) -> Itera
         if reason or leader in unreached:
             reasons.setdefault(reason or unreached[leader], []).append(partition)
     for reason, partitions in reasons.items():
-        yield f"NOT SHOWN are the client-assigned groups in {PartitionSet({TOPIC: partitions})}: {reason}"
+        yield f"NOT SHOWN: the client-assigned groups in {PartitionSet({TOPIC: partitions})}, because {reason}"
     for one in directory.unreadable:
         yield f"unreadable: {one.path}: {one.reason}"
 
@@ -197,7 +197,7 @@ def _committed(answer: Any) -> dict[TopicPartition, int]:
 
 
 def is_client_group(instances: Instances, group: str) -> bool:
-    """Returns whether the group exists. Raises :class:`BrokerError` if its coordinator cannot be asked."""
+    """Returns whether the group exists. Raises :class:`BrokerError` if its coordinator does not answer."""
     try:
         read_client_group(instances, group)
     except NotFound:
@@ -208,7 +208,7 @@ def is_client_group(instances: Instances, group: str) -> bool:
 def described(
     groups: Sequence[ClientGroup], topics: Mapping[str, TopicInfo], end_offsets: EndOffsets | None
 ) -> tuple[GroupDescription, ...]:
-    """Describes groups that have already been read. Asks the brokers for all end offsets at once."""
+    """Describes groups that have already been read. Requests all end offsets from the brokers at once."""
     ends: Mapping[TopicPartition, int] = {}
     note = ""
     partitions = [one.partitions(topics) for one in groups]

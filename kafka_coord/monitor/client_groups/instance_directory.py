@@ -51,7 +51,7 @@ class InstanceDirectory:
         if leader < 0:
             return f"partition {partition} of {TOPIC} has no live leader"
         if leader not in self.addresses:
-            return f"no instance that serves Kafka clients runs beside broker {leader}"
+            return f"no instance beside broker {leader} serves Kafka clients"
         return ""
 
 

@@ -27,7 +27,7 @@ from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.errors import BadMessage
 
 SILENCE_S = 15.0
-"""After this many seconds without an answer, reading fails."""
+"""After this many seconds without a response, reading fails."""
 _REPORT_S = 2.0
 _VERSION = struct.Struct(">h")
 
@@ -104,7 +104,7 @@ def read_log(
     last: int | None = None,
 ) -> tuple[LogBounds, Sequence[LogRecord]]:
     """Reads one partition of the groups log from its leader, up to its current end. Returns the log's bounds, and its
-    records, oldest first. ``wanted`` selects records, and ``last`` limits the result to the newest ones.
+    records, oldest first. ``wanted`` selects records, and ``last`` limits the result to the newest records.
 
     Reading starts at ``first``. Without ``first``, it starts at the beginning of the log, or at ``last`` records before
     the end if every record is wanted. Calls ``on_progress`` with the current offset and the end.
@@ -140,7 +140,7 @@ def read_log(
     try:
         return asyncio.run(read())
     except TimeoutError:
-        reason = f"no answer within {SILENCE_S:g} s"
+        reason = f"no response within {SILENCE_S:g} s"
         raise BrokerError(f"partition {partition} of {TOPIC} cannot be read: {reason}") from None
     except BadMessage as error:
         raise BrokerError(f"partition {partition} of {TOPIC} cannot be read: {error}") from error

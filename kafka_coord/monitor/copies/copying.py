@@ -1,4 +1,4 @@
-"""Compares the offsets of groups in two stores, writes the differences, and reads these back."""
+"""Compares the offsets of groups in two stores, writes the differences, and reads them back."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def compare(
     *,
     overwrite: bool = False,
 ) -> tuple[GroupCopy, ...]:
-    """Plans the copy of each group. With ``overwrite``, also replaces later offsets at the target."""
+    """Plans the copy of each group. If ``overwrite`` is set, the plan also replaces later offsets at the target."""
     found: list[GroupCopy] = []
     for part in parts(groups, _AT_ONCE):
         here, there = source.read(part), target.read(part)

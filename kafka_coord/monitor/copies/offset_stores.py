@@ -37,7 +37,7 @@ class OffsetStore(Protocol):
 
 
 class KafkaOffsetStore:
-    """Offsets behind Kafka's protocol. ``bootstrap`` has the addresses of the brokers or of the instances.
+    """The offsets that Kafka's protocol can reach. ``bootstrap`` has the addresses of the brokers or of the instances.
 
     Does not use confluent-kafka, because it reads beyond the end of an offset's metadata and writes one byte too many.
     """

@@ -1,7 +1,7 @@
 """Measures the lag of all managed groups, some at a time.
 
-Most groups of a large cluster are at rest. The target of such a group names its partitions and members, so nothing else
-of it is read, except its offsets.
+Most groups of a large cluster are at rest. The target of such a group names its partitions and members, so only the
+target and the offsets are read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetData, Store
 
 AT_ONCE = 20
-"""Groups measured in one step."""
+"""The number of groups measured in one step."""
 MAX_LAGGING = 20
 
 
@@ -31,20 +31,20 @@ class GroupLags:
 
     def __init__(self, store: Store, ends: EndOffsets, rings: LagRings) -> None:
         self.measured: dict[str, tuple[int, LagTotal]] = {}
-        """Group → when its lag was measured (ms since 1970), and the lag."""
+        """Group → the time when its lag was measured (ms since 1970), and the lag."""
         self.consumers: dict[str, tuple[str, ...]] = {}
         """The members of each measured group."""
         self.furthest_behind: tuple[str, ...] = ()
         self.since_ms: int | None = None
-        """When the oldest lag was measured."""
+        """The time when the oldest lag was measured (ms since 1970)."""
         self._store = store
         self._ends = ends
         self._rings = rings
         self._left: deque[str] = deque()
 
     def step(self, rows: GroupRows, cluster: Cluster, *, sampled: bool) -> bool:
-        """Measures some groups of ``rows``. The next call continues with others. With ``sampled``, adds a sample of
-        each group to the rings. Tells whether there are any groups."""
+        """Measures some groups of ``rows``. The next call continues with other groups. If ``sampled`` is true, adds a
+        sample of each group to the rings. Returns whether there are any groups."""
         if not self._left:
             names = set(rows.rows)
             self.measured = {name: found for name, found in self.measured.items() if name in names}
@@ -75,7 +75,7 @@ class GroupLags:
         return bool(partitions)
 
     def _targets(self, names: Sequence[str]) -> dict[str, Mapping[str, PartitionSet]]:
-        """Returns the partitions by member of these groups' targets."""
+        """Returns the partitions of each member in these groups' targets."""
         reading = Reading(self._store)
         targets = {}
         for read, found in reading.all(GetData(layout.assignment(name)) for name in names).items():

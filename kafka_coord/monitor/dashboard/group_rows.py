@@ -29,7 +29,7 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetData, Node, ReadResult, Store, WatchEvent, WatchType
 
 AT_ONCE = 100
-"""Groups read in one step."""
+"""The number of groups read in one step."""
 _AGAIN_S = 2.0
 _WHOLE_S = 600.0
 """Every group is read again after about this many seconds, even without a watch event."""
@@ -52,16 +52,16 @@ class GroupRows:
         self._wake = wake
         self._lock = threading.Lock()
         self.version = 0
-        """Changes with the rows."""
+        """A number that changes whenever the rows change."""
         self._names: Sequence[str] = ()
         self._due: dict[str, float] = {}
-        """Group → when to read it next (monotonic)."""
+        """Group → the time of its next read (monotonic seconds)."""
         self._soonest = 0.0
-        """No group is due earlier (monotonic)."""
+        """No group is due before this time (monotonic seconds)."""
         self._watched: set[str] = set()
         """The groups whose watch has not fired."""
         self._as_of: dict[str, tuple[int, Zxids]] = {}
-        """Group at rest → the state in which its row was read: the zxid of its record, and the others."""
+        """Group at rest → the state in which its row was read: the zxid of its record of rest, and all other zxids."""
         self._known_decisions: dict[str, int] = {}
 
     @property
@@ -112,7 +112,7 @@ class GroupRows:
         return len(names)
 
     def look_again(self, names: Iterable[str], at: float = 0.0) -> None:
-        """Makes these groups due at this time (monotonic), if they are not due earlier."""
+        """Makes these groups due at this time (monotonic seconds), if they are not due earlier."""
         with self._lock:
             for name in names:
                 if name in self._due:
@@ -121,7 +121,7 @@ class GroupRows:
 
     def _read(self, names: Sequence[str], cluster: Cluster, now: float) -> None:
         self._count(self._watch(names))
-        answers = Reading(self._store).many(_reads(names))  # an ACL may forbid some
+        answers = Reading(self._store).many(_reads(names))  # an ACL may forbid some reads
         busy = []
         for at, name in enumerate(names):
             row = self._resting(name, answers[at * _PER_GROUP : (at + 1) * _PER_GROUP], cluster)

@@ -32,9 +32,9 @@ SHARE = 400
 """The shortest interval between reads of a document, as a multiple of the CPU time of a read. It limits the cost to
 0.25 % of a core."""
 SHARE_OF_NEWS = 50
-"""The same after a watch event."""
+"""The same limit after a watch event."""
 SHARE_OF_FILLING = 3
-"""The same before all groups have been read. It limits the cost to a quarter of a core."""
+"""The same limit before all groups have been read. It limits the cost to a quarter of a core."""
 _LEAST_S = 0.1
 _AGAIN_S = 0.2
 LINGER_S = 15.0
@@ -134,7 +134,7 @@ class Live:
             self._sources = None
 
     def join(self, paths: Iterable[str]) -> Reader:
-        """Returns a reader of these documents. The reader first gets each whole document. Raises :class:`NotFound`."""
+        """Returns a reader of these documents, which first receives each whole document. Raises :class:`NotFound`."""
         reader = Reader()
         wanted = [(path, *found(path)) for path in dict.fromkeys(paths)]
         with self._changed:
@@ -228,7 +228,7 @@ class Live:
                 self._refresh(document)
             except Exception:
                 log.exception("cannot read a document of the dashboard path=%s", document.path)
-                self._trouble(document, "an unexpected error, see the instance's log", 500)
+                self._trouble(document, "an unexpected error; see the instance's log", 500)
             document.cpu_s = time.thread_time() - began
             with self._changed:
                 document.busy = False

@@ -32,7 +32,7 @@ _NOT_FOR_OTHERS = 0o026
 
 
 class Denied(Exception):
-    """A refused request, with the reason and the HTTP status of the answer."""
+    """A refused request, with the reason and the HTTP status of the response."""
 
     def __init__(self, status: HTTPStatus, why: str) -> None:
         super().__init__(why)
@@ -70,7 +70,7 @@ class OperatorsFile:
         except OSError as error:
             raise SettingsError(f"{self._path}: cannot read the operators: {error.strerror}") from None
         if found.st_mode & _NOT_FOR_OTHERS:
-            raise SettingsError(f"{self._path}: others may read or change it: chmod 600 {self._path}")
+            raise SettingsError(f"{self._path}: other users may read or change it; run chmod 600 {self._path}")
         seen = (found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev)
         if self._access is None or seen != self._seen:
             self._access = None  # the earlier content of an unusable file does not count
@@ -141,7 +141,7 @@ class Logins:
         raise Denied(HTTPStatus.UNAUTHORIZED, why if token is not None or certificate else "log in with a token")
 
     def session(self, name: str) -> Session | None:
-        """Returns the session with this id. A changed or removed entry of its operator in the file ends it early."""
+        """Returns the session with this id. It ends early if its operator's entry in the file is changed or removed."""
         session = self._sessions.get(_key(name))
         if session is None or session.ends_at <= self._now():
             return None
@@ -151,7 +151,7 @@ class Logins:
         """Returns the operator of this session. Refuses requests from other pages."""
         session = self.session(name)
         if session is None or not hmac.compare_digest(csrf.encode(), session.csrf.encode()):
-            raise Denied(HTTPStatus.UNAUTHORIZED, "log in first: nobody is logged in here, or the login has ended")
+            raise Denied(HTTPStatus.UNAUTHORIZED, "log in first: you are not logged in, or the login has ended")
         return session.operator
 
     def log_out(self, name: str) -> None:

@@ -116,7 +116,7 @@ class Operating:
             return status, {"error": str(error)}, []
         except Exception:
             log.exception("an action of the dashboard failed path=%s", path)
-            return HTTPStatus.INTERNAL_SERVER_ERROR, {"error": "an unexpected error, see the instance's log"}, []
+            return HTTPStatus.INTERNAL_SERVER_ERROR, {"error": "an unexpected error; see the instance's log"}, []
 
     def _answer(self, environ: dict[str, Any], path: str, body: Body) -> Answer:
         if path == f"{PREFIX}/login":
@@ -125,7 +125,7 @@ class Operating:
             return self._log_out(environ)
         match = _ACTION.fullmatch(path)
         if match is None or (act := _ACTIONS.get(match[2])) is None:
-            raise Denied(HTTPStatus.NOT_FOUND, f"no action is there; {PREFIX}/openapi.json lists what is")
+            raise Denied(HTTPStatus.NOT_FOUND, f"there is no such action; {PREFIX}/openapi.json lists the actions")
         operator, group = self._operator(environ), unquote(match[1])
         if not operator.may(group):
             raise Denied(HTTPStatus.FORBIDDEN, f"operator {operator.name} may not act on group {group!r}")
@@ -158,7 +158,7 @@ class Operating:
         if act is _reset and wanted is None:
             action += " (dry run)"
         if not acting.reason:
-            raise Denied(HTTPStatus.BAD_REQUEST, "give a reason: the group's history keeps it")
+            raise Denied(HTTPStatus.BAD_REQUEST, "give a reason, which the group's history records")
         try:
             with self._open_store() as store:
                 result = act(asked, Instances(store, self._properties), kind_of(store, group))
@@ -193,7 +193,7 @@ class Operating:
                 del self._dry_runs[confirm]
                 if found.ends_at > time.monotonic():
                     return found
-        raise RequestRefused("there is no such dry run any more: look at the change again; nothing was changed")
+        raise RequestRefused("this dry run no longer exists: review the change again; nothing was changed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +277,7 @@ _ACTIONS: Mapping[str, _Act] = {
 def _rule(body: Body) -> Rule:
     kind, value = _text(body, "rule"), body.get("value")
     if kind not in {*RuleKind} - {RuleKind.FROM_FILE}:
-        raise Denied(HTTPStatus.BAD_REQUEST, f"rule is one of {', '.join({*RuleKind} - {RuleKind.FROM_FILE})}")
+        raise Denied(HTTPStatus.BAD_REQUEST, f"rule must be one of {', '.join({*RuleKind} - {RuleKind.FROM_FILE})}")
     rule = RuleKind(kind)
     if rule is RuleKind.TO_TIME:
         written = _text(body, "value")
@@ -292,11 +292,13 @@ def _rule(body: Body) -> Rule:
 
 def _require_managed(kind: GroupKind, what: str) -> None:
     if kind is not GroupKind.MANAGED:
-        raise RequestRefused(f"a client-assigned group cannot be {what}: its members decide; nothing was changed")
+        raise RequestRefused(
+            f"a client-assigned group cannot be {what}, because its members decide; nothing was changed"
+        )
 
 
 def operator_document(operator: User | None, *, actions: bool = True) -> dict[str, Any]:
-    """Tells who is logged in, and whether logins are possible."""
+    """Returns the document about the logged-in operator. ``actions`` says whether logins are possible."""
     groups = [pattern.pattern for pattern in operator.groups] if operator is not None else []
     return {"actions": actions, "operator": operator.name if operator is not None else None, "groups": groups}
 
@@ -312,10 +314,10 @@ def _body(environ: Mapping[str, Any]) -> Body:
     if not (length.isascii() and length.isdigit()):
         raise Denied(HTTPStatus.LENGTH_REQUIRED, "send the body with its Content-Length")
     if len(length) > 9 or int(length) > MAX_BODY:
-        raise Denied(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {MAX_BODY} bytes")
+        raise Denied(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is larger than {MAX_BODY} bytes")
     raw = environ["wsgi.input"].read(int(length))
     if len(raw) < int(length):
-        raise Denied(HTTPStatus.BAD_REQUEST, "the body ends early")
+        raise Denied(HTTPStatus.BAD_REQUEST, "the body is shorter than its Content-Length")
     try:
         body = json.loads(raw)
     except (ValueError, RecursionError):
@@ -328,14 +330,14 @@ def _body(environ: Mapping[str, Any]) -> Body:
 def _text(body: Body, name: str) -> str:
     value = body.get(name, "")
     if not isinstance(value, str) or len(value) > MAX_REASON or not _is_encodable(value):
-        raise Denied(HTTPStatus.BAD_REQUEST, f"{name} is a text of at most {MAX_REASON} characters")
+        raise Denied(HTTPStatus.BAD_REQUEST, f"{name} must be a text of at most {MAX_REASON} characters")
     return value.strip()
 
 
 def _texts(body: Body, name: str) -> list[str]:
     values = body.get(name, [])
     if not isinstance(values, list):
-        raise Denied(HTTPStatus.BAD_REQUEST, f"{name} is a list of texts")
+        raise Denied(HTTPStatus.BAD_REQUEST, f"{name} must be a list of texts")
     return [found for value in values if (found := _text({name: value}, name))]
 
 
@@ -348,7 +350,7 @@ def _is_encodable(text: str) -> bool:
 
 
 def _cookie_name(environ: Mapping[str, Any]) -> str:
-    """The cookie's name contains the port, because a browser sends cookies to all ports of a host."""
+    """Returns the cookie's name, which contains the port, because a browser sends cookies to all ports of a host."""
     prefix = "__Host-" if environ["wsgi.url_scheme"] == "https" else ""
     return f"{prefix}kafka-coord-{environ['SERVER_PORT']}"
 

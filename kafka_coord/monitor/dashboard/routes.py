@@ -43,7 +43,7 @@ def _of_group(group: str, **_: str) -> Watched:
 
 def _of_actions(group: str) -> Watched:
     children, data = _of_group(group)
-    return children, (*data, layout.HISTORY)  # it has the actions on client-assigned groups
+    return children, (*data, layout.HISTORY)  # this history has the actions on client-assigned groups
 
 
 def _of_cluster() -> Watched:
@@ -115,4 +115,4 @@ def found(written: str) -> tuple[Route, Mapping[str, str]]:
         parameters = {name: unquote(value) for name, value in match.groupdict().items()}
         given = dict(parse_qsl(query, max_num_fields=10))
         return route, parameters | {name: value for name, value in given.items() if name in route.query}
-    raise NotFound(f"nothing is at {PREFIX}{path[:200]}; {PREFIX}/openapi.json lists the paths")
+    raise NotFound(f"there is nothing at {PREFIX}{path[:200]}; {PREFIX}/openapi.json lists the paths")

@@ -1,8 +1,8 @@
 """Serves the dashboard over HTTP: the page's files, the JSON API, and the stream of changes.
 
 Without operators, it is read-only. Operators may send POST requests (:mod:`kafka_coord.monitor.dashboard.operating`).
-Other origins cannot read the answers, because there are no CORS headers. The page's policy allows only scripts, styles
-and connections of this server, and connections to other instances, to check whether they are alive.
+Other origins cannot read the responses, because there are no CORS headers. The page's policy allows only scripts and
+styles from this server, and connections to this server and to other instances, to check whether they are alive.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Site:
         if environ["REQUEST_METHOD"] == "POST" and self._operating is not None and path.startswith(f"{PREFIX}/"):
             return _json(start, *self._operating.answer(environ, path))
         if environ["REQUEST_METHOD"] != "GET":
-            return _text(start, "405 Method Not Allowed", "the dashboard only reads", [("Allow", "GET")])
+            return _text(start, "405 Method Not Allowed", "the dashboard is read-only", [("Allow", "GET")])
         if path in {"/", "/dashboard"}:
             return _text(start, "302 Found", "", [("Location", PAGE)])
         if path == f"{PREFIX}/events":
@@ -77,7 +77,7 @@ class Site:
             return self._document(start, path.removeprefix(PREFIX) + (f"?{query}" if query else ""))
         if path.startswith(PAGE):
             return self._asset(start, path.removeprefix(PAGE) or "index.html")
-        return _text(start, "404 Not Found", f"the dashboard is at {PAGE}, its API at {PREFIX}")
+        return _text(start, "404 Not Found", f"the dashboard is at {PAGE}, and its API is at {PREFIX}")
 
     def _asset(self, start: StartResponse, name: str) -> Iterable[bytes]:
         if name not in _assets():
@@ -117,9 +117,9 @@ class Site:
 
     def _stream(self, environ: dict[str, Any], start: StartResponse, paths: list[str]) -> Iterable[bytes]:
         if not 0 < len(paths) <= MAX_PATHS:
-            return _text(start, "400 Bad Request", f"give path= once to {MAX_PATHS} times")
+            return _text(start, "400 Bad Request", f"give path= between 1 and {MAX_PATHS} times")
         if self._streams >= MAX_STREAMS:
-            return _text(start, "503 Service Unavailable", f"{MAX_STREAMS} pages are open already")
+            return _text(start, "503 Service Unavailable", f"{MAX_STREAMS} pages are already open, which is the limit")
         try:
             for path in paths:
                 found(path)

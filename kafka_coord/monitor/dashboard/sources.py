@@ -71,7 +71,7 @@ class _States:
 
     @classmethod
     def of(cls, rows: GroupRows, clients: Mapping[str, GroupRow]) -> _States:
-        version = rows.version  # first: a row that changes meanwhile is counted again
+        version = rows.version  # read first, so a row that changes in the meantime is counted again
         found = {**clients, **rows.rows}.values()
         troubled = [row for row in found if row.state in _IN_TROUBLE or row.pending or row.unreadable]
         troubled.sort(key=lambda row: (-row.unreadable, str(row.state), row.group))
@@ -85,7 +85,7 @@ class _GroupMemory:
 
     timeline: Timeline | None = None
     asked: bool = False
-    """Whether the brokers have been asked about the group's partitions."""
+    """Whether the brokers have been queried about the group's partitions."""
 
 
 class NotYet(Exception):
@@ -93,7 +93,7 @@ class NotYet(Exception):
 
 
 class Sources:
-    """Reads for all open pages. ``properties`` are librdkafka's. ``store`` was opened with ``hosts``,
+    """Reads documents for all open pages. ``properties`` are librdkafka's. ``store`` was opened with ``hosts``,
     ``session_timeout_ms`` and ``tls``. When groups change, calls ``wake`` on any thread. ``rings`` outlive this
     session."""
 
@@ -196,8 +196,9 @@ class Sources:
         ]
 
     def unassigned(self) -> Document:
-        """Returns the partitions that no living member owns. Looks at so many groups, those with members first, and
-        leaves out groups at rest, because each of their partitions has an owner. Raises :class:`NotYet`."""
+        """Returns the partitions that no living member owns. Examines at most :data:`MAX_ROWS` groups, those with
+        members first. Leaves out groups at rest, because each of their partitions has an owner. Raises
+        :class:`NotYet`."""
         listed = self._clients
         if not self.rows.complete or listed is None:
             raise NotYet
@@ -290,19 +291,19 @@ class Sources:
     # --- facts that only repeated reads reveal -----------------------------------------------------------------------
 
     def read_rows(self) -> bool:
-        """Reads some of the changed groups. Tells whether a row changed, or more groups may be due."""
+        """Reads some of the changed groups. Returns whether a row changed, or more groups may be due."""
         version = self.rows.version
         return self.rows.step(self._seen()) == AT_ONCE or self.rows.version != version
 
     def read_clients(self) -> bool:
-        """Asks the instances for the client-assigned groups."""
+        """Reads the client-assigned groups from the instances."""
         self._clients = found = list_client_groups(self._instances)
         rows = {row.group: row for row in found.rows}
         self._client_rows = rows if rows != self._client_rows else self._client_rows
         return True
 
     def read_lags(self) -> bool:
-        """Measures the lag of some managed groups. The next call continues with others."""
+        """Measures the lag of some managed groups. The next call continues with other groups."""
         rows, cluster = self.rows, self._seen()
         # with many groups, the next sample comes too late for a trend
         return self.lags.step(rows, cluster, sampled=not self._has_many_groups)
@@ -427,7 +428,7 @@ class Sources:
         return found
 
     def _presences(self, url: str) -> Mapping[tuple[str, str], Presence]:
-        """Asks the instance about all its consumers, but at most every few seconds."""
+        """Queries the instance about all its consumers, but at most every few seconds."""
         at, known = self._heard.get(url, (0.0, {}))
         if time.monotonic() > at + _PRESENCES_S:
             known = read_presences(url)

@@ -50,7 +50,7 @@ class Timeline:
                 break
             found.since_ms = decision.decided_at_ms
             for tp, consumer in gained.items():
-                if tp not in open_at:  # its consumer left or was evicted before the next decision
+                if tp not in open_at:  # the consumer left or was evicted before the next decision
                     open_at[tp] = ended = Span(consumer, None, next_ms)
                     found.spans.setdefault(tp, []).insert(0, ended)
                 if open_at[tp].consumer == consumer:

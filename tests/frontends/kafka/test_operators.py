@@ -294,7 +294,7 @@ def test_an_instance_that_cannot_be_asked_is_named_with_what_it_hides(
         finally:
             front.store.set(path, before)
     assert ran.code == 0
-    assert "NOT SHOWN are the client-assigned groups in __kafka_coord_groups[" in ran.err
+    assert "NOT SHOWN: the client-assigned groups in __kafka_coord_groups[" in ran.err
     assert f"instance {coordinator} does not answer: {address}: " in ran.err
     assert left not in ran.out
     assert refused.code == 5

@@ -14,11 +14,11 @@ async function post(path, body) {
     headers: { "Content-Type": "application/json", "X-CSRF-Token": localStorage.getItem(CSRF) ?? "" },
     body: JSON.stringify(body),
   }).catch(() => {
-    throw new Error("This instance does not answer. Whether it did anything is in the group's history; the page looks for another instance.");
+    throw new Error("This instance does not answer. The group's history shows whether the action took effect. The page is looking for another instance.");
   });
   const found = await answer.json().catch(() => ({}));
   if (answer.status === 401 && path !== "/login") await look();
-  if (!answer.ok) throw new Error(found.error ?? `the server answers ${answer.status}`);
+  if (!answer.ok) throw new Error(found.error ?? `the server's response has status ${answer.status}`);
   return found;
 }
 
@@ -27,7 +27,7 @@ function tell(text) {
   told.hidden = !text;
 }
 
-/** Asks in a dialog. `act` gets the form's values, and returns a sentence for the page, or nothing if it asks further. */
+/** Opens a dialog. `act` receives the form's values, and returns a sentence for the page, or nothing if it opens another dialog. */
 function ask(title, content, verb, act) {
   const trouble = h("p", { class: "trouble", role: "alert", hidden: true });
   const go = h("button", { type: "submit", class: "go" }, verb);
@@ -54,9 +54,9 @@ function ask(title, content, verb, act) {
 
 const field = (label, name, attributes) =>
   h("label", null, label, h("input", { name, autocomplete: "off", ...attributes }));
-const reason = () => field("Reason (the history keeps it)", "reason", { required: true, maxlength: 1000 });
+const reason = () => field("Reason (recorded in the history)", "reason", { required: true, maxlength: 1000 });
 
-/** Whether somebody is logged in here. Draws the button that says so. */
+/** Reads whether somebody is logged in here, and draws the button that says so. */
 export async function look() {
   const before = session.operator;
   const answer = await fetch(`${API}/session`).catch(() => null);
@@ -77,7 +77,7 @@ login.onclick = async () => {
     return;
   }
   ask("Log in", [field("Token", "token", { type: "password" }),
-    h("p", { class: "soft" }, "Without a token, your browser's certificate counts.")], "Log in", async (value) => {
+    h("p", { class: "soft" }, "Without a token, your browser's certificate identifies you.")], "Log in", async (value) => {
     const found = await post("/login", { token: value("token") });
     localStorage.setItem(CSRF, found.csrf);
     await look();
@@ -138,7 +138,7 @@ function askEvict(group, members) {
     said(await post(on(group, "evict"), { consumers: values.getAll("consumers"), reason: value("reason") })));
 }
 
-/** The buttons for what an operator may do with this group; nothing if nobody is logged in. */
+/** The buttons for the actions of an operator on this group, or nothing if nobody is logged in. */
 export function actions(group, found) {
   if (!session.operator) return null;
   const managed = found.kind === "managed";
@@ -151,13 +151,13 @@ export function actions(group, found) {
     h("button", { type: "button", onclick: () => askReset(group, managed) }, "Reset offsets…"));
 }
 
-/** After a failover: says that logins do not follow. */
+/** After a failover, says that the login does not carry over. */
 async function arrive() {
   const moved = location.search === MOVED;
   if (moved) history.replaceState(null, "", location.pathname + location.hash);
   await look();
   if (moved && !session.operator) tell("The instance where you were logged in does not answer; this is another one. "
-    + (session.actions ? "Log in again to act." : "It has no operators: here you can only look."));
+    + (session.actions ? "Log in again to act." : "It has no operators, so the dashboard is read-only here."));
 }
 
 arrive();

@@ -1,4 +1,4 @@
-// The page: which view an address means, what it follows, the search, and the state of the connection.
+// The page: the view of an address, the documents that it follows, the search, and the state of the connection.
 import { look } from "./actions.js";
 import { h, show, to } from "./dom.js";
 import { follow, get, remember } from "./live.js";
@@ -13,9 +13,9 @@ const VIEWS = [
   [/^cluster$/, views.cluster],
 ];
 const CONNECTION = {
-  live: ["live", "up to date, changes appear by themselves"],
+  live: ["live", "up to date; changes appear automatically"],
   lost: ["no connection", "this instance does not answer; looking for another one"],
-  resting: ["resting", "hidden pages do not follow"],
+  resting: ["resting", "a hidden page is not updated"],
 };
 
 const page = document.getElementById("page");
@@ -24,7 +24,7 @@ let leave = () => {};
 
 function said(state) {
   const [text, title] = CONNECTION[state];
-  if (state === "live" && live.className === "lost") look(); // the instance may have started anew, without logins
+  if (state === "live" && live.className === "lost") look(); // the instance may have restarted, without logins
   live.textContent = text;
   live.title = title;
   live.className = state;
@@ -102,7 +102,7 @@ async function search() {
   ];
   hits.replaceChildren(...(links.length
     ? links.map(([link, kind]) => h("li", { role: "option" }, link, h("span", { class: "soft" }, ` ${kind}`)))
-    : [h("li", { class: "soft" }, "nothing has this in its name")]));
+    : [h("li", { class: "soft" }, "no name contains this text")]));
   hits.hidden = false;
   field.setAttribute("aria-expanded", "true");
 }

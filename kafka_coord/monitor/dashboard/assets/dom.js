@@ -1,6 +1,6 @@
 // Builds elements from values, never from markup: whatever a name contains, it stays text.
 
-/** An element. A key with an upper-case letter or of PROPERTIES is set as a property, the others as attributes. */
+/** Returns an element. A key with an upper-case letter or in PROPERTIES is set as a property, any other as an attribute. */
 export function h(name, attributes, ...children) {
   const element = document.createElement(name);
   for (const [key, value] of Object.entries(attributes ?? {})) {
@@ -12,7 +12,7 @@ export function h(name, attributes, ...children) {
   return element;
 }
 
-/** Makes the children of `parent` equal to `wanted`, and keeps what is equal: focus, selection and scrolling stay. */
+/** Makes the children of `parent` equal to `wanted`, and keeps equal nodes, so focus, selection and scrolling stay. */
 export function show(parent, wanted) {
   const nodes = wanted.flat(Infinity).filter((one) => one !== null && one !== undefined && one !== false);
   nodes.forEach((node, at) => {

@@ -86,7 +86,7 @@ export function follow(paths, changed, said) {
   };
 }
 
-/** Remembers where the other instances are. */
+/** Remembers the addresses of the other instances. */
 export function remember(instances) {
   const addresses = instances.flatMap((one) => ["https", "http"].filter((scheme) => one.endpoints[scheme])
     .map((scheme) => `${scheme}://${one.endpoints[scheme]}`));

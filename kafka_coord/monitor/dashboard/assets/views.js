@@ -33,7 +33,7 @@ const paused = (pause) => pause && h("p", { class: "trouble", role: "alert" },
 const ALL = ["error", "warning", "info", "ok"];
 
 const findings = (found, least = ["error", "warning"], here = null) => {
-  if (!found) return h("p", { class: "soft" }, "The doctor is looking…");
+  if (!found) return h("p", { class: "soft" }, "The doctor is checking…");
   const shown = found.filter((one) => least.includes(one.severity) || one.check === "pauses")
     .sort((one, other) => ALL.indexOf(one.severity) - ALL.indexOf(other.severity));
   if (!shown.length) return h("p", { class: "soft" }, "The doctor found nothing that needs attention.");
@@ -43,11 +43,11 @@ const findings = (found, least = ["error", "warning"], here = null) => {
     one.todo && h("div", { class: "todo" }, "→ ", one.todo))));
 };
 
-/** What the doctor finds about a group; nothing if it finds nothing. */
+/** The doctor's findings about a group, or nothing if it has none. */
 const attention = (name, known, about = () => true) => {
   const [cluster, mine] = [known["/cluster"], known[api("groups", name, "findings")]?.filter(about)];
   return [
-    cluster?.undecided && h("p", { class: "trouble", role: "alert" }, h("b", null, "Nobody decides anything"),
+    cluster?.undecided && h("p", { class: "trouble", role: "alert" }, h("b", null, "No working coordinator"),
       `: ${cluster.undecided}. `, to("The overview has the remedy.")),
     mine?.length > 0 && section("Needs attention", findings(mine, ALL, name)),
   ];
@@ -126,7 +126,7 @@ export function overview() {
         found.troubled_count > 0 && section(`Groups not at rest: ${count(found.troubled_count)}`,
           table("Groups not at rest", groupColumns, found.troubled)),
         found.lagging.length > 0 && section("Furthest behind", table("Furthest behind", laggingColumns, found.lagging),
-          h("p", { class: "soft" }, "Measured group by group; the oldest value is of ", ago(found.lag_since), ".")),
+          h("p", { class: "soft" }, "Measured group by group; the oldest value is from ", ago(found.lag_since), ".")),
         h("div", { class: "pair" }, section("Rebalances per minute", h("time-chart", { data: {
           label: `Rebalances per minute: ${total} in the last hour`,
           kind: "bars",
@@ -160,7 +160,7 @@ export function groups() {
           ["", ...Object.keys(STATE)].map((name) =>
             h("button", { type: "button", "aria-pressed": String(wanted.state === name), onclick: () => again({ state: name }) }, name || "All"))),
         section("Groups", found ? table("Groups", groupColumns, found, "no such group") : "Reading…",
-          found?.length === 100 && h("p", { class: "soft" }, "These are the first 100; search for others above.")),
+          found?.length === 100 && h("p", { class: "soft" }, "These are the first 100 groups; use the search above to find others.")),
       ];
     },
   };
@@ -256,10 +256,10 @@ export function group(name) {
           figure(count(found.generation) ?? "–", last ? ["generation, ", ago(last.decided_at)] : "generation"),
           figure(count(found.member_count), plural(found.member_count, "member")),
           figure(count(found.offsets.length), `${plural(found.offsets.length, "partition")}${nobody ? `, ${nobody} without an owner` : ""}`, nobody && found.member_count ? "bad" : ""),
-          figure(short(found.lag), found.lag_unknown ? `records behind, unknown of ${found.lag_unknown} partitions` : "records behind"),
+          figure(short(found.lag), found.lag_unknown ? `records behind, unknown for ${found.lag_unknown} partitions` : "records behind"),
           figure(short(found.worst_lag), "behind in the worst partition"),
           figure(count(found.pending), `pending ${plural(found.pending, "command")}${found.pending ? `, the oldest for ${duration(oldest, 0)}` : ""}`, found.pending ? "warn" : "")),
-        section("Who owned which partition when", timeline && !timeline.partitions.length
+        section("Owners over time", timeline && !timeline.partitions.length
           ? h("p", { class: "soft" }, "No partition has an owner, and no earlier owner is recorded.") : lanes(name, found, timeline, history),
           timeline?.left_out > 0 && h("p", { class: "soft" }, `${timeline.left_out} more partitions are left out.`)),
         lag && section("Lag", lagChart(lag, marksOf(history)),
@@ -279,8 +279,8 @@ export function group(name) {
         ], found.offsets)),
         section("Members", table("Members", memberColumns(name), found.members, "no members")),
         section("Rebalances", table("Rebalances", decisionColumns, newestFirst(history),
-          found.kind === "managed" ? "none recorded" : `The groups log has them: kafka-coord groups history ${name}`)),
-        section("What operators did", table("What operators did", actionColumns, newestFirst(known[of("actions")]), "nothing recorded")),
+          found.kind === "managed" ? "none recorded" : `They are in the groups log: kafka-coord groups history ${name}`)),
+        section("Operators' actions", table("Operators' actions", actionColumns, newestFirst(known[of("actions")]), "nothing recorded")),
         found.unreadable.length > 0 && section("Unreadable", table("Unreadable", [
           ["Znode", (row) => row.path], ["Why", (row) => row.reason]], found.unreadable)),
         section("Settings", h("p", { class: "soft" }, [
@@ -328,7 +328,7 @@ export function partition(name, topic, number) {
         } })),
         section("Records behind", chart("records behind", 2, "--c0")),
         section("Committed offset", chart("committed offset", 1, "--c2")),
-        section("Rebalances that moved it", table("Rebalances that moved it", decisionColumns, newestFirst(moved), "none recorded")),
+        section("Rebalances that moved this partition", table("Rebalances that moved this partition", decisionColumns, newestFirst(moved), "none recorded")),
       ];
     },
   };
@@ -370,8 +370,8 @@ export function consumer(name, who) {
           ["Capacity", (row) => row.capacity, "number"],
           ["Should own", (row) => partitions(row.target)],
         ], [member])),
-        section("What it owned when", lanes(name, found, known[of("timeline")], about, ([one]) => one === who)),
-        section("Rebalances that concerned it", table("Rebalances that concerned it", decisionColumns, newestFirst(about), "none recorded")),
+        section("Partitions over time", lanes(name, found, known[of("timeline")], about, ([one]) => one === who)),
+        section("Rebalances of this consumer", table("Rebalances of this consumer", decisionColumns, newestFirst(about), "none recorded")),
       ];
     },
   };
@@ -401,7 +401,7 @@ export function cluster() {
           figure(count(found.topics), plural(found.topics, "topic")), figure(count(found.groups), `managed ${plural(found.groups, "group")}`)),
         section("Instances", table("Instances", instanceColumns, found.instances)),
         unassigned(known["/cluster/unassigned"]),
-        section("Requests that wait", table("Requests that wait", [
+        section("Waiting requests", table("Waiting requests", [
           ["Request", (row) => row.request], ["Type", (row) => row.type], ["Group", (row) => row.group], ["By", (row) => row.by],
           ["Since", (row) => ago(row.since)], ["Reason", (row) => row.reason]], known["/cluster/requests"] ?? [])),
         section("Findings of the doctor", findings(known["/cluster/findings"], ALL)),
@@ -409,7 +409,7 @@ export function cluster() {
           ["Epoch", (row) => row.epoch], ["Broker", (row) => row.broker_id], ["Host", (row) => row.host],
           ["Elected", (row) => ago(row.elected)], ["Ended", (row) => ago(row.ended)], ["Why", (row) => row.why],
         ], newestFirst(history.elections))),
-        history && section("What operators did", table("What operators did", actionColumns, newestFirst(history.actions), "nothing recorded")),
+        history && section("Operators' actions", table("Operators' actions", actionColumns, newestFirst(history.actions), "nothing recorded")),
         section("Topics", table("Topics", [
           ["Topic", (row) => row.topic], ["Partitions", (row) => count(row.partitions), "number"], ["Changed", (row) => ago(row.changed)],
         ], known["/topics"] ?? [])),
