@@ -97,7 +97,7 @@ class SessionLost(StoreUnavailable):
 
 
 class NoNode(StoreError):
-    """The znode does not exist. For a create, this is the parent."""
+    """The znode does not exist. For a create, its parent does not exist."""
 
 
 class NodeExists(StoreError):

@@ -46,7 +46,7 @@ _SHORT_VARIABLES = {"zookeeper.hosts": "KAFKA_COORD_ZOOKEEPER"}
 _OTHER_VARIABLES = frozenset(
     f"{VARIABLE_PREFIX}{name}" for name in ("CONFIG", "OUTPUT", "DEBUG", "SERVE_SESSION_TIMEOUT_MS")
 )
-"""Variables that commands read. They are not settings, although they resemble misspelt settings."""
+"""The variables that commands read. They are not settings, although they resemble misspelt settings."""
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\])")
 _SECRET_PROPERTY = re.compile(r"password|secret|token|\.key$|\.pem$|sasl\.jaas", re.IGNORECASE)
 
@@ -461,9 +461,9 @@ def load_settings(
     called: str = "flag --{}",
 ) -> Settings:
     """Loads and checks all settings. ``flags`` maps keys (``"zookeeper.hosts"``) to values. ``None`` means that a flag
-    is not given. ``file`` is the TOML file (by default, ``KAFKA_COORD_CONFIG``). ``kafka_properties`` are flags for the
-    ``kafka`` section. ``called`` is the template for a flag's name in messages. Raises :class:`SettingsError`, which
-    names the key, its value, its source and the allowed values.
+    is not given. ``file`` is the TOML file (by default, ``KAFKA_COORD_CONFIG``). ``kafka_properties`` contains the
+    flags for the ``kafka`` section. ``called`` is the template for a flag's name in messages. Raises
+    :class:`SettingsError`, which names the key, its value, its source and the allowed values.
     """
     environ = os.environ if environ is None else environ
     file = file or environ.get("KAFKA_COORD_CONFIG")

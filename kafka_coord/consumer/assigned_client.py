@@ -1,7 +1,7 @@
 """A librdkafka client that fetches exactly the wanted partitions. A change of these partitions never blocks a thread.
 confluent-kafka 2.16 lets one thread at a time into a client (``Handle_serialize_enter``), but without fairness, so a
-thread that polls in a loop locks all others out. So only the owner of the lock ``_inside`` calls the client. A thread
-that wants a change sets a flag. If the lock is free, that thread applies the change itself. Otherwise, the owner
+thread that polls in a loop locks out all other threads. So only the owner of the lock ``_inside`` calls the client. A
+thread that wants a change sets a flag. If the lock is free, that thread applies the change itself. Otherwise, the owner
 applies the change when it releases the lock. The owner waits for records for at most a few ms.
 """
 

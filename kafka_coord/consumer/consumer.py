@@ -75,8 +75,8 @@ class Consumer(GroupMember[K, V]):
         record is handed out, so that a crash does not move the beginning. With ``earliest``, partitions that are added
         later are read from their first record on.
     ``session_timeout_ms``
-        How long the consumer may be silent before the coordinator gives its partitions to others. The default is
-        10,000, or 45,000 with ``bootstrap``. The latter is more than twice the session timeout of the instances, so
+        How long the consumer may be silent before the coordinator gives its partitions to other consumers. The default
+        is 10,000, or 45,000 with ``bootstrap``. The latter is more than twice the session timeout of the instances, so
         that the crash of a coordinator does not interrupt the consumer.
     ``rejoin_grace_ms``
         How long the coordinator keeps the partitions of a consumer that vanished (Kafka's static membership).
@@ -140,7 +140,7 @@ class Consumer(GroupMember[K, V]):
         ZooKeeper has stored the offsets. While ZooKeeper is unreachable, it waits until ZooKeeper is back or the
         session has ended. With ``asynchronous``, it returns a future immediately.
 
-        Raises (or the future holds) :class:`MembershipLost` if the partitions may belong to others by now,
+        Raises (or the future holds) :class:`MembershipLost` if the partitions may now belong to other consumers,
         :class:`NotFound` if the topic was deleted, and :class:`ConsumerError` for an offset beyond the records handed
         out, or below the committed offset without a preceding ``seek``.
         """

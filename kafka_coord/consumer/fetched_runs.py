@@ -53,8 +53,8 @@ class IteratedRun:
         self.rest = iter(messages)
 
     def account(self) -> int:
-        """Counts every record handed out except the last as consumed. Returns the number of records handed out since
-        the previous call."""
+        """Counts every record that was handed out, except the last, as consumed. Returns the number of records handed
+        out since the previous call."""
         return self._up_to(len(self._messages) - length_hint(self.rest))
 
     def end(self) -> tuple[int, list[Any]]:
@@ -87,12 +87,12 @@ class FetchedRuns:
         self.in_hand: set[HeldPartition] = set()
 
     def __bool__(self) -> bool:
-        """Whether there may be something to hand out."""
+        """Returns whether there may be something to hand out."""
         return bool(self._queue) or self.iterated is not None
 
     @property
     def queued(self) -> bool:
-        """Whether runs are left besides the one being iterated over."""
+        """Whether there are runs other than the run being iterated over."""
         return bool(self._queue)
 
     def add(self, run: Run) -> None:

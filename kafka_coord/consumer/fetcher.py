@@ -37,7 +37,7 @@ DEFAULT_MAX_RECORDS = 500
 """Kafka's ``max.poll.records``."""
 
 _BATCH = 320
-"""The number of messages to take from librdkafka at once, unless the application asks for more than
+"""The number of messages to take from librdkafka at once, unless the application requests more than
 ``DEFAULT_MAX_RECORDS``. The resulting records stay below the 700 new objects after which Python's garbage collector
 runs."""
 
@@ -66,7 +66,7 @@ class Fetcher:
         self._check = check
         self._wake = wake
         self._record = record
-        # C calls these for each message of a batch, several times faster than any Python code could call them.
+        # C code calls these methods for each message of a batch, several times faster than Python code could.
         self._error, self._topic, self._partition = message.error, message.topic, message.partition
         self._changed = threading.Event()
         self.partitions = StreamPartitions(wake=wake, changed=self._fetch_what_is_live)
@@ -91,7 +91,7 @@ class Fetcher:
         return [*map(self._record, self._take(limit, timeout_s, limit if limit > DEFAULT_MAX_RECORDS else _BATCH))]
 
     def take_fetched(self, limit: int) -> list[Record[Any, Any]]:
-        """Like :meth:`take`, but returns only what :meth:`fetch_ahead` has fetched."""
+        """Like :meth:`take`, but returns only records that :meth:`fetch_ahead` has already fetched."""
         self._enter()
         try:
             self._check()
@@ -140,8 +140,9 @@ class Fetcher:
             self._taker = None
 
     def next_of_run(self) -> Record[Any, Any] | None:
-        """Returns the next record of the run being iterated over. Returns ``None`` if there is none, or if more than a
-        look at the clock is needed. Then call :meth:`take_one`. The previous record counts as consumed."""
+        """Returns the next record of the run being iterated over. Returns ``None`` if the run has no record left, or if
+        it may not be handed out without further checks. In that case, call :meth:`take_one`. The previous record counts
+        as consumed."""
         iterated = self._runs.iterated
         if iterated is None or self._failing or _monotonic() >= self._until:
             return None

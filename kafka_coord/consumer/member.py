@@ -217,8 +217,8 @@ class GroupMember(Generic[K, V]):
         return consumed_offsets(self._fetchers, reader, lost)
 
     def position(self, partition: Partition) -> int | None:
-        """Returns the offset of the next record to hand out. Returns ``None`` while it is unknown, as before the first
-        record of a partition that starts at the beginning of its log.
+        """Returns the offset of the next record to hand out. Returns ``None`` while that offset is unknown, for example
+        before the first record of a partition that starts at the beginning of its log.
 
         Raises :class:`ConsumerError` if the consumer does not hold the partition.
         """

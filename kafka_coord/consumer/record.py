@@ -170,7 +170,7 @@ def _restored(message: Any, key: Any, value: Any) -> Record[Any, Any]:
 
 
 def _copied(message: Any) -> SimpleNamespace:
-    """Returns an object with the methods of a librdkafka message that :class:`Record` calls, which can be pickled."""
+    """Returns a picklable object with the methods of a librdkafka message that :class:`Record` calls."""
     asked = ("topic", "partition", "offset", "key", "value", "timestamp", "headers")
     return SimpleNamespace(**{name: partial(_unchanged, getattr(message, name)()) for name in asked})
 

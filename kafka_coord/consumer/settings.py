@@ -162,7 +162,7 @@ class Reading:
 def reading(
     kafka: Mapping[str, Any], *, auto_offset_reset: str, auto_commit_interval_ms: int | None, listener: str | None
 ) -> Reading:
-    """Raises :class:`SettingsError`, which names the argument at fault."""
+    """Checks how to read and commit. Raises :class:`SettingsError`, which names the argument at fault."""
     interval_ms = between("auto_commit_interval_ms", auto_commit_interval_ms or 0, 0, 24 * 3600 * 1000)
     return Reading(offset_reset(auto_offset_reset), interval_ms / 1000 or None, kafka, listener)
 

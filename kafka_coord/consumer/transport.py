@@ -65,7 +65,7 @@ class Transport(Protocol):
     brokers: Brokers
 
     def start(self) -> None:
-        """Starts the transport, once all its listeners exist."""
+        """Starts the transport. Call it once all listeners exist."""
 
     def close(self) -> None:
         """Closes the transport. Call it only after the connector has ended."""

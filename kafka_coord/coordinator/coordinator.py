@@ -41,7 +41,8 @@ from kafka_coord.zk.watches import Watches
 log = logging.getLogger(__name__)
 
 _FEW_CONSUMERS = 1_000
-"""Startup reads up to this many registrations in one go, without first checking which ones it needs."""
+"""Up to this number of registrations, startup reads all of them in one request, without first checking which it
+needs."""
 
 
 class ConsumerCoordinator:

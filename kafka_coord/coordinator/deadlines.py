@@ -36,7 +36,7 @@ class GroupTimers:
     next_due: float | None = None
 
     def passed(self, since: float, duration_ms: float, now: float) -> bool:
-        """Whether ``duration_ms`` have passed since ``since``. If not, updates :attr:`next_due`."""
+        """Returns whether ``duration_ms`` have passed since ``since``. If not, updates :attr:`next_due`."""
         due = since + duration_ms / 1000
         if now >= due:
             return True
@@ -78,7 +78,7 @@ class Deadlines:
 def deadlines(
     inputs: DeadlineInputs, timers: GroupTimers, options: CoordinatorOptions, now: float, wall_ms: float
 ) -> Deadlines:
-    """Evaluates all deadlines, and sets ``timers.next_due`` to the time of the next one."""
+    """Evaluates all deadlines, and sets ``timers.next_due`` to the time of the next deadline."""
     timers.next_due = None
     expire_ms = offsets_expire_at_ms(inputs)
     return Deadlines(

@@ -72,8 +72,8 @@ class DecisionWriter:
         return PreparedPlan(memory, decided.plan, snapshot, units, decision)
 
     def together(self, plans: Sequence[PreparedPlan]) -> Mapping[str, NewCommands]:
-        """Writes the plans of several groups in one request, so that no group waits for the others. Returns the results
-        by group. If the result is empty, each plan must be written alone. Raises :class:`Fenced`. Raises
+        """Writes the plans of several groups in one request, so that no group waits for another. Returns the results by
+        group. If the result is empty, each plan must be written alone. Raises :class:`Fenced`, and
         :class:`StoreUnavailable` if the outcome is unknown."""
         writing = [one for one in plans if one.units]
         if len(writing) < 2:

@@ -16,7 +16,7 @@ from kafka_coord.zk.store import Check, Create, Delete, Op, Store
 log = logging.getLogger(__name__)
 
 _LEAVES = {("ids", 2), ("owners", 2), ("channel", 3), ("offsets", 3)}
-"""Kinds of znodes of a group that have no children, by name and depth."""
+"""The kinds of a group's znodes that have no children, by name and depth."""
 
 
 Units = tuple[Sequence[Op], ...]
@@ -42,7 +42,7 @@ class Executor:
 
         Raises :class:`Fenced` once another instance has been elected, :class:`MultiFailed` if something changed since
         the snapshot, and :class:`StoreUnavailable` if the outcome is unknown. After the last two errors, read the group
-        again. The units already written are consistent even without the rest.
+        again. The units that were written are consistent, even without the remaining units.
         """
         return _new_commands(units, self.write(units))
 

@@ -14,8 +14,8 @@ _YOUNG_COLLECTIONS = 20
 def collecting_rarely() -> Iterator[None]:
     """Starts Python's cyclic collector after 50,000 new containers instead of 700 (:func:`gc.set_threshold`).
 
-    A decision creates hundreds of thousands of containers. Hardly any is part of a cycle, so reference counting frees
-    them without the collector. Scanning them repeatedly took a quarter of the time of a large group's decision
+    A decision creates hundreds of thousands of containers. Hardly any of them is part of a cycle, so reference counting
+    frees them without the collector. Scanning them repeatedly took a quarter of the time of a large group's decision
     (``docs/performance.md``). In return, a few MB of garbage live longer.
     """
     before = gc.get_threshold()

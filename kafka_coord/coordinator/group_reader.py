@@ -50,8 +50,8 @@ class GroupReader:
     _epoch: int
 
     def take(self, timeout_s: float) -> Batch | None:
-        """Returns the groups that are due. Waits up to ``timeout_s`` for the first. Returns ``None`` if there is
-        none."""
+        """Returns the groups that are due. Waits up to ``timeout_s`` for the first group. Returns ``None`` if no group
+        is due."""
         first = self._queue.take(timeout_s)
         if first is None:
             return None

@@ -90,7 +90,7 @@ class RebalanceRequestHandler:
 
     @property
     def outcomes(self) -> Mapping[str, Outcome]:
-        """Returns the result of each group's last pass."""
+        """The result of each group's last pass."""
         return {memory.group: memory.outcome for memory in self.memories if memory.outcome is not None}
 
     @property
@@ -116,8 +116,8 @@ class RebalanceRequestHandler:
     # --- handler's thread --------------------------------------------------------------------------------------------
 
     def step(self, timeout_s: float = 0.0) -> bool:
-        """Handles a batch of due groups. Waits up to ``timeout_s`` for the first. Returns whether any group was due.
-        Does nothing if this instance does not lead."""
+        """Handles a batch of due groups. Waits up to ``timeout_s`` for the first group. Returns whether any group was
+        due. Does nothing if this instance does not lead."""
         handled = self._step(timeout_s)
         self._stepped_at = self._clock.monotonic()
         return handled
@@ -260,7 +260,7 @@ class RebalanceRequestHandler:
 
     @contextmanager
     def _isolated(self, memory: GroupMemory) -> Iterator[None]:
-        """Keeps a failure in one group from stopping the others."""
+        """Isolates a failure in one group, so that other groups are still handled."""
         try:
             yield
         except Fenced as error:

@@ -84,7 +84,7 @@ def actions_of(plan: Plan, at_ms: int) -> tuple[Action, ...]:
 
 
 def action_of(request: Request, at_ms: int) -> Action | None:
-    """Returns the operator's action that a request asks for or records, or ``None`` if the request has no action."""
+    """Returns the operator's action that a request carries out or records, or ``None`` if the request has no action."""
     kind = request.action if request.type is RequestType.LOOK else str(request.type)
     return Action(kind, request.by, at_ms, request.reason, request.change or request.consumer) if kind else None
 

@@ -99,7 +99,7 @@ class GroupMemory:
     failures: int = 0
     """The number of passes that have failed in a row."""
     requested: float | None = None
-    """The (monotonic) time of the event that caused this pass, or ``None`` if no event did."""
+    """The (monotonic) time of the event that caused this pass, or ``None`` if no event caused it."""
     taken: float = 0.0
     """The (monotonic) time at which this pass began."""
 

@@ -45,8 +45,8 @@ _READS_WHOLE, _READS_EACH, _READS_ZXIDS = 7, 3, 3
 class Snapshot:
     """The result of reading a group: the observation for ``plan``, and further values for the executor. ``missing``
     contains the group's persistent parents that a write must create first. ``history`` is the znode of the group's
-    decisions, and ``zxids`` identifies the observed state or an earlier one. ``history`` and ``zxids`` are set only on
-    request (see :class:`GroupQuery`).
+    decisions, and ``zxids`` identifies the observed state or an earlier state. ``history`` and ``zxids`` are set only
+    on request (see :class:`GroupQuery`).
     """
 
     observation: Observation
@@ -206,7 +206,7 @@ def _read_group(
         overdue=due.overdue,
         retired=due.retired,
         retention_passed=due.retention_passed,
-        # if the stored target was lost, the next generation must be higher than all earlier ones
+        # if the stored target was lost, the next generation must be higher than all earlier generations
         generation_floor=max((d.generation for d in past_decisions(store, group)), default=0) if target is None else 0,
         unreadable=tuple(reading.unreadable),
     )

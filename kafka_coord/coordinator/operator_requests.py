@@ -44,8 +44,8 @@ class PendingRequests:
         self._answered_ms: dict[str, float] = {}
 
     def load(self, names: Iterable[str]) -> tuple[Request, ...]:
-        """Reads the current requests and returns the new unanswered ones. An unreadable request is reported and left
-        alone."""
+        """Reads the current requests, and returns those that are new and unanswered. Reports unreadable requests, and
+        leaves them unchanged."""
         listed = set(names)
         with self._lock:
             known = self._requests.keys() | self._unreadable

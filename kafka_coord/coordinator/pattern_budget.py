@@ -11,7 +11,7 @@ from kafka_coord.zk.store import Clock
 log = logging.getLogger(__name__)
 
 BUDGET_S = 0.1
-"""Seconds that one pass may spend on matching before other groups get their turn."""
+"""The number of seconds that one pass may spend on matching before other groups get their turn."""
 
 
 def match_patterns(memory: GroupMemory, observation: Observation, clock: Clock) -> bool:

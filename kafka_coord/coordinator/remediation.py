@@ -18,7 +18,7 @@ _BELOW_A_GROUP = {
     "channel": "its consumer carries out no more commands; evict it: kafka-coord groups evict {group} {name}",
 }
 _LISTED = ("ids", "owners", "channel")
-"""Znodes whose children show which consumers take part and what they hold."""
+"""The znodes whose children show which consumers take part and what they hold."""
 _ELSEWHERE = {
     layout.PAUSED: "until it is removed all groups count as paused: kafka-coord groups resume --all",
     layout.BROKER_TOPICS: "Kafka wrote it; until it can be read, its partitions stay with their owners",

@@ -172,7 +172,7 @@ class CoordinatorService:
             self._complain(f"cannot coordinate. I am {self._broker_id}: {error}")
         except KafkaCoordError:
             raise
-        except Exception as error:  # noqa: BLE001  if this ended the instance, the next one would meet the same bug
+        except Exception as error:  # noqa: BLE001  if this ended the instance, the next instance would meet the same bug
             self._complain(f"cannot coordinate. I am {self._broker_id}: {error!r} (a bug)", error)
             with suppress(StoreError):
                 self._resign("a bug")
@@ -351,7 +351,7 @@ class CoordinatorService:
 
     def _handle(self, handler: RebalanceRequestHandler) -> None:
         """Runs the handler. If the handler fails, the service ends too, because an elected instance without a handler
-        would keep all others from deciding."""
+        would prevent all other instances from deciding."""
         try:
             while not (handler.closed or handler.deposed):
                 if not handler.step(HANDLER_WAIT_S) and not self._election.still_leads():

@@ -102,7 +102,7 @@ class DeleteOffsets:
 
 @dataclass(frozen=True, slots=True)
 class RemoveGroup:
-    """Remove the group with everything in it, because its offsets have expired or an operator asked for it."""
+    """Remove the group with everything in it, because its offsets have expired or an operator requested the removal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +133,9 @@ Step = (
 class Plan:
     """The decision of one pass about one group.
 
-    The executor writes ``steps`` in order and stops at the first that fails. The steps already written are consistent,
-    and the next pass continues from there. ``summary`` states the decision and its reason for the log. ``blocked``
-    contains the partitions that would be started if their committed offsets could be read.
+    The executor writes ``steps`` in order and stops at the first step that fails. The steps already written are
+    consistent, and the next pass continues from there. ``summary`` states the decision and its reason for the log.
+    ``blocked`` contains the partitions that would be started if their committed offsets could be read.
     """
 
     group: str

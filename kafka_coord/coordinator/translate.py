@@ -156,8 +156,8 @@ class Translation:
         return [tp for tp, node in zip(partitions, found, strict=True) if node is not None]
 
     def _removal(self) -> list[Op]:
-        """Deletes the group's tree: first ``ids``, then the rest, leaves first. If a consumer has registered since the
-        snapshot, deleting ``ids`` fails, so nothing is removed."""
+        """Deletes the group's tree: first ``ids``, and then all other znodes, with leaves first. If a consumer has
+        registered since the snapshot, deleting ``ids`` fails, so nothing is removed."""
         group = layout.group(self._group)
         tree = [group, *tree_below(self._store, group)]
         ids = layout.ids(self._group)

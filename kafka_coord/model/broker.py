@@ -25,7 +25,7 @@ class Listener:
 
     @property
     def endpoint(self) -> str:
-        """``NAME://host:port``, as Kafka writes it."""
+        """The listener in Kafka's form, ``NAME://host:port``."""
         return f"{self.name}://{self.address}"
 
 

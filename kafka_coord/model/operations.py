@@ -390,7 +390,7 @@ MAX_HISTORY = 50
 
 
 def history_to_json(decisions: tuple[Decision, ...]) -> dict[str, Any]:
-    """Writes the newest :data:`MAX_HISTORY` decisions, oldest first."""
+    """Returns the JSON form of the newest :data:`MAX_HISTORY` decisions, oldest first."""
     return {"version": fields.VERSION, "decisions": [d.to_json() for d in decisions[-MAX_HISTORY:]]}
 
 

@@ -18,9 +18,9 @@ class BatchHoldings:
     """Implements :class:`kafka_coord.consumer.fetcher_interface.Fetchers` for a query that reads in micro-batches.
 
     The application has records in hand from the moment when Spark plans their micro-batch until it plans the next
-    micro-batch, because only then has the checkpoint stored the previous one. So a stop-fetcher is acknowledged between
-    two micro-batches, with the end offsets of the last micro-batch. The connector's thread carries out commands, and
-    Spark's thread plans. One lock protects the state that they share.
+    micro-batch, because only then has the checkpoint stored the previous micro-batch. So a stop-fetcher is acknowledged
+    between two micro-batches, with the end offsets of the last micro-batch. The connector's thread carries out
+    commands, and Spark's thread plans. One lock protects the state that they share.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:

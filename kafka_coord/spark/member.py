@@ -114,11 +114,11 @@ class QueryMember:
 
     def plan(self, most: int, upto: Mapping[TopicPartition, int] | None = None) -> OffsetRanges:
         """Returns the ranges of the next micro-batch: at most ``most`` offsets, shared fairly among the partitions that
-        the query owns now. With ``upto``, returns only offsets below these ends, of the partitions that it names. The
-        result is empty if there is nothing new, or if the brokers' log ends or ZooKeeper's offsets cannot be read. Such
-        a failure is logged. It ends when the servers respond again, or when the coordinator revokes the partitions of
-        deleted topics. Raises the error that ended the membership, and :class:`NoOffset` if records are gone and the
-        options say to fail.
+        the query owns now. With ``upto``, returns only offsets below the given ends, and only of the partitions with a
+        given end. The result is empty if there is nothing new, or if the brokers' log ends or ZooKeeper's offsets
+        cannot be read. Such a failure is logged. It ends when the servers respond again, or when the coordinator
+        revokes the partitions of deleted topics. Raises the error that ended the membership, and :class:`NoOffset` if
+        records are gone and the options say to fail.
         """
         self._check()
         self._pause_if_idle()

@@ -80,8 +80,8 @@ class SourceOptions:
 
     @property
     def reads_committed(self) -> bool:
-        """Whether records of open and aborted transactions are left out. They are by default in librdkafka, but not in
-        Kafka's Java client."""
+        """Whether records of open and aborted transactions are left out. By default, librdkafka leaves them out, and
+        Kafka's Java client does not."""
         return self.kafka.get("isolation.level", "read_committed") != "read_uncommitted"
 
     @classmethod

@@ -31,7 +31,7 @@ class PlannedBatch:
     planned_ms: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the keys in a fixed order, because Spark compares offsets as text."""
+        """Returns the JSON form. Its keys have a fixed order, because Spark compares offsets as text."""
         return {
             "version": VERSION,
             "group": self.group,

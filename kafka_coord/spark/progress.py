@@ -272,7 +272,7 @@ class GroupProgressListener(StreamingQueryListener):
 
 
 class Watching:
-    """The running monitoring that :func:`watch` returns. End it with :meth:`close` or by leaving a ``with`` block."""
+    """The monitoring that :func:`watch` has started. End it with :meth:`close` or by leaving a ``with`` block."""
 
     def __init__(
         self, spark: SparkSession, listener: GroupProgressListener, server: Exposition | None, store: Store | None

@@ -96,7 +96,7 @@ def spark_session(
 def _settings(master: str | None, scratch: Path) -> dict[str, str]:
     common = {
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # others take INT96 for a time without a zone
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # other readers take INT96 for a time without zone
         "spark.sql.streaming.stopTimeout": "30s",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.ui.showConsoleProgress": "false",

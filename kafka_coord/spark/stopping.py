@@ -19,9 +19,9 @@ _IDLE_LOOKS = 10
 class BetweenBatches:
     """Wraps a function for ``foreachBatch`` so that its query can be stopped cleanly.
 
-    ``StreamingQuery.stop()`` alone may interrupt a micro-batch after its rows are written and before Spark has told the
-    source about it. The next owner of the partitions would then read them again. This class lets the running batch
-    finish. Spark reports the batch as done when it plans the next one, which this class does not start.
+    ``StreamingQuery.stop()`` alone may interrupt a micro-batch after its rows are written and before Spark has notified
+    the source. The next owner of the partitions would then read them again. This class lets the running batch finish.
+    Spark reports the batch as done when it plans the next batch, which this class does not start.
     """
 
     def __init__(self, each: ForeachBatch) -> None:

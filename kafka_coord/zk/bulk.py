@@ -232,7 +232,7 @@ class SetWatches:
         return b"".join(parts)
 
     def deserialize(self, _buffer: bytes, _offset: int) -> None:
-        """Does nothing, because the answer is empty."""
+        """Does nothing, because the response is empty."""
 
 
 class AddWatch:
@@ -253,7 +253,7 @@ class AddWatch:
         return _INT.pack(len(path)) + path + _INT.pack(self._PERSISTENT_RECURSIVE)
 
     def deserialize(self, _buffer: bytes, _offset: int) -> None:
-        """Does nothing, because the answer is empty."""
+        """Does nothing, because the response is empty."""
 
 
 class MultiReadAnswer(NamedTuple):

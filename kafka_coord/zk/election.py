@@ -47,7 +47,7 @@ LOOK_AGAIN_S = 5.0
 """The number of seconds between reads of the leader without an event, in case a watch was lost."""
 MAX_EPOCH = (1 << 31) - 1
 COMPLAIN_AGAIN_S = 60.0
-"""The number of seconds between log lines about an obstacle to every election, as long as it lasts."""
+"""The number of seconds between log lines about a lasting obstacle to elections."""
 _HINDERS_NO_ELECTION = frozenset({"leader", "successor"})
 
 

@@ -10,8 +10,8 @@ from kafka_coord.zk.sizes import op_size
 from kafka_coord.zk.store import Check, Op, OpResult, Store
 
 MAX_BYTES = 900_000
-"""The largest multi. A server accepts 1,048,575 bytes, but the chroot lengthens paths, and the limit may be configured
-lower."""
+"""The maximum size of a multi, in bytes. A server accepts 1,048,575 bytes, but the chroot lengthens paths, and the
+limit may be configured lower."""
 MAX_OPS = 1_000
 """The maximum number of operations in a multi. Longer multis are no faster, and delay all other writes."""
 

@@ -118,7 +118,7 @@ class InstanceRegistration:
         raise NodeExists(f"{taken}; waiting up to {shown_s:.0f} s for its session to end", self._path)
 
     def _is_mine(self, node: Node) -> bool:
-        """Returns whether the znode holds this instance's own description, from this session or an earlier one."""
+        """Returns whether the znode holds this instance's own description, from this session or an earlier session."""
         try:
             found, own = json.loads(node.data), json.loads(self._written)
             return bool({**found, _TIMESTAMP: ""} == {**own, _TIMESTAMP: ""})

@@ -36,7 +36,7 @@ def on_connected(client: KazooClient, monotonic: Callable[[], float], tell: Call
     """Calls ``tell(sent_at, session_id, negotiated_timeout_ms)`` at each accepted connect, before kazoo reports it.
 
     kazoo keeps the negotiated timeout in local variables only. Returns False if the timeout cannot be read. The caller
-    then assumes the shortest timeout that a server grants, which is as safe but ends sooner.
+    then assumes the shortest timeout that a server grants, which is equally safe, but makes the lease shorter.
     """
     lost = "cannot read the negotiated session timeout; assuming the shortest that a server grants (which is safe)"
     connection, invoke = _of_connection(client, "_invoke", lost)

@@ -2,7 +2,7 @@
 
 A client may rely on its session only as long as no server can have ended it. The rule, for a negotiated timeout T:
 
-* The ZooKeeper leader decides on every **connect** (or reconnect) request. If it accepts one that was sent at *s*, it
+* The ZooKeeper leader decides on every **connect** (or reconnect) request. If it accepts a request sent at *s*, it
   restarts the session's timeout, so the session lasts at least until s + T.
 * Any later request touches the session only at the server that it reaches. Only the leader ends sessions. A follower
   reports touches to the leader when the leader pings it (every half tick). A follower that is cut off from the leader
@@ -14,7 +14,7 @@ A client may rely on its session only as long as no server can have ended it. Th
 
 ``lag`` is T/4, because a session timeout is at least two ticks (``minSessionTimeout``), so half a tick is at most T/4.
 The lease also subtracts a margin for clocks that run at different speeds. With a heartbeat every T/4, the lease reaches
-at least 45 % of T ahead while the server answers.
+at least 45 % of T ahead while the server responds.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ class SessionState(Enum):
     SUSPENDED = "suspended"
     """The connection is gone. The session may still exist, or it may already have ended on the server."""
     LOST = "lost"
-    """The session has ended. A new one begins automatically (:attr:`CONNECTED` with another id)."""
+    """The session has ended. A new session begins automatically (:attr:`CONNECTED` with another id)."""
     CLOSED = "closed"
 
 

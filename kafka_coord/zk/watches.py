@@ -46,7 +46,7 @@ class _Watched:
     path: str
     listener: Callable[..., None]
     seen: tuple[int, int] | None = _NEVER
-    """The state last reported to the listener, as (czxid, mzxid or cversion), or None for a missing znode."""
+    """The state last reported to the listener, as (czxid, mzxid or cversion), or ``None`` for a missing znode."""
     dropped: bool = False
     complaint: str = ""
     """The last logged failure, so that a lasting failure is logged only once."""
@@ -163,7 +163,7 @@ class Watches:
             self._due[watched] = None
 
     def step(self) -> bool:
-        """Sets the watches that fired again and calls the listeners of changed znodes, including newly added ones.
+        """Sets the watches that fired again and calls the listeners of changed and newly added znodes.
 
         Returns True if every watch is set and every listener is up to date. Returns False if there is no connection or
         a listener failed. The caller must then call it again soon, or after ``wake``. A step serves each watch at most

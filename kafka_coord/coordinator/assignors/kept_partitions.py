@@ -126,7 +126,7 @@ def kept_shares(inputs: AssignmentInputs) -> tuple[dict[str, Share], Numbers]:
 
 
 def components(inputs: AssignmentInputs) -> list[tuple[list[str], list[str]]]:
-    """Splits the group into parts that share no topic. Returns the (members, topics) of each part, both sorted."""
+    """Splits the group into parts that share no topic. Returns the sorted members and topics of each part."""
     members_of = inputs.by_subscription()
     parent: dict[str, str] = {}
 

@@ -1,4 +1,5 @@
-"""Quotas for equal subscriptions. Each member keeps partitions up to its quota and gives the rest away. Near linear."""
+"""Quotas for equal subscriptions. Each member keeps partitions up to its quota and gives up all others. Takes nearly
+linear time."""
 
 from __future__ import annotations
 

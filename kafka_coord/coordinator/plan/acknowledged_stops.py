@@ -22,7 +22,7 @@ def member_update_of(observation: Observation, consumer: str, member: Member) ->
     place, too_large = _place(member)
     seen = observation.ledgers.get(consumer)
     if seen is None or is_dead(seen, member):
-        # this incarnation must not carry out commands for an earlier one
+        # this incarnation must not carry out commands for an earlier incarnation
         fresh = Ledger(consumer, member.incarnation, generation=seen.generation if seen is not None else 0, place=place)
         released = seen.held if seen is not None else NO_PARTITIONS
         drop = tuple(command.name for command in channel.commands)

@@ -1,4 +1,4 @@
-"""Decides whether a group is removed, because an operator asked for it or because its offsets have expired."""
+"""Decides whether a group is removed, because an operator requested the removal or because its offsets have expired."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class MemberUpdate:
         return self.ledger is not self.seen and (self.seen is None or self.ledger != self.seen)
 
     def is_behind(self, target: Assignment) -> bool:
-        """Whether this is an eager member that still holds partitions of an earlier target."""
+        """Returns whether this is an eager member that still holds partitions of an earlier target."""
         return self.member.mode is Mode.EAGER and self.ledger.generation < target.generation and bool(self.ledger.held)
 
     def eviction(self) -> WriteLedgerAndCommands:
@@ -98,8 +98,8 @@ class MemberUpdate:
         return WriteLedgerAndCommands(only_held(after), version, tuple(commands), self.drop_commands)
 
     def _start_points(self, target: Assignment, *, decides_streams: bool) -> dict[TopicPartition, StartPoint]:
-        """Returns where each partition starts. Its stream is the one that the assignor chose, or else the stream with
-        the fewest partitions of its topic."""
+        """Returns where each partition starts. Each partition runs on the stream that the assignor chose, or else on
+        the stream with the fewest partitions of its topic."""
         subscription = self.member.subscription
         chosen = target.streams.get(self.consumer, {})
         points = {}

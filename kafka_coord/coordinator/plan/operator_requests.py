@@ -77,7 +77,7 @@ def _fault(
 
 
 def other_answers(observation: Observation, membership: Membership) -> list[Step]:
-    """Answers the requests that change nothing in the group."""
+    """Returns the responses to the requests that change nothing in the group."""
     steps: list[Step] = []
     members = {*membership.live, *membership.any_registration_unreadable}
     for request in pending(observation):

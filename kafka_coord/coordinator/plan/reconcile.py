@@ -26,10 +26,11 @@ class Reconciliation:
     starting: dict[str, PartitionSet] = field(default_factory=dict)
     """The partitions of each consumer that has yet to acknowledge a start-fetcher for some of them."""
     withheld: PartitionSet = NO_PARTITIONS
-    """Partitions of the target that no readable ledger holds. They are not started, because an unreadable ledger may
-    hold them."""
+    """The partitions of the target that no readable ledger holds. They are not started, because an unreadable ledger
+    may hold them."""
     blocked: PartitionSet = NO_PARTITIONS
-    """Partitions that are not started only because their committed offset is unreadable. A guess could skip records."""
+    """The partitions that are not started only because their committed offset is unreadable. A guess could skip
+    records."""
     complaints: list[str] = field(default_factory=list)
     in_line: bool = True
     """Whether every live member will own exactly its target, with no command outstanding."""
@@ -47,9 +48,9 @@ def reconcile(
     starting: bool,
     decides_streams: bool,
 ) -> Reconciliation:
-    """Plans the writes to live members. ``others`` are the resulting ledgers of all other consumers. Their partitions
-    count as held. If ``moving`` is false, plans only releases. If ``starting`` is false, starts nothing, because
-    offsets are being set, and the next pass starts at the new offsets."""
+    """Plans the writes to live members. ``others`` contains the resulting ledgers of all other consumers, whose
+    partitions count as held. If ``moving`` is false, plans only releases. If ``starting`` is false, starts nothing,
+    because offsets are being set, and the next pass starts at the new offsets."""
     reconciled = Reconciliation()
     staying = {consumer: update for consumer, update in updates.items() if consumer not in evicted}
     if target is not None and moving:

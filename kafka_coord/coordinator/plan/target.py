@@ -40,7 +40,7 @@ def compute(inputs: AssignmentInputs, assignor: str, assignors: Mapping[str, Ass
 def fitted(
     computed: ComputedTarget, inputs: AssignmentInputs, assignor: Assignor, unfilled: Assignment
 ) -> ComputedTarget:
-    """Keeps the target within a znode's limit. Many moves scatter the partition numbers of a huge group. A fresh
+    """Makes sure that the target fits into a znode. Many moves scatter the partition numbers of a huge group. A fresh
     assignment moves many partitions, but it consists of runs again, so it fits."""
     size = _size(computed, unfilled)
     if size <= MAX_TARGET_BYTES:

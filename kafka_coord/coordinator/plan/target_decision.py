@@ -118,7 +118,7 @@ def _set_target(
 
 
 def _next_generation(observation: Observation) -> int:
-    """Returns a generation that is higher than every earlier one, even if the stored target was lost."""
+    """Returns a generation that is higher than all earlier generations, even if the stored target was lost."""
     known = [observation.generation_floor, *(ledger.generation for ledger in observation.ledgers.values())]
     if observation.assignment is not None:
         known.append(observation.assignment.generation)

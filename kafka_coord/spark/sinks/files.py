@@ -32,7 +32,7 @@ def local_directory(path: str | os.PathLike[str]) -> Path:
 
 
 def create(target: Path, content: bytes) -> bool:
-    """Creates the file with all of its content in one step, durably. If the file already exists, leaves it unchanged
+    """Creates the file durably, with all of its content in one step. If the file already exists, leaves it unchanged
     and returns false."""
     draft = _draft(target, content)
     try:
@@ -46,7 +46,7 @@ def create(target: Path, content: bytes) -> bool:
 
 
 def replace(target: Path, content: bytes) -> None:
-    """Writes the file atomically, in place of an existing one."""
+    """Writes the file atomically, and replaces an existing file."""
     draft = _draft(target, content)
     try:
         draft.replace(target)

@@ -67,7 +67,7 @@ class Commit:
 
     @classmethod
     def decode(cls, content: bytes, where: str) -> Commit:
-        """Raises :class:`MalformedValue`, :class:`UnknownVersion`."""
+        """Reads the value. Raises :class:`MalformedValue` and :class:`UnknownVersion`."""
         value = _load(content, where)
         try:
             return cls(
@@ -84,7 +84,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """A table after commit ``number``, or before the first commit if it is -1."""
+    """The state of a table after commit ``number``, or before the first commit if ``number`` is -1."""
 
     number: int = -1
     group: str = ""
@@ -120,7 +120,7 @@ class TableState:
 
     @classmethod
     def decode(cls, content: bytes, where: str) -> TableState:
-        """Raises :class:`MalformedValue`, :class:`UnknownVersion`."""
+        """Reads the value. Raises :class:`MalformedValue` and :class:`UnknownVersion`."""
         value = _load(content, where)
         try:
             return cls(
