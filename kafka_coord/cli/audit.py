@@ -29,8 +29,8 @@ _FIGURES = columns("checked #count")
 @click.option(
     "--running",
     is_flag=True,
-    help="Say that the cluster was running when the log was copied. Groups that have not reached their target are then "
-    "warnings instead of violations.",
+    help="Report groups that have not reached their target as warnings instead of violations, because the cluster was "
+    "running when the log was copied.",
 )
 @click.option("--partition", metavar="TOPIC-N", help="Print the history of a partition, with the reason for each move.")
 @click.option("--group", default="", help="Print the history of a group, or limit the history to this group.")

@@ -45,7 +45,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Rows under one heading. ``empty`` is the text for people if there are no rows."""
+    """The rows under one heading. ``empty`` is the text that people see if there are no rows."""
 
     name: str
     columns: Sequence[Column]

@@ -45,7 +45,7 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 
 EndOffsets = Callable[[PartitionSet], tuple[Mapping[TopicPartition, int], str]]
-"""Returns the known end offsets, and a sentence that says why other end offsets are unknown (or ``""``)."""
+"""Returns the known end offsets, and a sentence that says why the rest are unknown (or ``""``)."""
 
 Presences = Callable[[str], Mapping[tuple[str, str], Presence]]
 """Queries the instance at this HTTP URL about each (group, consumer) that it serves. Raises ``OSError`` and

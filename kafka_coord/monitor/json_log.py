@@ -13,7 +13,7 @@ from typing import Any
 
 _CONVERSION = re.compile(r"(?:(\w+)=['\"]?)?%(?:%|[-#0 +]*\d*(?:\.\d+)?([a-zA-Z]))")
 _OWN = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"})
-"""The attributes of every log record. All others are ``extra`` fields."""
+"""The attributes of every log record. All other attributes are ``extra`` fields."""
 
 
 class JsonFormatter(logging.Formatter):

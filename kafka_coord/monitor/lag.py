@@ -29,7 +29,7 @@ _LEADERLESS = "the partition has no live leader"
 
 
 class BrokerOffsets(NamedTuple):
-    """The known offsets. ``note`` says why other offsets are unknown, or is ``""``."""
+    """The known offsets. ``note`` says why the rest are unknown, or is ``""``."""
 
     offsets: Mapping[TopicPartition, int]
     note: str = ""

@@ -29,7 +29,7 @@ from kafka_coord.zk.store import GetChildren, GetData, Node, ReadResult, Store
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The committed offsets of one group. An offset is that of the next record to read.
+    """The committed offsets of one group. Each offset is that of the next record to read.
 
     ``of_earlier_topic`` are the partitions whose offset belongs to a deleted topic of the same name. They count as not
     committed, because consumers ignore these offsets too. ``stored`` are all partitions with an offset znode, readable

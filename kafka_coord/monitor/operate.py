@@ -1,4 +1,4 @@
-"""Writes the operators' changes that need no coordinator (pauses, group settings), and then asks for a pass."""
+"""Writes the operators' changes that need no coordinator (pauses, group settings), and then requests a pass."""
 
 from __future__ import annotations
 

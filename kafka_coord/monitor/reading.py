@@ -1,4 +1,4 @@
-"""Reads and decodes many znodes at once, and lists the unreadable ones."""
+"""Reads and decodes many znodes at once, and lists the unreadable znodes."""
 
 from __future__ import annotations
 

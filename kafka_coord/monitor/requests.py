@@ -158,7 +158,7 @@ def withdraw(store: Store, request_id: str) -> bool:
 
 
 def read_requests(store: Store) -> tuple[tuple[QueuedRequest, ...], tuple[Unreadable, ...]]:
-    """Returns the queued requests, answered or not, in order of creation. Also returns the undecodable ones."""
+    """Returns the queued requests, answered or not, in order of creation, and the requests that cannot be decoded."""
     reading = Reading(store)
     (listing,) = reading.many([GetChildren(layout.REQUESTS)])
     names = reading.names(layout.REQUESTS, listing)

@@ -45,7 +45,7 @@ class Step(NamedTuple):
 
 
 class ZnodeTree:
-    """The znodes below ``chroot`` whose paths begin with one of ``roots``. Ignores all others."""
+    """The znodes below ``chroot`` whose paths begin with one of ``roots``. Ignores all other znodes."""
 
     def __init__(self, chroot: str, roots: tuple[str, ...]) -> None:
         self._cut = len(chroot)

@@ -94,7 +94,7 @@ def read_log(path: Path, torn: list[str] | None = None) -> Iterator[Txn]:
 
 
 def read_zxids(path: Path) -> Iterator[int]:
-    """Yields the zxids of one log file in order. Is much faster than :func:`read_log`, and raises the same errors."""
+    """Yields the zxids of one log file in order, much faster than :func:`read_log`. Raises the same errors."""
     for offset, payload in _payloads(path, None):
         if len(payload) < _TXN_HEADER.size:
             raise MalformedValue(f"{path}:{offset}", "a transaction without its header")

@@ -73,7 +73,7 @@ class Coordinators:
         return await self._cluster.metadata()
 
     async def groups(self) -> list[str]:
-        """Lists all groups, sorted."""
+        """Lists all groups, sorted by name."""
 
         async def list_at(broker: Any) -> list[str]:
             answer = await self._cluster.to((broker.host, broker.port)).ask(

@@ -24,7 +24,7 @@ class EndOffsetCache:
         self._failed: tuple[float, str] = (0.0, "")
 
     def read(self, partitions: PartitionSet) -> tuple[Mapping[TopicPartition, int], str]:
-        """Returns the known end offsets, at most :data:`FRESH_S` old, and why other end offsets are unknown."""
+        """Returns the known end offsets, at most :data:`FRESH_S` old, and why the rest are unknown."""
         now = time.monotonic()
         with self._lock:
             stale = PartitionSet.of(tp for tp in partitions if self._known.get(tp, (-FRESH_S, 0))[0] <= now - FRESH_S)

@@ -182,7 +182,7 @@ class GroupRows:
     def _changed(self, event: WatchEvent) -> None:
         group = group_of(event.path)
         self._watched.discard(group)
-        # a lost connection ends the watch, so read again when the connection may be back
+        # a lost connection ends the watch, so the group is read again when the connection may be back
         self.look_again([group], time.monotonic() + _AGAIN_S if event.type is WatchType.CONNECTION else 0.0)
         self._wake()
 

@@ -58,7 +58,7 @@ class OperatorsFile:
             return self._read()
         except SettingsError as error:
             if str(error) != self._trouble:
-                log.error("nobody may act in the dashboard: %s", error)  # noqa: TRY400
+                log.error("no operator can act in the dashboard: %s", error)  # noqa: TRY400
             self._trouble = str(error)
             raise Denied(
                 HTTPStatus.SERVICE_UNAVAILABLE, "the operators file cannot be used; the log says why"

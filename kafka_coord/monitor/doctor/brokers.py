@@ -123,7 +123,7 @@ def _check_instances(cluster: Cluster) -> Iterator[Finding]:
     alone = sorted(set(cluster.brokers) - cluster.instances.keys())
     lost = sorted(cluster.instances.keys() - set(cluster.brokers))
     if len(cluster.instances) == 1 and len(cluster.brokers) > 1:
-        yield warning(check, "only one instance runs, so none can take over", "run an instance beside each broker")
+        yield warning(check, "only one instance runs, so no other can take over", "run an instance beside each broker")
     elif alone and cluster.instances:
         yield info(check, f"no instance runs beside broker {some(alone, 20)}", "run 'kafka-coord serve' there as well")
     if lost:

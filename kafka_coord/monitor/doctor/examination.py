@@ -30,7 +30,7 @@ _MOMENT_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class LagSight:
-    """The input for the lag checks. ``rings`` has the earlier samples, and the examination adds one."""
+    """The input for the lag checks. ``rings`` has the earlier samples, and the examination adds a new sample."""
 
     end_offsets: EndOffsets
     rings: LagRings = field(default_factory=LagRings)

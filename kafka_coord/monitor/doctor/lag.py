@@ -114,7 +114,7 @@ def _behind(seen: Lags, rows: Sequence[OffsetRow], since: str, growth_s: float) 
         read = f"{counted(len(seen.members), 'consumer')} read{'s' if len(seen.members) == 1 else ''}"
         todo = f"add consumers ({read} {counted(len(seen.rows), 'partition')}), or make them faster"
         if len(owners) == 1 < len(seen.members):
-            todo += f"; only {owners.pop()} is behind, so compare its host with the others"
+            todo += f"; only {owners.pop()} is behind, so compare its host with the other hosts"
     else:
         todo = "make the consumers faster, or add partitions, because each partition already has its own consumer"
     return warning(CHECK, what, todo, seen.group)
