@@ -200,7 +200,7 @@ ACTIONS = columns("at by action reason change")
 def paused_by(pause: Pause) -> str:
     """Formats a pause as ``by alice@host since 2026-…: moving disks``, and omits missing parts."""
     if not (pause.by or pause.since_ms or pause.reason):  # an unreadable pause has these values
-        return "(by whom cannot be read)"
+        return "(the operator's name cannot be read)"
     since = f" since {iso_time(pause.since_ms)}" if pause.since_ms else ""
     why = f": {cell(pause.reason)}" if pause.reason else ""
     return f"by {cell(pause.by) if pause.by else 'unknown'}{since}{why}"

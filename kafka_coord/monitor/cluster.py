@@ -26,7 +26,7 @@ class GroupNames:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A view of the cluster. It has the names of the groups, but nothing else about them. ``initialised`` tells whether
+    """A view of the cluster. It has the names of the groups, but nothing else about them. ``initialised`` says whether
     ``/consumers/groups`` exists. ``instances`` maps broker ids to running instances, elected or not. ``since_ms`` is
     the time of the coordinator's election. ``undecided`` is the reason why no instance makes decisions, even if one is
     elected. It is empty while the elected instance makes them. ``topics_changed_ms`` maps each topic to the time of the

@@ -76,7 +76,7 @@ def _replaced(pause: Pause | None) -> str:
     """Describes the pause that a change replaces, for the history."""
     if pause is None:
         return ""
-    who = f"by {pause.by}" if pause.by else "(by whom cannot be read)"
+    who = f"by {pause.by}" if pause.by else "(the operator's name cannot be read)"
     return f"was paused {who}" + (f" ({pause.reason})" if pause.reason else "")
 
 

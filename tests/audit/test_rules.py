@@ -510,7 +510,7 @@ def test_an_evicted_members_partitions_taken_at_once_are_found(scribe: Written):
     scribe.evict("c1", scribe.ledger("c1", {"flights": "1"}))
     found = scribe.violations()
     assert [one.rule for one in found] == [Rule.EVICTED_AND_RELEASED]
-    assert "flights[0] was taken from c1 in the transaction that evicts it" in found[0].what
+    assert "flights[0] was taken from c1 in the transaction that evicted it" in found[0].what
 
 
 def test_an_evicted_members_partitions_started_at_once_are_found(scribe: Written):

@@ -154,7 +154,7 @@ def test_all_groups_are_paused_and_resumed_at_once(elected: World, coord: Run) -
     assert f"all groups are paused by {who()} since 20" in coord("coordinator", "status").out
     stored = elected.store.get(layout.PAUSED)
     elected.store.set(layout.PAUSED, b"\xff")
-    assert "all groups are paused (by whom cannot be read)" in coord("coordinator", "status").out
+    assert "all groups are paused (the operator's name cannot be read)" in coord("coordinator", "status").out
     elected.store.set(layout.PAUSED, stored.data)
     only = coord("groups", "resume", "delays")
     assert "to resume all: kafka-coord groups resume --all" in only.err

@@ -258,7 +258,7 @@ class Auditor:
             self._warning(Rule.BY_HAND, znode.group, f"{consumer} registered without writing its token")
 
     def _departed(self, group: GroupState, consumer: str) -> None:
-        """Handles a removed registration with the member's state before the step."""
+        """Handles a removed registration. Uses the member's state before the step."""
         context, key = self._context, (group.name, consumer)
         ledger = group.live(consumer)
         self._was_unreadable(group, consumer)

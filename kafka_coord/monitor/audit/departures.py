@@ -40,10 +40,8 @@ def eviction_faults(context: StepContext, group: GroupState, consumer: str, evic
         if in_group == group.name and isinstance(written.command, StartFetcher)
     )
     if taken or given:
-        what = (
-            f"{taken | given} was taken from {consumer} in the transaction that evicts it, before anybody can know that"
-        )
-        yield Rule.EVICTED_AND_RELEASED, f"{what} its registration is gone"
+        what = f"{taken | given} was taken from {consumer} in the transaction that evicted it"
+        yield Rule.EVICTED_AND_RELEASED, f"{what}, before anybody could know that its registration was gone"
 
 
 def _is_overdue(context: StepContext, group: GroupState, consumer: str, oldest: Instant | None) -> bool:

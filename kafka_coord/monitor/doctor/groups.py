@@ -155,5 +155,5 @@ def unreadable_finding(one: Unreadable) -> Finding:
 
 def _by(pause: Pause, now_ms: int) -> str:
     why = f" ({pause.reason})" if pause.reason else ""
-    who = f"by {pause.by}" if pause.by else "(by whom cannot be read)"
+    who = f"by {pause.by}" if pause.by else "(the operator's name cannot be read)"
     return f"{who}{why}" + (f" {lasting(pause.since_ms, now_ms)}" if pause.since_ms else "")

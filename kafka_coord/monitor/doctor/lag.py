@@ -18,7 +18,7 @@ CHECK = "lag"
 NEWS_MS = 3_600_000
 """How long an operator's change of offsets is a warning."""
 REMEMBERED_MS = 24 * NEWS_MS
-"""An operator's change is mentioned for this time. For as long, a group with lag but without members is a warning."""
+"""How long an operator's change is mentioned, and how long a group with lag but without members is a warning."""
 _SETS_OFFSETS = ("reset-offsets", "delete-offsets")
 
 

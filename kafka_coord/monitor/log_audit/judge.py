@@ -57,7 +57,9 @@ class PartitionJudge:
             return
         term = term_of(self.partition, batch)
         if term is None:
-            self._violated(LogRule.NO_TERM, f"written by producer {batch.producer_id}, which belongs to no term")
+            self._violated(
+                LogRule.NO_TERM, f"the batch was written by producer {batch.producer_id}, which belongs to no term"
+            )
             return
         if is_reserved(term):
             return  # this ends the terms of an earlier producer id; it may be repeated
@@ -77,7 +79,7 @@ class PartitionJudge:
         """Compares the log with the version of the partition's znode, which was read after the log (``None`` if it was
         not read)."""
         if znode_version is not None and self._term > znode_version:
-            what = f"term {self._term} is in the log, and the partition's znode is at version {znode_version}"
+            what = f"term {self._term} is in the log, but the partition's znode is at version {znode_version}"
             self._report.violation(LogFinding(LogRule.UNCLAIMED_TERM, what, self.partition))
 
     # --- terms -------------------------------------------------------------------------------------------------------
@@ -128,7 +130,7 @@ class PartitionJudge:
             what = f"{where[0]}-{where[1]} went back from {before.offset} to {value.offset}"
             if value.committed_at_ms < before.committed_at_ms:
                 older_ms = before.committed_at_ms - value.committed_at_ms
-                self._violated(LogRule.COMMIT_BACK, f"{what}, by a commit {older_ms} ms older", record, group)
+                self._violated(LogRule.COMMIT_BACK, f"{what}, by a commit that is {older_ms} ms older", record, group)
             else:
                 self._warn(LogRule.SEEK_BACK, what, record, group)
         known[where] = value
@@ -149,7 +151,7 @@ class PartitionJudge:
         known = self._groups.setdefault(group, _Group())
         before = known.value
         if before is not None and value.generation_id < before.generation_id:
-            what = f"generation {before.generation_id} was followed by {value.generation_id}"
+            what = f"generation {before.generation_id} was followed by generation {value.generation_id}"
             self._violated(LogRule.GENERATION_BACK, what, record, group)
         known.value = value
 
@@ -157,7 +159,7 @@ class PartitionJudge:
         self._report.count("removals")
         known = self._groups.setdefault(group, _Group())
         if known.value is not None and known.value.members:
-            what = f"removed with {len(known.value.members)} members"
+            what = f"the group was removed while it had {len(known.value.members)} members"
             self._violated(LogRule.LIVE_GROUP_REMOVED, what, record, group)
         known.value = None
 

@@ -28,7 +28,7 @@ function epoch(found, history) {
 
 const paused = (pause) => pause && h("p", { class: "trouble", role: "alert" },
   h("b", null, pause.everywhere === false ? "Paused" : "All groups are paused"),
-  pause.by ? ` by ${pause.by}` : " (by whom cannot be read)", pause.since && [" since ", ago(pause.since)], pause.reason && `: ${pause.reason}`);
+  pause.by ? ` by ${pause.by}` : " (the operator's name cannot be read)", pause.since && [" since ", ago(pause.since)], pause.reason && `: ${pause.reason}`);
 
 const ALL = ["error", "warning", "info", "ok"];
 
