@@ -1,7 +1,7 @@
 """The socket of a :class:`~kafka_coord.channel.link.SocketLink`. Finds the coordinator, connects, reads and reconnects.
 
 It follows the original design. :meth:`SocketClient.on_startup` asks the known hosts in turn for the coordinator.
-:meth:`SocketClient.read_until_lost` reads from the coordinator's connection until it ends. Then
+:meth:`SocketClient.read_until_lost` reads from the connection to the coordinator until the connection ends. Then
 :meth:`SocketClient.on_lost_connection` releases everything, and the loop starts again.
 """
 
@@ -38,7 +38,8 @@ log = logging.getLogger(__name__)
 SEND_S = 5.0
 """The time limit for sending data, in seconds."""
 LASTED_S = 1.0
-"""A connection that ends within this many seconds is a failed attempt. The client then pauses before it retries."""
+"""A connection that ends within this many seconds counts as a failed attempt. In this case, the client pauses before it
+retries."""
 _READ_BYTES = 1 << 16
 _AT_ONCE = MetadataQuestion()
 
@@ -52,7 +53,7 @@ def ask_cluster_metadata(
     opened: Callable[[socket.socket], None] = lambda _connection: None,
 ) -> ClusterMetadata:
     """Asks the instance at ``address`` (``host:port``) for the cluster metadata. The whole exchange may take
-    ``timeout_s``. ``opened`` receives the connection, so that another thread can shut it down and end the wait.
+    ``timeout_s`` seconds. ``opened`` receives the connection, so that another thread can shut it down to end the wait.
 
     Raises ``OSError``, :class:`BadFrame` and :class:`MalformedValue`.
     """
@@ -87,12 +88,13 @@ def _connect(address: str, tls: ssl.SSLContext | None, timeout_s: float) -> sock
 
 def _shut_down(connection: socket.socket) -> None:
     with suppress(OSError):
-        socket.socket.shutdown(connection, socket.SHUT_RDWR)  # even with TLS, shuts down the TCP socket itself
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)  # even with TLS, this shuts down the TCP socket itself
 
 
 class _Line:
-    """A connection that one thread reads and other threads write. A TLS connection does not support two threads at a
-    time (CPython issue 124984). So threads wait for the socket outside the lock, and read or write inside it."""
+    """A connection from which one thread reads while other threads write. A TLS connection does not support two threads
+    at a time (CPython issue 124984), so every read and every write holds a lock. The reader waits for data without the
+    lock."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -100,8 +102,8 @@ class _Line:
         self._turn = threading.Lock()
 
     def receive(self, within_s: float) -> bytes:
-        """Returns received bytes, or ``b""`` once the connection has ended. Raises ``OSError``. Raises
-        :class:`TimeoutError` if nothing arrives within ``within_s``."""
+        """Returns received bytes, or ``b""`` once the connection has ended. Raises ``OSError``, and
+        :class:`TimeoutError` if nothing arrives within ``within_s`` seconds."""
         until = time.monotonic() + within_s
         while True:
             awaited = select.POLLIN
@@ -115,7 +117,7 @@ class _Line:
             self._await(awaited, until)
 
     def send(self, data: bytes) -> None:
-        """Sends all data. Raises ``OSError``, or :class:`TimeoutError` after :data:`SEND_S`."""
+        """Sends all data. Raises ``OSError``, and :class:`TimeoutError` after :data:`SEND_S` seconds."""
         until, left = time.monotonic() + SEND_S, memoryview(data)
         with self._turn:
             while left:
@@ -144,8 +146,8 @@ class _Line:
 
 
 class SocketClient:
-    """Keeps a consumer connected to its coordinator, on its own thread, until :meth:`close`. ``on_metadata`` receives
-    each host's cluster metadata on that thread."""
+    """Keeps a consumer connected to its coordinator until :meth:`close`, on a thread of its own. On that thread,
+    ``on_metadata`` receives the cluster metadata from each host that answers."""
 
     def __init__(
         self,
@@ -169,7 +171,7 @@ class SocketClient:
         self._thread.start()
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Ends the connection and the thread. Safe to call twice."""
+        """Ends the connection and the thread. May be called more than once."""
         self._closed.set()
         self._hang_up()
         asked = self._asked
@@ -192,8 +194,8 @@ class SocketClient:
                 self._closed.wait(LONGEST_PAUSE_S)
 
     def on_startup(self) -> tuple[socket.socket, Coordinator] | None:
-        """Asks the known hosts in turn for the coordinator and connects to it. Returns ``None`` if a whole round of
-        hosts fails."""
+        """Asks the known hosts in turn for the coordinator, and connects to it. Returns ``None`` if a whole round of
+        hosts has failed."""
         while not self._closed.is_set():
             step = self._search.next(self._lease_left_s())
             if isinstance(step, Pause):
@@ -227,7 +229,8 @@ class SocketClient:
 
     def read_until_lost(self, connection: socket.socket) -> tuple[str, bool]:
         """Reads until the connection ends. Returns the reason, and whether the coordinator was silent for too long. The
-        limit is half the session timeout or, before the answer to ``resume``, a share of the remaining lease."""
+        limit is about half the session timeout. Until ``resume`` is answered, it is a share of the remaining lease if
+        that is shorter."""
         decoder = Decoder()
         silence_s = self._link.timeout_ms / 1000 * SILENCE * random.uniform(1.0, 1.1)  # noqa: S311  not all at once
         resume_by = time.monotonic() + longest_wait(silence_s, self._lease_left_s())

@@ -1,4 +1,5 @@
-"""Encodes and decodes frames of the socket channel (docs/socket-protocol.md): a four-byte length and a JSON object."""
+"""Encodes and decodes the frames of the socket channel (docs/socket-protocol.md). A frame is a four-byte length and a
+JSON object."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ Frame = dict[str, Any]
 
 
 class Fault(StrEnum):
-    """Error codes for bad frames. Every bad frame ends the connection."""
+    """The error codes for bad frames. Every bad frame ends the connection."""
 
     MALFORMED_FRAME = "malformed-frame"
     FRAME_TOO_LARGE = "frame-too-large"
@@ -32,8 +33,8 @@ class Fault(StrEnum):
 
 
 class BadFrame(KafkaCoordError):
-    """The received data is not a legal frame. ``id`` is the frame's id, or 0 if it is unreadable. ``more`` has further
-    fields for the error reply."""
+    """The received data is not a legal frame. ``id`` is the frame's id, or 0 if the id cannot be read. ``more`` holds
+    further fields for the error response."""
 
     def __init__(self, fault: Fault, message: str, id: int = 0, **more: object) -> None:  # noqa: A002  the field's name
         super().__init__(message)
@@ -43,7 +44,7 @@ class BadFrame(KafkaCoordError):
 
 
 def encode(frame: Mapping[str, Any]) -> bytes:
-    """Encodes a frame to send and adds ``v``. Raises :class:`BadFrame` if it is too large."""
+    """Adds ``v`` to a frame and encodes it for sending. Raises :class:`BadFrame` if it is too large."""
     body = dump({"v": VERSION, **frame})
     if len(body) > MAX_FRAME_BYTES:
         raise BadFrame(Fault.FRAME_TOO_LARGE, f"a frame has {len(body)} bytes; at most {MAX_FRAME_BYTES} are allowed")
@@ -51,14 +52,14 @@ def encode(frame: Mapping[str, Any]) -> bytes:
 
 
 class Decoder:
-    """Takes received bytes and returns whole frames, in order. Do not use it again after :class:`BadFrame`."""
+    """Takes received bytes and returns whole frames in order. After :class:`BadFrame`, it must not be used again."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     @property
     def pending(self) -> int:
-        """The number of bytes in the buffer, in whole and partial frames."""
+        """The number of bytes in the buffer, in whole frames and in an incomplete one."""
         return len(self._buffer)
 
     def add(self, data: bytes) -> None:
@@ -66,7 +67,7 @@ class Decoder:
         self._buffer += data
 
     def size(self) -> int:
-        """Returns the size of the next frame in bytes, or 0 until the whole frame has been received. Raises
+        """Returns the size of the next frame in bytes, or 0 as long as the frame is incomplete. Raises
         :class:`BadFrame` as soon as the length shows that the frame is too large."""
         if len(self._buffer) < _LENGTH.size:
             return 0

@@ -1,4 +1,4 @@
-"""The instructions of a :class:`~kafka_coord.channel.membership.Membership` to the code around it."""
+"""The instructions that a :class:`~kafka_coord.channel.membership.Membership` gives to the code around it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kafka_coord.zk.store import SessionState
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a frame. If that fails, call :meth:`~kafka_coord.channel.membership.Membership.send_failed`."""
+    """Send a frame. If this fails, call :meth:`~kafka_coord.channel.membership.Membership.send_failed`."""
 
     frame: Frame
 

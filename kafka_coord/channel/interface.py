@@ -12,8 +12,8 @@ from kafka_coord.zk.store import Clock, Op, Session, SessionListener, Watcher
 
 
 class SessionHandle(Protocol):
-    """The session that a membership depends on, and its clock. A ZooKeeper store and a link to the coordinator are such
-    handles."""
+    """The session on which a membership depends, and its clock. A ZooKeeper store is such a handle, and so is a link to
+    the coordinator."""
 
     @property
     def clock(self) -> Clock: ...
@@ -22,12 +22,12 @@ class SessionHandle(Protocol):
     def session(self) -> Session: ...
 
     def on_session(self, listener: SessionListener) -> Callable[[], None]:
-        """Like :meth:`kafka_coord.zk.store.Store.on_session`."""
+        """See :meth:`kafka_coord.zk.store.Store.on_session`."""
 
 
 class MemberChannel(Protocol):
-    """The channel of one member. :class:`kafka_coord.channel.zookeeper.ConsumerChannel` documents what each method does
-    and raises."""
+    """The channel of one member. :class:`kafka_coord.channel.zookeeper.ConsumerChannel` documents the methods and the
+    errors that they raise."""
 
     @property
     def group(self) -> str: ...

@@ -1,10 +1,10 @@
-"""The consumer's end of the socket channel. It is the connector's session and channel over one connection.
+"""The consumer's end of the socket channel. It serves the connector as its session and its channel.
 
 It adds a lock, a clock and waiting threads to :class:`~kafka_coord.channel.membership.Membership`, which documents the
-methods that both have. The owner of the socket (:mod:`kafka_coord.channel.client`) calls :meth:`SocketLink.connected`,
-:meth:`SocketLink.received` and :meth:`SocketLink.lost`. The connector calls all other methods, as with the channel over
-ZooKeeper. A method that needs an answer waits for up to ``patience_s`` and then raises :class:`StoreUnavailable`. The
-next call continues the wait.
+methods that the two classes share. The owner of the socket (:mod:`kafka_coord.channel.client`) calls
+:meth:`SocketLink.connected`, :meth:`SocketLink.received` and :meth:`SocketLink.lost`. The connector calls all other
+methods, as it does with the channel over ZooKeeper. A method that needs a response waits for up to ``patience_s``
+seconds and then raises :class:`StoreUnavailable`. The next call continues to wait.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ Result = TypeVar("Result")
 
 
 class SocketLink:
-    """One consumer's link to its coordinator. Thread-safe. Calls ``wake`` on any thread when something has changed.
+    """One consumer's link to its coordinator. It is thread-safe. When something has changed, it calls ``wake``, on any
+    thread.
 
     :class:`~kafka_coord.channel.membership.Membership` explains ``resume_key`` and ``auto_commit``.
     """
@@ -101,8 +102,8 @@ class SocketLink:
     # --- the connection ----------------------------------------------------------------------------------------------
 
     def connected(self, send: Callable[[Frame], None], hang_up: Callable[[], None]) -> None:
-        """Starts to use a connection to the coordinator. ``send`` may raise ``OSError``. ``hang_up`` ends the
-        connection."""
+        """Starts to use a connection to the coordinator. ``send`` sends a frame and may raise ``OSError``. ``hang_up``
+        ends the connection."""
         with self._news:
             self._send, self._hang_up = send, hang_up
             self._now(lambda: self._membership.connected(self.clock.monotonic()))
@@ -114,7 +115,7 @@ class SocketLink:
         self._now(lambda: self._membership.lost(self.clock.monotonic()))
 
     def ask_metadata(self) -> None:
-        """Asks a connected coordinator for the cluster metadata. ``on_metadata`` receives the answer."""
+        """If the coordinator is connected, asks it for the cluster metadata. ``on_metadata`` receives the response."""
         self._now(self._membership.ask_metadata)
 
     def close(self) -> None:
@@ -132,7 +133,7 @@ class SocketLink:
                     self._do(instruction)
 
     def _wait_for_answer(self, what: Callable[[], Result]) -> Result:
-        """Like :meth:`_now`, but waits for the coordinator's answer."""
+        """Does the same as :meth:`_now`, but waits for the coordinator's response."""
         with self._news:
             until = self.clock.monotonic() + self._patience_s
             while True:
@@ -186,7 +187,7 @@ class SocketLink:
         return self._membership.was_evicted(registration)
 
     def is_registered(self, registration: Registration, watcher: Watcher | None = None) -> bool:
-        """Whether this incarnation is still registered, as far as the consumer knows."""
+        """Returns whether this incarnation is still registered, as far as the consumer knows."""
         with self._news:
             self._watch(watcher)
             return self._membership.registration == registration
@@ -220,8 +221,8 @@ class SocketLink:
         return self._wait_for_answer(lambda: self._membership.commit(registration, offsets))
 
     def leave(self, registration: Registration, offsets: Offsets, also: Iterable[Op] = ()) -> frozenset[str]:
-        """Like :meth:`kafka_coord.channel.zookeeper.ConsumerChannel.leave`, but the coordinator writes ``also``, which
-        is the eviction of a consumer that gives up its place."""
+        """Does the same as :meth:`kafka_coord.channel.zookeeper.ConsumerChannel.leave`, but the coordinator writes
+        ``also``, which is the eviction of a consumer that gives up its place."""
         for_good = bool(tuple(also))
         return self._wait_for_answer(lambda: self._membership.leave(registration, offsets, for_good=for_good))
 
@@ -229,7 +230,7 @@ class SocketLink:
         return self._now(lambda: self._membership.auto_commit(registration, offsets))
 
     def started_at(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Does nothing, because the coordinator knows the offsets it sent."""
+        """Does nothing, because the coordinator knows the offsets that it has sent."""
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
         wanted = list(partitions)

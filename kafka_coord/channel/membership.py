@@ -1,10 +1,10 @@
-"""A consumer's membership over the socket channel (docs/socket-protocol.md), as a pure state machine.
+"""A consumer's membership over the socket channel (docs/socket-protocol.md), as a state machine that does no I/O.
 
-Its methods handle events, such as a connection, a frame or a request of the connector. Time is an argument. The results
-are instructions (:meth:`Membership.instructions`), in order. :mod:`kafka_coord.channel.link` adds I/O, a lock, threads
-and a clock.
+Its methods handle events, such as a connection, a frame or a request of the connector. They take the current time as an
+argument. The results are instructions in order (:meth:`Membership.instructions`). :mod:`kafka_coord.channel.link` adds
+I/O, a lock, threads and a clock.
 
-A request that needs an answer raises :class:`NotYet` until the answer is there. The caller repeats the call, which
+A method that needs a response raises :class:`NotYet` until the response has arrived. The caller repeats the call, which
 never sends the request twice.
 """
 
@@ -69,8 +69,8 @@ class NameTaken(StoreError):
 @dataclass(slots=True)
 class _OpenCommand:
     """A received command. ``request`` is the id of its frame on the current connection, or 0 if the current connection
-    has not delivered it yet. ``answer`` holds the offsets in the answer. ``stored`` tells whether the coordinator has
-    stored them."""
+    has not delivered it yet. ``answer`` holds the offsets in the response to the command. ``stored`` tells whether the
+    coordinator has stored them."""
 
     command: Command
     request: int
@@ -80,7 +80,7 @@ class _OpenCommand:
 
 @dataclass(slots=True)
 class _Request:
-    """An outstanding request, with its subject, and later its answer or refusal."""
+    """An outstanding request with its subject ``about``, and later with its response or refusal."""
 
     about: object
     answer: Frame | None = None
@@ -94,7 +94,7 @@ class _Request:
 @dataclass(slots=True)
 class _Registered:
     """The state that outlives a connection: a registration and its open commands. ``offered`` holds the offsets for the
-    answer to the next ping. ``confirmed`` holds the offsets that a later ping has confirmed."""
+    response to the next ping. ``confirmed`` holds the offsets that a later ping has confirmed."""
 
     registration: Registration
     timeout_s: float
@@ -109,9 +109,9 @@ class _Registered:
 
 @dataclass(slots=True)
 class _Connected:
-    """The state that ends with a connection. ``introduced`` is when the consumer sent register or resume.
+    """The state that ends with a connection. ``introduced`` is when the consumer sent ``register`` or ``resume``.
     ``not_before`` is the earliest time at which the coordinator accepts a registration. ``pings`` holds the time and
-    content of each ping's answer. ``lost`` is the reason why the connection is no longer usable."""
+    the content of the response to each ping. ``lost`` is the reason why the connection is no longer usable."""
 
     number: int
     rpc: Rpc = field(default_factory=Rpc)
@@ -123,8 +123,9 @@ class _Connected:
 
 
 class Membership:
-    """``resume_key`` is a random word with which a returning consumer claims its registration. With ``auto_commit``,
-    answers to pings carry the offsets passed to :meth:`auto_commit`. Times are monotonic seconds."""
+    """The membership of one consumer. ``resume_key`` is a random word with which a returning consumer claims its
+    registration. If ``auto_commit`` is set, responses to pings carry the offsets that were passed to
+    :meth:`auto_commit`. Times are in monotonic seconds."""
 
     def __init__(
         self, group: str, consumer: str, now: float, *, resume_key: str, auto_commit: bool, secret: str | None = None
@@ -152,15 +153,16 @@ class Membership:
 
     @property
     def session_id(self) -> int:
-        """The id changes with each registration, and with each connection without a registration."""
+        """The id of the session. It changes with each registration, and with each connection that has no
+        registration."""
         registered, connected = self._registered, self._connected
         if registered is not None:
             return registered.registration.session_id
         return connected.number if connected is not None else 0
 
     def lease_deadline(self) -> float:
-        """Returns the time until which the coordinator certainly keeps this consumer, with or without a connection. The
-        lease lasts one session timeout, less a margin, from the newest answer that a ping has confirmed."""
+        """Returns the time until which this consumer certainly remains a member, with or without a connection. The
+        lease lasts one session timeout, minus a margin, from the newest response that a ping has confirmed."""
         registered = self._registered
         return registered.lease_deadline() if registered is not None else 0.0
 
@@ -169,14 +171,14 @@ class Membership:
         return self._registered.registration if self._registered is not None else None
 
     def was_evicted(self, registration: Registration) -> bool:
-        """Whether the coordinator said that this incarnation is no longer a member."""
+        """Returns whether the coordinator has reported that this incarnation is no longer a member."""
         return self._evicted == registration
 
     # --- the connection ----------------------------------------------------------------------------------------------
 
     def connected(self, now: float) -> None:
-        """Starts to use a connection to the coordinator. Resumes a membership that is certainly alive. Otherwise, the
-        connector must register again."""
+        """Starts to use a connection to the coordinator. Resumes the membership if it is certainly still alive.
+        Otherwise, the connector must register again."""
         connected = self._connected = _Connected(self._next_number())
         self._uncollected.clear()
         registered = self._registered
@@ -188,16 +190,16 @@ class Membership:
         self._change(SessionState.CONNECTED)
 
     def send_failed(self, why: str) -> None:
-        """Handles a failed send. Nothing more is sent on this connection."""
+        """Handles a failure to send. From now on, nothing else is sent on this connection."""
         if self._connected is not None:
             self._connected.lost = self._connected.lost or f"cannot send: {why}"
 
     def lost(self, now: float) -> None:
-        """Notes that the connection ended. The membership lives on until its lease ends."""
+        """Notes that the connection has ended. The membership continues until its lease ends."""
         connected, self._connected = self._connected, None
         if connected is None:
             return
-        # the coordinator may have answered and closed before the caller looked
+        # the coordinator may have answered and closed the connection before the caller collected the response
         self._uncollected = {message: one for message, (_, one) in connected.requests.items() if one.is_answered}
         registered = self._registered
         if registered is None:
@@ -211,14 +213,14 @@ class Membership:
         self._change(SessionState.SUSPENDED)
 
     def close(self) -> None:
-        """Ends the membership because the consumer is stopping. Do not connect again."""
+        """Ends the membership because the consumer is stopping. It must not be connected again."""
         if self._connected is not None:
             self._do(HangUp())
         self._connected = self._registered = None
         self._change(SessionState.CLOSED)
 
     def ask_metadata(self) -> None:
-        """Asks a connected coordinator for the cluster's metadata."""
+        """If the coordinator is connected, asks it for the cluster's metadata."""
         connected = self._connected
         if connected is not None and not connected.lost and MessageType.CLUSTER_METADATA not in connected.requests:
             self._ask(connected, MessageType.CLUSTER_METADATA, None, {})
@@ -232,8 +234,8 @@ class Membership:
         self._ask(connected, MessageType.RESUME, registered, wanted.to_json())
 
     def _resumed(self, connected: _Connected, registered: _Registered, outstanding: frozenset[str]) -> None:
-        """Handles the reply to resume. The coordinator sends the ``outstanding`` commands again. It has stored the
-        acknowledgements of all other commands."""
+        """Handles the response to ``resume``. The coordinator sends the ``outstanding`` commands again. It has stored
+        the acknowledgements of all other commands."""
         if registered is not self._registered:
             self._do(HangUp())
             return
@@ -272,7 +274,8 @@ class Membership:
     # --- frames of the coordinator -----------------------------------------------------------------------------------
 
     def received(self, frame: Frame, now: float) -> None:
-        """Handles a frame. Raises :class:`BadFrame` if it is not allowed now. The caller must close the connection."""
+        """Handles a frame. Raises :class:`BadFrame` if the frame is not allowed now. In this case, the caller must
+        close the connection."""
         connected = self._connected
         if connected is None:
             return
@@ -299,8 +302,8 @@ class Membership:
             raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"a coordinator may not send {asked.type[:60]!r}", asked.id)
 
     def handle_ping_request(self, connected: _Connected, registered: _Registered, asked: Asked, now: float) -> None:
-        """Notes the answers and commands that the ping confirms. Answers it with the offsets consumed since the last
-        ping."""
+        """Notes which responses and commands the ping confirms. Answers the ping with the offsets consumed since the
+        last ping."""
         ping = Ping.from_json(asked.frame)
         for number in [number for number in connected.pings if number <= ping.heard]:
             sent, offsets = connected.pings.pop(number)
@@ -317,7 +320,7 @@ class Membership:
             self._do(WakeWaiters())
 
     def _handle_command(self, connected: _Connected, registered: _Registered, asked: Asked) -> None:
-        """Keeps a stop-fetcher or start-fetcher for the connector to carry out. If the command was already answered,
+        """Stores a stop-fetcher or start-fetcher for the connector to carry out. If the command was already answered,
         answers it again."""
         name, command = read_command(asked.frame)
         command_id = parse_command_id(name)
@@ -332,7 +335,7 @@ class Membership:
             self._do(ChannelChanged(), WakeWaiters())
 
     def _answer(self, connected: _Connected, command: _OpenCommand) -> None:
-        """Answers the command if the current connection delivered it. Otherwise, its delivery triggers the answer."""
+        """Answers the command if the current connection has delivered it. Otherwise, it is answered on delivery."""
         if command.request:
             offsets = write_offsets(command.answer or {})
             self._do(Send(connected.rpc.answer(command.request, {"offsets": offsets})))
@@ -407,9 +410,9 @@ class Membership:
         wanted: Mapping[str, Any],
         registration: Registration | None = None,
     ) -> Frame:
-        """Returns the coordinator's answer. Raises :class:`NotYet` until it arrives, and the matching exception if the
-        coordinator refuses. Only one request of each type may be outstanding, so an earlier request about another
-        subject must be answered first."""
+        """Returns the coordinator's response. Raises :class:`NotYet` until the response arrives, and the matching
+        exception if the coordinator refuses the request. Only one request of each type may be outstanding, so an
+        earlier request about another subject must be answered first."""
         kept = self._uncollected.pop(message, None)
         if kept is not None and kept.about == about:
             return _result(kept)
@@ -442,7 +445,7 @@ class Membership:
         raise StoreUnavailable("the registration is already lost")
 
     def abandon(self, registration: Registration) -> None:
-        """Closes the connection of this incarnation. The next connection registers again."""
+        """Gives up this incarnation and closes its connection. The connector registers again on the next connection."""
         if self.registration != registration:
             return
         self._registered = None
@@ -451,7 +454,7 @@ class Membership:
             self._do(HangUp())
 
     def outstanding(self) -> tuple[CommandId, ...]:
-        """Returns the commands that have arrived and are not finished, in order."""
+        """Returns the commands that have arrived and are not finished, in order of execution."""
         self._here()
         return tuple(sorted(self._registered.commands)) if self._registered is not None else ()
 
@@ -468,7 +471,7 @@ class Membership:
             self._do(Send(connected.rpc.refuse(found.request, Code.WRONG_INCARNATION, message)))
 
     def acknowledge(self, registration: Registration, command: CommandId, offsets: Offsets) -> None:
-        """Answers the command. Returns once the coordinator has stored the answer."""
+        """Answers the command. Raises :class:`NotYet` until the coordinator has stored the response."""
         registered = self._of(registration)
         found = registered.commands.get(command)
         if found is None:
@@ -483,14 +486,14 @@ class Membership:
         if not found.stored:
             raise NotYet("the coordinator has not answered yet")
         if not isinstance(found.command, StopFetcher):
-            # more records were consumed since the command was answered, so the caller's newer offsets must be stored
+            # more records have been consumed since the command was answered, so the newer offsets must be stored too
             newer = {tp: offset for tp, offset in offsets.items() if found.answer.get(tp) != offset}
             if newer:
                 self._settle(registration, MessageType.COMMIT, newer)
         del registered.commands[command]
 
     def _forget_offers(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drops the offered offsets of these partitions, because another request has newer offsets."""
+        """Drops the offered offsets of these partitions, because another request contains newer offsets."""
         if self._registered is None:
             return
         known = [self._registered.offered, self._registered.confirmed]
@@ -507,7 +510,8 @@ class Membership:
         return self._settle(registration, MessageType.COMMIT, offsets)
 
     def leave(self, registration: Registration, offsets: Offsets, *, for_good: bool) -> frozenset[str]:
-        """Like :meth:`commit`, but also ends the registration."""
+        """Does the same as :meth:`commit`, and also ends the registration. If ``for_good`` is set, the consumer also
+        gives up its place."""
         wanted = {"for_good": True} if for_good else {}
         return self._settle(registration, MessageType.LEAVE, offsets, wanted)
 
@@ -524,7 +528,8 @@ class Membership:
         return read_refused(answer, message)
 
     def auto_commit(self, registration: Registration, offsets: Offsets) -> Offsets:
-        """Adds offsets to the answer to the next ping. Returns the offsets that were stored since the last call."""
+        """Adds offsets to the response to the next ping. Returns the offsets that have been stored since the last
+        call."""
         registered = self._of(registration)
         registered.offered |= offsets
         confirmed, registered.confirmed = registered.confirmed, {}
@@ -544,8 +549,8 @@ class Membership:
 
 
 def _await_starts(registered: _Registered, offsets: Offsets) -> None:
-    """Raises :class:`NotYet` after a resume, until the coordinator has again sent each unacknowledged start of these
-    partitions. Until a start is acknowledged, the coordinator accepts no offsets of its partitions."""
+    """After a resume, raises :class:`NotYet` until the coordinator has sent each unacknowledged start of these
+    partitions again. Until a start is acknowledged, the coordinator accepts no offsets for its partitions."""
     for command in registered.commands.values():
         start = command.command
         is_unheard = command.answer is not None and not command.stored and not command.request
@@ -554,7 +559,7 @@ def _await_starts(registered: _Registered, offsets: Offsets) -> None:
 
 
 def _retry_s(frame: Frame) -> float:
-    """Returns how many seconds to wait before repeating a request that a busy coordinator refused."""
+    """Returns how many seconds to wait before repeating a request that a busy coordinator has refused."""
     retry_ms = frame.get("retry_ms")
     return min(retry_ms / 1000, _LONGEST_RETRY_S) if isinstance(retry_ms, int) and retry_ms > 0 else 0.0
 
@@ -566,7 +571,7 @@ def _result(request: _Request) -> Frame:
 
 
 def _error(refused: Refused) -> KafkaCoordError:
-    """Converts a refusal to the exception that the caller receives."""
+    """Converts a refusal into the exception that the caller receives."""
     if refused.code == Code.DUPLICATE_CONSUMER:
         incarnation = refused.frame.get("incarnation")
         return NameTaken(refused.message, incarnation if isinstance(incarnation, int) else 0)

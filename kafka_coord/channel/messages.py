@@ -1,7 +1,7 @@
 """Encodes the messages of the socket channel (docs/socket-protocol.md), and decodes them strictly.
 
-Functions that read a frame raise :class:`MalformedValue`, which names the message and the bad field. Functions that
-write return the fields of a frame without ``v``, ``id`` and ``type``.
+The functions that read a frame raise :class:`MalformedValue`, which names the message and the bad field. The functions
+that write a frame return its fields without ``v``, ``id`` and ``type``.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from kafka_coord.model.names import RULE, is_legal
 from kafka_coord.model.partitions import MAX_PARTITION, nested
 
 WAIT_MS = 2_000
-"""The time in ms for which a consumer lets an instance hold its reply while there is no other coordinator."""
+"""The time in ms for which a consumer lets an instance hold its response while there is no other coordinator."""
 MAX_TEXT_CHARS = 1_000
-"""The maximum length of a secret, client name or reason."""
+"""The maximum number of characters in a secret, a client name or another text in a registration."""
 
 
 class MessageType(StrEnum):
-    """Request types. The coordinator sends the last three. Consumers send all others."""
+    """The types of requests. The coordinator sends the last three, and consumers send all others."""
 
     CLUSTER_METADATA = "cluster-metadata"
     REGISTER = "register"
@@ -38,7 +38,8 @@ class MessageType(StrEnum):
 
 
 class Code(StrEnum):
-    """The reasons for refusing a request. :class:`~kafka_coord.channel.frames.Fault` has the codes for bad frames."""
+    """The reasons for refusing a request. The codes for bad frames are in
+    :class:`~kafka_coord.channel.frames.Fault`."""
 
     NOT_COORDINATOR = "not-coordinator"
     BAD_NAME = "bad-name"
@@ -73,7 +74,7 @@ def write_offsets(offsets: Mapping[TopicPartition, int | None]) -> dict[str, dic
 
 
 def read_offsets(frame: fields.Json, where: str) -> dict[TopicPartition, int]:
-    """Reads the field ``offsets``. Only the requests of :data:`_NEEDS_OFFSETS` must have it."""
+    """Reads the field ``offsets``. Only the requests in :data:`_NEEDS_OFFSETS` must have this field."""
     found = {}
     for topic, partitions in fields.mapping(frame, "offsets", where, None if where in _NEEDS_OFFSETS else {}).items():
         for partition, offset in _partitions(topic, partitions, where):
@@ -116,9 +117,9 @@ class Coordinator:
 
 @dataclass(frozen=True, slots=True)
 class MetadataQuestion:
-    """A consumer's request for the metadata. The instance may hold its reply for up to ``wait_ms``, until there is a
-    coordinator that accepts consumers and has another epoch than ``not_epoch``. That is the epoch of the coordinator
-    that the consumer lost or could not reach."""
+    """A consumer's request for the metadata. The instance may hold its response for up to ``wait_ms``, until there is a
+    coordinator that accepts consumers and whose epoch is not ``not_epoch``. ``not_epoch`` is the epoch of the
+    coordinator that the consumer lost or could not reach."""
 
     wait_ms: int = 0
     not_epoch: int | None = None
@@ -141,15 +142,15 @@ class MetadataQuestion:
         )
 
     def wants(self, coordinator: Coordinator | None) -> bool:
-        """Whether this coordinator ends the wait."""
+        """Returns whether this coordinator ends the wait."""
         return coordinator is not None and coordinator.endpoint is not None and coordinator.epoch != self.not_epoch
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
-    """An instance's reply. ``brokers`` maps Kafka's broker ids to the addresses in their registrations. ``protocols``
-    maps listener names to their protocols. ``instances`` has the addresses of the instances. ``coordinator`` is
-    ``None`` while no coordinator is elected."""
+    """An instance's response. ``brokers`` maps Kafka's broker ids to the addresses in the brokers' registrations.
+    ``protocols`` maps the names of listeners to their protocols. ``instances`` holds the addresses of the instances.
+    ``coordinator`` is ``None`` while no coordinator is elected."""
 
     instance: int
     brokers: Mapping[int, Sequence[str]]
@@ -184,7 +185,7 @@ class ClusterMetadata:
 
 
 def read_coordinator(frame: fields.Json, where: str) -> Coordinator | None:
-    """Reads the field ``coordinator`` of a cluster-metadata reply or a ``not-coordinator`` refusal."""
+    """Reads the field ``coordinator`` of a response to ``cluster-metadata`` or of a ``not-coordinator`` refusal."""
     if "coordinator" in frame and frame["coordinator"] is None:
         return None
     found = fields.mapping(frame, "coordinator", where)
@@ -215,9 +216,9 @@ def _texts(frame: fields.Json, name: str, where: str) -> tuple[str, ...]:
 @dataclass(frozen=True, slots=True)
 class Register:
     """A request to register. ``member`` is the value of the znode. If its name is "", the coordinator chooses a name.
-    ``resume_key`` is a random word that the consumer chose when it started. With it, the consumer may take over a
-    registration with the same key. If users are configured, ``secret`` authenticates the consumer. With
-    ``auto_commit``, the offsets in the consumer's ping replies are committed."""
+    ``resume_key`` is a random word that the consumer chose when it started, and that allows it to take over a
+    registration with the same key. If users are configured, ``secret`` authenticates the consumer. If ``auto_commit``
+    is set, the offsets in the consumer's responses to pings are committed."""
 
     group: str
     member: Member
@@ -238,7 +239,8 @@ class Register:
 
     @classmethod
     def from_json(cls, frame: fields.Json) -> Register:
-        """Does not check whether names are legal, because illegal names have their own error code."""
+        """Reads the request. Does not check whether names are legal, because illegal names have their own error
+        code."""
         where = MessageType.REGISTER
         auto_commit = frame.get("auto_commit", True)
         if not isinstance(auto_commit, bool):
@@ -263,7 +265,8 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The reply to register: the member's name and incarnation, and its session timeout and ping interval (ms)."""
+    """The response to ``register``: the member's name and incarnation, its session timeout and ping interval in ms, and
+    the epoch of the coordinator."""
 
     consumer: str
     incarnation: int
@@ -322,12 +325,12 @@ class Resume:
 
 
 def read_outstanding(frame: fields.Json) -> frozenset[str]:
-    """Reads the reply to resume. Returns the names of the commands that the coordinator still waits for."""
+    """Reads the response to ``resume``. Returns the names of the commands that are not acknowledged yet."""
     return frozenset(_texts(frame, "outstanding", MessageType.RESUME))
 
 
 def read_refused(frame: fields.Json, where: str) -> frozenset[str]:
-    """Reads the reply to a commit or leave. Returns the topics that no longer exist."""
+    """Reads the response to ``commit`` or ``leave``. Returns the topics that no longer exist."""
     return frozenset(_texts(frame, "refused", where))
 
 
@@ -336,8 +339,8 @@ def read_refused(frame: fields.Json, where: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """``heard`` is the last ping whose reply arrived in time and has been handled. ``done`` is the last command whose
-    acknowledgement is stored. Both are ids of the coordinator's own requests. The id 0 means none."""
+    """A ping. ``heard`` is the last ping whose response arrived in time and has been handled. ``done`` is the last
+    command whose acknowledgement is stored. Both are ids of the coordinator's own requests, or 0 for none."""
 
     heard: int
     done: int
@@ -354,7 +357,7 @@ class Ping:
 
 
 def write_command(name: str, command: Command) -> dict[str, Any]:
-    """Writes the name and the fields of the command's znode."""
+    """Writes the command's name, and the fields of its znode."""
     written = command.to_json()
     del written["version"], written["type"]
     return {"command": name, **written}

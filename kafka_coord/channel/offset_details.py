@@ -1,7 +1,7 @@
 """Reads and writes the details that Kafka clients commit with an offset: the leader epoch and the client's metadata.
 
-The details have their own znode, so the offset's znode keeps its decimal number. They become void when any client
-writes the offset again.
+The details have a znode of their own, so that the offset's znode still contains only a decimal number. They become void
+when any client writes the offset again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kafka_coord.zk.store import Create, GetChildren, GetData, Node, Op, SetData
 
 
 def details_paths(group: str, partitions: Iterable[TopicPartition]) -> list[str]:
-    """Returns the paths of the details' znodes and of their parents. Parents come first."""
+    """Returns the paths of the details' znodes and of their parents, with the parents first."""
     wanted = list(partitions)
     topics = dict.fromkeys(tp.topic for tp in wanted)
     return [
@@ -28,8 +28,8 @@ def details_paths(group: str, partitions: Iterable[TopicPartition]) -> list[str]
 
 
 def details_ops(group: str, details: OffsetDetails, existing: Collection[str]) -> list[Op]:
-    """Returns the operations that write the details. Send them with the offsets, or after the offsets. ``existing`` has
-    the paths of :func:`details_paths` that already exist."""
+    """Returns the operations that write the details. They must be sent together with the offsets, or later.
+    ``existing`` holds those paths of :func:`details_paths` that already exist."""
     values = {layout.offset_details(group, *tp): fields.dump(one.to_json()) for tp, one in details.items()}
     return [
         SetData(path, values[path]) if path in existing and path in values else Create(path, values.get(path, b""))
@@ -39,8 +39,8 @@ def details_ops(group: str, details: OffsetDetails, existing: Collection[str]) -
 
 
 def write_details(store: Store, group: str, details: OffsetDetails, registration: Registration | None = None) -> None:
-    """Writes the details of offsets that are already stored. With ``registration``, writes as that member. Without it,
-    writes as a coordinator. Raises :class:`StoreError`."""
+    """Writes the details of offsets that are already stored. If there is a ``registration``, writes as that member,
+    and otherwise as a coordinator. Raises :class:`StoreError`."""
     paths = details_paths(group, details)
     existing = {path for path, stat in zip(paths, store.exists_many(paths), strict=True) if stat is not None}
     fence = registration.fence() if registration is not None else ()
@@ -51,8 +51,8 @@ def write_details(store: Store, group: str, details: OffsetDetails, registration
 def read_offsets(
     store: Store, group: str, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, CommittedOffset | None]:
-    """Returns the stored offset of each partition with its details, or ``None`` if there is no offset. Ignores
-    unreadable details. Raises :class:`StoreError`, and :class:`MalformedValue` for an unreadable offset."""
+    """Returns the stored offset of each partition with its details, or ``None`` if there is no offset. Ignores details
+    that cannot be read. Raises :class:`StoreError`, and :class:`MalformedValue` for an offset that cannot be read."""
     wanted = list(partitions)
     paths = [layout.offset(group, *tp) for tp in wanted]
     listed, *nodes = store.read_many([GetChildren(layout.details(group)), *(GetData(path) for path in paths)])
@@ -68,7 +68,8 @@ def read_offsets(
 
 
 def _with_details(bare: CommittedOffset, written: int, node: object) -> CommittedOffset:
-    """Adds the details to an offset if they are not void. ``written`` is the zxid of the offset's last write."""
+    """Returns the offset with its details, or only the offset if the details are void. ``written`` is the zxid of the
+    offset's last write."""
     if not isinstance(node, Node) or node.stat.mzxid < written:
         return bare
     try:

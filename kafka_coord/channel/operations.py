@@ -1,6 +1,6 @@
-"""Builds the multis that register, acknowledge, commit and leave in ZooKeeper (docs/protocol.md), as values. Pure.
+"""Builds the multis that register, acknowledge, commit and leave in ZooKeeper (docs/protocol.md). Does no I/O.
 
-Consumers build their requests here. So do gateways, which act for consumers without ZooKeeper. Therefore, one place
+Consumers build their requests here, and so do gateways, which act for consumers without ZooKeeper. So only this module
 knows which check fences which write.
 """
 
@@ -25,10 +25,11 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.store import Check, Create, Delete, Op, SetData
 
 MAX_REQUEST_BYTES = 512 * 1024
-"""The size limit of a multi. It is half of ZooKeeper's default ``jute.maxbuffer``, because sizes are estimated."""
+"""The maximum size of a multi. It is half of ZooKeeper's default ``jute.maxbuffer``, because sizes are estimates."""
 
 _OP_OVERHEAD_BYTES = 120
-"""The most bytes that an operation takes besides its path, data and ACL, for header, lengths, flags and chroot."""
+"""The maximum number of bytes that an operation takes for its header, lengths, flags and chroot, in addition to its
+path, data and ACL."""
 
 Offsets = Mapping[TopicPartition, int]
 """Maps each partition to the offset of the next record to read."""
@@ -36,7 +37,7 @@ Offsets = Mapping[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """One incarnation of a consumer, and the token that proves to ZooKeeper that a write comes from it.
+    """One incarnation of a consumer, and the token that proves to ZooKeeper that a write is from this incarnation.
 
     ``incarnation`` is the czxid of ``ids/<consumer>``. ``token`` is the data version of ``channel/<consumer>`` after
     the registration (docs/adr/0003). ``session_id`` is the session that holds the registration.
@@ -53,7 +54,7 @@ class Registration:
         return layout.registration(self.group, self.consumer)
 
     def fence(self) -> tuple[Check, Check]:
-        """Returns the checks that begin every commit, acknowledgement and leave, as operations 0 and 1 of a multi."""
+        """Returns the checks with which the multi of every commit, acknowledgement and leave begins."""
         return Check(self.path), Check(layout.channel(self.group, self.consumer), self.token)
 
 
@@ -63,7 +64,8 @@ FENCE_LENGTH = 2
 def register_ops(
     group: str, consumer: str, value: bytes, *, has_channel: bool = True, ephemeral: bool = True
 ) -> tuple[Op, ...]:
-    """Registers a consumer and gives the incarnation its token, in one request. Creates the channel if missing."""
+    """Registers a consumer and gives the new incarnation its token, in one multi. Creates the channel if it does not
+    exist."""
     channel = layout.channel(group, consumer)
     return (
         *(() if has_channel else (Create(channel),)),
@@ -73,7 +75,8 @@ def register_ops(
 
 
 def offset_op(group: str, partition: TopicPartition, offset: int, *, exists: bool) -> SetData | Create:
-    """Writes one offset as a decimal number, as in 0.8. ``exists`` tells whether the partition's znode exists."""
+    """Writes one offset as a decimal number, as Kafka 0.8 does. ``exists`` tells whether the partition's znode
+    exists."""
     path = layout.offset(group, partition.topic, partition.partition)
     data = str(offset).encode()
     return SetData(path, data) if exists else Create(path, data)
@@ -81,7 +84,7 @@ def offset_op(group: str, partition: TopicPartition, offset: int, *, exists: boo
 
 def chunks(ops: Iterable[Op], last: Iterable[Op], fence: tuple[Op, ...], acl: int = 64) -> Iterator[tuple[Op, ...]]:
     """Splits ``ops`` into as few requests as possible. Each request begins with ``fence``, and the last request ends
-    with ``last``. ``acl`` is the size in bytes of the ACL of a create."""
+    with ``last``. ``acl`` is the size of the ACL in a create, in bytes."""
     closing = tuple(last)
     room = MAX_REQUEST_BYTES - sum(_size(op, acl) for op in (*fence, *closing))
     chunk: list[Op] = []
@@ -106,7 +109,7 @@ def acknowledge_op(registration: Registration, command: CommandId) -> Delete:
 
 
 def eviction_op(group: str, consumer: str, now_ms: int) -> Create:
-    """Evicts a leaving consumer, so that no rejoin grace keeps its place."""
+    """Evicts a consumer that is leaving, so that no rejoin grace reserves its place."""
     request = Request(
         type=RequestType.EVICT,
         group=group,
@@ -129,7 +132,7 @@ def look_op(group: str, consumer: str, now_ms: int) -> Create:
 
 
 def command_op(group: str, consumer: str, command: Command) -> Create:
-    """Writes one command into a consumer's channel. ZooKeeper numbers it."""
+    """Writes one command into a consumer's channel. ZooKeeper assigns its number."""
     path = layout.command(group, consumer, NODE_PREFIX[command.type])
     return Create(path, fields.dump(command.to_json()), sequence=True)
 
@@ -138,8 +141,8 @@ def command_op(group: str, consumer: str, command: Command) -> Create:
 
 
 def decode_command(data: bytes, path: str) -> Command:
-    """Reads a command strictly. Its name and value must have the same type. Raises :class:`MalformedValue`, which names
-    ``path``."""
+    """Reads a command strictly. The name and the value must be of the same type. Raises :class:`MalformedValue`, which
+    names ``path``."""
     command = command_from_json(fields.load(data, path), path)
     named = parse_command_id(path.rpartition("/")[2])
     if named is not None and named.type is not command.type:
@@ -158,7 +161,7 @@ def decode_offset(data: bytes, path: str) -> int:
 
 
 def in_order(names: Iterable[str]) -> tuple[tuple[CommandId, ...], tuple[str, ...]]:
-    """Splits the names of a channel's children into commands, in order of execution, and all other names."""
+    """Splits the names of a channel's children into the commands, in order of execution, and all other names."""
     commands: list[CommandId] = []
     strays: list[str] = []
     for name in names:

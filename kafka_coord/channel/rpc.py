@@ -1,4 +1,4 @@
-"""One end of a socket-channel connection: matches replies to requests, and checks that each frame is allowed. Pure.
+"""One end of a socket-channel connection. Matches responses to requests, and checks that each frame is allowed.
 
 Each end numbers its requests from 1 without gaps, and answers each request of the other end exactly once
 (docs/socket-protocol.md). Any violation ends the connection.
@@ -39,8 +39,8 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The other end answered with an error. ``type`` is the request's type. If the error is about the connection,
-    ``type`` is ""."""
+    """The other end sent an error. ``type`` is the type of the refused request, or "" if the error is about the
+    connection."""
 
     id: int
     type: str
@@ -67,7 +67,7 @@ class Rpc:
         return len(self._waiting)
 
     def ask(self, request: str, fields: Mapping[str, Any] | None = None) -> tuple[int, Frame]:
-        """Returns a new request's id and its frame."""
+        """Creates a request. Returns its id and its frame."""
         self._last_id += 1
         self._waiting[self._last_id] = request
         return self._last_id, {"id": self._last_id, "type": request, **(fields or {})}
@@ -78,7 +78,7 @@ class Rpc:
         return {"id": request_id, "type": ANSWER, **(fields or {})}
 
     def refuse(self, request_id: int, code: str, message: str, fields: Mapping[str, Any] | None = None) -> Frame:
-        """Returns the error frame that answers a request. Id 0 means that the error is about the connection."""
+        """Returns the error frame that answers a request. The id 0 means that the error is about the connection."""
         self._owed.discard(request_id)
         return {"id": request_id, "type": ERROR, "code": code, "message": message, **(fields or {})}
 
@@ -102,7 +102,7 @@ class Rpc:
             raise BadFrame(Fault.UNEXPECTED_MESSAGE, reason, number)
         if len(self._owed) >= MAX_UNANSWERED:
             raise BadFrame(
-                Fault.TOO_MANY_REQUESTS, f"{len(self._owed)} requests are unanswered; wait for replies", number
+                Fault.TOO_MANY_REQUESTS, f"{len(self._owed)} requests are unanswered; wait for responses", number
             )
         self._their_last_id = number
         self._owed.add(number)

@@ -1,4 +1,4 @@
-"""Searches for the coordinator. Decides which host to ask next, and how long to wait. Pure.
+"""Decides, in the search for the coordinator, which host to ask next and how long to wait. Does no I/O.
 
 The owner of the sockets calls :meth:`CoordinatorSearch.next`, carries out the returned step, and reports the result.
 ``lease_left_s`` is the number of seconds for which the membership is certainly still alive. No single wait takes more
@@ -15,14 +15,14 @@ from kafka_coord.channel.messages import WAIT_MS, ClusterMetadata, Coordinator, 
 from kafka_coord.errors import SettingsError
 
 CONNECT_S = 3.0
-"""The time limit for connecting to a host and getting its answer, in seconds."""
+"""The time limit for connecting to a host and receiving its response, in seconds."""
 SILENCE = 0.5
 """The fraction of the session timeout after which a silent connection counts as lost. The specification allows the
-whole timeout. But then the lease and the membership would end before the consumer finds another coordinator."""
+whole timeout, but then the lease and the membership would end before the consumer could find another coordinator."""
 SHARE_OF_LEASE = 0.25
 """The longest single wait, as a fraction of the remaining lease."""
 LEAST_LEASE_S = 0.1
-"""A membership cannot be saved if its lease has fewer seconds left."""
+"""If a lease has fewer seconds left than this, the membership can no longer be saved."""
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 HURRIED_PAUSE_S = 0.4
@@ -43,13 +43,15 @@ def addresses(bootstrap: str) -> tuple[str, ...]:
 
 
 def longest_wait(limit_s: float, lease_left_s: float) -> float:
-    """Returns ``limit_s``, or a share of the remaining lease if that is shorter. Ignores a lease that has ended."""
+    """Returns ``limit_s``, or a share of the remaining lease if that is shorter. Ignores a lease that has practically
+    ended."""
     return min(limit_s, lease_left_s * SHARE_OF_LEASE) if lease_left_s >= LEAST_LEASE_S else limit_s
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask ``host`` for the cluster's metadata. Connecting and the answer may take ``within_s`` together."""
+    """Ask ``host`` for the cluster's metadata. The connection and the response together may take ``within_s``
+    seconds."""
 
     host: str
     question: MetadataQuestion
@@ -58,7 +60,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Connect to the coordinator, within ``within_s``."""
+    """Connect to the coordinator within ``within_s`` seconds."""
 
     coordinator: Coordinator
     endpoint: str
@@ -74,8 +76,8 @@ class Pause:
 
 
 class CoordinatorSearch:
-    """The hosts that a consumer knows, and their answers. ``uniform`` is :func:`random.uniform` or a simulation's
-    substitute. It spreads out in time the reconnections of consumers that lost the same coordinator."""
+    """The hosts that a consumer knows, and their responses. ``uniform`` is :func:`random.uniform`, or its substitute in
+    a simulation. It spreads the reconnections of consumers that have lost the same coordinator over time."""
 
     def __init__(self, bootstrap: Iterable[str], uniform: Callable[[float, float], float]) -> None:
         self._hosts = sorted(bootstrap, key=lambda _host: uniform(0.0, 1.0))
@@ -101,7 +103,7 @@ class CoordinatorSearch:
         if not self._waits:
             return Ask(host, MetadataQuestion(), longest_wait(CONNECT_S, lease_left_s))
         within_s = longest_wait(CONNECT_S + WAIT_MS / 1000, lease_left_s)
-        wait_ms = min(WAIT_MS, int(within_s / 2 * 1000))  # the other half is for the answer's transmission
+        wait_ms = min(WAIT_MS, int(within_s / 2 * 1000))  # the other half is for the transmission of the response
         return Ask(host, MetadataQuestion(wait_ms, self._not_epoch), within_s)
 
     def _next_pause(self, lease_left_s: float) -> float:
@@ -120,7 +122,7 @@ class CoordinatorSearch:
             self._found = coordinator
 
     def failed(self, host: str, problem: object) -> None:
-        """Notes that the host or the coordinator could not be reached or did not answer."""
+        """Notes that a host or the coordinator could not be reached or did not respond."""
         self._problem = f"{host}: {problem}"
 
     def connected(self) -> None:
@@ -128,8 +130,8 @@ class CoordinatorSearch:
 
     def ended(self, coordinator: Coordinator, why: str, *, silent: bool, lasted: bool) -> None:
         """Handles the end of the connection. ``silent`` means that the coordinator was silent for too long. ``lasted``
-        means that the connection was more than a failed attempt. In both cases, the search asks the hosts immediately.
-        It asks a silent host last."""
+        means that the connection was more than a failed attempt. In either case, the search asks the hosts immediately,
+        and asks a silent coordinator's host last."""
         if silent:
             self._wait_for_another_than(coordinator)
             if coordinator.endpoint in self._hosts:

@@ -1,6 +1,6 @@
-"""The consumer's end of the ZooKeeper channel. Registers, reads commands, acknowledges, commits and leaves.
+"""The consumer's end of the ZooKeeper channel. Registers, reads commands and acknowledges them, commits, and leaves.
 
-It has no thread. Every method makes one or a few calls to the store, on the caller's thread.
+It has no thread of its own. Every method makes one or a few calls to the store on the caller's thread.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from kafka_coord.zk.store import Check, Delete, GetData, Node, Op, SetData, Stat
 log = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
-"""How many times to rebuild a request because the tree has changed. Each attempt reads the tree again."""
+"""The maximum number of attempts at a request if the tree changes. Each attempt reads the tree again."""
 
 
 def ensure_group(store: Store, group: str) -> None:
@@ -51,7 +51,7 @@ def ensure_group(store: Store, group: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The holder of the name that this consumer wants. ``member`` is ``None`` if the registration is unreadable."""
+    """The consumer that holds the requested name. ``member`` is ``None`` if its registration cannot be read."""
 
     incarnation: int
     session_id: int
@@ -59,7 +59,7 @@ class Holder:
 
 
 class ConsumerChannel:
-    """One consumer's channel. ``consumer`` and ``group`` are legal names. Not thread-safe."""
+    """One consumer's channel. ``consumer`` and ``group`` must be legal names. This class is not thread-safe."""
 
     def __init__(self, store: Store, group: str, consumer: str) -> None:
         self.group = group
@@ -71,20 +71,20 @@ class ConsumerChannel:
         self._abandoned: set[int] = set()
         self._watcher: Watcher | None = None
         self._followed = False
-        """Whether the watcher is notified of every command until the connection breaks."""
+        """Whether the watcher is being notified of every new command, which lasts until the connection breaks."""
 
     # --- registration ----------------------------------------------------------------------------------------------
 
     def register(self, value: bytes) -> Registration | Holder:
-        """Registers as a new incarnation, or returns the name's holder.
+        """Registers as a new incarnation, or returns the consumer that holds the name.
 
         After :class:`~kafka_coord.errors.StoreUnavailable`, call it again with the same ``value``. It then finds out
-        whether the lost request took effect. If so, the value, the session and the token all match. It also raises that
-        error while the session may have ended, because the registration would soon be abandoned, after the coordinator
-        had already rebalanced the group.
+        whether the earlier request took effect, in which case the value, the session and the token all match. It also
+        raises that error while the session may have ended. Otherwise, the registration would soon be abandoned, after
+        the coordinator had already rebalanced the group.
         """
         if self._store.session.lease_deadline() <= self._store.clock.monotonic():
-            raise StoreUnavailable("ZooKeeper has not answered for so long that the session may have ended")
+            raise StoreUnavailable("ZooKeeper has not responded for so long that the session may have ended")
         for attempt in range(_ATTEMPTS):
             if attempt > 0:  # most groups exist already
                 ensure_group(self._store, self.group)
@@ -100,7 +100,7 @@ class ConsumerChannel:
             except MultiFailed as failure:
                 if isinstance(failure.cause, NoAuth):
                     raise failure.cause from failure
-                # NoNode: the group is new, or the coordinator deleted the channel; NodeExists: another was faster
+                # NoNode: the group is new, or the channel was deleted; NodeExists: another client was faster
                 if not isinstance(failure.cause, (NoNode, NodeExists)):
                     raise
         found = self._existing(value, *self._registered())
@@ -141,12 +141,12 @@ class ConsumerChannel:
         self._stored.clear()
 
     def was_evicted(self, registration: Registration) -> bool:
-        """Returns false, because over ZooKeeper only :meth:`is_registered` can tell."""
+        """Returns false, because over ZooKeeper only :meth:`is_registered` shows an eviction."""
         del registration
         return False
 
     def is_registered(self, registration: Registration, watcher: Watcher | None = None) -> bool:
-        """Whether this very incarnation is still registered. ``watcher`` is notified of the next change."""
+        """Returns whether exactly this incarnation is still registered. ``watcher`` is notified of the next change."""
         stat: Stat | None = self._store.exists(self._registration_path, watcher)
         return stat is not None and stat.czxid == registration.incarnation
 
@@ -155,9 +155,9 @@ class ConsumerChannel:
     def outstanding(self, watcher: Watcher | None = None) -> tuple[tuple[CommandId, ...], tuple[str, ...]]:
         """Returns the commands in order of execution, and the names of children that are not commands.
 
-        ``watcher`` is notified of later changes. If the server supports it, each new command causes an event with its
-        path (``CREATED``). After any other event, call this method again. Commands that this consumer deletes may cause
-        no event.
+        ``watcher`` is notified of later changes. If the server supports it, each new command causes a ``CREATED`` event
+        with the command's path. After any other event, call this method again. Commands that this consumer deletes may
+        cause no event.
 
         Raises :class:`MembershipLost` if the channel itself was deleted, because its version was the token.
         """
@@ -172,7 +172,7 @@ class ConsumerChannel:
     def _follows(self, watcher: Watcher) -> bool:
         self._watcher = watcher
         if not self._followed:
-            self._followed = True  # set before the call, because its end may be reported before its answer
+            self._followed = True  # set before the call, because the end of following may be reported before it returns
             possible = False
             try:
                 possible = self._store.follow(self._path, self._told)
@@ -204,7 +204,7 @@ class ConsumerChannel:
             return None
 
     def drop(self, command: CommandId) -> None:
-        """Deletes a command for an earlier incarnation without carrying it out."""
+        """Deletes a command that was for an earlier incarnation, without carrying it out."""
         try:
             self._store.delete(layout.command(self.group, self.consumer, command.name))
         except NoNode:
@@ -213,23 +213,24 @@ class ConsumerChannel:
     # --- fenced by the token -----------------------------------------------------------------------------------------
 
     def commit(self, registration: Registration, offsets: Offsets) -> frozenset[str]:
-        """Writes offsets. Returns the topics whose offsets cannot be written because the topic was deleted.
+        """Writes offsets. Returns the topics whose offsets cannot be written because the topics were deleted.
 
         Raises :class:`MembershipLost`. After ``StoreUnavailable``, repeat the same call.
         """
         return self._write_offsets(registration, offsets, ()) if offsets else frozenset()
 
     def auto_commit(self, registration: Registration, offsets: Offsets) -> Offsets:
-        """Commits offsets for an automatic commit. Returns the offsets that are now stored."""
+        """Commits offsets automatically. Returns the offsets that are now stored."""
         self.commit(registration, offsets)
         return offsets
 
     def acknowledge(self, registration: Registration, command: CommandId, offsets: Offsets) -> frozenset[str]:
-        """Acknowledges a command: deletes it and writes its offsets in one multi. Otherwise like :meth:`commit`."""
+        """Acknowledges a command by deleting it, and writes its offsets in the same multi. Returns and raises the same
+        as :meth:`commit`."""
         try:
             return self._write_offsets(registration, offsets, (acknowledge_op(registration, command),))
         except NoNode:
-            # the command was deleted by an earlier attempt whose reply was lost, or by another client
+            # the command was deleted by an earlier attempt whose response was lost, or by another client
             if command.type is CommandType.STOP_FETCHER:
                 # the partitions are released, and their next owner may have committed; the earlier attempt wrote these
                 # offsets, so a second write could only move the next owner's offsets back
@@ -263,8 +264,8 @@ class ConsumerChannel:
     def change_subscription(
         self, registration: Registration, subscription: Subscription, also: Iterable[Op] = ()
     ) -> None:
-        """Writes a new subscription into the registration, and ``also`` in the same multi. Writes nothing if the
-        subscription is unchanged. Raises :class:`MembershipLost`."""
+        """Writes a new subscription into the registration, and carries out ``also`` in the same multi. Does nothing if
+        the subscription is unchanged. Raises :class:`MembershipLost`."""
         node, _ = self._registered()
         if node is None or node.stat.czxid != registration.incarnation:
             raise MembershipLost(f"consumer {self.consumer!r} is no longer registered in group {self.group!r}")
@@ -289,7 +290,7 @@ class ConsumerChannel:
             try:
                 *first, final = chunks(writes, last, registration.fence(), self._store.acl_bytes)
                 for request in first:
-                    # the last request deletes a znode, and the earlier requests must fail if it is already deleted
+                    # if the last request deletes a znode, the earlier requests must fail if it is already deleted
                     self._write((*request, *(Check(op.path) for op in last if isinstance(op, Delete))))
                 self._write(final)
             except MultiFailed as failure:
@@ -311,7 +312,7 @@ class ConsumerChannel:
     def _write(self, request: tuple[Op, ...]) -> None:
         try:
             self._store.multi(request)
-        except Fenced:  # unrelated to the member
+        except Fenced:  # this error is unrelated to the member
             raise
         except MultiFailed as failure:
             if failure.index < FENCE_LENGTH and isinstance(failure.cause, (NoNode, BadVersion)):
@@ -324,7 +325,7 @@ class ConsumerChannel:
             raise
 
     def _look_again(self, offsets: Offsets, failure: MultiFailed) -> frozenset[str]:
-        """Checks again, after a failed multi, which offset znodes exist. Returns the topics whose offsets were
+        """After a failed multi, checks again which offset znodes exist. Returns the topics whose offsets were
         deleted."""
         if not isinstance(failure.cause, (NoNode, NodeExists)):
             raise failure
@@ -340,7 +341,7 @@ class ConsumerChannel:
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
         """Returns the stored offset of each partition, or ``None`` if there is none. Raises :class:`MalformedValue`.
-        Thread-safe."""
+        This method is thread-safe."""
         wanted = list(partitions)
         paths = [layout.offset(self.group, tp.topic, tp.partition) for tp in wanted]
         found = self._store.read_many([GetData(path) for path in paths])

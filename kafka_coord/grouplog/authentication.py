@@ -1,6 +1,6 @@
 """Authenticates this instance to its broker: SASL with PLAIN or SCRAM (RFC 5802).
 
-It does no I/O. :func:`answers_to` is a generator that yields the messages to send and receives the broker's replies.
+It does no I/O. :func:`answers_to` is a generator that yields the messages to send and receives the broker's responses.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Exchange = Generator[bytes, bytes, None]
 
 @dataclass(frozen=True, slots=True)
 class BrokerSecurity:
-    """How to connect to the broker's listener. ``tls`` also applies to the connections for clients. The credentials
-    apply only to the instance's own connections."""
+    """How to connect to the broker's listener. ``tls`` also applies to connections on behalf of clients. The
+    credentials apply only to the instance's own connections."""
 
     tls: ssl.SSLContext | None = None
     mechanism: str | None = None
@@ -34,7 +34,7 @@ class BrokerSecurity:
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> BrokerSecurity:
-        """Reads librdkafka properties, as in the section ``kafka`` of the settings. Raises :class:`SettingsError`."""
+        """Reads librdkafka properties, as in the ``kafka`` section of the settings. Raises :class:`SettingsError`."""
         protocol = properties.get("security.protocol", "PLAINTEXT").upper()
         if protocol not in _PROTOCOLS:
             raise SettingsError(f"kafka.security.protocol must be one of {', '.join(_PROTOCOLS)}, not {protocol!r}")
@@ -66,7 +66,8 @@ def _tls(properties: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def answers_to(security: BrokerSecurity, nonce: str | None = None) -> Exchange:
-    """Yields the messages to send to the broker. Raises :class:`ValueError` for an invalid reply."""
+    """Yields the messages to send to the broker. Raises :class:`ValueError` or :class:`KeyError` for an invalid
+    response."""
     if security.mechanism == "PLAIN":
         yield f"\0{security.username}\0{security.password}".encode()
     else:

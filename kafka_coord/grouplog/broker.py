@@ -24,7 +24,7 @@ _CORRELATION = 4
 
 @dataclass(slots=True, eq=False)
 class _Question:
-    """A request in flight. ``due`` is the loop time until which it waits for the answer."""
+    """A request in flight. ``due`` is the loop time until which it waits for the response."""
 
     answer: Message
     version: int
@@ -44,13 +44,13 @@ class BrokerConnection(asyncio.Protocol):
         self._loop: asyncio.AbstractEventLoop
         self._transport: asyncio.Transport | None = None
         self._ready: asyncio.Transport | None = None
-        """The transport after authentication. It is ``None`` before that, and after the connection was closed."""
+        """The transport after authentication. It is ``None`` before that, and after the connection has been closed."""
         self._buffer = bytearray()
         self._connecting = asyncio.Lock()
         self.closed = False
 
     async def ask(self, name: str, version: int, value: Any, timeout_s: float = ANSWER_S) -> Any:
-        """Sends ``<name>Request`` in this version and returns the answer."""
+        """Sends ``<name>Request`` in this version and returns the response."""
         try:
             transport = self._ready
             if transport is None:
@@ -59,7 +59,7 @@ class BrokerConnection(asyncio.Protocol):
             return await self._ask(transport, name, version, value, timeout_s)
         except (OSError, TimeoutError, BadMessage) as error:
             self.close()
-            reason = f"no answer within {timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
+            reason = f"no response within {timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
             raise BrokerError(f"{self.host}:{self.port}: {name}: {reason}") from error
 
     async def _ask(
@@ -86,7 +86,7 @@ class BrokerConnection(asyncio.Protocol):
         self._late = self._loop.call_at(due, self._fail_late)
 
     def _fail_late(self) -> None:
-        """Fails the requests whose answers are late. Sets the timer for the next request that may be late."""
+        """Fails the requests whose responses are late. Sets the timer for the next request that may be late."""
         self._late = None
         now = self._loop.time()
         for one in self._waiting.values():
@@ -140,7 +140,7 @@ class BrokerConnection(asyncio.Protocol):
             if not one.found.done():
                 one.found.set_exception(ConnectionError(reason))
         if self._transport is not None:
-            self._transport.abort()  # an orderly TLS close takes a round trip that nobody waits for
+            self._transport.abort()  # an orderly TLS close would take a round trip, and nobody would wait for it
 
     # --- asyncio.Protocol --------------------------------------------------------------------------------------------
 
@@ -163,7 +163,7 @@ class BrokerConnection(asyncio.Protocol):
 
     def _deliver_answer(self, frame: bytes) -> None:
         if len(frame) < _CORRELATION:
-            raise BadMessage(f"an answer has only {len(frame)} bytes")
+            raise BadMessage(f"a response has only {len(frame)} bytes")
         waiting = self._waiting.get(int.from_bytes(frame[:_CORRELATION], "big"))
         if waiting is None:
             return  # the caller has given up

@@ -1,4 +1,4 @@
-"""Finds the brokers of a cluster through any one of them, and connects to each broker that receives requests."""
+"""Finds all brokers of a cluster through any one of them, and connects to those that must receive a request."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from kafka_coord.settings import host_and_port
 from kafka_coord.wire.messages import message
 
 _METADATA = 4
-"""A version that every broker from 0.11 to 3.9 supports."""
+"""The version of Metadata. Every broker from 0.11 to 3.9 supports it."""
 _FIRST_ANSWER_S = 5.0
 
 Address = tuple[str, int]
 
 
 class Cluster:
-    """A client of one cluster. ``bootstrap`` has addresses of some of its brokers. Call :meth:`close` after use. All
-    requests raise :class:`BrokerError`."""
+    """A client of one cluster. ``bootstrap`` holds the addresses of some of its brokers. Call :meth:`close` after use.
+    All requests raise :class:`BrokerError`."""
 
     def __init__(self, bootstrap: Sequence[Address], security: BrokerSecurity = PLAINTEXT) -> None:
         self._bootstrap, self._security = bootstrap, security
@@ -28,7 +28,8 @@ class Cluster:
 
     @classmethod
     def of(cls, bootstrap: str, properties: Mapping[str, str]) -> Cluster:
-        """Returns a client with librdkafka's ``bootstrap.servers`` and properties. Raises :class:`SettingsError`."""
+        """Returns a client for a list of addresses (as in ``bootstrap.servers``) and librdkafka properties. Raises
+        :class:`SettingsError`."""
         try:
             addresses = [host_and_port(one.strip()) for one in bootstrap.split(",")]
         except ValueError as error:
@@ -40,14 +41,15 @@ class Cluster:
             connection.close()
 
     def to(self, address: Address) -> BrokerConnection:
-        """Returns the connection to that broker. Creates one if there is none or the last one has failed."""
+        """Returns the connection to the broker at this address. Creates a connection if there is none, or if the last
+        one has failed."""
         connection = self._connections.get(address)
         if connection is None or connection.closed:
             connection = self._connections[address] = BrokerConnection(*address, self._security)
         return connection
 
     async def ask_any(self, name: str, version: int, value: Any) -> Any:
-        """Returns the answer of the first broker of ``bootstrap`` that answers."""
+        """Returns the response of the first broker in ``bootstrap`` that answers."""
         reasons = []
         for address in self._bootstrap:
             try:
@@ -64,7 +66,8 @@ class Cluster:
         return await self.ask_any("Metadata", _METADATA, form(topics=named, allow_auto_topic_creation=False))
 
     async def leaders(self, topic: str) -> dict[int, Address]:
-        """Returns the leader of every partition. Also raises :class:`NotFound` if the topic does not exist."""
+        """Returns the address of the leader of each partition. Also raises :class:`NotFound` if the topic does not
+        exist."""
         answer = await self.metadata([topic])
         nodes = {node.node_id: (node.host, node.port) for node in answer.brokers}
         (found,) = answer.topics

@@ -1,4 +1,4 @@
-"""The errors of an append to the groups log."""
+"""The errors that an append to the groups log raises."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kafka_coord.errors import KafkaCoordError
 
 
 class TermEnded(KafkaCoordError):
-    """This instance may no longer write the partition, and it is unknown whether its last append was written."""
+    """This instance may no longer write to the partition, and it is unknown whether its last append was written."""
 
 
 class TooLarge(KafkaCoordError):

@@ -1,4 +1,4 @@
-"""The groups, offsets and terms of one instance, as in Kafka's ``GroupMetadataManager``."""
+"""Manages the groups, offsets and terms of one instance, like Kafka's ``GroupMetadataManager``."""
 
 from __future__ import annotations
 
@@ -32,22 +32,21 @@ from kafka_coord.wire.errors import BadMessage
 log = logging.getLogger(__name__)
 
 _REMOVED_BYTES = 400 << 10
-"""The maximum size in bytes of one batch of removals."""
+"""The maximum size of one batch of removals, in bytes."""
 _TOPIC_BYTES = 300
-"""An upper bound for the size in bytes of a topic's name and its overhead."""
+"""An upper bound for the size of a topic's name with its overhead, in bytes."""
 _EXAMINED_AT_ONCE = 1_000
 _READ_AT_ONCE = 2_000
 
 Offsets = dict[tuple[str, int], CommittedOffset]
-"""Committed offsets by topic and partition."""
+"""The committed offsets, by topic and partition."""
 Claiming = Callable[[int], Awaitable[int]]
 """Sets the znode of a partition by compare-and-set, and returns its new version, which is the term."""
 
 
 @lru_cache(maxsize=1 << 16)
 def partition_of(group_id: str) -> int:
-    """Returns the partition of the log for a group: ``abs(hash) % 50``, with Java's ``String.hashCode``, as in
-    Kafka."""
+    """Returns the log partition of a group. As in Kafka, it is ``abs(hash) % 50`` with Java's ``String.hashCode``."""
     value = 0
     units = group_id.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(units), 2):
@@ -61,10 +60,10 @@ def _now_ms() -> int:
 
 
 class GroupMetadataManager:
-    """Keeps groups and offsets in memory, by partition of the log. Every change is written to the log first.
+    """Keeps the groups and their offsets in memory. Every change is written to the log first.
 
-    ``groups_cache`` and ``offsets_cache`` are keyed by group id. ``groups_of`` has the group ids of each partition.
-    ``now_ms`` is the wall clock. Use this class only on the event loop.
+    The keys of ``groups_cache`` and ``offsets_cache`` are group ids. ``groups_of`` holds the group ids of each
+    partition. ``now_ms`` reads the wall clock. Use this class only on the event loop.
     """
 
     def __init__(
@@ -84,28 +83,28 @@ class GroupMetadataManager:
         self.groups_of: dict[int, dict[str, None]] = defaultdict(dict)
         self.terms: dict[int, LogTerm] = {}
         self.loading: dict[int, asyncio.Future[None]] = {}
-        """The partitions that are being loaded. The future is done when the load has ended."""
+        """The partitions that are being loaded. A partition's future is done when the load has ended."""
         self._under_way: dict[str, list[Offsets]] = {}
-        """Commits that are being written, by group id."""
+        """The commits that are being written, by group id."""
 
     # --- terms -------------------------------------------------------------------------------------------------------
 
     def availability(self, group_id: str) -> Error:
-        """Returns NONE if this instance coordinates the group now, otherwise the error to answer."""
+        """Returns NONE if this instance coordinates the group now, and otherwise the error for the response."""
         partition = partition_of(group_id)
         if partition in self.terms:
             return Error.NONE
         return Error.COORDINATOR_LOAD_IN_PROGRESS if partition in self.loading else Error.NOT_COORDINATOR
 
     async def wait_until_loaded(self, group_ids: Iterable[str | None], within_s: float) -> None:
-        """Returns when none of the groups' partitions is being loaded, at the latest after ``within_s`` seconds."""
+        """Waits until none of the groups' partitions is being loaded, but not longer than ``within_s`` seconds."""
         partitions = {partition_of(group_id) for group_id in group_ids if group_id is not None}
         if loading := [self.loading[partition] for partition in partitions & self.loading.keys()]:
             await asyncio.wait(loading, timeout=within_s)
 
     async def prove(self, group_id: str) -> None:
-        """Proves that no other instance changed the group before this call. The proof holds only if the group is still
-        available afterwards."""
+        """Proves that no other instance has changed the group before this call. The proof holds only if the group is
+        still available afterwards."""
         term = self.terms.get(partition_of(group_id))
         if term is not None:
             with suppress(TermEnded):
@@ -118,8 +117,8 @@ class GroupMetadataManager:
                 await self.prove(group_id)
 
     async def load_groups_for_partition(self, partition: int) -> None:
-        """Claims the partition, reads it and serves its groups. Raises :class:`BrokerError`, :class:`TermEnded` and the
-        errors of ``claiming``. After an error, the partition's groups are not served."""
+        """Claims the partition, reads it and begins to serve its groups. Raises :class:`BrokerError`,
+        :class:`TermEnded` and the errors of ``claiming``. After an error, the partition's groups are not served."""
         if partition in self.terms or partition in self.loading:
             return
         loading = self.loading[partition] = asyncio.get_running_loop().create_future()
@@ -188,14 +187,14 @@ class GroupMetadataManager:
     # --- changes -----------------------------------------------------------------------------------------------------
 
     def has(self, group_id: str) -> bool:
-        """Whether the log contains the group or offsets of the group."""
+        """Returns whether the log contains the group or any of its offsets."""
         return group_id in self.groups_cache or group_id in self.offsets_cache
 
     def group(self, group_id: str) -> Group | None:
         return self.groups_cache.get(group_id)
 
     def add_group(self, group_id: str) -> Group:
-        """Returns the group. Creates it if necessary."""
+        """Returns the group, which is created if necessary."""
         return self.groups_cache.get(group_id) or self._add(group_id, GroupMetadata(group_id))
 
     def _add(self, group_id: str, metadata: GroupMetadata) -> Group:
@@ -228,7 +227,7 @@ class GroupMetadataManager:
         )
 
     async def delete_group(self, group_id: str) -> Error:
-        """Deletes the group's offsets and then the group, which accepts no other change from now on."""
+        """Deletes the group's offsets and then the group itself, which accepts no further changes from now on."""
         group = self.groups_cache.get(group_id)
         if group is not None:
             group.metadata.state = GroupState.DEAD
@@ -242,15 +241,15 @@ class GroupMetadataManager:
         return await self._append(group_id, *removals, _Part([group_removal(group_id)], forget))
 
     def has_offsets(self, group_id: str) -> bool:
-        """Whether the group has offsets, including those that are being written."""
+        """Returns whether the group has offsets, including those that are being written."""
         return bool(self._keys(group_id))
 
     def is_writing(self, group_id: str) -> bool:
-        """Whether offsets of the group are being written."""
+        """Returns whether offsets of the group are being written."""
         return group_id in self._under_way
 
     def _keys(self, group_id: str) -> dict[tuple[str, int], None]:
-        """Returns the partitions with an offset, including those that are being written."""
+        """Returns the group's partitions that have an offset, including offsets that are being written."""
         being_written = (where for offsets in self._under_way.get(group_id, ()) for where in offsets)
         return dict.fromkeys((*self.offsets_cache.get(group_id, {}), *being_written))
 
@@ -266,9 +265,9 @@ class GroupMetadataManager:
             yield _Part(offset_records(group_id, dict.fromkeys(part)), partial(forget, part))
 
     async def delete_expired_consumer_offsets(self, retention_ms: int) -> int:
-        """Removes expired offsets of groups without members. Also removes groups that have no offsets left and have
-        been empty for ``retention_ms``. Returns the number of removed offsets. As in Kafka (KIP-211), the state
-        timestamp of a group is the time when it became empty."""
+        """Removes the expired offsets of groups without members. Also removes the groups that have no offsets left and
+        have been empty for ``retention_ms``. Returns the number of removed offsets. As in Kafka (KIP-211), the state
+        timestamp of a group tells when the group became empty."""
         count = 0
         for number, group_id in enumerate(list(self.groups_cache)):
             if number % _EXAMINED_AT_ONCE == 0:
@@ -293,7 +292,7 @@ class GroupMetadataManager:
         return count
 
     async def _append(self, group_id: str, *parts: _Part) -> Error:
-        """Appends all parts without any other record in between."""
+        """Appends all parts, with no other records between them."""
         term = self.terms.get(partition_of(group_id))
         if term is None:
             return Error.NOT_COORDINATOR
@@ -314,7 +313,7 @@ class GroupMetadataManager:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Records for one batch, and the change to apply once they are durable."""
+    """The records for one batch, and the change to apply once they are durable."""
 
     records: list[LogRecord]
     apply: Callable[[], None] = lambda: None

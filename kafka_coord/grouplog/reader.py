@@ -1,4 +1,4 @@
-"""Reads a partition of a log from its leader, in batches that include the producer."""
+"""Reads a partition of a log from its leader, in batches that tell which producer wrote them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from kafka_coord.wire.batches import Batch, decode_batches
 from kafka_coord.wire.messages import message
 
 _FETCH, _LIST_OFFSETS = 4, 1
-"""Versions that every broker from 0.11 to 3.9 supports."""
+"""The versions of these requests. Every broker from 0.11 to 3.9 supports them."""
 _EARLIEST, _LATEST = -2, -1
 _FETCH_BYTES = 8 << 20
 
 
 class PartitionReader:
-    """Reads one partition. ``broker`` is a connection to its leader."""
+    """Reads one partition. ``broker`` is the connection to the partition's leader."""
 
     def __init__(self, broker: BrokerConnection, partition: int, topic: str) -> None:
         self._broker, self._partition, self._topic = broker, partition, topic
@@ -47,8 +47,8 @@ class PartitionReader:
         return int(result.offset)
 
     async def batches(self, first: int, end: int) -> AsyncIterator[Batch]:
-        """Yields the batches with offsets from ``first`` to ``end``, in order. The last batch may reach further.
-        Raises :class:`BrokerError`, and :class:`BadMessage` for an unreadable batch."""
+        """Yields the batches from offset ``first`` until the offset before ``end``, in order. The last batch may reach
+        beyond ``end``. Raises :class:`BrokerError`, and :class:`BadMessage` for a batch that cannot be read."""
         at = first
         while at < end:
             result = await self._fetch(at)
@@ -64,8 +64,8 @@ class PartitionReader:
                 yield batch
             if at == before:
                 if result.high_watermark >= end:
-                    return  # compaction has removed everything before the end
-                await asyncio.sleep(0.05)  # the claim is acknowledged, so the high watermark will follow
+                    return  # compaction has removed all remaining records before the end
+                await asyncio.sleep(0.05)  # the claim is acknowledged, so the high watermark will advance soon
 
     async def _fetch(self, offset: int) -> Any:
         form = message("FetchRequest")

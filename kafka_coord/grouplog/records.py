@@ -1,8 +1,8 @@
-"""The records of the groups log, in Kafka's own formats, as in ``__consumer_offsets``.
+"""The records of the groups log. They have Kafka's own formats, as in ``__consumer_offsets``.
 
-A key begins with its version (int16). Versions 0 and 1 mean a committed offset, and 2 means a group. Versions above 99
-belong to this project: 100 means a claim, and 101 means a keep-alive. A value also begins with its version. A record
-without a value is a tombstone.
+A key begins with its version (int16). Versions 0 and 1 mean a committed offset, and version 2 means a group. Versions
+above 99 belong to this project: 100 means a claim, and 101 means a keep-alive. A value also begins with its version. A
+record without a value is a tombstone.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class GroupEntry:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The first record of a term. ``term`` is the version of the partition's znode."""
+    """The first record that a term writes. ``term`` is the version of the partition's znode."""
 
     term: int
     instance: str
@@ -55,7 +55,7 @@ Entry = OffsetEntry | GroupEntry | Claim | None
 
 
 def offset_records(group: str, offsets: Mapping[tuple[str, int], CommittedOffset | None]) -> list[LogRecord]:
-    """Encodes offsets several times as fast as the compiled encoders, because a log has very many offsets."""
+    """Encodes offsets. Is several times as fast as the compiled encoders, because a log contains very many offsets."""
     return [
         LogRecord(_offset_key_start(group, topic) + _PARTITION.pack(partition), _offset_value(value))
         for (topic, partition), value in offsets.items()
@@ -64,7 +64,7 @@ def offset_records(group: str, offsets: Mapping[tuple[str, int], CommittedOffset
 
 @lru_cache(maxsize=4096)
 def _offset_key_start(group: str, topic: str) -> bytes:
-    """Encodes a key without its last field, the partition."""
+    """Encodes a key without its last field, which is the partition."""
     key = message("OffsetCommitKey")(group=group, topic=topic)
     return _versioned("OffsetCommitKey", OFFSET_KEY, key)[: -_PARTITION.size]
 
@@ -116,12 +116,13 @@ def claim_record(claim: Claim) -> LogRecord:
 
 
 def keep_alive_record() -> LogRecord:
-    """Returns a keep-alive. Its value has a version that Kafka ignores. Kafka's formatters fail on an empty value."""
+    """Returns a keep-alive. Its value has a version that Kafka ignores. It is not empty, because Kafka's formatters
+    fail on an empty value."""
     return LogRecord(_VERSION.pack(KEEP_ALIVE_KEY), _VERSION.pack(KEEP_ALIVE_KEY))
 
 
 def read_record(record: LogRecord) -> Entry:
-    """Decodes a record. Returns ``None`` for a keep-alive or an unknown kind. Raises :class:`BadMessage`."""
+    """Decodes a record. Returns ``None`` for a keep-alive or an unknown kind of record. Raises :class:`BadMessage`."""
     key, value = record.key, record.value
     if key is None or len(key) < _VERSION.size:
         raise BadMessage(f"offset {record.offset}: the record has no key")
@@ -144,7 +145,8 @@ def read_record(record: LogRecord) -> Entry:
 
 @lru_cache(maxsize=4096)
 def _offset_key_read(start: bytes) -> tuple[str, str]:
-    """Decodes the group and topic of a key without its partition. Cached, because a load reads each pair many times."""
+    """Decodes the group and the topic of a key without its partition. The results are cached, because a load reads each
+    pair many times."""
     kind, key = _VERSION.unpack_from(start)[0], start + bytes(_PARTITION.size)
     name, end = message("OffsetCommitKey").decode_at(key, kind, _VERSION.size)
     if end != len(key):
@@ -153,7 +155,7 @@ def _offset_key_read(start: bytes) -> tuple[str, str]:
 
 
 def _read_offset(value: bytes | None) -> CommittedOffset | None:
-    """Decodes an offset. The version that this project writes has its own decoder, because that is faster."""
+    """Decodes an offset. The version that this project writes is decoded by hand, because that is faster."""
     if value is None:
         return None
     if value[: _VERSION.size] == _WRITTEN and len(value) >= _OFFSET_VALUE_START.size + _TIMESTAMP.size:

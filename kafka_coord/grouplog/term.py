@@ -4,17 +4,18 @@ The term's number is the version of the znode ``/consumers/kafka/<n>`` after the
 determines the term's producer id and epoch, which no transaction coordinator issues. Every leader of the partition
 refuses an older epoch of a known producer id. So, once a newer claim is in the log:
 
-- every write acknowledged to an older term precedes that claim, so the newer term loads it;
+- every write that was acknowledged to an older term precedes that claim, so the newer term loads it;
 - the broker refuses every later write of an older term.
 
-A producer id lasts for 2^15 - 1 terms. No term uses the last epoch of an id. Each term of the next id first writes one
-batch with that last epoch, so that the brokers also refuse the terms of the earlier id.
+A producer id lasts for 2^15 - 1 terms. No term uses the last epoch of an id. Instead, each term with the next id first
+writes one batch with that last epoch, so that the brokers also refuse the terms of the earlier id.
 
 An append succeeds only if the broker reports no error *and* the expected offset. Any other result ends the term.
 Nothing is retried, and waiting clients get NOT_COORDINATOR.
 
-A successful append also proves that no newer term had claimed the partition when the append was sent. Reads may be
-served from memory for :data:`PROOF_S` after that, because a newer term changes nothing for that long after its claim.
+A successful append also proves that no newer term had claimed the partition when the append was sent. For
+:data:`PROOF_S` seconds from then on, reads may be served from memory, because a newer term changes nothing for that
+long after its claim.
 """
 
 from __future__ import annotations
@@ -46,35 +47,36 @@ _IDS_A_PARTITION = 1 << 40
 _EPOCH_BITS = 15
 _LAST_EPOCH = (1 << _EPOCH_BITS) - 1
 _PRODUCE = 3
-"""A version that every broker from 0.11 to 3.9 supports."""
+"""The version of Produce. Every broker from 0.11 to 3.9 supports it."""
 _BATCH_BYTES = 512 << 10
-"""The size in bytes at which a request is sent even if more records are queued."""
+"""The size in bytes above which a batch takes no further appends, even if more are queued."""
 _RECORD_BYTES = 32
-"""An upper bound for the size in bytes of a record without its key and value."""
+"""An upper bound for the size of a record without its key and value, in bytes."""
 MOST_BYTES = 900 << 10
-"""The limit in bytes for one append. A broker accepts batches of up to 1 MiB (``max.message.bytes``)."""
+"""The maximum size of one append, in bytes. A broker accepts batches of up to 1 MiB (``max.message.bytes``)."""
 KEEP_ALIVE_S = 3600.0
 PROOF_S = 0.25
-"""Reads may be served from memory until this many seconds after a successful append was sent. See
+"""After a successful append was sent, reads may be served from memory for this many seconds. See
 :meth:`LogTerm.prove`."""
 _CLOCKS_DIFFER_BY = 1.05
-"""The factor by which a newer term waits longer than :data:`PROOF_S`, because its clock may be faster."""
+"""A newer term waits for :data:`PROOF_S` times this factor, because its clock may be faster."""
 _FENCED = 47
 """INVALID_PRODUCER_EPOCH"""
 
 
 def producer_of(partition: int, term: int) -> tuple[int, int]:
-    """Returns the (producer id, epoch) of a term. A later term of a partition has a greater epoch or a greater id."""
+    """Returns the (producer id, epoch) of a term. A later term of the same partition has a greater id, or the same id
+    and a greater epoch."""
     return _FIRST_PRODUCER_ID + partition * _IDS_A_PARTITION + (term >> _EPOCH_BITS), term & _LAST_EPOCH
 
 
 def is_reserved(term: int) -> bool:
-    """Whether the term's epoch is the last one of a producer id, which no term may use."""
+    """Returns whether the term's epoch would be the last epoch of a producer id, which no term may use."""
     return term & _LAST_EPOCH == _LAST_EPOCH
 
 
 def term_of(partition: int, batch: Batch) -> int | None:
-    """Returns the term that wrote a batch, or ``None`` if no term wrote it."""
+    """Returns the term that wrote a batch, or ``None`` if the batch was not written by a term."""
     number = batch.producer_id - _FIRST_PRODUCER_ID - partition * _IDS_A_PARTITION
     if not 0 <= number < _IDS_A_PARTITION or batch.producer_epoch < 0:
         return None
@@ -83,7 +85,7 @@ def term_of(partition: int, batch: Batch) -> int | None:
 
 @dataclass(slots=True, eq=False)
 class _Append:
-    """Records to append. Once they are durable, ``apply`` is called, in the order of the log, and then ``done`` is
+    """Records to append. Once they are durable, ``apply`` is called (in the order of the log), and then ``done`` is
     set."""
 
     records: Sequence[LogRecord]
@@ -94,8 +96,8 @@ class _Append:
 
 @dataclass(slots=True)
 class TermFigures:
-    """The statistics of a term. ``append_s`` is the total time of its appends. ``load_s`` is the time from its claim
-    until it could serve."""
+    """The statistics of a term. ``append_s`` is the total duration of its appends. ``load_s`` is the time from its
+    claim until it could serve groups."""
 
     appends: int = 0
     records: int = 0
@@ -105,7 +107,8 @@ class TermFigures:
 
 
 class LogTerm:
-    """The right to write one partition, from :meth:`claim` until it ends. ``on_end`` gets the reason, once."""
+    """The right to write to one partition, from :meth:`claim` until the term ends. ``on_end`` is then called once, with
+    the reason."""
 
     def __init__(
         self,
@@ -127,7 +130,7 @@ class LogTerm:
         self._queue: deque[_Append] = deque()
         self._under_way: list[_Append] = []
         self._news: asyncio.Future[None] | None = None
-        """Set while the writer waits for something to write."""
+        """A future that is set while the writer waits for something to write."""
         self._writing: asyncio.Task[None] | None = None
         self._keeping_alive: asyncio.TimerHandle | None = None
         self._proven_at = -math.inf
@@ -137,7 +140,7 @@ class LogTerm:
 
     async def claim(self) -> int:
         """Writes the claim and returns its offset. Raises :class:`BrokerError` if the broker does not lead the
-        partition or does not answer, and :class:`TermEnded` if another instance has claimed this term."""
+        partition or does not respond, and :class:`TermEnded` if another instance has claimed this term."""
         producer_id, _ = producer_of(self.partition, self.term)
         if producer_id > producer_of(self.partition, 0)[0]:
             await self._produce([keep_alive_record()], (producer_id - 1, _LAST_EPOCH), 0)
@@ -150,7 +153,7 @@ class LogTerm:
         raise TermEnded(f"partition {self.partition}: term {self.term} was claimed by another instance")
 
     async def load(self, claimed_at: int) -> AsyncIterator[LogRecord]:
-        """Yields all records before the claim, except records that an older term wrote after a newer claim. Raises
+        """Yields all records before the claim, except those that an older term wrote after a newer claim. Raises
         :class:`TermEnded` if the log contains a newer term, which means that the znode was lost."""
         newest = -1
         async for batch in self._reader.batches(await self._reader.first_offset(), claimed_at):
@@ -165,7 +168,8 @@ class LogTerm:
                     yield record
 
     async def outlast(self, claim_answered_at: float) -> None:
-        """Waits until no older term may serve reads from memory, because such reads would miss this term's changes."""
+        """Waits until no older term may serve reads from memory any more, because such reads would miss this term's
+        changes."""
         delay_s = claim_answered_at + PROOF_S * _CLOCKS_DIFFER_BY - self._loop.time()
         if delay_s > 0:
             await asyncio.sleep(delay_s)
@@ -177,8 +181,9 @@ class LogTerm:
 
     def append(self, records: Sequence[LogRecord], apply: Callable[[], None] = lambda: None) -> asyncio.Future[None]:
         """Queues records for the log, in the order of the calls. The future is done when the records are durable and
-        ``apply`` has been called. The call and the future raise :class:`TermEnded` if it is unknown whether the records
-        were written. The call raises :class:`TooLarge` if the records do not fit into one batch."""
+        ``apply`` has been called. The call raises :class:`TermEnded` if the term has already ended. If the term ends
+        later, the future raises it, and it is unknown whether the records were written. The call raises
+        :class:`TooLarge` if the records do not fit into one batch."""
         if self.ended:
             raise TermEnded(self.ended)
         size = sum([len(record.key or b"") + len(record.value or b"") + _RECORD_BYTES for record in records])
@@ -196,15 +201,15 @@ class LogTerm:
             self._news.set_result(None)
 
     def _keep_alive(self) -> None:
-        """Makes the writer append a keep-alive if it has written nothing for :data:`KEEP_ALIVE_S`."""
+        """Makes the writer append a keep-alive if it has written nothing for :data:`KEEP_ALIVE_S` seconds."""
         left_s = self._proven_at + KEEP_ALIVE_S - self._loop.time()
         if left_s <= 0:
             self._wake()
         self._keeping_alive = self._loop.call_later(left_s if left_s > 0 else KEEP_ALIVE_S, self._keep_alive)
 
     async def prove(self) -> None:
-        """Returns when it is certain that no newer term changed anything before the call. Returns immediately if the
-        last successful append was sent less than :data:`PROOF_S` ago. Raises :class:`TermEnded`."""
+        """Waits until it is certain that no newer term has changed anything before the call. Returns immediately if the
+        last successful append was sent less than :data:`PROOF_S` seconds ago. Raises :class:`TermEnded`."""
         if self.ended:
             raise TermEnded(self.ended)
         if self._loop.time() >= self._proven_at + PROOF_S:
@@ -227,7 +232,7 @@ class LogTerm:
         self._on_end(reason)
 
     async def _write(self) -> None:
-        """Writes all queued records as the next batch, with one request in flight at a time."""
+        """Writes the queued records in batches, with one request in flight at a time."""
         try:
             while True:
                 if not self._queue:

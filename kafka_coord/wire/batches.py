@@ -27,7 +27,8 @@ NO_PRODUCER = -1
 
 
 class LogRecord(NamedTuple):
-    """One record of a batch, with its offset in the log. It is a cheap tuple, because a log has very many records."""
+    """One record of a batch, with its offset in the log. This is a tuple, which is cheap, because a log contains very
+    many records."""
 
     key: bytes | None
     value: bytes | None
@@ -56,7 +57,7 @@ def encode_batch(
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytes:
-    """Encodes a batch as a producer sends it: uncompressed, with base offset 0."""
+    """Encodes a batch as a producer sends it, uncompressed and with base offset 0."""
     parts: list[bytes] = []
     for number, record in enumerate(records):
         key, value = record.key, record.value
@@ -73,8 +74,9 @@ def encode_batch(
 
 
 def decode_batches(data: bytes) -> Iterator[Batch]:
-    """Yields the batches in the result of a fetch. Omits the last batch if it is cut off. Raises :class:`BadMessage`
-    for a corrupt batch. Also raises it for a compressed batch, because the logs that are read here contain none."""
+    """Yields the batches in the response to a fetch. Omits the last batch if it is truncated. Raises
+    :class:`BadMessage` for a corrupt batch, and also for a compressed batch, because the logs that are read here do not
+    contain compressed batches."""
     at = 0
     while len(data) - at >= _HEAD.size:
         fields = _HEAD.unpack_from(data, at)

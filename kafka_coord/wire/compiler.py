@@ -1,11 +1,12 @@
 """Compiles a message's definition into Python: one class per structure, and a decoder and an encoder for each version.
 
-The functions are straight-line code. Adjacent fields of fixed size take one call of :mod:`struct`, and no version is
-checked at run time. This makes them several times faster than a decoder that looks up a definition for each field.
+The functions are straight-line code. Adjacent fields of fixed size take a single call of :mod:`struct`, and no version
+is checked at run time. So they are several times as fast as a decoder that looks up the definition of each field.
 
 A decoder reads nothing outside its bytes, allocates no more than a small multiple of their number, and raises only
-:class:`BadMessage`. It refuses an array with more elements than there are bytes left and, in a request, with more than
-:data:`MAX_ELEMENTS`. As in Kafka, it ignores bytes after the message, and replaces invalid UTF-8 with U+FFFD.
+:class:`BadMessage`. It refuses an array that has more elements than there are bytes left. In a request, it also refuses
+an array that has more than :data:`MAX_ELEMENTS` elements. Like Kafka, it ignores bytes after the message and replaces
+invalid UTF-8 with U+FFFD.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from kafka_coord.wire.errors import BadMessage
 
 MAX_ELEMENTS = 100_000
 """The maximum number of elements of an array in a request. An element of only three bytes takes a hundred times as much
-memory when it is decoded."""
+memory once it is decoded."""
 Decode = Callable[[bytes, int], tuple[Any, int]]
-"""Decodes the message that begins at a position in the bytes. Returns the message and its end position."""
+"""Decodes the message that begins at a position in the bytes. Returns the message and the position at which it ends."""
 Encode = Callable[[Any, bytearray], None]
 """Encodes a message and appends it to the bytes."""
 
 
 class Record:
-    """The base of every compiled class. Fields are set by keyword, and objects compare by value."""
+    """The base class of every compiled class. Fields are set by keyword, and objects are compared by value."""
 
     __slots__ = ()
     _fields: tuple[str, ...] = ()
@@ -45,7 +46,7 @@ class Record:
 
 
 def make_classes(of: Struct, classes: dict[str, type[Record]]) -> None:
-    """Adds the class of this structure, and the classes of its fields, to ``classes`` by name."""
+    """Adds the class of this structure, and the classes of its fields, to ``classes``, which are keyed by name."""
     if of.name in classes:
         return
     for field in of.fields:
@@ -69,7 +70,7 @@ def make_classes(of: Struct, classes: dict[str, type[Record]]) -> None:
 
 
 class _Functions:
-    """Common code of the decoder and the encoder of one version."""
+    """The code that the decoder and the encoder of one version have in common."""
 
     def __init__(self, definition: Definition, classes: dict[str, type[Record]], version: int) -> None:
         if version not in definition.versions:
@@ -97,7 +98,7 @@ class _Functions:
 
     @staticmethod
     def _is_flat(of: Struct) -> bool:
-        """Whether the code for a structure contains no loop. The loop over an array can then inline this code."""
+        """Returns whether the code for a structure contains no loop. If so, the loop over an array can inline it."""
         return not any(f.struct is not None or (f.is_array and f.type not in FIXED) for f in of.fields)
 
     def _runs(self, fields: list[Field]) -> Iterator[tuple[bool, list[Field]]]:
@@ -142,7 +143,7 @@ class Decoders(_Functions):
         return name
 
     def _body(self, of: Struct, o: str) -> list[str]:
-        """Creates the object without its ``__init__``, because all fields are set here."""
+        """Returns code that creates and reads the object. It calls ``__init__`` only if a default is a structure."""
         new = f"new_{of.name}"
         self._scope[new] = self._classes[of.name]
         plain = self._plain(of)
@@ -277,7 +278,7 @@ class Encoders(_Functions):
         return [*body, *self._tags(of, o)] if self._flexible else body
 
     def _absent(self, field: Field, o: str) -> list[str]:
-        """Makes the encoder refuse a value that would be lost silently, as in Kafka."""
+        """Makes the encoder refuse a value that would otherwise be lost silently, as Kafka does."""
         if field.default is ...:
             return []
         return [
@@ -367,7 +368,7 @@ def _run(lines: list[str], scope: dict[str, Any]) -> dict[str, Any]:
 
 
 def _uvarint(b: bytes, p: int) -> tuple[int, int]:
-    """Decodes an unsigned varint of at most 32 bits. Returns its value and end position."""
+    """Decodes an unsigned varint of at most 32 bits. Returns its value and the position at which it ends."""
     value = shift = 0
     while True:
         byte = b[p]

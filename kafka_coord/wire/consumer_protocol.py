@@ -1,4 +1,5 @@
-"""Encodes and decodes ConsumerProtocol: the subscriptions in JoinGroup and the assignments in SyncGroup."""
+"""Encodes and decodes the ConsumerProtocol, which consists of the subscriptions in JoinGroup and the assignments in
+SyncGroup."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.messages import message
 
 MAX_BYTES = 1 << 20
-"""The maximum size in bytes of a subscription or an assignment. Longer ones are not decoded."""
+"""The maximum size of a subscription or an assignment, in bytes. Larger values are not decoded."""
 
 
 def subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str]:
@@ -34,7 +35,8 @@ def encoded_subscription(*topics: str) -> bytes:
 
 
 def encoded_assignment(partitions: Iterable[tuple[str, int]]) -> bytes:
-    """Encodes an assignment of these partitions (topic, number), in a version that every client reads."""
+    """Encodes an assignment of these partitions, each given as (topic, number), in a version that every client
+    reads."""
     form = message("ConsumerProtocolAssignment")
     topics: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):
@@ -45,7 +47,8 @@ def encoded_assignment(partitions: Iterable[tuple[str, int]]) -> bytes:
 
 
 def _read(name: str, data: bytes) -> Any:
-    """Decodes an unknown later version as the newest known version, because new versions only add fields."""
+    """Decodes a subscription or an assignment. Decodes an unknown later version as if it were the newest known version,
+    because new versions only add fields."""
     form = message(name)
     if not 2 <= len(data) <= MAX_BYTES:
         return None

@@ -1,7 +1,7 @@
 """Parses Kafka's message definitions: the fields of each message, with their types and versions.
 
 The files in ``definitions/`` are Apache Kafka's (Apache License 2.0), without their comments. The files for KIP-848
-are from Kafka 4.3.0, all other files from 3.9.2. Kafka describes their format in ``clients/src/main/resources``.
+are from Kafka 4.3.0, and all other files are from 3.9.2. Kafka documents the format in ``clients/src/main/resources``.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 FIXED = {
     "bool": "?", "int8": "b", "int16": "h", "uint16": "H", "int32": "i", "int64": "q", "float64": "d", "uuid": "16s"
 }  # fmt: skip
-"""The :mod:`struct` formats of types of fixed size. A ``uuid`` is 16 bytes."""
+"""The :mod:`struct` formats of the types that have a fixed size. A ``uuid`` is 16 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """The versions from ``first`` to ``last``, both included. The range is empty if ``first`` is above ``last``."""
+    """The versions from ``first`` to ``last`` inclusive. The range is empty if ``first`` is greater than ``last``."""
 
     first: int
     last: int
@@ -47,8 +47,8 @@ NO_VERSIONS = Versions(1, 0)
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field. If ``is_array``, ``type`` is the type of an element. If that type is a structure, ``struct`` is set.
-    If ``flexible`` is not ``None``, it overrides the flexible versions of the message."""
+    """One field. For an array, ``type`` is the type of an element. If the type is a structure, ``struct`` is set. If
+    ``flexible`` is not ``None``, it overrides the flexible versions of the message."""
 
     name: str
     type: str
@@ -83,7 +83,7 @@ class Definition:
 
 
 def read_definition(name: str) -> Definition:
-    """Returns the definition of a message by name, such as ``JoinGroupRequest``."""
+    """Returns the definition of the message with this name, such as ``JoinGroupRequest``."""
     raw = json.loads(files("kafka_coord.wire").joinpath("definitions", f"{name}.json").read_text())
     common = {struct["name"]: struct for struct in raw.get("commonStructs", ())}
     return Definition(
@@ -137,5 +137,5 @@ def _default(kind: str, given: Any, *, is_array: bool, is_struct: bool) -> Any:
 
 
 def snake_case(name: str) -> str:
-    """Converts a field's name: ``MemberId`` → ``member_id``."""
+    """Converts a field's name, for example ``MemberId`` to ``member_id``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

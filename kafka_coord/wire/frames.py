@@ -1,7 +1,7 @@
-"""Frames and headers of requests and answers.
+"""The frames and headers of requests and responses.
 
-A frame is a length (4 bytes, big-endian) and that many bytes. The frame of a request begins with its header (api key,
-version, correlation id, client id). The frame of an answer begins with the correlation id.
+A frame is a length (4 bytes, big-endian) followed by that many bytes. The frame of a request begins with its header
+(API key, version, correlation id, client id). The frame of a response begins with the correlation id.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _LENGTH = struct.Struct(">i")
 _START = struct.Struct(">hhi")
 _CORRELATION = struct.Struct(">i")
 HEADER_BYTES = _START.size
-"""The size in bytes of the api key, version and correlation id, with which a request's frame begins."""
+"""The size of the API key, version and correlation id at the beginning of a request's frame, in bytes."""
 
 
 class RequestHeader(NamedTuple):
-    """The header of a request. If ``flexible``, it ends with tagged fields. So does the header of the answer, except
-    for ApiVersions."""
+    """The header of a request. If ``flexible`` is set, the header ends with tagged fields. So does the header of the
+    response, except for ApiVersions."""
 
     api_key: int
     version: int
@@ -40,8 +40,8 @@ def frame_length(data: bytes | bytearray) -> int:
 
 
 def take_frame(buffer: bytearray, most: int | None = None) -> bytes | None:
-    """Removes the first frame from ``buffer`` and returns it without its length. Returns ``None`` if it is incomplete.
-    Raises :class:`BadMessage` for a frame of more than ``most`` bytes."""
+    """Removes the first frame from ``buffer`` and returns it without its length. Returns ``None`` if the frame is
+    incomplete. Raises :class:`BadMessage` for a frame of more than ``most`` bytes."""
     if len(buffer) < _LENGTH.size:
         return None
     length = frame_length(buffer)
@@ -56,7 +56,7 @@ def take_frame(buffer: bytearray, most: int | None = None) -> bytes | None:
 
 
 def peek(frame: bytes | bytearray | memoryview) -> tuple[int, int, int]:
-    """Returns (api key, version, correlation id) from the first 8 bytes of a request's frame. Raises
+    """Returns the API key, version and correlation id from the first 8 bytes of a request's frame. Raises
     :class:`BadMessage` if the frame is shorter."""
     if len(frame) < HEADER_BYTES:
         raise BadMessage("a request's frame is shorter than its header")
@@ -65,8 +65,8 @@ def peek(frame: bytes | bytearray | memoryview) -> tuple[int, int, int]:
 
 
 def read_header(frame: bytes, *, flexible: bool) -> tuple[RequestHeader, int]:
-    """Decodes the header of a request's frame. Returns the header and the position of the request. ``flexible`` tells
-    whether the request's version is flexible. Raises :class:`BadMessage`."""
+    """Decodes the header of a request's frame. Returns the header and the position at which the request itself begins.
+    ``flexible`` tells whether the request's version is flexible. Raises :class:`BadMessage`."""
     header, at = message("RequestHeader").decode_at(frame, 2 if flexible else 1)
     read = RequestHeader(
         header.request_api_key, header.request_api_version, header.correlation_id, header.client_id, flexible
@@ -75,7 +75,7 @@ def read_header(frame: bytes, *, flexible: bool) -> tuple[RequestHeader, int]:
 
 
 def request_frame(header: RequestHeader, request: Message, value: Any) -> bytes:
-    """Builds a request's complete frame, including its length."""
+    """Builds the complete frame of a request, including its length."""
     start = message("RequestHeader")(
         request_api_key=header.api_key,
         request_api_version=header.version,
@@ -88,7 +88,7 @@ def request_frame(header: RequestHeader, request: Message, value: Any) -> bytes:
 
 
 def answer_frame(header: RequestHeader, answer: Message, value: Any) -> bytes:
-    """Builds an answer's complete frame, in the request's version."""
+    """Builds the complete frame of a response, in the request's version."""
     version = header.version
     out = bytearray(_LENGTH.size)
     out += _CORRELATION.pack(header.correlation_id)
@@ -98,7 +98,7 @@ def answer_frame(header: RequestHeader, answer: Message, value: Any) -> bytes:
 
 
 def answer_start(answer: Message, version: int) -> int:
-    """Returns the number of bytes before the answer in its frame."""
+    """Returns the position in its frame at which a response begins."""
     return _CORRELATION.size + (answer.api_key != API_VERSIONS and version in answer.flexible)
 
 
@@ -109,11 +109,12 @@ def _framed(out: bytearray) -> bytes:
 
 _SOFTWARE_CHARS = 100
 _AIOKAFKA = "aiokafka-"
-"""Its default client id begins with this. It sends no software name."""
+"""The beginning of aiokafka's default client id. aiokafka sends no software name."""
 
 
 def client_software(frame: bytes) -> str:
-    """Returns the client's software and version from the frame of its ApiVersions request, or "" if unknown."""
+    """Returns the client's software name and version from the frame of its ApiVersions request, or "" if they are
+    unknown."""
     form, (_, version, _) = message("ApiVersionsRequest"), peek(frame)
     try:
         if version not in form.versions or version not in form.flexible:

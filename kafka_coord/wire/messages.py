@@ -1,4 +1,4 @@
-"""Kafka's messages, by name. ``message("JoinGroupRequest")`` has the classes, decoders and encoders of this message.
+"""Kafka's messages, by name. ``message("JoinGroupRequest")`` returns the classes, decoders and encoders of a message.
 
 Each version is compiled on first use, so unused messages cost nothing.
 """
@@ -28,12 +28,12 @@ class Message:
         self._encoders: dict[int, Encode] = {}
 
     def __call__(self, **fields: Any) -> Record:
-        """Creates a message with these fields. All other fields have their defaults."""
+        """Creates a message with these fields. All other fields get their default values."""
         made: Record = self.struct(self.name)(**fields)
         return made
 
     def struct(self, name: str) -> type[Any]:
-        """Returns the class of one of the message's structures, by its name in the definition."""
+        """Returns the class of one of the message's structures. ``name`` is its name in the definition."""
         return self._classes[name]
 
     def decode(self, data: bytes, version: int, at: int = 0) -> Any:
@@ -41,7 +41,7 @@ class Message:
         return self.decode_at(data, version, at)[0]
 
     def decode_at(self, data: bytes, version: int, at: int = 0) -> tuple[Any, int]:
-        """Decodes the message that begins at ``at``. Returns the message and its end position."""
+        """Decodes the message that begins at ``at``. Returns the message and the position at which it ends."""
         decode = self._decoders.get(version)
         if decode is None:
             decode = self._decoders[version] = Decoders(self._definition, self._classes, version).message()
@@ -59,5 +59,5 @@ class Message:
 
 @cache
 def message(name: str) -> Message:
-    """Returns the message of that name, such as ``OffsetCommitResponse``."""
+    """Returns the message with this name, such as ``OffsetCommitResponse``."""
     return Message(name)

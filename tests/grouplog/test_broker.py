@@ -43,7 +43,7 @@ def test_a_late_answer_ends_the_connection_and_whatever_else_is_under_way_on_it(
     async def play() -> None:
         async with silent_broker() as connection:
             patient = asyncio.create_task(connection.ask("ApiVersions", 0, API_VERSIONS, timeout_s=600))
-            with pytest.raises(BrokerError, match=r"ApiVersions: no answer within 0\.05 s"):
+            with pytest.raises(BrokerError, match=r"ApiVersions: no response within 0\.05 s"):
                 await connection.ask("ApiVersions", 0, API_VERSIONS, timeout_s=0.05)
             with pytest.raises(BrokerError, match="the connection was closed"):
                 await patient
@@ -60,7 +60,7 @@ def test_a_later_request_is_late_by_its_own_time() -> None:
             second = asyncio.create_task(connection.ask("ApiVersions", 0, API_VERSIONS, timeout_s=0.1))
             await asyncio.sleep(0)
             given_up.cancel()  # its timer continues for the other request
-            with pytest.raises(BrokerError, match=r"no answer within 0\.1 s"):
+            with pytest.raises(BrokerError, match=r"no response within 0\.1 s"):
                 await second
 
     asyncio.run(play())
