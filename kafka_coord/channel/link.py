@@ -115,7 +115,7 @@ class SocketLink:
         self._now(lambda: self._membership.lost(self.clock.monotonic()))
 
     def ask_metadata(self) -> None:
-        """If the coordinator is connected, asks it for the cluster metadata. ``on_metadata`` receives the response."""
+        """If connected, asks the coordinator for the cluster metadata. ``on_metadata`` receives the response."""
         self._now(self._membership.ask_metadata)
 
     def close(self) -> None:

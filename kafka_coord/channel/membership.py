@@ -220,7 +220,7 @@ class Membership:
         self._change(SessionState.CLOSED)
 
     def ask_metadata(self) -> None:
-        """If the coordinator is connected, asks it for the cluster's metadata."""
+        """If connected, asks the coordinator for the cluster's metadata."""
         connected = self._connected
         if connected is not None and not connected.lost and MessageType.CLUSTER_METADATA not in connected.requests:
             self._ask(connected, MessageType.CLUSTER_METADATA, None, {})
@@ -370,7 +370,7 @@ class Membership:
             if refused.code == Code.SLOW_DOWN:
                 connected.not_before = now + _retry_s(refused.frame)
         if refused.type == MessageType.RESUME and refused.code not in _RETRIABLE:
-            log.info("cannot resume, so registers again consumer=%s reason=%s", self.consumer, refused.message)
+            log.info("cannot resume; registering again consumer=%s reason=%s", self.consumer, refused.message)
             self._end_membership(now)
         elif refused.code == Code.MEMBERSHIP_LOST:
             connected.lost = refused.message

@@ -253,7 +253,7 @@ class Register:
                     where, f"field {name!r} has {len(frame[name])} characters, more than {MAX_TEXT_CHARS}", name
                 )
         consumer = fields.optional_text(frame, "consumer_id", where) or ""
-        fields.number(frame, "session_timeout_ms", where)  # optional in a registration over ZooKeeper
+        fields.number(frame, "session_timeout_ms", where)  # only a registration over ZooKeeper may omit this field
         return cls(
             group=fields.text(frame, "group", where),
             member=Member.from_json(frame, consumer, 0, where),

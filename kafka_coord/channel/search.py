@@ -50,7 +50,7 @@ def longest_wait(limit_s: float, lease_left_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask ``host`` for the cluster's metadata. The connection and the response together may take ``within_s``
+    """Ask ``host`` for the cluster's metadata. Connecting and receiving the response may together take ``within_s``
     seconds."""
 
     host: str

@@ -94,7 +94,7 @@ class ConsumerChannel:
                 return found
             try:
                 ops = register_ops(self.group, self.consumer, value, has_channel=channel is not None)
-                if node is not None:  # its own abandoned incarnation, which still blocks the name
+                if node is not None:  # this consumer's own abandoned incarnation still blocks the name
                     ops = (Delete(self._registration_path), *ops)
                 self._store.multi(ops)
             except MultiFailed as failure:
@@ -121,7 +121,7 @@ class ConsumerChannel:
             return Holder(stat.czxid, stat.ephemeral_owner, self._member(node))
         if stat.czxid in self._abandoned:
             return None
-        if node.data != value:  # another consumer with the same session
+        if node.data != value:  # another consumer uses the same session
             return Holder(stat.czxid, stat.ephemeral_owner, self._member(node))
         if channel is None or channel.stat.mzxid != stat.czxid:
             # another client has written to the channel since, so the token is unknown; register again
@@ -254,7 +254,7 @@ class ConsumerChannel:
                 if not isinstance(cause, NoAuth) or cause.path not in {op.path for op in also}:
                     raise
                 log.warning(
-                    "left, but its partitions stay reserved for rejoin_grace_ms, because only operators may release"
+                    "left, but the partitions stay reserved for rejoin_grace_ms, because only operators may release"
                     " them consumer=%s reason=%s",
                     self.consumer,
                     cause,
@@ -302,7 +302,7 @@ class ConsumerChannel:
                 break
         if missing:
             log.warning(
-                "did not commit, because the topics' znodes below offsets were deleted, as for deleted topics"
+                "did not commit offsets of topics whose znodes below offsets were deleted, as when a topic is deleted"
                 " group=%s topics=%s",
                 self.group,
                 ",".join(sorted(missing)),

@@ -128,7 +128,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A :class:`Heartbeat` is held. If it is still unanswered after ``limit_s``, the caller sends :class:`Released`."""
+    """A :class:`Heartbeat` is held. If it is unanswered after ``limit_s``, the caller must send :class:`Released`."""
 
     token: object
     member_id: str
@@ -146,7 +146,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """The caller writes the group to the log with these assignments, which are by member id, and reports the outcome
+    """Instructs the caller to write the group to the log, with ``assignments`` by member id, and to report the outcome
     with :class:`Stored`. If a static member's return waits for the outcome, ``because`` holds that return. If the
     leader's sync waits for it, ``by_leader`` is true."""
 

@@ -208,7 +208,7 @@ class AutoCommits:
 
 
 class LateBeats:
-    """Remembers how long heartbeats that members sent before they left may still arrive."""
+    """Remembers how long late heartbeats may still arrive, which members sent before they left."""
 
     def __init__(self) -> None:
         self._until: dict[Hashable, float] = {}

@@ -472,7 +472,7 @@ class Group:
             self._answer_beat(member, error)
 
     def _is_late(self, beat: Heartbeat, now: float) -> bool:
-        """Returns whether the client may have sent this heartbeat, as a repetition, before it joined again or left."""
+        """Returns whether this heartbeat may be a repetition that the client sent before it joined again or left."""
         member = self.metadata.members.get(beat.member_id)
         if member is None:
             return self._late.may_come(beat.member_id, now)

@@ -136,7 +136,7 @@ class GroupMetadata:
 
     def supports(self, protocol_type: str, protocols: Sequence[Protocol]) -> bool:
         """Returns whether a member with these protocols can join. Its protocol type must be the group's type, and all
-        other members must support at least one of the protocols."""
+        other members must have one of its protocols in common."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         offered = {protocol.name for protocol in protocols}

@@ -65,7 +65,7 @@ class BrokerAccess:
 
     def __init__(self) -> None:
         self.has_authorizer = False
-        """Cached once known. A broker without an authorizer allows everything."""
+        """Whether the broker is known to have an authorizer. A broker without an authorizer allows everything."""
 
 
 class Access:

@@ -31,7 +31,7 @@ class Caller(typing.Protocol):
         """The client's rights."""
 
     def holding(self, release: Callable[[], None] | None) -> None:
-        """Reports that the client's request is held. The client calls ``release`` as soon as it sends another request,
+        """Reports that the client's request is held. ``release`` is called as soon as the client sends another request,
         which may be immediately. ``None`` reports that the request is no longer held."""
 
     async def ask_broker(self, name: str, version: int, value: Any) -> Any:

@@ -33,7 +33,7 @@ class Clients:
         self.kept_bytes = 0
         """The number of bytes that all connections keep in memory."""
         self._holders: dict[ClientConnection, None] = {}
-        """The connections that keep more than :data:`SMALL_BYTES`, in the order in which they began to."""
+        """The connections that keep more than :data:`SMALL_BYTES`, in the order in which they exceeded this size."""
         self._period_ends, self._written, self._omitted = 0.0, 0, 0
         self.statistics = Statistics()
 

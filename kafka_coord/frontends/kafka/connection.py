@@ -127,7 +127,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self._task = None
         if transport is None:
-            self.end("closed during its TLS handshake", at_once=True)
+            self.end("the client disconnected during the TLS handshake", at_once=True)
             return
         self._open(transport)
         self._take()
@@ -315,7 +315,7 @@ class ClientConnection(asyncio.Protocol):
     def _take_local(self, length: int, api_key: int, version: int) -> bool:
         most = self._limits.max_group_request_bytes if api_key in LARGE else self._limits.max_other_request_bytes
         if length > most:
-            raise BadMessage(f"a request about groups (api key {api_key}) has {length} bytes; the limit is {most}")
+            raise BadMessage(f"a request about groups (API key {api_key}) has {length} bytes; the limit is {most}")
         if len(self._buffer) < _LENGTH + length:
             return False
         frame = bytes(memoryview(self._buffer)[_LENGTH : _LENGTH + length])
@@ -373,7 +373,7 @@ class ClientConnection(asyncio.Protocol):
             async with asyncio.timeout(CONNECT_S):
                 await self._listener.connect_broker(end)
         except (OSError, TimeoutError) as error:
-            raise ConnectionError(f"the broker cannot be reached: {error or 'no connection in time'}") from None
+            raise ConnectionError(f"the broker cannot be reached: {error or 'connecting took too long'}") from None
         if self._ended:
             end.close()
             raise ConnectionError("the connection was closed")

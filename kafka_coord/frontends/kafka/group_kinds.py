@@ -160,8 +160,8 @@ class GroupKinds:
     # --- operators' conversions --------------------------------------------------------------------------------------
 
     async def convert(self, asked: Request) -> Converted | None:
-        """Converts the group to the kind ``asked.to``. Returns ``None`` if another instance now coordinates the group,
-        because that instance then carries out the request."""
+        """Converts the group to the kind ``asked.to``. Returns ``None`` if another instance now coordinates the group
+        and will carry out the request."""
         group_id, managed = asked.group, self._managed
         if managed is None or self._manager.availability(group_id) is not Error.NONE:
             return None

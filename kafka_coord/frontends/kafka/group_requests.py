@@ -106,8 +106,8 @@ class GroupCoordinator:
         }
 
     async def answer(self, frame: bytes, client: Caller) -> bytes:
-        """Returns the response to a request, both as frames. Raises :class:`BadMessage`. Raises :class:`OSError` if the
-        broker does not tell the client's rights."""
+        """Takes the frame of a request and returns the frame of the response. Raises :class:`BadMessage`. Raises
+        :class:`OSError` if the broker cannot be asked about the client's rights."""
         name, versions = LOCAL[int.from_bytes(frame[:2], "big")]
         version = int.from_bytes(frame[2:4], "big")
         if version not in versions:
@@ -233,7 +233,7 @@ class GroupCoordinator:
         return answers.left(found, call.version)
 
     async def handle_consumer_group_heartbeat(self, call: Call) -> Any:
-        """Answers a KIP-848 heartbeat. A group has only one kind of members, because a managed group would not find
+        """Answers a KIP-848 heartbeat. A group has members of only one kind, because a managed group would not find
         the offsets in the groups log."""
         request = call.request
         error = await self._denied(call, Operation.READ, request.group_id)
@@ -434,7 +434,7 @@ class GroupCoordinator:
         return error
 
     def convert(self, asked: Request) -> None:
-        """Carries out an operator's request to convert a group, and answers it."""
+        """Carries out an operator's request to convert a group, and answers the request."""
         self._run(self._convert(asked))
 
     async def end_in_both(self) -> None:

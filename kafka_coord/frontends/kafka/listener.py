@@ -166,7 +166,7 @@ class KafkaListener:
         for task in self._claims.values():
             task.cancel()
         self.manager.close()
-        await asyncio.sleep(0)  # allows time to tell all waiting clients that their groups have moved
+        await asyncio.sleep(0)  # lets the held requests be answered, because their groups have moved
         await asyncio.sleep(0)
         self.clients.end_all()
         await self.coordinator.close()

@@ -1,5 +1,5 @@
-"""Counts what a listener for Kafka clients did since its start. One thread writes the counters, any thread may read
-them."""
+"""Counts what a listener for Kafka clients has done since its start. Only one thread writes the counters, but any
+thread may read them."""
 
 from __future__ import annotations
 

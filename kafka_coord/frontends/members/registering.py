@@ -1,7 +1,7 @@
 """Registers members without a ZooKeeper session. Creates the znodes that other consumers create for themselves.
 
-The registration is persistent, so it outlives the instance that serves the member and that it names. The next instance
-gives the member a full session timeout (docs/design.md, section 8).
+The registration is persistent and names the instance that serves the member. It outlives that instance, and the next
+instance gives the member a full session timeout (docs/design.md, section 8).
 """
 
 from __future__ import annotations

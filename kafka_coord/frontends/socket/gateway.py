@@ -259,7 +259,7 @@ class Gateway:
     def _asked_by_member(self, connection: Connection, asked: Asked) -> None:
         member, term = connection.member, self.term
         if member is None or term is None:
-            raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"{asked.type} needs a registration", asked.id)
+            raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"{asked.type} requires a registration", asked.id)
         if asked.type == MessageType.COMMITTED:
             self._ask_committed(connection, member, asked)
             return
@@ -311,7 +311,7 @@ class Gateway:
     # --- messages to consumers ---------------------------------------------------------------------------------------
 
     def _send_to_client(self, instruction: instructions.ToClient) -> None:
-        """Sends a message of the machine to its client. A failure ends only that client's connection."""
+        """Sends a message from the machine to its client. A failure ends only that client's connection."""
         connection = self._connections.get(instruction.connection)
         if connection is None or connection.ended:
             return
@@ -448,7 +448,7 @@ class Gateway:
             if connection.registering or now < since + patience:
                 self._fresh.append(connection)
             else:
-                self._hang_up(connection, Code.NOT_REGISTERED, f"did not register within {patience:.0f} s")
+                self._hang_up(connection, Code.NOT_REGISTERED, f"the client did not register within {patience:.0f} s")
 
     def close(self, why: str = "this instance is shutting down") -> None:
         """Tells all consumers to find the next coordinator immediately."""

@@ -158,7 +158,7 @@ class SocketPeer(asyncio.Protocol):
             self._server.arrived(self, Gateway.lost)
 
     def flush(self, data: bytes, *, close: bool, rest_s: float = 0.0) -> None:
-        """Sends the data, and stops reading for ``rest_s`` seconds. If ``close`` is set, then closes the connection."""
+        """Sends the data, and stops reading for ``rest_s`` seconds. If ``close`` is set, also closes the connection."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -169,7 +169,7 @@ class SocketPeer(asyncio.Protocol):
         if data:
             transport.write(data)
         if transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
-            log.warning("closed connection address=%s: the peer does not read its data", self.address)
+            log.warning("closed connection address=%s: the peer is not reading its data", self.address)
             transport.abort()
         elif close:
             transport.close()

@@ -190,10 +190,10 @@ class ConsumerGroupMember(KafkaMember):
     def _acknowledge(self) -> None:
         """Acknowledges the delivered command if the client has carried it out.
 
-        Topics are compared by id, because a topic may be deleted and a new topic with the same name created. A client
-        that owns partitions of the deleted topic has not stopped them. It need not start partitions of a deleted topic.
-        If the client owns the partitions of a start-fetcher before any response contained them, it received them in an
-        earlier term.
+        Topics are compared by id, because a topic may be deleted and created again under the same name. If the client
+        still owns partitions of a deleted topic, it has not stopped them. It need not start partitions of a deleted
+        topic. If the client owns the partitions of a start-fetcher before any response contained them, it received them
+        in an earlier term.
         """
         if self.command is None or self.owned is None:
             return

@@ -241,7 +241,7 @@ class KafkaMembers:
     # --- messages of the machine -------------------------------------------------------------------------------------
 
     def receive(self, instruction: instructions.ToClient, topic_ids: Mapping[str, bytes] | None = None) -> None:
-        """Handles a message of the machine to a client, except the refusal of a registration (see
+        """Handles a message from the machine to a client, except the refusal of a registration (see
         :meth:`not_registered`). ``topic_ids`` holds the ids in the member's ledger. A topic may have been created again
         since they were written."""
         member = self._by_connection.get(instruction.connection)

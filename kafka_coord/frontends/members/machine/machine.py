@@ -179,7 +179,7 @@ class MembershipMachine:
         self.emit(instructions.WriteRegistration(wanted))
 
     def _registration_written(self, written: stimuli.RegistrationWritten) -> None:
-        """Admits the new member. If its connection has already ended, the member only gets its session timeout."""
+        """Admits the new member. If its connection has already ended, only its session timeout starts."""
         wanted = written.wanted
         is_there = self.registering.pop(wanted.connection, None) is not None
         before = self.members.get((wanted.group, wanted.consumer))
