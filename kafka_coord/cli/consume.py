@@ -257,7 +257,7 @@ def make_formatter(written: str) -> Formatter:
         for literal, name, spec, conversion in string.Formatter().parse(template):
             if name is not None and (name not in _FIELDS or spec or conversion):
                 if name in _FIELDS:
-                    raise SettingsError(f"--formatter: {{{name}}} takes no format specification and no conversion")
+                    raise SettingsError(f"--formatter: {{{name}}} must not have a format specification or a conversion")
                 raise SettingsError(
                     f"--formatter: {{{name}}} is not one of {', '.join(f'{{{one}}}' for one in _FIELDS)}"
                 )

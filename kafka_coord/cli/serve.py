@@ -240,7 +240,7 @@ def log_dead_thread(died: threading.ExceptHookArgs) -> None:
     fails."""
     name = died.thread.name if died.thread is not None else "unknown"
     error = (died.exc_type, died.exc_value or died.exc_type(), died.exc_traceback)
-    log.critical("the thread %s has ended because of a bug; restart this instance", name, exc_info=error)
+    log.critical("thread %s crashed, which is a bug; restart this instance", name, exc_info=error)
 
 
 def _lags(settings: Settings, service: CoordinatorService, rings: LagRings) -> LagSampler | None:

@@ -179,8 +179,8 @@ class CommandLoop:
             current.told = True
             tell(self._on_start, frozenset(command.starts), "on_start")
             self._fetchers.begin(tp for tp, point in command.starts.items() if point.offset != NO_OFFSET)
-        # Commits the end offset before handing out any record after it. If the offset were only in memory, "latest"
-        # would mean a later offset after a crash, and the consumer would skip the records in between.
+        # Commit the end offset before handing out any record from there on. If the offset were only in memory, then,
+        # after a crash, "latest" would resolve to a later offset, and the consumer would skip the records in between.
         offsets = self._fetchers.uncommitted(command.partitions)
         self._acknowledge(registration, current, offsets)
         self._fetchers.stored(offsets)

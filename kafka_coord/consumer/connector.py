@@ -239,7 +239,7 @@ class Connector:
             return now + 1.0
         if self._evicted and self._fetchers.orphans_in_hand():
             # The application was too slow, so the coordinator evicted the consumer. As in Kafka after
-            # max.poll.interval.ms, the consumer registers again once the application calls.
+            # max.poll.interval.ms, the consumer registers again once the application polls.
             return now + 1.0
         if self._value is None:
             self._registering_again = False

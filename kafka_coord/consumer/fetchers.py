@@ -314,7 +314,11 @@ class KafkaFetchers:
             return
         settings = self._settings | {"bootstrap.servers": ",".join(addresses)}
         if self._used:
-            log.warning("connecting to new brokers=%s: none of %s is left", ",".join(addresses), ",".join(self._used))
+            log.warning(
+                "connecting to new brokers=%s, because none of the previous brokers is listed any more previous=%s",
+                ",".join(addresses),
+                ",".join(self._used),
+            )
         self._used = addresses
         self._brokers_down = False
         only_clients = {name: value for name, value in settings.items() if name not in _CONSUMER_ONLY}

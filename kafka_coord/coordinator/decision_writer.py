@@ -83,6 +83,6 @@ class DecisionWriter:
         except (Fenced, StoreUnavailable):
             raise
         except Exception as error:  # noqa: BLE001  writing each plan alone will show whose error it is
-            log.debug("writing groups=%d one by one reason=%r", len(writing), error)
+            log.debug("writing each group separately groups=%d reason=%r", len(writing), error)
             return {}
         return {one.memory.group: commands for one, commands in zip(writing, found or (), strict=False)}

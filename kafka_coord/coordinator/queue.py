@@ -15,12 +15,13 @@ CALM_EVERY = 8
 class RebalanceRequestQueue:
     """The original design's ``groups_being_rebalanced`` and ``rebalance_request_queue``, with timers.
 
-    An event sets a group's bit and, if it was clear, enqueues the group. More events while the bit is set cost nothing.
-    The handler takes a group, **clears the bit, then reads**. An event during the pass enqueues the group again, so no
-    event is lost. A busy group goes to the end of the queue, so no other group starves.
+    An event sets a group's bit and, if it was clear, enqueues the group. While the bit is set, further events have no
+    effect. The handler takes a group, **clears the bit, then reads**. An event during the pass enqueues the group
+    again, so no event is lost. A busy group goes to the end of the queue, so no other group starves.
 
-    A *calm* group is due because time has passed, or because it was at rest at the election. Groups with an event
-    usually go first, but every :data:`CALM_EVERY`-th group taken is calm. Thread-safe. Only :meth:`take` blocks.
+    A group is called *calm* if it is due only because time has passed, or because it was at rest when this instance was
+    elected. Groups with an event usually go first, but every :data:`CALM_EVERY`-th group taken is calm. Thread-safe.
+    Only :meth:`take` blocks.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -74,7 +74,8 @@ class CoordinatorService:
         self._thread.start()
 
     def wait_registered(self, timeout_s: float) -> bool:
-        """Waits until this instance is listed under ``/consumers/coordinators``.
+        """Waits up to ``timeout_s`` seconds until this instance is listed under ``/consumers/coordinators``. Returns
+        whether it is listed.
 
         Raises :class:`SettingsError` if another live instance has this broker id.
         """
@@ -87,7 +88,8 @@ class CoordinatorService:
         return True
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Waits until the service ends. Returns whether it has ended. Raises the error if the service failed."""
+        """Waits up to ``timeout_s`` seconds until the service ends. Returns whether it has ended. If the service
+        failed, raises its error."""
         ended = self._finished.wait(timeout_s)
         if ended and self._failure is not None:
             raise self._failure
@@ -239,7 +241,7 @@ class CoordinatorService:
         self._election.forget()
 
     def _answer_requests(self) -> None:
-        """Answers requests to resign, and requests to record an action that concerns no managed group."""
+        """Answers requests to resign, and requests to record an action that does not concern a managed group."""
         coordinator = self.coordinator
         if coordinator is None:
             return

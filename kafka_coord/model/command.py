@@ -106,7 +106,8 @@ def command_from_json(value: fields.Json, where: str) -> Command:
     starts = {}
     for topic, found in partitions.items():
         if not isinstance(found, dict) or len(found) > MAX_PARTITIONS_PER_VALUE:
-            raise MalformedValue(where, f"partitions of topic {topic!r} are not an object of start points")
+            what = f"are not an object with at most {MAX_PARTITIONS_PER_VALUE} start points"
+            raise MalformedValue(where, f"the partitions of topic {topic!r} {what}")
         for partition, point in found.items():
             starts[TopicPartition(topic, _partition(partition, where))] = _start_point(point, where)
     return StartFetcher(generation, epoch, incarnation, starts, reason)
@@ -114,7 +115,9 @@ def command_from_json(value: fields.Json, where: str) -> Command:
 
 def _partition_list(found: Any, where: str) -> list[int]:
     if not isinstance(found, list) or len(found) > MAX_PARTITIONS_PER_VALUE:
-        raise MalformedValue(where, "the partitions of a stop-fetcher are not a list of numbers")
+        raise MalformedValue(
+            where, f"the partitions of a stop-fetcher are not a list of at most {MAX_PARTITIONS_PER_VALUE} numbers"
+        )
     for partition in found:
         if not isinstance(partition, int) or isinstance(partition, bool) or not 0 <= partition <= MAX_PARTITION:
             raise MalformedValue(where, f"{fields.shown(partition)} is not a partition number")

@@ -268,8 +268,8 @@ def describe_snapshots(
         seen, outstanding = snapshot.observation, commands.get(group, [])
         target = seen.assignment
         members, heard_note = _with_presence(store, group, member_rows(snapshot, outstanding), cluster, presences)
-        # The coordinator reads offsets and commands before it starts a partition. If they are unreadable, it does not
-        # start the partition.
+        # The coordinator does not start a partition whose offset or commands it cannot read, so these count as
+        # unreadable too.
         unreadable = (*seen.unreadable, *committed[group].unreadable, *damaged.get(group, ()))
         judged = group_status(replace(seen, unreadable=unreadable))
         waits_for = list(waits(snapshot, outstanding, now_ms, cluster.deciding_since_ms).values())[:MAX_WAITS]

@@ -186,9 +186,9 @@ class OffsetReader:
         return listed
 
     def _with_leader(self, admin: AdminClient, partitions: PartitionSet) -> tuple[list[TopicPartition], list[str]]:
-        """Returns the partitions that have a leader, and the problems of all others. If one partition of a batch has no
-        leader, librdkafka fails the whole batch. If a partition loses its leader after this check, the caller repeats
-        the batch.
+        """Separates the partitions that have a leader from the others. Returns the former, and one problem for each of
+        the latter. librdkafka fails a whole batch if any of its partitions has no leader, so only the former are
+        requested. If one of them loses its leader after this check, the caller repeats the batch.
         """
         metadata = admin.list_topics(timeout=self._timeout_s)
         led: list[TopicPartition] = []

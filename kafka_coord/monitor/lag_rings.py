@@ -43,7 +43,8 @@ class _Ring:
 
 
 class LagRings:
-    """Thread-safe. Several writers may sample the same group, such as an open page and the metrics."""
+    """The recent lag samples of every group. Thread-safe, because several writers (an open page, the metrics) may
+    sample the same group."""
 
     def __init__(self, most_samples: int = MAX_SAMPLES) -> None:
         self._lock = threading.Lock()

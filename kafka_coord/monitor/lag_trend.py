@@ -1,4 +1,4 @@
-"""Judges the trend of a partition's lag by Burrow's rules and by the partition's owners. Pure.
+"""Classifies the trend of a partition's lag, by Burrow's rules and by who owned the partition. Does no I/O.
 
 The rules come from Burrow's evaluator (``core/internal/evaluator/caching.go``). Burrow applies them to the last ten
 commits, and this module to a window of samples. Burrow cannot see owners, so it calls a consumer stopped when its

@@ -160,8 +160,8 @@ def duration_ms(written: str) -> int:
 
 
 def before_now_ms(duration: str) -> int:
-    """Returns the time (ms since 1970) that is an ISO 8601 duration before now, but at least 0. Raises
-    :class:`SettingsError`."""
+    """Returns the time that lies ``duration`` (ISO 8601) before now, in ms since 1970, or 0 if that time is negative.
+    Raises :class:`SettingsError` if ``duration`` is invalid."""
     return max(0, round(time.time() * 1000) - duration_ms(duration))
 
 

@@ -66,15 +66,15 @@ def require_java(environment: Mapping[str, str] = os.environ) -> None:
     home = environment.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java", path=environment.get("PATH"))
     install = (
-        f"Spark needs Java {MINIMUM_JAVA} or newer: `apt-get install openjdk-{MINIMUM_JAVA}-jre-headless`, or point "
-        "JAVA_HOME at one"
+        f"Spark needs Java {MINIMUM_JAVA} or newer. Install it, for example with "
+        f"`apt-get install openjdk-{MINIMUM_JAVA}-jre-headless`, or set JAVA_HOME to an existing installation"
     )
     if java is None:
         raise SettingsError(f"no Java found: JAVA_HOME is not set, and the PATH has none. {install}")
     try:
         asked = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise SettingsError(f"{java}{' (JAVA_HOME)' if home else ''} cannot be run: {error}. {install}") from None
+        raise SettingsError(f"cannot run {java}{' (from JAVA_HOME)' if home else ''}: {error}. {install}") from None
     found = _JAVA_VERSION.search(asked.stderr + asked.stdout)
     if found is None:
         raise SettingsError(f"{java} does not report its version. {install}")

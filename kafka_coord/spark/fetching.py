@@ -211,8 +211,8 @@ def _client(settings: Mapping[str, str]) -> Consumer:
                 "group.id": "kafka-coord.spark",  # nobody joins this group or commits to it
                 # A fetch waits this long only beyond the end of a range, but the next micro-batch would wait with it.
                 "fetch.wait.max.ms": 20,
-                # By default, librdkafka waits 1 s before it fetches again once it has prefetched enough (its issue
-                # 2879).
+                # Once it has prefetched enough, librdkafka waits this long before it fetches again (default: 1 s;
+                # librdkafka issue 2879).
                 "fetch.queue.backoff.ms": 10,
                 "fetch.min.bytes": 1,
                 "metadata.max.age.ms": 1_000,  # a topic recreated within this age corrupts librdkafka's memory (ADR 11)

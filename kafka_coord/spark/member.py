@@ -367,7 +367,7 @@ class QueryMember:
 
     def _after_loss(self, partition: TopicPartition, position: int, begin: int, end: int) -> int:
         policy = self._options.on_data_loss
-        holds = f"its log holds {begin} to {end}: records were lost, or the topic was recreated"
+        holds = f"the log holds {begin} to {end}: records were lost, or the topic was recreated"
         if policy is OnDataLoss.FAIL:
             raise NoOffset(
                 f"group {self._options.group} continues at {position} of {partition}, but {holds}. Set the offset with "
@@ -376,14 +376,14 @@ class QueryMember:
         self._beyond.pop(partition, None)
         at = begin if policy is OnDataLoss.EARLIEST else end
         log.warning(
-            "continuing at %d of %s (onDataLoss=%s): it was at %d, but %s", at, partition, policy, position, holds
+            "%s: continuing at %d instead of %d because of onDataLoss=%s: %s", partition, at, position, policy, holds
         )
         return at
 
     def _moved(self, found: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Continues at these offsets once the group has stored them. A crash would lose an offset that is only in
-        memory. ``latest`` would then mean a later offset, and the query would skip the records in between. If an offset
-        is not stored soon, a later micro-batch uses it.
+        """Moves to these offsets, waits briefly until the group has stored them, and returns those that it has stored.
+        A later micro-batch uses the others. An offset that is only in memory must not be used: after a crash,
+        ``latest`` would resolve to a later offset, and the query would skip the records in between.
         """
         for partition, offset in found.items():
             self.holdings.move(partition, offset)

@@ -56,8 +56,8 @@ class BetweenBatches:
             if self._between.wait(_POLL_S):
                 return True
             status = query.status
-            # Spark looked for new records and found none. Its request told the source that all earlier batches are
-            # done.
+            # If no data is available and no batch is running, Spark has asked the source for new records and got none.
+            # That request also told the source that all earlier batches are done.
             idle = idle + 1 if not status["isDataAvailable"] and not self._at_work.locked() else 0
             if idle >= _IDLE_LOOKS:
                 return True

@@ -278,7 +278,8 @@ class Encoders(_Functions):
         return [*body, *self._tags(of, o)] if self._flexible else body
 
     def _absent(self, field: Field, o: str) -> list[str]:
-        """Makes the encoder refuse a value that would otherwise be lost silently, as Kafka does."""
+        """Returns the lines that, like Kafka's encoder, raise an error for a value that this version cannot carry.
+        Otherwise, the value would be lost silently."""
         if field.default is ...:
             return []
         return [

@@ -148,6 +148,6 @@ def looks_for_servers(client: KazooClient) -> bool:
 
 
 def is_read_only(client: KazooClient) -> bool:
-    """Returns whether the server is cut off from its ensemble and may serve old data. kazoo regards such a client as
-    connected."""
+    """Returns whether the client is connected read-only, that is, to a server that is cut off from its ensemble and may
+    serve stale data. kazoo reports such a client as connected."""
     return bool(client.client_state == KeeperState.CONNECTED_RO)

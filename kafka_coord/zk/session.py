@@ -280,13 +280,13 @@ class KazooStore(Store):
         self, children: Sequence[str], data: Sequence[str], watcher: Watcher, reads: Sequence[Read]
     ) -> Armed:
         """Reads everything, then sets the watches. The server immediately fires each watch whose znode has changed."""
-        # the zxid is taken before the read, so a change during the read is reported twice rather than missed; the
-        # request refreshes it, because with an older zxid, everything written since the last response would be reported
-        # again
+        # Take the zxid before reading, so that a change during the read is reported twice rather than missed.
+        # ``exists("/")`` brings the zxid up to date. With an older zxid, the server would report everything since the
+        # last response again.
         self.exists("/")
         since = self._client.last_zxid
-        # stats are read before names, because names newer than their stat are reported again, but older names never
-        # would be
+        # Read stats before names. Names newer than the stat are reported again, which is harmless, but a change that
+        # names older than the stat lack would never be reported.
         asked = [read for path in children for read in (GetData(path), GetChildren(path))]
         of_data = dict.fromkeys(map(GetData, data))
         more = [read for read in reads if read not in of_data]

@@ -56,8 +56,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A znode's sorted children and its stat, whose ``cversion`` distinguishes a recreated child from one that
-    stayed."""
+    """A znode's sorted child names and its stat. If a child was deleted and created again, the names are the same, but
+    ``stat.cversion`` differs."""
 
     names: tuple[str, ...]
     stat: Stat
@@ -228,8 +228,8 @@ class Store(Protocol):
         sets no watch."""
 
     def arm(self, children: Sequence[str], data: Sequence[str], watcher: Watcher, reads: Sequence[Read] = ()) -> Armed:
-        """Combines :meth:`children_many` of ``children``, :meth:`exists_many` of ``data`` and :meth:`read_many` of
-        ``reads``, in one round trip if possible. ``watcher`` is notified of every later change."""
+        """Does the work of ``children_many(children, watcher)``, ``exists_many(data, watcher)`` and
+        ``read_many(reads)``, in one round trip if possible. ``reads`` are not watched."""
         listings = self.children_many(children, watcher) if children else ()
         stats = self.exists_many(data, watcher) if data else ()
         return Armed(listings, stats, self.read_many(reads) if reads else ())

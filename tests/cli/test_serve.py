@@ -152,5 +152,5 @@ def test_a_thread_that_dies_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: p
     doomed.start()
     doomed.join()
     (record,) = caplog.records
-    assert record.getMessage() == "the thread managed-groups has ended because of a bug; restart this instance"
+    assert record.getMessage() == "thread managed-groups crashed, which is a bug; restart this instance"
     assert record.exc_info is not None

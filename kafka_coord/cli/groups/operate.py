@@ -233,7 +233,7 @@ def delete(groups: tuple[str, ...], kind: str | None, yes: bool, reason: str, ti
             if (group not in managed if found is GroupKind.MANAGED else not is_client_group(instances, group))
         ]
         if missing:
-            raise NotFound(f"no group {', '.join(missing)}; nothing was deleted")
+            raise NotFound(f"no such group: {', '.join(missing)}; nothing was deleted")
         answers = []
         for group, found in kinds.items():
             if found is GroupKind.MANAGED:

@@ -228,7 +228,8 @@ def _create(instances: Instances, groups: Sequence[str], reason: str, *, allowed
 
 
 def _exists(instances: Instances, group: str, kind: str | None) -> bool:
-    """Returns whether a group with this name exists. If ``kind`` is given, only a group of this kind counts."""
+    """Returns whether a managed group with this name exists or, if ``kind`` is ``None``, a group of either kind.
+    ``kind`` must not be client-assigned."""
     if instances.store.exists(layout.group(group)) is not None:
         return True
     return kind is None and instances.directory().is_used and is_client_group(instances, group)

@@ -246,8 +246,8 @@ def _described(
 
 
 def _within(found: Sequence[GroupDescription], scope: Scope, *, must_be_there: bool) -> list[GroupDescription]:
-    """Keeps the offsets in the scope, and the groups with such offsets. With ``must_be_there``, raises
-    :class:`NotFound` for a group without such offsets."""
+    """Returns the groups with only those offsets that are in the scope. Drops a group that has none left, or raises
+    :class:`NotFound` for it if ``must_be_there`` is set."""
     cut = [replace(one, offsets=tuple(row for row in one.offsets if _is_in(row, scope))) for one in found]
     absent = [one.group for one in cut if not one.offsets]
     if must_be_there and absent:

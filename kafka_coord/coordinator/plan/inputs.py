@@ -126,8 +126,8 @@ def digest(inputs: AssignmentInputs, assignor: str) -> str:
     for consumer, topics in inputs.subscriptions.items():
         member = inputs.members[consumer]
         subscription = member.subscription
-        # comparing by identity is cheap and sufficient, because members share subscriptions and resolve() shares lists
-        # of topics
+        # Comparing by identity is cheap and sufficient: members with equal subscriptions share one object, for which
+        # resolve() returns one list of topics.
         counts = subscription.streams if subscription.is_wildcard else frozenset(subscription.topics.items())
         key = (id(topics), counts)
         if key not in subscribed:

@@ -98,8 +98,9 @@ class MemberUpdate:
         return WriteLedgerAndCommands(only_held(after), version, tuple(commands), self.drop_commands)
 
     def _start_points(self, target: Assignment, *, decides_streams: bool) -> dict[TopicPartition, StartPoint]:
-        """Returns where each partition starts. Each partition runs on the stream that the assignor chose, or else on
-        the stream with the fewest partitions of its topic."""
+        """Returns the start points of the partitions to start, each with a stream and without an offset. If
+        ``decides_streams`` is set, the assignor chose the stream. Otherwise, it is the stream with the fewest
+        partitions of the same topic."""
         subscription = self.member.subscription
         chosen = target.streams.get(self.consumer, {})
         points = {}

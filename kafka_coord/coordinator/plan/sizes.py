@@ -49,15 +49,15 @@ def ledger_bytes(ledger: Ledger) -> int:
 
 
 def _singles_bound(partitions: PartitionSet) -> int:
-    """Returns the number of bytes that the partitions take if no two numbers are neighbours."""
+    """Returns an upper bound on the encoded size in bytes. No two partition numbers are assumed to be adjacent."""
     return sum(
         len(topic) + 6 + len(numbers) * (len(str(max(numbers))) + 1) for topic, numbers in partitions.unordered()
     )
 
 
 def _ranges_bound(partitions: PartitionSet) -> int:
-    """Returns the number of bytes that the partitions take if every missing number separates two runs, each written as
-    two numbers. Most targets have few gaps, so this is far less than :func:`_singles_bound`."""
+    """Returns an upper bound on the encoded size in bytes. Every missing number is assumed to separate two runs, each
+    written as two numbers. Most targets have few gaps, so this bound is far less than :func:`_singles_bound`."""
     bound = 0
     for topic, numbers in partitions.unordered():
         last = max(numbers)

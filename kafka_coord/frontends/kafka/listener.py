@@ -265,7 +265,8 @@ class KafkaListener:
         self.managed.end(partition)
 
     def _call(self, function: Callable[..., None], *arguments: object) -> None:
-        """Calls a function on the event loop. The thread of the managed groups uses this method."""
+        """Schedules a call on the event loop, from the thread of the managed groups. Does nothing once the loop is
+        closed."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(function, *arguments)

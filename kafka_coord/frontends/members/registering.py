@@ -152,8 +152,8 @@ def _look_at_all(store: FencedStore, wanted: Sequence[Registering]) -> list[Regi
 
 
 def _decide(one: Registering, node: Node | None, channel: Stat | None) -> Registration | Refusal | None:
-    """Returns the outcome of the registration if it is already known. Otherwise, stores the operations that write the
-    registration in ``one.ops``, and returns ``None``."""
+    """Returns the outcome if it is already known. Otherwise, sets ``one.ops`` to the operations that write the
+    registration, and returns ``None``."""
     if node is None:
         has_channel = channel is not None
         one.ops = register_ops(one.group, one.consumer, one.wanted.value, has_channel=has_channel, ephemeral=False)

@@ -427,8 +427,8 @@ class Auditor:
         since = self._context.paused_since(group)
         if since is None:
             return
-        # A target names consumers, not incarnations. So the target may name a consumer that came back because of its
-        # earlier incarnation or its kept place.
+        # A target names consumers, not incarnations. A consumer that came back may therefore be in the target on
+        # account of its earlier incarnation or its reserved place.
         departed = group.gone_since.items()
         returned = {consumer for (consumer, _), gone in departed if not self._context.must_have_seen(gone)}
         known = returned.union(group.target.members if group.target is not None else ())

@@ -130,8 +130,9 @@ class _Audit:
             tree.put(name, node)
             newest = max(newest, shown)
         self._tree = tree
-        # The snapshot may reflect deletions later than its newest znode, because a deletion leaves no trace in it.
-        # Twice the distance is a safe bound, because the rest of the snapshot took less time to write.
+        # A deletion leaves no trace in a snapshot, so the snapshot may reflect deletions later than its newest znode.
+        # As a safe bound, assume as many transactions after that znode as between the first zxid and that znode.
+        # Writing the rest of the snapshot took less time than writing it up to that znode.
         return newest + (newest - zxid)
 
     # --- the end -----------------------------------------------------------------------------------------------------

@@ -170,7 +170,7 @@ class Names:
 
 @dataclass(slots=True)
 class ZooKeeperState:
-    """The whole state at one point of the log."""
+    """The complete state of the znodes at one point in the log."""
 
     groups: dict[str, GroupState] = field(default_factory=dict)
     names: Names = field(default_factory=Names)

@@ -110,7 +110,7 @@ def read_evidence(paths: Sequence[Path], *, chroot: str = "", source: str = "") 
     logs = []
     for path in paths:
         if not path.exists():
-            raise NotFound(f"there is no {path}")
+            raise NotFound(f"{path} does not exist")
         if path.is_dir():
             logs.append(path)
         else:

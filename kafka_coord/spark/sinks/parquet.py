@@ -92,8 +92,8 @@ class TableWriter:
         schema = to_arrow_schema(_struct(state.schema), timezone="UTC")
         if not state.pieces:
             return schema.empty_table()
-        # The schema is given, because inferring it would lose the time zone of Spark's default format for times
-        # (INT96).
+        # Pass the schema. By default, Spark writes timestamps as INT96, and a schema inferred from the files would lose
+        # their time zone.
         return pq.read_table([str(file) for piece in state.pieces for file in self._files(piece)], schema=schema)
 
     def forget(self, topic: str) -> None:

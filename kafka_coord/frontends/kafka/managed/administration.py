@@ -161,7 +161,7 @@ class Administration:
             try:
                 await asyncio.to_thread(write_details, self._store, group, details)
             except StoreError as failed:
-                log.warning("cannot write details of offsets group=%s: %s", group, failed)
+                log.warning("could not write the offset details group=%s: %s", group, failed)
         return error
 
     async def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> Error:
