@@ -395,7 +395,7 @@ class KafkaSettings:
 
     @property
     def shown(self) -> dict[str, str]:
-        """Returns the properties without the secrets."""
+        """The properties without the secrets."""
         return {
             key: str(Secret(value)) if _SECRET_PROPERTY.search(key) else value for key, value in self.properties.items()
         }

@@ -171,7 +171,8 @@ class SocketClient:
         self._thread.start()
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Ends the connection and the thread. May be called more than once."""
+        """Ends the connection, and waits up to ``timeout_s`` seconds for the thread to end. May be called more than
+        once."""
         self._closed.set()
         self._hang_up()
         asked = self._asked
@@ -268,7 +269,7 @@ class SocketClient:
     def _send(self, frame: Frame) -> None:
         line = self._line
         if line is None:
-            raise OSError("there is no connection")
+            raise OSError("not connected")
         line.send(encode(frame))
 
     def _opened(self, connection: socket.socket) -> None:

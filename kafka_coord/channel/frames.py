@@ -59,7 +59,7 @@ class Decoder:
 
     @property
     def pending(self) -> int:
-        """The number of bytes in the buffer, in whole frames and in an incomplete one."""
+        """The number of buffered bytes, including those of an incomplete frame."""
         return len(self._buffer)
 
     def add(self, data: bytes) -> None:
@@ -67,8 +67,8 @@ class Decoder:
         self._buffer += data
 
     def size(self) -> int:
-        """Returns the size of the next frame in bytes, or 0 as long as the frame is incomplete. Raises
-        :class:`BadFrame` as soon as the length shows that the frame is too large."""
+        """Returns the size of the next frame in bytes, or 0 while the frame is incomplete. Raises :class:`BadFrame` as
+        soon as the length shows that the frame is too large."""
         if len(self._buffer) < _LENGTH.size:
             return 0
         (length,) = _LENGTH.unpack_from(self._buffer)

@@ -124,7 +124,7 @@ class SocketLink:
     # --- instructions ------------------------------------------------------------------------------------------------
 
     def _now(self, what: Callable[[], Result]) -> Result:
-        """Calls ``what`` and carries out the resulting instructions."""
+        """Calls ``what``, carries out the resulting instructions, and returns the result of ``what``."""
         with self._news:
             try:
                 return what()
@@ -133,7 +133,8 @@ class SocketLink:
                     self._do(instruction)
 
     def _wait_for_answer(self, what: Callable[[], Result]) -> Result:
-        """Does the same as :meth:`_now`, but waits for the coordinator's response."""
+        """Like :meth:`_now`, but waits for the coordinator's response. Raises :class:`NotYet` if it does not arrive in
+        time."""
         with self._news:
             until = self.clock.monotonic() + self._patience_s
             while True:
@@ -187,7 +188,8 @@ class SocketLink:
         return self._membership.was_evicted(registration)
 
     def is_registered(self, registration: Registration, watcher: Watcher | None = None) -> bool:
-        """Returns whether this incarnation is still registered, as far as the consumer knows."""
+        """Returns whether this incarnation is still registered, as far as the consumer knows. ``watcher`` is notified
+        of changes."""
         with self._news:
             self._watch(watcher)
             return self._membership.registration == registration
@@ -221,8 +223,8 @@ class SocketLink:
         return self._wait_for_answer(lambda: self._membership.commit(registration, offsets))
 
     def leave(self, registration: Registration, offsets: Offsets, also: Iterable[Op] = ()) -> frozenset[str]:
-        """Does the same as :meth:`kafka_coord.channel.zookeeper.ConsumerChannel.leave`, but the coordinator writes
-        ``also``, which is the eviction of a consumer that gives up its place."""
+        """Like :meth:`kafka_coord.channel.zookeeper.ConsumerChannel.leave`, but the coordinator writes ``also``, which
+        is the eviction of a consumer that gives up its place."""
         for_good = bool(tuple(also))
         return self._wait_for_answer(lambda: self._membership.leave(registration, offsets, for_good=for_good))
 

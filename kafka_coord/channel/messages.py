@@ -69,7 +69,7 @@ Offsets = Mapping[TopicPartition, int]
 
 
 def write_offsets(offsets: Mapping[TopicPartition, int | None]) -> dict[str, dict[str, int | None]]:
-    """Writes offsets as ``{topic: {"partition": offset}}``."""
+    """Returns the offsets in the form ``{topic: {"partition": offset}}``."""
     return nested(offsets)
 
 
@@ -358,7 +358,7 @@ class Ping:
 
 
 def write_command(name: str, command: Command) -> dict[str, Any]:
-    """Writes the command's name, and the fields of its znode."""
+    """Returns the fields of a frame: the command's name, and the fields of its znode."""
     written = command.to_json()
     del written["version"], written["type"]
     return {"command": name, **written}

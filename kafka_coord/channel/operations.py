@@ -64,8 +64,8 @@ FENCE_LENGTH = 2
 def register_ops(
     group: str, consumer: str, value: bytes, *, has_channel: bool = True, ephemeral: bool = True
 ) -> tuple[Op, ...]:
-    """Registers a consumer and gives the new incarnation its token, in one multi. Creates the channel if it does not
-    exist."""
+    """Returns the operations of the multi that registers a consumer and gives the new incarnation its token. Unless
+    ``has_channel`` is set, the multi also creates the channel."""
     channel = layout.channel(group, consumer)
     return (
         *(() if has_channel else (Create(channel),)),
@@ -75,8 +75,8 @@ def register_ops(
 
 
 def offset_op(group: str, partition: TopicPartition, offset: int, *, exists: bool) -> SetData | Create:
-    """Writes one offset as a decimal number, as Kafka 0.8 does. ``exists`` tells whether the partition's znode
-    exists."""
+    """Returns the operation that writes one offset as a decimal number, as Kafka 0.8 does. ``exists`` tells whether the
+    partition's znode exists."""
     path = layout.offset(group, partition.topic, partition.partition)
     data = str(offset).encode()
     return SetData(path, data) if exists else Create(path, data)
@@ -104,12 +104,12 @@ def _size(op: Op, acl: int) -> int:
 
 
 def acknowledge_op(registration: Registration, command: CommandId) -> Delete:
-    """Acknowledges a command by deleting it."""
+    """Returns the operation that acknowledges a command by deleting it."""
     return Delete(layout.command(registration.group, registration.consumer, command.name))
 
 
 def eviction_op(group: str, consumer: str, now_ms: int) -> Create:
-    """Evicts a consumer that is leaving, so that no rejoin grace reserves its place."""
+    """Returns the operation that evicts a leaving consumer, so that no rejoin grace reserves its place."""
     request = Request(
         type=RequestType.EVICT,
         group=group,
@@ -122,7 +122,8 @@ def eviction_op(group: str, consumer: str, now_ms: int) -> Create:
 
 
 def look_op(group: str, consumer: str, now_ms: int) -> Create:
-    """Makes the coordinator look at the group, because a changed registration causes no event."""
+    """Returns the operation that makes the coordinator look at the group. A changed registration alone causes no
+    event."""
     reason = "it has changed its subscription"
     request = Request(type=RequestType.LOOK, group=group, reason=reason, by=consumer, timestamp_ms=now_ms)
     return Create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True)
@@ -132,7 +133,7 @@ def look_op(group: str, consumer: str, now_ms: int) -> Create:
 
 
 def command_op(group: str, consumer: str, command: Command) -> Create:
-    """Writes one command into a consumer's channel. ZooKeeper assigns its number."""
+    """Returns the operation that writes a command into a consumer's channel. ZooKeeper assigns the command's number."""
     path = layout.command(group, consumer, NODE_PREFIX[command.type])
     return Create(path, fields.dump(command.to_json()), sequence=True)
 

@@ -71,17 +71,17 @@ class ConsumerChannel:
         self._abandoned: set[int] = set()
         self._watcher: Watcher | None = None
         self._followed = False
-        """Whether the watcher is being notified of every new command, which lasts until the connection breaks."""
+        """Whether the watcher is notified of every new command. This ends when the connection breaks."""
 
     # --- registration ----------------------------------------------------------------------------------------------
 
     def register(self, value: bytes) -> Registration | Holder:
         """Registers as a new incarnation, or returns the consumer that holds the name.
 
-        After :class:`~kafka_coord.errors.StoreUnavailable`, call it again with the same ``value``. It then finds out
-        whether the earlier request took effect, in which case the value, the session and the token all match. It also
-        raises that error while the session may have ended. Otherwise, the registration would soon be abandoned, after
-        the coordinator had already rebalanced the group.
+        After :class:`~kafka_coord.errors.StoreUnavailable`, call this method again with the same ``value``. It then
+        finds out whether the earlier request took effect, in which case the value, the session and the token all match.
+        The method also raises this error while the session may have ended. Otherwise, the registration would soon be
+        abandoned, after the coordinator had already rebalanced the group.
         """
         if self._store.session.lease_deadline() <= self._store.clock.monotonic():
             raise StoreUnavailable("ZooKeeper has not responded for so long that the session may have ended")
@@ -290,7 +290,7 @@ class ConsumerChannel:
             try:
                 *first, final = chunks(writes, last, registration.fence(), self._store.acl_bytes)
                 for request in first:
-                    # if the last request deletes a znode, the earlier requests must fail if it is already deleted
+                    # if the last request deletes a znode, the earlier requests must fail once that znode is gone
                     self._write((*request, *(Check(op.path) for op in last if isinstance(op, Delete))))
                 self._write(final)
             except MultiFailed as failure:
@@ -302,8 +302,8 @@ class ConsumerChannel:
                 break
         if missing:
             log.warning(
-                "did not commit offsets of topics whose znodes below offsets were deleted, as when a topic is deleted"
-                " group=%s topics=%s",
+                "did not commit the offsets of some topics, because the znodes of these offsets were deleted"
+                " (probably with the topics) group=%s topics=%s",
                 self.group,
                 ",".join(sorted(missing)),
             )

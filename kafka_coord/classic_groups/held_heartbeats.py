@@ -208,7 +208,7 @@ class AutoCommits:
 
 
 class LateBeats:
-    """Remembers how long late heartbeats may still arrive, which members sent before they left."""
+    """Remembers until when heartbeats that members sent before they left may still arrive."""
 
     def __init__(self) -> None:
         self._until: dict[Hashable, float] = {}

@@ -70,7 +70,7 @@ def audit(
     """
     if group_log:
         if directories or chroot or running or partition or group or consumer:
-            raise click.UsageError("--group-log takes no DIR and no option about ZooKeeper's log.")
+            raise click.UsageError("--group-log cannot be combined with DIR or with an option about ZooKeeper's log.")
         _audit_groups_log(output)
         return
     if not directories:

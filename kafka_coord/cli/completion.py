@@ -20,6 +20,6 @@ def completion(shell: str) -> None:
     """
     found = get_completion_class(shell)
     if found is None:
-        raise SettingsError(f"no completion for {shell}")
+        raise SettingsError(f"completion is not available for {shell}")
     root = click.get_current_context().find_root()
     click.echo(found(root.command, {}, "kafka-coord", "_KAFKA_COORD_COMPLETE").source())

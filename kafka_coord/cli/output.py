@@ -32,7 +32,8 @@ class Format(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """``key`` is the name in json, yaml and tsv. ``title`` is the heading in tables (default: the key in capitals)."""
+    """One column. ``key`` is its name in json, yaml and tsv. ``title`` is the heading in tables (default: the key in
+    capitals)."""
 
     key: str
     title: str = ""

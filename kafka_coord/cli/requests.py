@@ -44,7 +44,7 @@ def asked(store: Store, request: Request, timeout_s: float) -> dict[str, Any]:
 
 
 def show_answers(output: Format, answers: list[dict[str, Any]]) -> None:
-    """Prints the responses. A table has one line for each; the other formats have all fields."""
+    """Prints the responses. A table has one line per response; the other formats have all fields."""
     if output is Format.TABLE:
         for answer in answers:
             click.echo(f"{answer['result']}: {answer['message']}" if answer["message"] else answer["result"])
@@ -54,7 +54,8 @@ def show_answers(output: Format, answers: list[dict[str, Any]]) -> None:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Asks for confirmation at a terminal. Raises :class:`RequestRefused` without a terminal or ``--yes``."""
+    """Asks for confirmation at a terminal, unless ``yes`` is set. Raises :class:`RequestRefused` if the user declines
+    or if there is no terminal."""
     if yes:
         return
     if not sys.stdin.isatty():

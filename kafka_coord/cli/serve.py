@@ -236,7 +236,7 @@ def _tracing(serve_settings: ServeSettings, broker_id: int) -> Tracing | None:
 
 
 def log_dead_thread(died: threading.ExceptHookArgs) -> None:
-    """Logs the end of a thread, as :func:`threading.excepthook`. If it is a listener's thread, ``/health`` also
+    """Logs the crash of a thread (:func:`threading.excepthook`). If the thread belongs to a listener, ``/health`` also
     fails."""
     name = died.thread.name if died.thread is not None else "unknown"
     error = (died.exc_type, died.exc_value or died.exc_type(), died.exc_traceback)

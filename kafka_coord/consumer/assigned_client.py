@@ -146,7 +146,7 @@ class AssignedClient:
 
     def _learn(self, client: KafkaConsumer) -> None:
         """Requests the metadata of topics with partitions that librdkafka may not know yet. By itself, librdkafka looks
-        for new partitions of a known topic only every 10 s (its issue 2917).
+        for new partitions of a known topic only every 10 s (librdkafka issue 2917).
         """
         self._learn_delay_s = min(5.0, 2 * self._learn_delay_s + 0.05)
         self._learn_at = time.monotonic() + self._learn_delay_s

@@ -20,7 +20,7 @@ from kafka_coord.model import TopicPartition
 Taken = TypeVar("Taken")
 
 _LOOK_S = 0.1
-"""The longest wait for records before the consumer checks whether it was stopped, closed or has failed."""
+"""The longest wait for records before the consumer checks whether it was stopped or closed, or has failed."""
 _RUN_S = 30.0
 """How long a coroutine function given as a callback may take."""
 
@@ -139,7 +139,7 @@ class AsyncConsumer(GroupMember[K, V]):
             self._reading = False
 
     async def _await_records(self, timeout_s: float) -> None:
-        if self._fetcher.has_fetched:  # which may not be handed out, because the membership is not certain now
+        if self._fetcher.has_fetched:  # records that may not be handed out, because the membership is not certain now
             await asyncio.sleep(timeout_s)
             return
         timer = self._loop.call_later(timeout_s, self._news.set)
@@ -174,7 +174,7 @@ class AsyncConsumer(GroupMember[K, V]):
     # --- leaving -----------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Like :meth:`kafka_coord.Consumer.stop`. For signals: ``loop.add_signal_handler(number, consumer.stop)``."""
+        """Like :meth:`kafka_coord.Consumer.stop`. On a signal: ``loop.add_signal_handler(number, consumer.stop)``."""
         super().stop()
         if "_fetcher" in self.__dict__:
             self._wake_reader()

@@ -27,8 +27,7 @@ _RETRY_S = 0.25
 
 @dataclass(slots=True)
 class _Current:
-    """The command being carried out, and its progress. Each part of it runs only once, even if the store fails
-    repeatedly."""
+    """The command being carried out, and its progress. Each step runs only once, even if the store fails repeatedly."""
 
     command_id: CommandId
     command: Command
@@ -105,7 +104,7 @@ class CommandLoop:
         self.look_due = now + self._look_interval_s
         self._queue = deque(commands)
         if self._current is not None and self._current.command_id not in commands:
-            # Somebody deleted the command. The coordinator takes that for an acknowledgement, so finish the command.
+            # Somebody deleted the command. The coordinator treats that as an acknowledgement, so finish the command.
             self._queue.appendleft(self._current.command_id)
         for name in strays:
             self._report(name, "this is not the name of a command; leaving it alone")
@@ -146,7 +145,7 @@ class CommandLoop:
                 self._channel.drop(command_id)
                 self._counters.dropped_commands += 1
                 log.info(
-                    "dropped command=%s, because it is for an earlier registration incarnation=%d",
+                    "dropped a command for an earlier registration command=%s incarnation=%d",
                     command_id.name,
                     command.incarnation,
                 )

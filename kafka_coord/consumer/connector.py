@@ -59,7 +59,7 @@ class _Closing:
     told: bool = False
     last_try: bool = False
     unanswered: bool = False
-    """Whether an attempt to leave may have taken effect although its reply was lost."""
+    """Whether an attempt to leave may have taken effect although the response was lost."""
 
 
 class Connector:
@@ -122,7 +122,7 @@ class Connector:
         return self.hands_out_until() > self._store.clock.monotonic()
 
     def hands_out_until(self) -> float:
-        """Returns the (monotonic) time until which the registration certainly exists, even without a further reply.
+        """Returns the (monotonic) time until which the registration certainly exists, even without a further response.
         Returns 0.0 if the registration may not exist. See :meth:`~kafka_coord.zk.store.Session.lease_deadline`."""
         registration = self._registration
         if registration is None:
@@ -162,8 +162,8 @@ class Connector:
         hand. Then one multi stores the consumed offset of each held partition and deletes the registration, together
         with ``also``. The next owner hands out any records still in hand again.
 
-        ``in_hand`` returns whether the application still works on records and will call again. By default, all records
-        in hand count.
+        ``in_hand`` returns whether the application still works on records and will call the consumer again. By default,
+        all records in hand count.
         """
         if self._closing is None:
             deadline = self._store.clock.monotonic() + timeout_s
@@ -202,7 +202,7 @@ class Connector:
             self._fail(error)
             return None
         except StoreError as error:
-            log.warning("was refused by ZooKeeper consumer=%s: %s; trying again", self._channel.consumer, error)
+            log.warning("ZooKeeper refused a request consumer=%s: %s; trying again", self._channel.consumer, error)
             return now + _RETRY_S
 
     def _step(self, now: float) -> float | None:
@@ -284,7 +284,8 @@ class Connector:
         return True
 
     def _wait_for_name(self, holder: Holder, now: float) -> float:
-        """Waits as long as an earlier process of this consumer, whose session has not ended yet, may hold the name."""
+        """Waits as long as an earlier process of this consumer, whose session has not ended yet, may hold the name.
+        Then fails. Returns the time of the next attempt."""
         since = self._name_taken_since
         if since is None:
             since = self._name_taken_since = now
@@ -334,7 +335,7 @@ class Connector:
         self._channel.abandon(registration)
         self._commands.reset()
         if self._closing is not None and self._closing.unanswered:
-            log.info("left consumer=%s group=%s: the reply was lost", registration.consumer, registration.group)
+            log.info("left consumer=%s group=%s: the response was lost", registration.consumer, registration.group)
             return
         self.counters.losses += 1
         self.counters.last_loss = why

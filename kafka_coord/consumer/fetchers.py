@@ -32,8 +32,8 @@ GROUP_PREFIX = "kafka-coord."
 Nobody joins that group or commits to it. The prefix distinguishes it from a Kafka group of the same name."""
 
 _LOCKS_UP = 0x020A0000
-"""From this version of librdkafka on, a client may deadlock when a broker leaves the cluster and returns, together with
-all threads of the interpreter (its issue 5476; docs/adr/0011-librdkafka-before-2.10.md)."""
+"""From this version of librdkafka on, a client may deadlock, together with all threads of the interpreter, when a
+broker leaves the cluster and returns (librdkafka issue 5476; docs/adr/0011-librdkafka-before-2.10.md)."""
 
 _END_RETRY_S = 0.2
 
@@ -230,7 +230,8 @@ class KafkaFetchers:
         return any(fetcher.partitions.in_hand(wanted) for fetcher, wanted in self._by_stream(partitions).items())
 
     def in_hand_of_others(self, closing: threading.Thread) -> bool:
-        """Returns whether any live thread other than ``closing`` has records in hand, so that it will call again."""
+        """Returns whether any live thread other than ``closing`` has records in hand and will therefore call the
+        consumer again."""
         return any(fetcher.in_hand_of_others(closing) for fetcher in self.streams)
 
     def release(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -303,7 +304,8 @@ class KafkaFetchers:
     # --- clients -----------------------------------------------------------------------------------------------------
 
     def connect(self, addresses: tuple[str, ...]) -> None:
-        """Starts fetching through these brokers. A later call matters only if none of the earlier brokers is left.
+        """Starts fetching through these brokers. A later call has an effect only if none of the previous brokers is
+        left.
 
         A librdkafka client discovers the brokers of its cluster, but brokers cannot be added to it. If all brokers that
         the client knows are gone, the client must be replaced.

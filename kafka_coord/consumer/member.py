@@ -396,7 +396,7 @@ class GroupMember(Generic[K, V]):
 
     def _begin_leaving(self, leave: bool | None, timeout_s: float, in_hand: Callable[[], bool]) -> None:
         """See :meth:`kafka_coord.Consumer.close`. ``in_hand`` returns whether the application still works on records
-        and will call again. ``_ended`` is done when the consumer has left."""
+        and will call the consumer again. ``_ended`` is done when the consumer has left."""
         self._closed = True
         now_ms = int(self._transport.handle.clock.time() * 1000)
         give_up = bool(leave) and self._membership.rejoin_grace_ms > 0

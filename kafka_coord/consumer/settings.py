@@ -190,7 +190,8 @@ def one_given(**named: ApplicationCallback | None) -> ApplicationCallback | None
 
 
 def bound(callback: Any, consumer: object) -> PartitionCallback | None:
-    """Passes the consumer to a callback with two parameters, which may run before the constructor has returned."""
+    """Returns a function with one parameter, which passes the consumer to a callback with two parameters. The callback
+    may run before the constructor has returned."""
     try:
         found = inspect.signature(callback).parameters.values()
     except (TypeError, ValueError):  # None, or a C function without a signature

@@ -1,4 +1,5 @@
-"""Writes the cluster's history: this coordinator's election, and operators' actions that concern no managed group."""
+"""Writes the cluster's history: this coordinator's election, and operators' actions that do not concern a managed
+group."""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ class ClusterHistoryWriter:
             for one in found.elections
             if one.epoch != own.epoch
         ]
-        new = [one for one in actions if one not in found.actions]  # the reply to an earlier write may have been lost
+        new = [one for one in actions if one not in found.actions]  # an earlier write may have lost its response
         written = ClusterHistory((*earlier, own), kept([*found.actions, *new]))
         data = fields.dump(written.to_json())
         try:

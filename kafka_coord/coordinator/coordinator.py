@@ -156,13 +156,15 @@ class ConsumerCoordinator:
         except Fenced:
             raise
         except MultiFailed as error:
-            log.debug("left an old response reason=%s", error)  # the response is gone, or its ACL forbids the deletion
+            # the response is gone, or its ACL forbids the deletion
+            log.debug("did not remove an old response reason=%s", error)
 
     def answer(self, request: Request, result: str, message: str, also: Sequence[Op] = ()) -> bool:
-        """Writes the response to a request that concerns no managed group, and applies ``also`` in the same multi.
+        """Writes the response to a request that does not concern a managed group, and applies ``also`` in the same
+        multi.
 
         Returns whether the request now has this response. An earlier attempt may have stored it although ZooKeeper's
-        reply was lost.
+        response was lost.
         """
         answer = replace(request, result=result, message=message)
         try:

@@ -153,7 +153,7 @@ class IdleGroups:
         return SetData(path, data) if memory.settled_exists else Create(path, data)
 
     def _write(self, executor: Executor, ops: Sequence[tuple[GroupMemory, Create | SetData]]) -> None:
-        """Writes all records together. If that fails, writes them one by one."""
+        """Writes all records together. If that fails, writes each record separately."""
         try:
             executor.write([[op] for _, op in ops])
         except Fenced:
@@ -167,7 +167,7 @@ class IdleGroups:
 
     def _write_one(self, executor: Executor, memory: GroupMemory, data: bytes) -> None:
         path = layout.settled(memory.group)
-        # somebody deleted the record, or an earlier write took effect although its reply was lost
+        # somebody deleted the record, or an earlier write took effect although the response was lost
         there = self._store.exists(path) is not None
         try:
             executor.write([[SetData(path, data) if there else Create(path, data)]])

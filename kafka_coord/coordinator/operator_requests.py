@@ -129,7 +129,7 @@ class PendingRequests:
             return self._requests.get(request_id)
 
     def of_no_group(self) -> tuple[Request, ...]:
-        """Returns the unanswered requests that concern no managed group: to resign, or to record an action."""
+        """Returns the unanswered requests that do not concern a managed group: to resign, or to record an action."""
         with self._lock:
             return tuple(
                 r

@@ -69,7 +69,9 @@ class Scheduler:
         """Schedules the pass that retries. Anything already written is consistent."""
         memory.failures += 1
         if isinstance(error, MultiFailed):
-            log.debug("retrying group=%s, because it changed between read and write (%s)", memory.group, error)
+            log.debug(
+                "retrying, because the group changed between read and write group=%s reason='%s'", memory.group, error
+            )
             if memory.failures <= SEVERAL_AT_ONCE:
                 self._queue.request(memory.group)
                 return
@@ -78,7 +80,7 @@ class Scheduler:
         )
         if isinstance(error, StoreUnavailable):
             log.info(
-                "retrying in %d ms group=%s, because ZooKeeper did not respond (%s)",
+                "retrying in %d ms, because ZooKeeper did not respond group=%s reason='%s'",
                 *(backoff_ms, memory.group, error),
                 extra=_FAILED,
             )

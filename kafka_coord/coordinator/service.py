@@ -96,8 +96,9 @@ class CoordinatorService:
         return ended
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Resigns immediately, so another instance is elected without waiting for a session to expire. Does not close
-        the store, which belongs to the caller. Safe to call twice."""
+        """Resigns immediately, so another instance is elected without waiting for a session to expire. Waits up to
+        ``timeout_s`` seconds for the thread to end. Does not close the store, which belongs to the caller. Safe to call
+        twice."""
         self._stopping.set()
         self.awake.set()
         if self._thread is not None:
@@ -132,9 +133,9 @@ class CoordinatorService:
         return coordinator.handler.age_s() if coordinator is not None else None
 
     def step(self) -> None:
-        """Handles session changes, registers, stands for election, runs listeners, and answers requests that concern no
-        managed group. Raises :class:`StoreError` if ZooKeeper did not respond or refused a request. The caller must
-        then call it again."""
+        """Handles session changes, registers, stands for election, runs listeners, and answers requests that do not
+        concern a managed group. Raises :class:`StoreError` if ZooKeeper did not respond or refused a request. The
+        caller must then call this method again."""
         if self._sessions.expired:
             self._sessions.expired = False
             self._step_down("its ZooKeeper session ended")

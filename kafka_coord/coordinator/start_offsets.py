@@ -109,7 +109,8 @@ def _of_topic(path: str, node: object, below: frozenset[str], identity: str) -> 
         return _OfTopic()
     prepare = (SetData(path, identity.encode(), node.stat.version),)
     written = node.data.decode(errors="replace")
-    if not written or same_topic(written, identity):  # empty, as Kafka 0.8 writes it: the current topic
+    # an empty value, as Kafka 0.8 writes it, stands for the current topic
+    if not written or same_topic(written, identity):
         return _OfTopic(prepare)
     if not is_identity(written):
         return _OfTopic(prepare, unclaimed=Unreadable(path, unclaimed(written, identity)), below=below)

@@ -32,8 +32,8 @@ def repairs(memory: GroupMemory, snapshot: Snapshot) -> list[list[Op]]:
             continue
         if consumer not in seen.ledgers and path not in unreadable:
             log.warning(
-                "restored a deleted ledger, because its consumer is alive path=%s holds=%s; to take its "
-                "partitions away, evict it (kafka-coord groups evict %s %s)",
+                "restored a deleted ledger, because its consumer is alive path=%s holds=%s; to release the "
+                "partitions, evict the consumer (kafka-coord groups evict %s %s)",
                 path,
                 str(ledger.held)[:200],
                 group,

@@ -21,7 +21,8 @@ class Handshakes:
     async def secure(self, raw: asyncio.Transport, protocol: asyncio.Protocol) -> asyncio.Transport | None:
         """Returns the transport that ``protocol`` must use, or ``None`` if the connection has been closed. Must be
         started as a task when the connection of ``raw`` is made. Raises :class:`OSError` if the handshake fails."""
-        # Pausing in connection_made is too early for Python 3.11.2: its transport starts to read right after that call.
+        # Pausing in connection_made is too early in Python 3.11.2, whose transport starts to read right after that
+        # call.
         raw.pause_reading()
         async with self._places:
             return await asyncio.get_running_loop().start_tls(

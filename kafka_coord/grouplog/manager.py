@@ -150,7 +150,7 @@ class GroupMetadataManager:
         term.serve()
         self.terms[partition] = term
         log.info(
-            "coordinates the groups in partition=%d of the groups log term=%d records=%d groups=%d load_ms=%d",
+            "coordinates a partition of the groups log partition=%d term=%d records=%d groups=%d load_ms=%d",
             *(partition, term.term, loaded.records, len(self.groups_of[partition]), round(term.figures.load_s * 1000)),
             extra={"event": "partition_loaded"},
         )
@@ -166,7 +166,7 @@ class GroupMetadataManager:
 
     def _term_ended(self, partition: int, broker: BrokerConnection, reason: str) -> None:
         log.warning(
-            "no longer coordinates the groups in partition=%d of the groups log reason=%s",
+            "no longer coordinates a partition of the groups log partition=%d reason=%s",
             partition,
             reason,
             extra={"event": "partition_lost"},
@@ -227,7 +227,7 @@ class GroupMetadataManager:
         )
 
     async def delete_group(self, group_id: str) -> Error:
-        """Deletes the group's offsets and then the group itself, which accepts no further changes from now on."""
+        """Deletes the group's offsets and then the group itself, which can no longer be changed from then on."""
         group = self.groups_cache.get(group_id)
         if group is not None:
             group.metadata.state = GroupState.DEAD

@@ -55,7 +55,8 @@ Entry = OffsetEntry | GroupEntry | Claim | None
 
 
 def offset_records(group: str, offsets: Mapping[tuple[str, int], CommittedOffset | None]) -> list[LogRecord]:
-    """Encodes offsets. Is several times as fast as the compiled encoders, because a log contains very many offsets."""
+    """Encodes offsets. A log contains very many offsets, so this function is several times as fast as the compiled
+    encoders."""
     return [
         LogRecord(_offset_key_start(group, topic) + _PARTITION.pack(partition), _offset_value(value))
         for (topic, partition), value in offsets.items()

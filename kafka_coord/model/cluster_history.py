@@ -1,4 +1,4 @@
-"""The history of the cluster: elections, and operators' actions that concern no managed group."""
+"""The history of the cluster: elections, and operators' actions that do not concern a managed group."""
 
 from __future__ import annotations
 

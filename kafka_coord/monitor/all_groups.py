@@ -12,8 +12,8 @@ from kafka_coord.monitor.groups import EndOffsets, GroupRow, OnOffsets, list_gro
 
 @dataclass(frozen=True, slots=True)
 class AllGroups:
-    """``rows`` are sorted by descending lag, then by name. ``lag_note`` says why some lags are unknown. ``missing``
-    says which groups cannot be shown, and why."""
+    """The groups of both kinds. ``rows`` are sorted by descending lag, then by name. ``lag_note`` says why some lags
+    are unknown. ``missing`` says which groups cannot be shown, and why."""
 
     cluster: Cluster
     rows: tuple[GroupRow, ...]

@@ -70,7 +70,8 @@ def read_cluster(store: Store, earlier: Cluster | None = None) -> Cluster:
             GetChildren(layout.BROKER_TOPICS),
         ]
     )
-    # The zxid is read before the names: names newer than this zxid are read again, but older names never would be.
+    # Read the zxid before the names. If the names are newer than the zxid, they are read again, which is harmless. If
+    # they were older, a change in between would never be noticed.
     pzxid = groups.stat.pzxid if isinstance(groups, Node) else 0
     names = earlier.names if earlier is not None and earlier.names.pzxid == pzxid else None
     listing = GetChildren(layout.GROUPS)

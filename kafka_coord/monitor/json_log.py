@@ -17,7 +17,7 @@ _OWN = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskN
 
 
 class JsonFormatter(logging.Formatter):
-    """Writes one object a line, with ``time`` (UTC), ``level``, ``logger``, ``message``, and ``exception`` for a
+    """Writes one object per line, with ``time`` (UTC), ``level``, ``logger``, ``message``, and ``exception`` for a
     traceback.
 
     Each ``key=%d`` of the message also becomes a field, with the type of its value, and so does each item of ``extra``.

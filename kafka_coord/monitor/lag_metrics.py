@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """``at`` is the time when the measurement ended (monotonic seconds), and ``took_s`` is its duration. ``rows`` are
-    the groups with the largest lag. ``left_out`` counts all other groups."""
+    """One measurement. ``at`` is the time when it ended (monotonic seconds), and ``took_s`` is its duration. ``rows``
+    are the groups with the largest lag. ``left_out`` counts all other groups."""
 
     at: float
     took_s: float

@@ -1,4 +1,4 @@
-"""Formats times and durations for findings. Pure."""
+"""Formats times and durations for findings. Does no I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds the partitions of a group that nobody owns. Pure."""
+"""Finds the partitions of a group that nobody owns. Does no I/O."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ _MAX_BYTES = 16 << 20
 
 
 class Presence(NamedTuple):
-    """``heard_ms_ago`` is the time since the instance last heard from the member. Only Kafka clients have ``epoch``
-    (the member epoch) and ``held_ms`` (how long the instance has held its heartbeat)."""
+    """The presence of one member. ``heard_ms_ago`` is the time since the instance last heard from it. Only Kafka
+    clients have ``epoch`` (the member epoch) and ``held_ms`` (how long the instance has held its heartbeat)."""
 
     heard_ms_ago: int
     epoch: int | None = None

@@ -25,7 +25,8 @@ OnProgress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Acting:
-    """``by`` and ``reason`` go into the history. ``timeout_s`` is the time limit for each response."""
+    """Who acts, and why. ``by`` and ``reason`` go into the history. ``timeout_s`` is the time limit for each
+    response."""
 
     by: str
     reason: str

@@ -13,8 +13,8 @@ from kafka_coord.model.partitions import parse_ranges
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """``topics`` maps a topic to its chosen partitions, or to ``None`` for all of them. If it is empty, every topic is
-    chosen."""
+    """The chosen partitions. ``topics`` maps a topic to its partitions, or to ``None`` for all of them. If ``topics``
+    is empty, every topic is chosen."""
 
     topics: Mapping[str, frozenset[int] | None]
 

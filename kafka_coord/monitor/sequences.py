@@ -1,4 +1,4 @@
-"""Groups, splits and names the items of sequences. Pure."""
+"""Groups, splits and names the items of sequences. Does no I/O."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from kafka_coord.zk import layout
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """``summary`` says how a coordinator would decide now, and why."""
+    """A group's state. ``summary`` says how a coordinator would decide now, and why."""
 
     state: GroupState
     summary: str

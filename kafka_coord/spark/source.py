@@ -159,7 +159,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._member.close()
             self._member = None
         if self._terminated:
-            # Spark no longer listens, so continuing would write to a closed socket, and a traceback to the log.
+            # Spark no longer listens, so continuing would write to a closed socket and log a traceback.
             logging.shutdown()
             os._exit(0)
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == self._unwind:

@@ -27,8 +27,8 @@ NO_PRODUCER = -1
 
 
 class LogRecord(NamedTuple):
-    """One record of a batch, with its offset in the log. This is a tuple, which is cheap, because a log contains very
-    many records."""
+    """One record of a batch, with its offset in the log. The type is a tuple, because tuples are cheap, and a log
+    contains very many records."""
 
     key: bytes | None
     value: bytes | None

@@ -102,7 +102,7 @@ class _Functions:
         return not any(f.struct is not None or (f.is_array and f.type not in FIXED) for f in of.fields)
 
     def _runs(self, fields: list[Field]) -> Iterator[tuple[bool, list[Field]]]:
-        """Groups adjacent fields of fixed size."""
+        """Yields each run of adjacent fields of fixed size with true, and every other field alone with false."""
         for fixed, some in groupby(fields, lambda f: f.type in FIXED and not f.is_array):
             neighbours = list(some)
             yield from [(True, neighbours)] if fixed else ((False, [field]) for field in neighbours)

@@ -2,8 +2,8 @@
 
 Reads use ZooKeeper 3.6's multi-read. Request type 22 carries any mix of getData and getChildren, and each is answered
 or refused separately. On the wire (``org.apache.zookeeper.MultiOperationRecord`` and ``MultiResponse``), each read is a
-header (type, done, error) and the ordinary request. The end is a header with ``done`` set. In the reply, a refused read
-has type -1 and an error code.
+header (type, done, error) and the ordinary request. The end is a header with ``done`` set. In the response, a refused
+read has type -1 and an error code.
 
 Watches use ``SetWatches`` (request type 101), with which Java's client restores its watches on another server. The
 request names a zxid, and the server immediately fires every watch whose znode has changed since
@@ -55,7 +55,8 @@ MIN_CHUNK = 50
 MAX_CHUNK = 1_000
 MAX_REQUEST_BYTES = 500_000
 TARGET_RESPONSE_BYTES = 4_000_000
-"""The intended size of a reply. kazoo accepts any size, but the server builds the whole reply in its heap."""
+"""The intended size of a response, in bytes. kazoo accepts any size, but the server builds the whole response in its
+heap."""
 
 
 def to_stat(stat: ZnodeStat) -> Stat:
@@ -257,7 +258,7 @@ class AddWatch:
 
 
 class MultiReadAnswer(NamedTuple):
-    """The results in the order of the reads (an ``int`` is an error code), and the length of the reply."""
+    """The results in the order of the reads (an ``int`` is an error code), and the length of the response in bytes."""
 
     answers: Sequence[ReadResult | int]
     size: int
@@ -283,7 +284,7 @@ def in_chunks(
     reads: Sequence[Read], ask: Callable[[Sequence[Read]], tuple[list[ReadResult], int]]
 ) -> tuple[ReadResult, ...]:
     """Sends all ``reads`` in chunks through ``ask``, which returns results and the number of bytes received. The size
-    of a reply is not known in advance, so the sizes of earlier replies determine the size of each chunk.
+    of a response is not known in advance, so the sizes of earlier responses determine the size of each chunk.
     """
     found: list[ReadResult] = []
     size = FIRST_CHUNK

@@ -1,4 +1,4 @@
-"""Calls ZooKeeper: waits for a connection, sends a request, and waits for the reply, all before one deadline.
+"""Calls ZooKeeper: waits for a connection, sends a request, and waits for the response, all before one deadline.
 
 kazoo's own synchronous calls are not used, because they block without bound while the connection is down. A write that
 misses its deadline may still be sent when the connection returns. It is never sent after a later read of the same
@@ -48,7 +48,7 @@ class Calls:
     def ask(
         self, doing: str, path: str, send: Callable[[], Any], *, through_leader: bool = False, size: int = 0
     ) -> Any:
-        """Sends one request and waits for its reply, all before the deadline."""
+        """Sends one request and returns its response, all before the deadline."""
         deadline = self._ready(doing, path)
         sent_at = self._clock.monotonic()
         result = self._handler.sent(send)
@@ -133,8 +133,8 @@ class Calls:
         ask: Callable[[Any], Any],
         refusals: tuple[type[StoreError], ...] = (),
     ) -> list[Any]:
-        """Returns the replies to many pipelined requests, with ``None`` for a znode that does not exist. Errors of the
-        types in ``refusals`` take the place of replies. Raises any other error.
+        """Returns the responses to many pipelined requests, with ``None`` for a znode that does not exist. Errors of
+        the types in ``refusals`` take the place of responses. Raises any other error.
         """
         answers: list[Any] = []
         for start in range(0, len(items), PIPELINED):

@@ -3,8 +3,8 @@
 An instance first watches ``/consumers/coordinator`` and then tries to create it (docs/design.md, section 5). It wins
 with one multi, which creates that ephemeral znode and increments ``/consumers/coordinator_epoch`` by compare-and-set.
 The resulting version of the epoch's znode fences every write of the winner. A loser reads which instance leads. After a
-lost reply, an instance never retries blindly. The next attempt reads first, and finds the znode if this session created
-it. Epochs never go back, so an instance that cannot read the stored epoch does not stand for election.
+lost response, an instance never retries blindly. The next attempt reads first, and finds the znode if this session
+created it. Epochs never go back, so an instance that cannot read the stored epoch does not stand for election.
 """
 
 from __future__ import annotations
@@ -284,12 +284,13 @@ class ZkElection:
             self.watch()
             return None
         if not isinstance(stat, Stat):
-            raise StoreUnavailable("the reply to the election's multi has no stat; reading back", layout.COORDINATOR)
+            raise StoreUnavailable("the response to the election's multi has no stat; reading back", layout.COORDINATOR)
         return self._won(epoch + 1, stat.version, session_id)
 
     def _own_election(self, node: Node, session_id: int) -> Leadership | None:
-        """Handles a ``/consumers/coordinator`` that this session created. If a reply was lost, this instance may not
-        know yet that it created the znode."""
+        """Returns the leadership of ``node``, a ``/consumers/coordinator`` that this session created. If a response was
+        lost, this instance may not know yet that it created the znode. If the epoch no longer matches, resigns and
+        returns ``None``."""
         if self._leadership is not None and self._leadership.session_id == session_id:
             return self._leadership
         stored = self._stored_epoch()
@@ -303,7 +304,7 @@ class ZkElection:
         if mine is not None and mine.broker_id == self._broker_id and mine.epoch == epoch:
             return self._won(epoch, version, session_id)
         log.warning(
-            "resigned from an election of this session, because somebody has changed the epoch since epoch=%d", epoch
+            "resigned, because somebody has changed the epoch since this session won the election epoch=%d", epoch
         )
         self._delete_if_own()  # by now, the znode may belong to a successor
         return None
@@ -388,7 +389,7 @@ class ZkElection:
             if leadership is None or not self._deleted_at_once(leadership):
                 self._delete_if_own()
         except StoreUnavailable:
-            # the request or its reply was lost; deleting the instance's own znode again does no harm
+            # the request or its response was lost; deleting the instance's own znode again does no harm
             self._store.sync(layout.COORDINATOR)
             self._delete_if_own()
 

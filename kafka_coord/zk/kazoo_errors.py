@@ -31,8 +31,12 @@ _FACTS: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
     (kazoo.BadArgumentsError, StoreError, "ZooKeeper rejected the arguments (an impossible path?)"),
     (kazoo.MarshallingError, StoreError, "ZooKeeper could not read the request"),
     (kazoo.SessionExpiredError, SessionLost, "the session has ended; pending requests may have taken effect"),
-    (kazoo.ConnectionLoss, StoreUnavailable, "the connection broke before a reply; the request may have taken effect"),
-    (KazooTimeoutError, StoreUnavailable, "no reply in time; the request may have taken effect"),
+    (
+        kazoo.ConnectionLoss,
+        StoreUnavailable,
+        "the connection broke before a response; the request may have taken effect",
+    ),
+    (KazooTimeoutError, StoreUnavailable, "no response in time; the request may have taken effect"),
 )
 
 
@@ -48,7 +52,7 @@ def translated(error: Exception, doing: str, path: str = "", hint: str = "") -> 
 
 
 def is_answer(error: Exception) -> bool:
-    """Returns whether the server sent the error in reply to the request, which proves that the session is alive."""
+    """Returns whether the server sent the error in response to the request, which proves that the session is alive."""
     return isinstance(error, kazoo.ZookeeperError) and not isinstance(
         error,
         kazoo.ConnectionLoss

@@ -49,7 +49,7 @@ class PersistentWatches:
         self._refused_in = session_id
 
     def unanswered(self, session_id: int) -> None:
-        """Records that there was no reply. A server may drop the connection when it does not support a request."""
+        """Records that there was no response. A server may drop the connection when it does not support a request."""
         self._unanswered += 1
         if self._unanswered >= _UNANSWERED:
             self._refused_in = session_id

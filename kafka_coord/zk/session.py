@@ -125,7 +125,7 @@ class KazooStore(Store):
         self._where = where
         self._clock = clock
         self._options = options
-        # this class, not kazoo, applies the chroot, because multi-reads and the creation of the chroot need it too
+        # this class applies the chroot, because kazoo would not apply it to multi-reads and could not create it
         handler = KazooHandler(len(where.servers))
         self._client = KazooClient(
             ",".join(where.servers),
@@ -179,7 +179,7 @@ class KazooStore(Store):
 
     def check_chroot(self, *, create: bool) -> None:
         """Makes sure that the chroot exists. Raises :class:`NoNode` if it is missing and ``create`` is false."""
-        # this is a multi-read, because an old server may drop the connection on it, and that is better now than later
+        # use a multi-read, because an old server may drop the connection on it, which does less harm now than later
         try:
             (found,) = self.read_many([GetData("/")])
         except NoAuth as error:
@@ -285,8 +285,8 @@ class KazooStore(Store):
         # last response again.
         self.exists("/")
         since = self._client.last_zxid
-        # Read stats before names. Names newer than the stat are reported again, which is harmless, but a change that
-        # names older than the stat lack would never be reported.
+        # Read stats before names. If the names are newer than the stat, a change is reported again, which is harmless.
+        # If they were older, a change in between would never be reported.
         asked = [read for path in children for read in (GetData(path), GetChildren(path))]
         of_data = dict.fromkeys(map(GetData, data))
         more = [read for read in reads if read not in of_data]
@@ -320,7 +320,8 @@ class KazooStore(Store):
 
     def follow(self, path: str, watcher: Watcher) -> bool:
         session_id = self._session.session_id
-        multi_read = self._options.multi_read and self._multi_read_refused_in != session_id  # both arrived with 3.6
+        # ZooKeeper 3.6 introduced both multi-reads and persistent watches
+        multi_read = self._options.multi_read and self._multi_read_refused_in != session_id
         if not (multi_read and self._persistent.may_be_asked_for(session_id)):
             return False
         absolute = self._at(path)
@@ -449,7 +450,7 @@ class KazooStore(Store):
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:
         size = HEADER + op_size(Create(path, data), self._prefix, self._acl_size)
         self._calls.check_size(size, "create", path)
-        # kazoo drops a trailing slash unless the znode is sequential, where it means an empty name
+        # kazoo drops a trailing slash unless the znode is sequential, where the slash means an empty name
         made = self._calls.ask(
             "create",
             path,

@@ -190,7 +190,7 @@ class Session(Protocol):
 
         The ZooKeeper leader has counted a request that this session *sent* at some time s, so the session cannot end
         before s + timeout. The deadline is s + timeout minus a safety margin (see :mod:`kafka_coord.zk.lease`). It
-        holds even without further replies, so a client that acts only before the deadline never acts in an ended
+        holds even without further responses, so a client that acts only before the deadline never acts in an ended
         session. The state also shows the end of a session, but sometimes much later.
         """
 

@@ -29,8 +29,8 @@ class Successor:
 
     @classmethod
     def read(cls, found: ReadResult) -> Successor | None:
-        """Returns ``None`` if no successor is named or the znode cannot be read. In that case, all instances stand for
-        election."""
+        """Returns the named successor, or ``None`` if no successor is named or the znode cannot be read. In that case,
+        all instances stand for election."""
         if not isinstance(found, Node):
             return None
         where = layout.SUCCESSOR

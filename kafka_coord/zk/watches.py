@@ -166,8 +166,8 @@ class Watches:
         """Sets the watches that fired again and calls the listeners of changed and newly added znodes.
 
         Returns True if every watch is set and every listener is up to date. Returns False if there is no connection or
-        a listener failed. The caller must then call it again soon, or after ``wake``. A step serves each watch at most
-        once, so a znode that changes continuously cannot delay the owner.
+        a listener failed. The caller must then call this method again soon, or after ``wake``. A step serves each watch
+        at most once, so a znode that changes continuously cannot delay the owner.
         """
         served: set[_Watched] = set()
         while not self._closed:

@@ -94,7 +94,8 @@ def convert(
 
 
 def _read(instances: Instances, group: str) -> _Group:
-    """Raises :class:`NotFound`, :class:`RequestRefused` and :class:`BrokerError`."""
+    """Reads the group's kind, members and offsets. Raises :class:`NotFound`, :class:`RequestRefused`,
+    :class:`BrokerError`."""
     store = instances.store
     kind = kind_of(store, group)
     if kind is GroupKind.CLIENT_ASSIGNED:

@@ -263,7 +263,7 @@ def delete_offsets(
     timeout_s: float,
     output: Format,
 ) -> None:
-    """Delete committed offsets. The command refuses while a member owns one of the partitions.
+    """Delete committed offsets. The command fails while a member owns one of the partitions.
 
     \b
     kafka-coord groups delete-offsets delays --topic flights:0,3-5
@@ -297,8 +297,8 @@ def delete_offsets(
 
 
 def _stored_settings(store: Store, group: str) -> GroupSettings:
-    """Raises :class:`MalformedValue` for unreadable settings. The coordinator then uses the defaults, but nobody chose
-    these."""
+    """Returns the stored settings. Raises :class:`MalformedValue` if they are unreadable. The coordinator then uses the
+    defaults, but nobody chose these."""
     seen = snapshot_of(store, group)[1].observation
     for one in seen.unreadable:
         if one.path == layout.group(group):

@@ -94,7 +94,7 @@ class _Choice:
 )
 @click.option("--from-file", metavar="FILE", help="To the offsets in a CSV file, such as --export writes.")
 @click.option("--dry-run", is_flag=True, help="Only show the changes. This is the default.")
-@click.option("--execute", is_flag=True, help="Do it.")
+@click.option("--execute", is_flag=True, help="Make the changes.")
 @click.option(
     "--pause",
     is_flag=True,
@@ -127,10 +127,10 @@ def reset_offsets(
 ) -> None:
     """Set committed offsets by one of the rules. Without --execute, only show the changes.
 
-    The command refuses while a member owns one of the partitions. Stop the consumers, or give --pause. With --pause,
-    the command pauses the group, evicts the owners (they register again immediately), resets the offsets, and resumes
-    the group. No process is restarted. An offset outside the log is replaced by the nearest end of the log, as in
-    Kafka's own tool.
+    The command fails while a member owns one of the partitions. Stop the consumers, or give --pause. With --pause, the
+    command pauses the group, evicts the owners (they register again immediately), resets the offsets, and resumes the
+    group. No process is restarted. An offset outside the log is replaced by the nearest end of the log, as in Kafka's
+    own tool.
 
     With several groups, if some cannot be reset, the command names them, resets all others, and exits with code 6.
     With --topic, --all-groups skips the groups that do not use the topic.

@@ -17,8 +17,8 @@ _ENTRY_BYTES = len('"":"123-456",')
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """The number of partitions that each member gets. This is ``least``, and one more for ``extras`` of the
-    ``flexible`` members.
+    """The number of partitions that each member gets. Each gets ``least``, and ``extras`` of the ``flexible`` members
+    get one more.
 
     Any flexible member may get an extra. This freedom helps to keep partitions in place and close to their replicas.
     The sum of ``least`` and ``extras`` is the number of partitions.

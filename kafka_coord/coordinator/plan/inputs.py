@@ -126,8 +126,8 @@ def digest(inputs: AssignmentInputs, assignor: str) -> str:
     for consumer, topics in inputs.subscriptions.items():
         member = inputs.members[consumer]
         subscription = member.subscription
-        # Comparing by identity is cheap and sufficient: members with equal subscriptions share one object, for which
-        # resolve() returns one list of topics.
+        # Comparing topics by identity is cheap, and sufficient: resolve() returns the same object for all members with
+        # the same topics or pattern.
         counts = subscription.streams if subscription.is_wildcard else frozenset(subscription.topics.items())
         key = (id(topics), counts)
         if key not in subscribed:

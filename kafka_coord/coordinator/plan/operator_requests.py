@@ -33,8 +33,8 @@ def outdated(observation: Observation, request: Request) -> bool:
 
 
 def offset_steps(observation: Observation, membership: Membership, holders: Iterable[Ledger]) -> list[Step]:
-    """Carries out or refuses resets and deletions of offsets. ``holders`` contains the ledgers whose partitions count
-    as held.
+    """Returns the steps that carry out or refuse resets and deletions of offsets. ``holders`` contains the ledgers
+    whose partitions count as held.
 
     A pass carries out at most one request, because the request changes offsets on which the next request depends. The
     remaining requests wait for the next pass.

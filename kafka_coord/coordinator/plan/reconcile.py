@@ -154,7 +154,8 @@ def _decide_starts(
         update = staying[consumer]
         start = partitions & free
         if start:
-            # the stop repeats the ledger's partitions; a number and its comma take at most eight bytes
+            # the stop command and the ledger both list the stopping partitions, with at most eight bytes for a number
+            # and its comma
             ledger = ledger_bytes(update.ledger) + len(update.stop) * 16
             update.start = start_fits(start, ledger, MAX_WRITE_BYTES - ledger)
             if not update.start:

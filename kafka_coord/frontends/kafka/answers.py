@@ -25,7 +25,8 @@ _NO_ERRORS: Mapping[tuple[str, int], Error] = {}
 
 
 def coordinators(found: Iterable[tuple[str, int, Node]], version: int) -> Any:
-    """Answers FindCoordinator. The request has one key before version 4, and several keys since (KIP-699)."""
+    """Builds the response to FindCoordinator. The request has one key before version 4, and several keys since
+    (KIP-699)."""
     form = message("FindCoordinatorResponse")
     if version >= 4:
         one = form.struct("Coordinator")
@@ -69,8 +70,8 @@ def synced(found: Synced) -> Any:
 
 
 def left(found: Left, version: int) -> Any:
-    """Answers LeaveGroup. Before version 3, the request has only one member, whose error becomes the error of the
-    response."""
+    """Builds the response to LeaveGroup. Before version 3, the request has only one member, whose error becomes the
+    error of the response."""
     form = message("LeaveGroupResponse")
     if version < 3:
         return form(error_code=found.error or next((error for _, _, error in found.members), Error.NONE))
@@ -80,8 +81,8 @@ def left(found: Left, version: int) -> Any:
 
 
 def per_partition(name: str, topics: Any, error: Error, errors: Mapping[tuple[str, int], Error] = _NO_ERRORS) -> Any:
-    """Answers OffsetCommit, OffsetDelete or TxnOffsetCommit with an error for each requested partition. Partitions that
-    are not in ``errors`` get ``error``."""
+    """Builds the response to OffsetCommit, OffsetDelete or TxnOffsetCommit, with an error for each requested partition.
+    Partitions that are not in ``errors`` get ``error``."""
     form = message(f"{name}Response")
     of_topic, of_part = form.struct(f"{name}ResponseTopic"), form.struct(f"{name}ResponsePartition")
     return form(
@@ -136,7 +137,7 @@ def repeats_offset_fetch(software: str, error: Error) -> bool:
 
 
 def fetched(asked: Sequence[FetchedGroup], version: int) -> Any:
-    """Answers OffsetFetch, which can name several groups since version 8 (KIP-709)."""
+    """Builds the response to OffsetFetch, which can name several groups since version 8 (KIP-709)."""
     form = message("OffsetFetchResponse")
     if version >= 8:
         of_group = form.struct("OffsetFetchResponseGroup")
@@ -237,7 +238,7 @@ class Listed(NamedTuple):
 
 
 def listed(groups: Iterable[Listed], request: Any, error: Error) -> Any:
-    """Answers ListGroups, filtered by the requested states and types."""
+    """Builds the response to ListGroups, filtered by the requested states and types."""
     form = message("ListGroupsResponse")
     one = form.struct("ListedGroup")
     states = {state.lower() for state in request.states_filter}

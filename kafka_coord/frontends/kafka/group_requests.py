@@ -156,7 +156,7 @@ class GroupCoordinator:
         try:
             node = await self._instances.coordinator_of(partition_of(group_id))
         except BrokerError as error:
-            log.info("could not find a group's coordinator: %s; its client must retry", error)
+            log.info("could not find a group's coordinator: %s; the client must retry", error)
             node = None
         return (Error.COORDINATOR_NOT_AVAILABLE, answers.NOWHERE) if node is None else (Error.NONE, node)
 
@@ -444,7 +444,7 @@ class GroupCoordinator:
             group = self._manager.group(group_id)
             members = tuple((name, None) for name in group.metadata.members) if group is not None else ()
             log.warning(
-                "group=%s has members in ZooKeeper and %d client-assigned members; moving these to the managed group",
+                "moving client-assigned members to the managed group of the same name group=%s members=%d",
                 group_id,
                 len(members),
             )

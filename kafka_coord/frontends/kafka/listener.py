@@ -249,12 +249,12 @@ class KafkaListener:
             self.managed.begin(partition, self.manager.terms[partition].term)
         except KafkaCoordError as error:
             log.warning(
-                "cannot yet coordinate the groups in partition=%d of the groups log: %s; retrying", partition, error
+                "cannot yet coordinate a partition of the groups log partition=%d: %s; retrying", partition, error
             )
             await asyncio.sleep(LEADER_CHECK_S)
         except Exception:
             log.exception(
-                "cannot coordinate the groups in partition=%d of the groups log yet (a bug); retrying", partition
+                "cannot yet coordinate a partition of the groups log (a bug); retrying partition=%d", partition
             )
             await asyncio.sleep(LEADER_CHECK_S)
         finally:

@@ -320,7 +320,7 @@ class Term:
             with suppress(NoNode):
                 self.store.delete(layout.command(member.group, member.consumer, command_id.name))
                 log.info(
-                    "dropped command=%s, because it is for another registration than incarnation=%d",
+                    "dropped a command that is not for the registered incarnation command=%s incarnation=%d",
                     command_id.name,
                     member.incarnation,
                 )

@@ -92,7 +92,7 @@ class Write:
         except (Fenced, StoreUnavailable):
             raise
         except StoreError as error:
-            log.warning("cannot write details of offsets group=%s: %s", registration.group, error)
+            log.warning("could not write the offset details group=%s: %s", registration.group, error)
 
     def unknown_paths(self) -> list[str]:
         """Returns the znodes of offsets and details that may not exist yet."""

@@ -1,4 +1,5 @@
-"""Limits the rate of registrations. A client above the limit gets a reserved place in time, and must retry then."""
+"""Limits the rate of registrations. A client above the limit gets a place, which is a reserved time at which it must
+retry."""
 
 from __future__ import annotations
 

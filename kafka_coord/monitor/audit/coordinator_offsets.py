@@ -11,7 +11,8 @@ from kafka_coord.monitor.audit.report import Rule
 from kafka_coord.monitor.audit.state import GroupState, StepContext
 
 CLOCKS_DIFFER_MS = 60_000
-"""The coordinator measures retention by its own wall clock, but the log has the times of ZooKeeper's servers."""
+"""The tolerated difference, in ms. The coordinator measures retention by its own wall clock, but the log has the times
+of ZooKeeper's servers."""
 
 
 def offset_set_faults(context: StepContext, group: GroupState, tp: TopicPartition, offset: int) -> Iterator[Fault]:

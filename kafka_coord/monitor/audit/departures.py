@@ -10,7 +10,8 @@ from kafka_coord.monitor.audit.report import Rule
 from kafka_coord.monitor.audit.state import Evicted, GroupState, Instant, StepContext
 
 _TOLERANCE_MS = 200
-"""Timers use the coordinator's monotonic clock, but the log has the wall clocks of ZooKeeper's servers."""
+"""The tolerated difference, in ms. Timers use the coordinator's monotonic clock, but the log has the wall clocks of
+ZooKeeper's servers."""
 
 
 def eviction_faults(context: StepContext, group: GroupState, consumer: str, evicted: Evicted) -> Iterator[Fault]:

@@ -37,7 +37,7 @@ class Kind(Enum):
 
 
 class Znode(NamedTuple):
-    """``name`` is a consumer, topic or instance. ``leaf`` is a command or a partition."""
+    """A parsed path. ``name`` is a consumer, topic or instance. ``leaf`` is a command or a partition."""
 
     kind: Kind
     group: str = ""

@@ -96,9 +96,9 @@ def never_committed(
     A leader that dies or loses its followers may have proposals at the end of its log that no other server has. When it
     rejoins, ZooKeeper either truncates these proposals, or sends a snapshot and leaves them in the middle of the log. A
     server whose log continues with the first transaction of the next epoch had the whole history before it. So if
-    another log has transactions of the previous epoch after the end of this log's, they were never committed. A server
-    that received a snapshot exactly between two epochs looks the same, but has fewer transactions, so the other servers
-    outvote it. If no vote is possible, the transactions count as committed.
+    another log has later transactions of the previous epoch, these were never committed. A server that received a
+    snapshot exactly between two epochs looks the same, but has fewer transactions, so the other servers outvote it. If
+    no vote is possible, the transactions count as committed.
     """
     ends: dict[int, Counter[int]] = {}
     for segments, taken in zip(servers, snapshots or [()] * len(servers), strict=True):

@@ -269,7 +269,7 @@ class StepContext:
 
     @property
     def by_instance(self) -> bool:
-        """Returns whether an instance wrote the step for its members."""
+        """Whether an instance wrote the step for its members."""
         return self.fence is not None or self.in_term
 
     @property

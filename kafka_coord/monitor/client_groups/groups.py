@@ -89,7 +89,7 @@ class ClientGroup:
 
 @dataclass(frozen=True, slots=True)
 class ClientGroups:
-    """The sentences in ``missing`` say which groups cannot be shown, and why."""
+    """All client-assigned groups. The sentences in ``missing`` say which groups cannot be shown, and why."""
 
     groups: tuple[ClientGroup, ...] = ()
     missing: tuple[str, ...] = ()

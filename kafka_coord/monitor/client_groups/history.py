@@ -1,4 +1,4 @@
-"""Builds the history of a client-assigned group from its records in the groups log. Pure."""
+"""Builds the history of a client-assigned group from its records in the groups log. Does no I/O."""
 
 from __future__ import annotations
 

@@ -22,8 +22,9 @@ ENDPOINT = "kafka"
 
 @dataclass(frozen=True, slots=True)
 class InstanceDirectory:
-    """``addresses`` maps broker ids to the addresses at which running instances serve Kafka clients. ``leaders`` maps
-    partitions of the groups log to their leading brokers, or to -1 without a leader."""
+    """The instances that serve Kafka clients. ``addresses`` maps broker ids to the addresses at which running instances
+    serve Kafka clients. ``leaders`` maps partitions of the groups log to their leading brokers, or to -1 without a
+    leader."""
 
     addresses: Mapping[int, str]
     leaders: Mapping[int, int]
@@ -31,7 +32,7 @@ class InstanceDirectory:
 
     @property
     def is_used(self) -> bool:
-        """Returns whether any instance has ever served Kafka clients."""
+        """Whether any instance has ever served Kafka clients."""
         return bool(self.addresses or self.leaders)
 
     def coordinator_of(self, group: str) -> tuple[int, str]:

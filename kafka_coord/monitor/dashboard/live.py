@@ -257,7 +257,7 @@ class Live:
     def _opened(self) -> Sources:
         with self._opening:
             if self._stopping:
-                raise StoreUnavailable("the dashboard stops")
+                raise StoreUnavailable("the dashboard is stopping")
             if self._sources is None:
                 self._sources = self._open(self._rows_changed)
             return self._sources

@@ -53,7 +53,7 @@ class OperatorsFile:
         self._read()
 
     def current(self) -> Access:
-        """Raises :class:`Denied` while the file cannot be used."""
+        """Returns the operators in the file. Raises :class:`Denied` while the file cannot be used."""
         try:
             return self._read()
         except SettingsError as error:
@@ -90,7 +90,8 @@ class Session:
 
 
 class Logins:
-    """Thread-safe. ``now`` is monotonic seconds. Methods raise :class:`Denied`."""
+    """The operators' logins and sessions. Thread-safe. ``now`` returns monotonic seconds. Methods raise
+    :class:`Denied`."""
 
     def __init__(self, operators: Callable[[], Access], now: Callable[[], float] = time.monotonic) -> None:
         self._operators, self._now = operators, now

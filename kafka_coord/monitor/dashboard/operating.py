@@ -125,7 +125,7 @@ class Operating:
             return self._log_out(environ)
         match = _ACTION.fullmatch(path)
         if match is None or (act := _ACTIONS.get(match[2])) is None:
-            raise Denied(HTTPStatus.NOT_FOUND, f"there is no such action; {PREFIX}/openapi.json lists the actions")
+            raise Denied(HTTPStatus.NOT_FOUND, f"unknown action; {PREFIX}/openapi.json lists the actions")
         operator, group = self._operator(environ), unquote(match[1])
         if not operator.may(group):
             raise Denied(HTTPStatus.FORBIDDEN, f"operator {operator.name} may not act on group {group!r}")

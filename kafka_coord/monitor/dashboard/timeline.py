@@ -1,4 +1,4 @@
-"""Reconstructs the past owners of partitions from the group's history and from observations. Pure."""
+"""Reconstructs the past owners of partitions from the group's history and from observations. Does no I/O."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Timeline:
 
     @classmethod
     def of(cls, decisions: Sequence[Decision], owners: Owners, now_ms: int) -> Timeline:
-        """Starts from the current ``owners`` and goes back through the decisions (sorted oldest first). An ownership
-        begins when a decision settles, and ends when the stops of a decision are acknowledged. If the consumer left,
-        the ownership ends with the next decision."""
+        """Builds the timeline from the current ``owners``, going back through the decisions (sorted oldest first). An
+        ownership begins when a decision settles, and ends when the stops of a decision are acknowledged. If the
+        consumer left, the ownership ends with the next decision."""
         found = cls(now_ms)
         open_at = {tp: Span(consumer, None) for tp, consumer in owners.items()}
         next_ms = now_ms

@@ -1,4 +1,4 @@
-"""Finds unreadable, stale, stuck and forgotten things in groups. Pure, because the callers read everything."""
+"""Finds unreadable, stale, stuck and forgotten things in groups. Does no I/O, because the callers read everything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Explains the lag of a group, and gives a remedy. Pure, because the callers read and sample everything."""
+"""Explains the lag of a group, and gives a remedy. Does no I/O, because the callers read and sample everything."""
 
 from __future__ import annotations
 

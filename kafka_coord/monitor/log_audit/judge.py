@@ -1,4 +1,4 @@
-"""Checks one partition of the groups log, batch by batch. Pure.
+"""Checks one partition of the groups log, batch by batch. Does no I/O.
 
 Compaction removes records but never reorders them, so every rule concerns the remaining records. The earlier of two
 records with the same key may be missing, and offsets may have gaps. One fact about a term survives any compaction: the

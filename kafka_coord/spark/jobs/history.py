@@ -111,8 +111,8 @@ def _rebalances(decisions: DataFrame) -> DataFrame:
 
 
 def _without_owner(holds: DataFrame) -> DataFrame:
-    """Returns the gaps between the end of each hold and the beginning of the next hold, or 0 if that had already begun.
-    The last hold of a partition has no successor, so it counts as not taken up.
+    """Returns the gaps between the end of each hold and the beginning of the next hold, or 0 if the next hold had
+    already begun. The last hold of a partition has no successor, so it counts as not taken up.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f

@@ -113,7 +113,7 @@ def test_a_deleted_log_is_noticed_and_made_anew(alone: Alone, caplog: pytest.Log
 
             eventually(deleted, within_s=30)
             eventually(lambda: commit(peer, 2, group_id=group) == Error.NOT_COORDINATOR)
-        assert "no longer coordinates the groups in partition=" in caplog.text
+        assert "no longer coordinates a partition of the groups log partition=" in caplog.text
 
         def is_there() -> bool:
             found = peer.ask("FindCoordinator", 1, key=group)

@@ -24,7 +24,7 @@ class MembershipMachine:
     """The members of one term.
 
     :meth:`handle` takes stimuli in the order in which they happened and returns the resulting instructions in order.
-    It guarantees these properties:
+    The machine guarantees these properties:
 
     - *Safety of time.* A member expires only if it sends nothing for its whole session timeout. Only the seconds in
       which the gateway serves its members count (:class:`AttentiveClock`). The machine confirms the response to a probe
@@ -145,7 +145,7 @@ class MembershipMachine:
             self.emit(instructions.ReadCommand(member.id, member.reading))
 
     def written(self, member: MemberState) -> None:
-        """Answers a client that waits to resume as this member, because the member has no more pending writes."""
+        """Called when the member has no more pending writes. Answers a client that waits to resume as this member."""
         if any(wanted.member == member.id for wanted in self.resuming.values()):
             self.emit(instructions.ReadMember(member.id))
 

@@ -210,7 +210,7 @@ class Writes:
             machine.emit(instructions.ReportEvent(MemberEvent.EXPIRED, member.id, member.connection))
             machine.end(member, "it sent nothing within its session timeout")
         elif write.offsets:
-            # retry without the offsets, in case they are what cannot be written
+            # retry without the offsets, because they may be what could not be written
             member.writes.appendleft(LeaveWanted(None, None, {}))
         else:
             machine.expire_again(member)
