@@ -460,9 +460,9 @@ def load_settings(
     kafka_properties: Mapping[str, str] | None = None,
     called: str = "flag --{}",
 ) -> Settings:
-    """Loads and checks all settings. ``flags`` maps keys (``"zookeeper.hosts"``) to values. ``None`` means that a flag
-    is not given. ``file`` is the TOML file (by default, ``KAFKA_COORD_CONFIG``). ``kafka_properties`` contains the
-    flags for the ``kafka`` section. ``called`` is the template for a flag's name in messages. Raises
+    """Loads, checks and returns all settings. ``flags`` maps keys (``"zookeeper.hosts"``) to values. ``None`` means
+    that a flag is not given. ``file`` is the TOML file (by default, ``KAFKA_COORD_CONFIG``). ``kafka_properties``
+    contains the flags for the ``kafka`` section. ``called`` is the template for a flag's name in messages. Raises
     :class:`SettingsError`, which names the key, its value, its source and the allowed values.
     """
     environ = os.environ if environ is None else environ

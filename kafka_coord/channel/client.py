@@ -52,7 +52,7 @@ def ask_cluster_metadata(
     timeout_s: float = CONNECT_S,
     opened: Callable[[socket.socket], None] = lambda _connection: None,
 ) -> ClusterMetadata:
-    """Asks the instance at ``address`` (``host:port``) for the cluster metadata. The whole exchange may take
+    """Returns the cluster metadata from the instance at ``address`` (``host:port``). The whole exchange may take
     ``timeout_s`` seconds. ``opened`` receives the connection, so that another thread can shut it down to end the wait.
 
     Raises ``OSError``, :class:`BadFrame` and :class:`MalformedValue`.

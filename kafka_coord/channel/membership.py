@@ -429,7 +429,7 @@ class Membership:
     # --- called by the connector -------------------------------------------------------------------------------------
 
     def register(self, member: Member, now: float) -> Registration:
-        """Registers the consumer. Raises :class:`NameTaken`."""
+        """Registers the consumer, and returns the registration. Raises :class:`NameTaken`."""
         connected = self._connected
         if connected is not None:
             if self.registration is not None and self.state is SessionState.CONNECTED:

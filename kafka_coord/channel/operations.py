@@ -83,8 +83,8 @@ def offset_op(group: str, partition: TopicPartition, offset: int, *, exists: boo
 
 
 def chunks(ops: Iterable[Op], last: Iterable[Op], fence: tuple[Op, ...], acl: int = 64) -> Iterator[tuple[Op, ...]]:
-    """Splits ``ops`` into as few requests as possible. Each request begins with ``fence``, and the last request ends
-    with ``last``. ``acl`` is the size of the ACL in a create, in bytes."""
+    """Yields ``ops`` in as few requests as possible. Each request begins with ``fence``, and the last request ends with
+    ``last``. ``acl`` is the size of the ACL in a create, in bytes."""
     closing = tuple(last)
     room = MAX_REQUEST_BYTES - sum(_size(op, acl) for op in (*fence, *closing))
     chunk: list[Op] = []
@@ -162,7 +162,7 @@ def decode_offset(data: bytes, path: str) -> int:
 
 
 def in_order(names: Iterable[str]) -> tuple[tuple[CommandId, ...], tuple[str, ...]]:
-    """Splits the names of a channel's children into the commands, in order of execution, and all other names."""
+    """Returns the commands among the names of a channel's children, in order of execution, and all other names."""
     commands: list[CommandId] = []
     strays: list[str] = []
     for name in names:

@@ -240,7 +240,8 @@ class ConsumerChannel:
     def leave(self, registration: Registration, offsets: Offsets, also: Iterable[Op] = ()) -> frozenset[str]:
         """Writes the last offsets and deletes the registration in one multi, so that the partitions move immediately.
 
-        ``also`` is part of the same multi, unless the consumer's credentials do not allow it.
+        ``also`` is part of the same multi, unless the consumer's credentials do not allow it. Returns the same as
+        :meth:`commit`.
         """
         also = tuple(also)
         last = Delete(registration.path)

@@ -64,7 +64,7 @@ _COMMANDS = {
 @connection_options
 @click.version_option(__version__, prog_name="kafka-coord")
 def cli() -> None:
-    # Commands report errors themselves, so the libraries' log lines are suppressed. `serve` logs.
+    # Commands report errors themselves, so suppress the libraries' log lines. Only `serve` sets up logging.
     logging.getLogger().addHandler(logging.NullHandler())
 
 

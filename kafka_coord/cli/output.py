@@ -182,7 +182,8 @@ def cell(value: Any) -> str:
 
 
 def clean(text: str) -> str:
-    """Escapes control characters, because the content of consumers' znodes must not control a terminal."""
+    """Returns the text with escaped control characters, because the content of consumers' znodes must not control a
+    terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == " " else _escaped(c) for c in text)

@@ -39,7 +39,7 @@ reason_option = click.option(
 
 
 def asked(store: Store, request: Request, timeout_s: float) -> dict[str, Any]:
-    """Sends the request, waits for the response, and returns it as a row."""
+    """Sends the request, waits up to ``timeout_s`` seconds for the response, and returns it as a row."""
     return answer_document(ask(store, request, timeout_s, note))
 
 

@@ -97,7 +97,7 @@ class AssignedClient:
             self._carry_out()
 
     def end_of(self, key: Key) -> int:
-        """Requests the log's end offset from the broker. Raises :class:`KafkaException`."""
+        """Returns the log's end offset, which it requests from the broker. Raises :class:`KafkaException`."""
         try:
             with self._inside:
                 if self._client is None:

@@ -47,7 +47,7 @@ def suggestion(name: str) -> str:
 
 
 def arguments_of(config: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Translates ``config`` into a consumer's arguments and adds ``arguments``.
+    """Returns the consumer's arguments that ``config`` stands for, together with ``arguments``.
 
     Raises :class:`SettingsError` for settings that this project does not support, or that are given twice. librdkafka
     rejects unknown names later, when the consumer is created.

@@ -132,7 +132,8 @@ class Connector:
         return until if session.session_id == registration.session_id else 0.0
 
     def commit(self, offsets: Offsets) -> Future[None]:
-        """Commits on the connector's thread. The future fails with :class:`MembershipLost` or :class:`NotFound`."""
+        """Commits on the connector's thread. The returned future fails with :class:`MembershipLost` or
+        :class:`NotFound`."""
         future: Future[None] = Future()
         registration = self._registration
         if registration is None:

@@ -56,7 +56,7 @@ class ConnectorThread:
         return threading.current_thread() is self._thread
 
     def join(self, timeout_s: float) -> None:
-        """Waits for the thread to end. Does not wait if called on the thread itself."""
+        """Waits up to ``timeout_s`` seconds for the thread to end. Does not wait if called on the thread itself."""
         self._wakeup.set()
         if not self.is_current:
             self._thread.join(timeout_s)

@@ -99,7 +99,7 @@ class FetchedRuns:
         self._queue.append(run)
 
     def take(self, limit: int) -> list[Message]:
-        """Hands out at most ``limit`` messages. From now on, the application has them in hand."""
+        """Returns at most ``limit`` messages. From now on, the application has them in hand."""
         messages: list[Message] = []
         self.end_iteration(put_back=True)
         while len(messages) < limit and (run := self._next()) is not None:
@@ -117,7 +117,8 @@ class FetchedRuns:
         return messages
 
     def take_one(self) -> Message | None:
-        """Hands out the next message of the run being iterated over, or the first message of the following run."""
+        """Returns the next message of the run being iterated over, or the first message of the following run. Returns
+        ``None`` if there is no message."""
         while True:
             if self.iterated is not None:
                 message: Message | None = next(self.iterated.rest, None)

@@ -33,8 +33,8 @@ class LogOffsets:
         self._isolation = IsolationLevel.READ_UNCOMMITTED if uncommitted else IsolationLevel.READ_COMMITTED
 
     def ask_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Future[Any]]:
-        """Requests the end offsets without waiting for the responses. Raises :class:`BrokerError` while no broker is
-        known."""
+        """Requests the end offsets, and returns futures without waiting for the responses. Raises :class:`BrokerError`
+        while no broker is known."""
         return self._ask(dict.fromkeys(partitions, OffsetSpec.latest()), _ASK_S)
 
     def beginnings(self, partitions: Iterable[TopicPartition], timeout_s: float = _ASK_S) -> dict[TopicPartition, int]:

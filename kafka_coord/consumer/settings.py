@@ -81,7 +81,7 @@ def membership(
     mode: str = "incremental",
     rejoin_grace_ms: int = 0,
 ) -> Membership:
-    """Checks the arguments and builds the membership. ``white_list`` and ``black_list`` are the earlier names of
+    """Checks the arguments and returns the membership. ``white_list`` and ``black_list`` are the earlier names of
     ``include`` and ``exclude``.
 
     Raises :class:`SettingsError`, which names the argument at fault.
@@ -106,7 +106,7 @@ def membership(
 def subscription(
     topics: Iterable[str] | Mapping[str, int] | None, patterns: Mapping[str, str | None], streams: int
 ) -> Subscription:
-    """Checks the topics or the pattern. Raises :class:`SettingsError`."""
+    """Checks the topics or the pattern, and returns the subscription. Raises :class:`SettingsError`."""
     given = [name for name, value in {"topics": topics, **patterns}.items() if value is not None]
     if len(given) != 1:
         raise SettingsError(f"give one of topics, include and exclude, not {' and '.join(given) or 'none'}")
@@ -162,7 +162,8 @@ class Reading:
 def reading(
     kafka: Mapping[str, Any], *, auto_offset_reset: str, auto_commit_interval_ms: int | None, listener: str | None
 ) -> Reading:
-    """Checks how to read and commit. Raises :class:`SettingsError`, which names the argument at fault."""
+    """Checks the arguments for reading and committing, and returns them as a :class:`Reading`. Raises
+    :class:`SettingsError`, which names the argument at fault."""
     interval_ms = between("auto_commit_interval_ms", auto_commit_interval_ms or 0, 0, 24 * 3600 * 1000)
     return Reading(offset_reset(auto_offset_reset), interval_ms / 1000 or None, kafka, listener)
 

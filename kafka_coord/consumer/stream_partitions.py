@@ -180,7 +180,7 @@ class StreamPartitions:
             return False
 
     def release(self, partitions: Collection[TopicPartition]) -> list[HeldPartition]:
-        """Releases stopped partitions. Stops fetching them, and drops their fetched records."""
+        """Releases and returns stopped partitions. Stops fetching them, and drops their fetched records."""
         with self.lock:
             self.runs.drop(set(partitions))
             released = [holding for p in partitions if (holding := self._held.pop(p, None)) is not None]

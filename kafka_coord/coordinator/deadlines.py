@@ -45,7 +45,7 @@ class GroupTimers:
 
 
 def _first_seen(before: Mapping[Key, float], present: Iterable[Key], now: float) -> dict[Key, float]:
-    """Starts a timer for each new key, and drops the timers of absent keys."""
+    """Returns the timers of the present keys. Starts a timer for each new key, and drops the timers of absent keys."""
     return {key: before.get(key, now) for key in present}
 
 
@@ -78,7 +78,7 @@ class Deadlines:
 def deadlines(
     inputs: DeadlineInputs, timers: GroupTimers, options: CoordinatorOptions, now: float, wall_ms: float
 ) -> Deadlines:
-    """Evaluates all deadlines, and sets ``timers.next_due`` to the time of the next deadline."""
+    """Returns the state of all deadlines, and sets ``timers.next_due`` to the time of the next deadline."""
     timers.next_due = None
     expire_ms = offsets_expire_at_ms(inputs)
     return Deadlines(

@@ -33,12 +33,12 @@ class Executor:
         self._fence = fence
 
     def prepare(self, decided: Decided, missing: Collection[str] = (), after: Sequence[Op] = ()) -> Units:
-        """Turns the plan's steps, and then ``after`` (the write of the history), into units, and reads any values that
+        """Returns the plan's steps, followed by ``after`` (the write of the history), as units. Reads any values that
         the steps need. ``missing`` contains the persistent znodes of the group that do not exist yet."""
         return (*Translation(self._store, decided, missing).units(), *([after] if after else []))
 
     def write_prepared(self, units: Units) -> NewCommands:
-        """Writes one plan.
+        """Writes one plan. Returns the paths of the created commands.
 
         Raises :class:`Fenced` once another instance has been elected, :class:`MultiFailed` if something changed since
         the snapshot, and :class:`StoreUnavailable` if the outcome is unknown. After the last two errors, read the group

@@ -167,7 +167,8 @@ class DecisionLog:
         return replace(decision, stopped=decision.stopped + stopped, started=decision.started + started)
 
     def _resume(self, plan: Plan, observation: Observation, now: float) -> Progress | None:
-        """Continues an unsettled decision of an earlier coordinator. The decision's age comes from the wall clock."""
+        """Returns an unsettled decision of an earlier coordinator, to be continued, or ``None``. The decision's age
+        comes from the wall clock."""
         target = observation.assignment
         if plan.state is not GroupState.REBALANCING or target is None or not target.timestamp_ms:
             return None

@@ -276,7 +276,7 @@ class _Decoding:
             return empty
         mzxid, known = self._decoded.get(where, (-1, None))
         try:
-            # each path has one kind of value and one decoder
+            # the cast is safe, because each path has only one decoder
             value = cast("T", known) if mzxid == found.stat.mzxid else decoder(where, found)
         except MalformedValue as error:
             self.unreadable.append(Unreadable(error.where, error.reason, found.stat.czxid))

@@ -98,8 +98,9 @@ class Translation:
                 return in_parts(self._removal())
 
     def _ledger(self, step: WriteLedgerAndCommands) -> list[list[Op]]:
-        """Puts the ledger and its commands into one unit. The operations before that unit may be split, because no
-        consumer carries out the commands of a dead incarnation or uses the offsets of a deleted topic."""
+        """Returns the units of the step, with the ledger and its commands in one unit. The operations before that unit
+        may be split, because no consumer carries out the commands of a dead incarnation or uses the offsets of a
+        deleted topic."""
         group, consumer = self._group, step.ledger.consumer
         ledger, commands, parents = step.ledger, list[Command](), list[Op]()
         before: list[Op] = [Delete(layout.command(group, consumer, name)) for name in step.drop_commands]
@@ -156,8 +157,8 @@ class Translation:
         return [tp for tp, node in zip(partitions, found, strict=True) if node is not None]
 
     def _removal(self) -> list[Op]:
-        """Deletes the group's tree: first ``ids``, and then all other znodes, with leaves first. If a consumer has
-        registered since the snapshot, deleting ``ids`` fails, so nothing is removed."""
+        """Returns the operations that delete the group's tree: first ``ids``, and then all other znodes, with leaves
+        first. If a consumer has registered since the snapshot, deleting ``ids`` fails, so nothing is removed."""
         group = layout.group(self._group)
         tree = [group, *tree_below(self._store, group)]
         ids = layout.ids(self._group)
@@ -166,7 +167,7 @@ class Translation:
 
 
 def in_parts(ops: Sequence[Op], acl: int = 64) -> list[list[Op]]:
-    """Splits ``ops``, in order, into units that each fit into a request. Use it only for operations that need not take
+    """Returns ``ops``, in order, as units that each fit into a request. Use it only for operations that need not take
     effect together. ``acl`` is the size in bytes of the ACL that each create carries."""
     batches = packed(([op] for op in ops), acl, MAX_UNIT_BYTES)
     return [[op for unit in batch for op in unit] for batch in batches]

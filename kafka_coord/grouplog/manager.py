@@ -207,7 +207,7 @@ class GroupMetadataManager:
         return await self._append(group.group_id, _Part([record]))
 
     async def store_offsets(self, group_id: str, offsets: Offsets) -> Error:
-        """Writes offsets to the log. They become visible once they are durable."""
+        """Writes offsets to the log, and returns the error. The offsets become visible once they are durable."""
         records = offset_records(group_id, offsets)
         under_way = self._under_way.setdefault(group_id, [])
         under_way.append(offsets)
@@ -220,14 +220,15 @@ class GroupMetadataManager:
                 del self._under_way[group_id]
 
     async def delete_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> Error:
-        """Deletes the offsets of these partitions, including those that are being written."""
+        """Deletes the offsets of these partitions, including those that are being written. Returns the error."""
         known = self._keys(group_id)
         return await self._append(
             group_id, *self._removals(group_id, [where for where in partitions if where in known])
         )
 
     async def delete_group(self, group_id: str) -> Error:
-        """Deletes the group's offsets and then the group itself, which can no longer be changed from then on."""
+        """Deletes the group's offsets and then the group itself, which can no longer be changed from then on. Returns
+        the error."""
         group = self.groups_cache.get(group_id)
         if group is not None:
             group.metadata.state = GroupState.DEAD
@@ -292,7 +293,7 @@ class GroupMetadataManager:
         return count
 
     async def _append(self, group_id: str, *parts: _Part) -> Error:
-        """Appends all parts, with no other records between them."""
+        """Appends all parts, with no other records between them. Returns the error."""
         term = self.terms.get(partition_of(group_id))
         if term is None:
             return Error.NOT_COORDINATOR

@@ -180,9 +180,9 @@ class LogTerm:
         self._keeping_alive = self._loop.call_later(KEEP_ALIVE_S, self._keep_alive)
 
     def append(self, records: Sequence[LogRecord], apply: Callable[[], None] = lambda: None) -> asyncio.Future[None]:
-        """Queues records for the log, in the order of the calls. The future is done when the records are durable and
-        ``apply`` has been called. The call raises :class:`TermEnded` if the term has already ended. If the term ends
-        later, the future raises it, and it is unknown whether the records were written. The call raises
+        """Queues records for the log, in the order of the calls. The returned future is done when the records are
+        durable and ``apply`` has been called. The call raises :class:`TermEnded` if the term has already ended. If the
+        term ends later, the future raises it, and it is unknown whether the records were written. The call raises
         :class:`TooLarge` if the records do not fit into one batch."""
         if self.ended:
             raise TermEnded(self.ended)

@@ -118,7 +118,7 @@ def objects(value: Json, field: str, where: str) -> list[Json]:
 
 
 def shown(value: object, most: int = 60) -> str:
-    """Quotes a value for an error message, even if it nests too deeply for ``repr``."""
+    """Returns a quoted value for an error message, even if the value nests too deeply for ``repr``."""
     try:
         written = repr(value)
     except RecursionError:

@@ -187,7 +187,7 @@ def nested(values: Mapping[TopicPartition, T]) -> dict[str, dict[str, T]]:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Writes numbers as ranges: ``{0,1,2,3,7}`` → ``"0-3,7"``."""
+    """Returns numbers as ranges: ``{0,1,2,3,7}`` → ``"0-3,7"``."""
     parts: list[str] = []
     first = last = None
     for n in sorted(numbers):

@@ -85,7 +85,7 @@ class Settled:
 
 
 def interests(subscriptions: Iterable[Subscription]) -> tuple[Subscription, ...]:
-    """Combines subscriptions into the smallest equivalent set, in a fixed order."""
+    """Returns the smallest equivalent set of subscriptions, in a fixed order."""
     given = tuple({id(one): one for one in subscriptions}.values())
     topics = {topic for one in given if not one.is_wildcard for topic in one.topics}
     by_name = (Subscription(SubscriptionKind.STATIC, dict.fromkeys(sorted(topics), 1)),) if topics else ()

@@ -183,7 +183,7 @@ def list_groups(
 def _ends(
     snapshots: Mapping[str, GroupSnapshot], committed: Mapping[str, Committed], end_offsets: EndOffsets | None
 ) -> tuple[Mapping[TopicPartition, int], str]:
-    """Requests the end offsets of all these groups at once."""
+    """Requests and returns the end offsets of all these groups at once."""
     if end_offsets is None:
         return {}, ""
     wanted = (partitions_of(one.observation, committed[group]) for group, one in snapshots.items())

@@ -123,8 +123,8 @@ class LagSampler:
 
 
 def measure_lags(store: Store, properties: Mapping[str, str], *, most: int, rings: LagRings | None = None) -> Sample:
-    """Measures the lag of all groups once. Adds a sample of the ``most`` groups with the largest lag to ``rings``.
-    Raises :class:`KafkaCoordError`."""
+    """Measures and returns the lag of all groups. Adds a sample of the ``most`` groups with the largest lag to
+    ``rings``. Raises :class:`KafkaCoordError`."""
     began = time.monotonic()
     now_ms = round(store.clock.time() * 1000)
     offsets: dict[str, tuple[Sequence[OffsetRow], int]] = {}

@@ -210,7 +210,7 @@ class LagTotal:
 
     @classmethod
     def of(cls, lags: Iterable[int | None]) -> LagTotal:
-        """Adds up the lags. ``None`` means an unknown lag."""
+        """Returns the total of these lags. ``None`` means an unknown lag."""
         lags = list(lags)
         known = [lag for lag in lags if lag is not None]
         return cls(sum(known) if known else None, max(known, default=None), len(lags) - len(known))

@@ -89,8 +89,8 @@ def change_settings(
     reason: str = "",
     create: bool = False,
 ) -> GroupSettings:
-    """Applies ``change`` to the group's settings, and keeps concurrent changes. With ``create``, creates a missing
-    group. Raises :class:`NotFound`.
+    """Applies ``change`` to the group's settings, keeps concurrent changes, and returns the new settings. With
+    ``create``, creates a missing group. Raises :class:`NotFound`.
     """
     path = layout.group(group)
     created = create and store.exists(path) is None
@@ -172,8 +172,8 @@ def wait_until(
     what: str,
     timeout_s: float,
 ) -> None:
-    """Polls the group until ``done`` returns true. Raises :class:`NotFound`, and :class:`Timeout` with the outstanding
-    commands. ``what`` completes its sentence "the group did not become …".
+    """Polls the group until ``done`` returns true. Raises :class:`NotFound` and, after ``timeout_s`` seconds,
+    :class:`Timeout` with the outstanding commands. ``what`` completes its sentence "the group did not become …".
     """
     deadline = store.clock.monotonic() + timeout_s
     while True:

@@ -80,8 +80,8 @@ def ask(store: Store, request: Request, timeout_s: float, on_progress: OnProgres
 
 
 def await_answer(store: Store, request_id: str, timeout_s: float, on_progress: OnProgress) -> Request:
-    """Waits until the request is answered. Raises :class:`Timeout`, whose text says whether a coordinator is
-    elected."""
+    """Waits up to ``timeout_s`` seconds for the response, and returns the answered request. Raises :class:`Timeout`,
+    whose text says whether a coordinator is elected."""
     path = layout.request(request_id)
     deadline = store.clock.monotonic() + timeout_s
     changed = threading.Event()
@@ -143,7 +143,7 @@ def _read(store: Store, path: str, changed: threading.Event) -> Request | None:
 
 
 def _whose(elected: CoordinatorInfo | None) -> str:
-    """Names the coordinator whose response is missing, after "no response within … s"."""
+    """Returns the words that name the coordinator whose response is missing, to follow "no response within … s"."""
     if elected is None:
         return ": no coordinator is elected"
     return f" from coordinator {elected.broker_id} (epoch {elected.epoch})"

@@ -103,8 +103,8 @@ def _ask_for(
     acting: Acting,
     offsets: Mapping[TopicPartition, int],
 ) -> str:
-    """Sends the offsets to the coordinator, because only the coordinator can prevent a concurrent start of the
-    partitions."""
+    """Sends the offsets to the coordinator and returns its message. Only the coordinator can prevent a concurrent start
+    of the partitions."""
     request = Request(
         RequestType.RESET_OFFSETS,
         group=group,

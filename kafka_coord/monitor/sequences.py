@@ -18,7 +18,7 @@ def grouped(found: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 
 def parts(found: Sequence[T], most: int) -> Iterator[Sequence[T]]:
-    """Splits a sequence into parts of at most ``most`` items."""
+    """Yields a sequence in parts of at most ``most`` items."""
     return (found[at : at + most] for at in range(0, len(found), most))
 
 

@@ -112,7 +112,8 @@ def _snapshot(
         topics=cluster.topics,
         settings=settings or GroupSettings(),
         pause=cluster.pause or pause,
-        # Only the coordinator knows when they disappeared. It acts as soon as their grace period ends.
+        # Treat every absent consumer with a place as within its grace period. Only the coordinator knows when the
+        # period ends, and it then acts immediately.
         in_grace=frozenset(c for c, led in ledgers.items() if led.place is not None and c not in registrations),
         unreadable=tuple(reading.unreadable),
     )

@@ -22,7 +22,8 @@ class GroupStatus:
 
 
 def group_status(seen: Observation) -> GroupStatus:
-    """Runs the planner and discards its steps, so the state always agrees with the coordinator's rules.
+    """Returns the group's state and summary. Runs the planner and discards its steps, so the state always agrees with
+    the coordinator's rules.
 
     If a group's inputs changed after its target (for example, a member has just joined), the group is rebalancing, even
     if the new target moves nothing.

@@ -72,7 +72,7 @@ def fetch(
 
 
 def _apart(ranges: Sequence[Range]) -> list[list[Range]]:
-    """Splits the ranges into groups that contain at most one range of each partition, because a client has only one
+    """Returns the ranges in groups that contain at most one range of each partition, because a client has only one
     position in a partition."""
     rounds: list[list[Range]] = []
     seen: Counter[tuple[str, int]] = Counter()
@@ -209,7 +209,8 @@ def _client(settings: Mapping[str, str]) -> Consumer:
         _clients[key] = Consumer(
             {
                 "group.id": "kafka-coord.spark",  # nobody joins this group or commits to it
-                # A fetch waits this long only beyond the end of a range, but the next micro-batch would wait with it.
+                # Only a fetch beyond the end of a range waits this long, but the next micro-batch would have to wait
+                # for that fetch.
                 "fetch.wait.max.ms": 20,
                 # Once it has prefetched enough, librdkafka waits this long before it fetches again (default: 1 s;
                 # librdkafka issue 2879).

@@ -180,7 +180,7 @@ class QueryMember:
         deadline = time.monotonic() + self._options.wait_ms / 1000
         while True:
             self.await_partitions()
-            wanted = self.holdings.wanted()  # empty if the coordinator assigned none in time, or they are lost again
+            wanted = self.holdings.wanted()  # empty if none were assigned in time or all were lost
             try:
                 ends = self.latest(PartitionSet.of(wanted)) if wanted else {}
                 if (wanted and ends.keys() >= wanted.keys()) or time.monotonic() >= deadline:
@@ -437,8 +437,8 @@ class QueryMember:
 
 
 def fair_shares(room: Mapping[TopicPartition, int], most: int) -> dict[TopicPartition, int]:
-    """Distributes at most ``most`` offsets equally. Partitions that need less leave the rest to other partitions. The
-    result is deterministic.
+    """Returns the shares of the partitions if at most ``most`` offsets are distributed equally. Partitions that need
+    less leave the rest to other partitions. The result is deterministic.
     """
     shares = dict.fromkeys(room, 0)
     left = most

@@ -29,8 +29,8 @@ _LOG_LINES = 5
 
 
 def write_zip(directory: Path) -> Path:
-    """Writes ``kafka_coord-<version>.zip``, which contains the package's modules but no dependencies. The same modules
-    always give the same file."""
+    """Writes ``kafka_coord-<version>.zip``, which contains the package's modules but no dependencies. Returns its path.
+    The same modules always give the same file."""
     root = Path(kafka_coord.__file__).parent
     target = directory / f"kafka_coord-{__version__}.zip"
     directory.mkdir(parents=True, exist_ok=True)
@@ -68,8 +68,9 @@ def requirements(required: Iterable[str] | None = None) -> list[str]:
 
 def write_environment(directory: Path, on_progress: OnProgress = lambda _: None) -> Path:
     """Writes ``kafka_coord-<version>-environment.tar.gz``: a virtual environment with the package and its dependencies
-    except PySpark. It fits this machine's Python, operating system and processor, and expects the same Python at the
-    same path on the other machines. If pip or venv fails, raises :class:`SettingsError` with the last output.
+    except PySpark. Returns its path. It fits this machine's Python, operating system and processor, and expects the
+    same Python at the same path on the other machines. If pip or venv fails, raises :class:`SettingsError` with the
+    last output.
     """
     wanted = requirements()
     target = directory / f"kafka_coord-{__version__}-environment.tar.gz"

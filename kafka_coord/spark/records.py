@@ -45,11 +45,12 @@ def decoded(rows: DataFrame, schema: StructType | str) -> Decoded:
     taken = {*PLACE, "timestamp", _CORRUPT, _DECODED} & set(wanted.fieldNames())
     if taken:
         raise SettingsError(f"column {sorted(taken)[0]!r} of the schema is already a column of the source's rows")
-    # from_json puts a whole value that it cannot decode into the column of this name, if the schema has it.
+    # If the schema has a column of this name, from_json stores there the whole text of a value that it cannot decode.
     extended = StructType([*wanted.fields]).add(_CORRUPT, StringType())
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     found = rows.withColumn(_DECODED, f.from_json(f.col("value").cast("string"), extended, options))
-    # A missing or blank value becomes null, or a struct of nulls whose corrupt column is also null.
+    # A missing or blank value needs its own checks, because from_json returns null for it, or a struct of nulls in
+    # which the corrupt column is null too.
     is_bad = (
         f.col(_DECODED).isNull()
         | f.col(f"{_DECODED}.{_CORRUPT}").isNotNull()

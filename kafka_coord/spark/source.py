@@ -242,7 +242,7 @@ def _read(partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
 
 
 def tasks(ranges: OffsetRanges, bootstrap: str, options: SourceOptions) -> list[Task]:
-    """Packs the ranges into a few tasks of about the same size, and splits large ranges."""
+    """Returns a few tasks of about the same size that read the ranges together. Splits large ranges."""
     rows = list(ranges.rows())
     if not rows:
         return []

@@ -120,7 +120,8 @@ AclOf = tuple[Grant, ...]
 
 
 def grants(found: Iterable[tuple[Identity, Permission]]) -> AclOf:
-    """Combines grants into a sorted ACL that contains each identity once. Leaves out identities without permissions."""
+    """Returns the sorted ACL that combines these grants and contains each identity once. Leaves out identities without
+    permissions."""
     together: dict[Identity, Permission] = {}
     for identity, permissions in found:
         if permissions:

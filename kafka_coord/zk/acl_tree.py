@@ -138,7 +138,8 @@ def read_tree_acls(store: AclStore, most_of_a_kind: int | None = None) -> TreeAc
 
 
 def compare(store: AclStore, plan: AclPlan, most_of_a_kind: int | None = None) -> Comparison:
-    """Compares kafka-coord's znodes (all, or ``most_of_a_kind`` of each kind) with the plan. Changes nothing."""
+    """Compares kafka-coord's znodes (all, or ``most_of_a_kind`` of each kind) with the plan, and returns the result.
+    Changes nothing."""
     seen = read_tree_acls(store, most_of_a_kind)
     deviations = [Deviation(path, None, plan.of(path)) for path in seen.unreadable]
     for path, one in seen.found.items():

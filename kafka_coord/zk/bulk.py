@@ -301,7 +301,7 @@ def in_chunks(
 
 
 def watch_chunks(wanted: Sequence[tuple[WatchOf, str]]) -> Iterator[Sequence[tuple[WatchOf, str]]]:
-    """Splits the watches into requests of legal size."""
+    """Yields the watches in requests of legal size."""
     first = size = 0
     for number, (_, path) in enumerate(wanted):
         size += len(path.encode()) + _INT.size

@@ -101,10 +101,10 @@ class Calls:
         return answer
 
     def _translated(self, error: Exception, doing: str, path: str, size: int) -> StoreError:
-        """Translates kazoo's error. A broken connection may mean that the request was too long. A server drops the
-        connection on a request longer than its ``jute.maxbuffer`` and gives no reason. The first break could have any
-        cause, so the outcome counts as unknown. If the connection breaks twice in a row, the error names the size as
-        the cause.
+        """Returns this project's error for kazoo's error. A broken connection may mean that the request was too long. A
+        server drops the connection on a request longer than its ``jute.maxbuffer`` and gives no reason. The first break
+        could have any cause, so the outcome counts as unknown. If the connection breaks twice in a row, the error names
+        the size as the cause.
         """
         hint = ""
         if size >= _LARGE and isinstance(error, ConnectionLoss):

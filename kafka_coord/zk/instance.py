@@ -114,7 +114,9 @@ class InstanceRegistration:
             raise SettingsError(
                 f"{taken}; it is still running after {patience_s:.0f} s. Stop it, or use another broker id here"
             )
-        shown_s = min(math.ceil(left_s / _SAY_AGAIN_S) * _SAY_AGAIN_S, patience_s)  # the message changes that often
+        shown_s = min(
+            math.ceil(left_s / _SAY_AGAIN_S) * _SAY_AGAIN_S, patience_s
+        )  # rounded, so that the message rarely changes
         raise NodeExists(f"{taken}; waiting up to {shown_s:.0f} s for its session to end", self._path)
 
     def _is_mine(self, node: Node) -> bool:

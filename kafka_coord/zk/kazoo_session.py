@@ -68,7 +68,8 @@ class KazooSession:
             return self._lease.lease_deadline()
 
     def wait_connected(self, within_s: float) -> bool:
-        """Waits for a connection. Returns False if there is no connection in time, or if the session was closed."""
+        """Waits up to ``within_s`` seconds for a connection. Returns False if there is no connection in time, or if the
+        session was closed."""
         deadline = self._clock.monotonic() + within_s
         with self._changed:
             while self._state is not SessionState.CONNECTED:
@@ -154,7 +155,7 @@ class KazooSession:
         self._become(SessionState.CLOSED)
 
     def join(self, within_s: float) -> None:
-        """Waits for the heartbeat thread to end."""
+        """Waits up to ``within_s`` seconds for the heartbeat thread to end."""
         if self._heart.is_alive() and self._heart is not threading.current_thread():
             self._heart.join(within_s)
 

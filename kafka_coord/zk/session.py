@@ -59,8 +59,8 @@ kazoo_log = logging.getLogger("kafka_coord.zk.kazoo")
 
 
 def _quieter(record: logging.LogRecord) -> bool:
-    """Logs kazoo's INFO and WARNING messages at DEBUG, because this project's own messages report the outcome of each
-    attempt. Drops kazoo's DEBUG messages, because they contain credentials."""
+    """Lowers kazoo's INFO and WARNING messages to DEBUG, because this project's own messages report the outcome of each
+    attempt. Returns false for kazoo's DEBUG messages, which contain credentials."""
     if record.levelno in {logging.INFO, logging.WARNING}:
         record.levelno, record.levelname = logging.DEBUG, "DEBUG"
         return kazoo_log.isEnabledFor(logging.DEBUG)

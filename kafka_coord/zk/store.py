@@ -283,14 +283,14 @@ class Store(Protocol):
         return
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
-        """Replaces the data. Raises ``NoNode`` and ``BadVersion``."""
+        """Replaces the data and returns the new stat. Raises ``NoNode`` and ``BadVersion``."""
 
     def delete(self, path: str, version: int = ANY_VERSION) -> None:
         """Deletes one znode. Raises ``NoNode``, ``BadVersion`` and ``NotEmpty``."""
 
     def multi(self, ops: Sequence[Op]) -> tuple[OpResult, ...]:
-        """Runs all operations or none of them. Raises ``MultiFailed``, which names the operation at fault, or
-        ``RequestTooLarge``."""
+        """Runs all operations or none of them, and returns their results. Raises ``MultiFailed``, which names the
+        operation at fault, or ``RequestTooLarge``."""
 
     def sync(self, path: str = "/") -> None:
         """Returns once this server has caught up with the leader."""

@@ -87,7 +87,8 @@ def convert(
             answer = asked(instances.store, request, timeout_s)
         except Timeout as error:
             raise Timeout(f"{error}; instance {coordinator} coordinates the group and must convert it") from error
-        # The group's history is deleted. In the other direction, its history begins with the conversion.
+        # This direction deletes the group's history, so record the conversion elsewhere. In the other direction, the
+        # group's history begins with the conversion.
         if to is GroupKind.CLIENT_ASSIGNED:
             operate.record(instances.store, "convert to client-assigned", group, by=who(), reason=reason)
     note(f"{answer['result']}: {answer['message']}")

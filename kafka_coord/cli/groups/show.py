@@ -261,7 +261,7 @@ def _is_in(row: OffsetRow, scope: Scope) -> bool:
 
 
 def _together(found: Sequence[GroupDescription], parts: Sequence[Sequence[Section]]) -> list[Section]:
-    """Merges the sections of several groups, with the group in the first column."""
+    """Returns the merged sections of several groups, with the group in the first column."""
     if not found:
         return [Section("groups", _LIST, [])]
     return [

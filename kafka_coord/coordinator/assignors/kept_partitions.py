@@ -72,8 +72,8 @@ class Share:
         return mine
 
     def surrender(self, excess: int, inputs: AssignmentInputs) -> Iterator[tuple[str, int]]:
-        """Gives up ``excess`` partitions: first partitions without a replica in the member's rack, and then partitions
-        of its largest topic.
+        """Gives up and yields ``excess`` partitions: first partitions without a replica in the member's rack, and then
+        partitions of its largest topic.
 
         Taking partitions from the largest topic keeps each topic spread out. Taking the highest numbers leaves a single
         run.

@@ -16,8 +16,8 @@ from kafka_coord.model.json_fields import dump
 
 
 def member_update_of(observation: Observation, consumer: str, member: Member) -> MemberUpdate:
-    """Begins the update of a live consumer whose ledger is readable or missing, by deciding which partitions to
-    release."""
+    """Returns the update of a live consumer whose ledger is readable or missing. So far, the update only releases
+    partitions."""
     channel = outstanding(observation, consumer)
     place, too_large = _place(member)
     seen = observation.ledgers.get(consumer)
@@ -39,7 +39,8 @@ def member_update_of(observation: Observation, consumer: str, member: Member) ->
 
 
 def member_updates(observation: Observation, membership: Membership) -> dict[str, MemberUpdate]:
-    """Begins the update of each live consumer, sorted by name. Leaves out consumers whose ledger cannot be read."""
+    """Returns the update of each live consumer (see :func:`member_update_of`), sorted by name. Leaves out consumers
+    whose ledger cannot be read."""
     return {
         consumer: member_update_of(observation, consumer, membership.live[consumer])
         for consumer in sorted(membership.live.keys() - set(membership.ledger_unreadable))

@@ -42,8 +42,8 @@ class Evictions:
 
 
 def decide_evictions(observation: Observation, membership: Membership) -> Evictions:
-    """Evicts consumers that an operator named. Unless the group is paused, also evicts consumers that did not
-    acknowledge in time."""
+    """Returns the evictions of the consumers that an operator named and, unless the group is paused, of the consumers
+    that did not acknowledge in time."""
     found = Evictions()
     _asked_for(observation, membership, found)
     if observation.pause is None:

@@ -47,7 +47,7 @@ class Membership:
 
 
 def membership_of(observation: Observation) -> Membership:
-    """Classifies the consumers of a group. Only this function decides which consumers are dead."""
+    """Returns the consumers of a group by class. Only this function decides which consumers are dead."""
     group = observation.group
     unread_ids = _unreadable_below(observation, layout.ids(group))
     unread_ledgers = _unreadable_below(observation, layout.owners(group))

@@ -19,7 +19,7 @@ from kafka_coord.model import Observation
 
 
 def plan(observation: Observation, assignors: Mapping[str, Assignor]) -> Plan:
-    """Plans the writes for one group and gives a summary with the reasons.
+    """Returns the writes for one group, and a summary with the reasons.
 
     The function is pure and level-triggered, so the same snapshot gives the same plan. If only the first steps of a
     plan are written, the next plan continues from there. ``assignors`` must include ``sticky``, the default.

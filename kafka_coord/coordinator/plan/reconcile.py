@@ -48,9 +48,9 @@ def reconcile(
     starting: bool,
     decides_streams: bool,
 ) -> Reconciliation:
-    """Plans the writes to live members. ``others`` contains the resulting ledgers of all other consumers, whose
-    partitions count as held. If ``moving`` is false, plans only releases. If ``starting`` is false, starts nothing,
-    because offsets are being set, and the next pass starts at the new offsets."""
+    """Returns the planned writes to live members. ``others`` contains the resulting ledgers of all other consumers,
+    whose partitions count as held. If ``moving`` is false, plans only releases. If ``starting`` is false, starts
+    nothing, because offsets are being set, and the next pass starts at the new offsets."""
     reconciled = Reconciliation()
     staying = {consumer: update for consumer, update in updates.items() if consumer not in evicted}
     if target is not None and moving:
@@ -177,8 +177,8 @@ def without_offset(observation: Observation) -> PartitionSet:
 
 
 def _in_order(writing: Mapping[str, MemberUpdate]) -> list[str]:
-    """Orders the writes. Those that only release or stop partitions come first. The other writes follow, each after the
-    releases that it needs.
+    """Returns the consumers in the order of their writes. Writes that only release or stop partitions come first. The
+    other writes follow, each after the releases that it needs.
 
     If two writes need each other's release, the first of them leaves out the starts that need the second. A later pass
     adds these starts.
@@ -233,7 +233,8 @@ def _needs(starting: Mapping[str, MemberUpdate]) -> dict[str, dict[str, list[Top
 
 
 def _in_a_cycle(open_needs: Mapping[str, set[str]]) -> str:
-    """Follows the needs from the first consumer until one consumer repeats, which is then in a cycle."""
+    """Follows the needs from the first consumer until a consumer repeats. Returns that consumer, which is in a
+    cycle."""
     consumer = min(open_needs)
     seen = set()
     while consumer not in seen:

@@ -41,8 +41,8 @@ def summary_of(
     forgotten: Mapping[str, PartitionSet],
     state: GroupState,
 ) -> str:
-    """States the decision and its reason, the actions for which the group waits, and any problem that needs an
-    operator."""
+    """Returns a line with the decision and its reason, the actions for which the group waits, and any problem that
+    needs an operator."""
     parts = [decided.summary]
     if observation.pause is not None:
         parts.append(_paused(observation))

@@ -40,8 +40,9 @@ def compute(inputs: AssignmentInputs, assignor: str, assignors: Mapping[str, Ass
 def fitted(
     computed: ComputedTarget, inputs: AssignmentInputs, assignor: Assignor, unfilled: Assignment
 ) -> ComputedTarget:
-    """Makes sure that the target fits into a znode. Many moves scatter the partition numbers of a huge group. A fresh
-    assignment moves many partitions, but it consists of runs again, so it fits."""
+    """Returns the target, or a fresh target if the computed one does not fit into a znode. Many moves scatter the
+    partition numbers of a huge group. A fresh assignment moves many partitions, but it consists of runs again, so it
+    usually fits. If it does not fit either, returns no target, with a complaint."""
     size = _size(computed, unfilled)
     if size <= MAX_TARGET_BYTES:
         return computed

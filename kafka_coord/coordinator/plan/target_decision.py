@@ -87,8 +87,8 @@ def decide_target(
 
 
 def _without_members(observation: Observation, requests: list[Request], *, unreadable: bool) -> TargetDecision:
-    """Decides on an empty target, unless one is already stored. The empty target records that the group is empty, and
-    continues the generations."""
+    """Returns the decision to set an empty target, unless one is already stored. The empty target records that the
+    group is empty, and continues the generations."""
     stored = observation.assignment
     answers: list[Step] = [done(request, "the group has no members; nothing to move") for request in requests]
     if not unreadable and (stored is None or not stored.members):

@@ -217,7 +217,8 @@ class GroupKinds:
                 error = await self._copy(group_id, offsets)
                 if error is not Error.NONE:
                     return _unfinished(group_id, error.name)
-                # if the removal is refused, the copies do no harm; if it is partial, they are the only copies
+                # do not delete the copies if the removal fails: if it was refused, they do no harm; if it was partial,
+                # they are the only copies
                 why_not = await administration.remove(group_id, asked, max(asked.unchanged_since, found.zxid))
             except StoreError as failure:
                 return _unfinished(group_id, str(failure))
@@ -239,8 +240,8 @@ class GroupKinds:
         return False
 
     async def _copy(self, group_id: str, offsets: Offsets) -> Error:
-        """Writes the offsets to the log. Does not delete the group's other offsets from the log, because an earlier run
-        may have removed part of the group from ZooKeeper."""
+        """Writes the offsets to the log, and returns the error. Does not delete the group's other offsets from the log,
+        because an earlier run may have removed part of the group from ZooKeeper."""
         manager, now_ms = self._manager, self._manager.now_ms()
         manager.add_group(group_id)
         rest, error = iter(offsets.items()), Error.NONE

@@ -126,7 +126,8 @@ class GroupCoordinator:
         return Error.GROUP_AUTHORIZATION_FAILED if denied else Error.NONE
 
     async def _may_take_part(self, call: Call) -> Error:
-        """Checks that the client may use the group, and that this instance coordinates it."""
+        """Returns NONE if the client may use the group and this instance coordinates it. Otherwise, returns the
+        error."""
         group_id = call.request.group_id
         return await self._denied(call, Operation.READ, group_id) or self._available(group_id)
 
@@ -416,7 +417,8 @@ class GroupCoordinator:
         return form(results=results)
 
     async def _may_delete(self, call: Call, group_id: str) -> Error:
-        """Checks that the client has the right to delete the group, and that the group exists."""
+        """Returns NONE if the client has the right to delete the group and the group exists. Otherwise, returns the
+        error."""
         return await self._denied(call, Operation.DELETE, group_id) or self._existing(group_id)[0]
 
     async def _delete(self, group_id: str) -> Error:

@@ -290,9 +290,9 @@ def addresses_of_instances(store: Store) -> dict[int, tuple[str, int]]:
 
 
 def claim_term(store: Store, partition: int, broker_id: int, managed_groups: str | None = None) -> int:
-    """Claims a term by compare-and-set on the partition's znode. The znode's new version is the term. Its value names
-    the broker and the instance's ``managed_groups``. Raises :class:`BadVersion` if another instance was faster, and
-    :class:`StoreUnavailable`."""
+    """Claims a term by compare-and-set on the partition's znode. Returns the term, which is the znode's new version.
+    The znode's value names the broker and the instance's ``managed_groups``. Raises :class:`BadVersion` if another
+    instance was faster, and :class:`StoreUnavailable`."""
     path = layout.log_partition(partition)
     value: dict[str, object] = {"version": fields.VERSION, "broker": broker_id}
     data = fields.dump(value | ({"managed_groups": managed_groups} if managed_groups else {}))

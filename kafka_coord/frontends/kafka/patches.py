@@ -46,8 +46,8 @@ def patches(addresses: Addresses | None = None) -> dict[int, Patch]:
 
 
 def patch_api_versions(frame: bytes, version: int, most: Mapping[int, int] | None = None) -> bytes:
-    """Replaces version ranges in an ApiVersions response with the ranges of this instance. Limits all other ranges to
-    ``most``. Leaves an error response unchanged, because error responses always have version 0."""
+    """Returns an ApiVersions response in which the ranges of this instance replace those of the broker. Limits all
+    other ranges to ``most``. Leaves an error response unchanged, because error responses always have version 0."""
     form = message("ApiVersionsResponse")
     start = answer_start(form, version)
     if int.from_bytes(frame[start : start + 2], "big") or version not in form.versions:
@@ -71,8 +71,8 @@ def patch_api_versions(frame: bytes, version: int, most: Mapping[int, int] | Non
 def _with_instances(
     name: str, id_field: str, frame: bytes, version: int, addresses: Mapping[int, tuple[str, int]]
 ) -> bytes:
-    """Replaces the brokers' addresses. Omits brokers without an instance, because clients that connected to them would
-    bypass the instances."""
+    """Returns the response with the instances' addresses instead of the brokers'. Omits brokers without an instance,
+    because clients that connected to them would bypass the instances."""
     form = message(name)
     if version not in form.versions:
         raise BadMessage(f"{name} version {version} is not supported; its response has the brokers' own addresses")

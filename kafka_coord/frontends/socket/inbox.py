@@ -94,7 +94,8 @@ class Inbox(Generic[Arrival]):
         return any(waiting.items for waiting in self._lanes.values())
 
     def take(self) -> Iterator[Arrival]:
-        """Takes one turn's share of each lane, which is at least one item of each lane that is not empty."""
+        """Removes and yields one turn's share of each lane, which is at least one item of each lane that is not
+        empty."""
         for lane, waiting in self._lanes.items():
             items, size = 0, 0
             while items < ALLOWANCES[lane].items and size < ALLOWANCES[lane].bytes:

@@ -100,8 +100,9 @@ class RegistrationCheck:
         return None
 
     def _too_early(self, connection: Connection, frame: fields.Json) -> Refusal | None:
-        """Refuses a registration that arrives before its reserved time, without decoding it. Also stops reading from
-        the connection for a while. So a flood of registrations costs next to nothing."""
+        """Refuses a registration that arrives before its reserved time, without decoding it. Returns ``None`` for any
+        other registration. In case of a refusal, also stops reading from the connection for a while. So a flood of
+        registrations costs next to nothing."""
         timeout_ms = frame.get("session_timeout_ms")
         longest_s = timeout_ms / 1000 * _LONGEST_WAIT if isinstance(timeout_ms, int) else 0.0
         wait_s = self._admission.too_early_s(connection, longest_s, self._clock.monotonic())

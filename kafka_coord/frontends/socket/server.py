@@ -95,7 +95,8 @@ class GatewayServer:
             raise self._failure
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Tells every consumer to find the next coordinator, and then stops serving. May be called more than once."""
+        """Tells every consumer to find the next coordinator, and then stops serving. Waits up to ``timeout_s`` seconds
+        for each thread. May be called more than once."""
         self._stopping.set()
         self._awake.set()
         self._thread.join(timeout_s)

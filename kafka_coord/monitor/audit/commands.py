@@ -44,7 +44,7 @@ def command_faults(context: StepContext, group: GroupState, consumer: str, writt
 
 
 def ledger_faults(context: StepContext, group: GroupState, consumer: str, before: Ledger | None) -> Iterator[Fault]:
-    """Checks that each change of a ledger has its command in the same step."""
+    """Yields a fault for each change of a ledger without its command in the same step."""
     after = group.ledgers.get(consumer)
     if after is None or consumer in group.unreadable_ledgers:
         return

@@ -15,7 +15,7 @@ ZooKeeper's servers."""
 
 
 def eviction_faults(context: StepContext, group: GroupState, consumer: str, evicted: Evicted) -> Iterator[Fault]:
-    """Checks an eviction. Uses the state after the step."""
+    """Yields the violations in an eviction. Uses the state after the step."""
     asked = any(request.consumer == consumer for request in context.asked(group.name, RequestType.EVICT))
     since, (incarnation, ledger, oldest) = context.paused_since(group), evicted
     if not asked:

@@ -20,7 +20,8 @@ Watcher = Callable[[Auditor, Step], None]
 
 
 def audit(paths: Sequence[Path], *, chroot: str = "", running: bool = False, watch: Watcher | None = None) -> Report:
-    """Replays the ZooKeeper logs in ``paths`` (see :mod:`~kafka_coord.monitor.audit.sources`) and checks each step.
+    """Replays the ZooKeeper logs in ``paths`` (see :mod:`~kafka_coord.monitor.audit.sources`), checks each step, and
+    returns the report.
 
     ``chroot`` is the root of the coordinator's znodes. If ``running`` is true (the cluster was running when the log was
     copied), a group that has not reached its target is a warning instead of a violation.

@@ -114,7 +114,8 @@ class ZnodeTree:
             self._put(path, node)
 
     def _end_session(self, txn: Txn) -> Step:
-        """Removes the ephemerals of an ended session. Before 3.6, the record does not list them."""
+        """Removes the ephemerals of an ended session, and returns this as a step. Before 3.6, the record does not list
+        them."""
         changes = []
         for path in sorted(self._ephemerals.pop(txn.session_id, ())):
             old = self.nodes.pop(path)

@@ -120,7 +120,7 @@ def _payloads(path: Path, torn: list[str] | None) -> Iterator[tuple[int, bytes]]
             try:
                 payload = _next_payload(file, path, offset, torn)
             except MalformedValue:
-                # The cause may be a running server that replaced zeros with records between two reads.
+                # Read again, because a running server may have replaced zeros with records between two reads.
                 file = opened.enter_context(path.open("rb"))
                 file.seek(offset)
                 payload = _next_payload(file, path, offset, torn)

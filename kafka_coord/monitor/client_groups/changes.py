@@ -30,8 +30,8 @@ _REFUSED = {
 
 
 def write_offsets(instances: Instances, group: str, offsets: Mapping[TopicPartition, int], timeout_s: float) -> str:
-    """Sets committed offsets of a group without members. Returns a sentence for the operator. Raises
-    :class:`RequestRefused`, :class:`BrokerError`."""
+    """Sets committed offsets of a group without members. While its coordinator is changing, retries for up to
+    ``timeout_s`` seconds. Returns a sentence for the operator. Raises :class:`RequestRefused`, :class:`BrokerError`."""
     request = by_topic(
         "OffsetCommitRequest",
         group,

@@ -110,7 +110,7 @@ def list_client_groups(instances: Instances) -> ClientGroups:
         if loading:
             missing.append(f"instance {broker_id} is still loading, so some groups may be missing; try again soon")
         for group in groups:
-            # While a partition moves, two instances may list its groups. The leader's response is right.
+            # While a partition moves, two instances may list its groups. Use the response from the leader's instance.
             if group.group_id not in found or directory.leaders.get(partition_of(group.group_id)) == broker_id:
                 found[group.group_id] = _group(group, broker_id, {})
     missing += _unserved(directory, silent)
@@ -118,7 +118,7 @@ def list_client_groups(instances: Instances) -> ClientGroups:
 
 
 def with_offsets(instances: Instances, groups: Sequence[ClientGroup]) -> tuple[ClientGroup, ...]:
-    """Adds the committed offsets to the groups whose coordinators answer."""
+    """Returns the groups, with committed offsets if their coordinators answer."""
     form = message("OffsetFetchRequest")
     names = tuple(form.struct("OffsetFetchRequestGroup")(group_id=one.group, topics=None) for one in groups)
 

@@ -60,7 +60,8 @@ def compare(
     *,
     overwrite: bool = False,
 ) -> tuple[GroupCopy, ...]:
-    """Plans the copy of each group. If ``overwrite`` is set, the plan also replaces later offsets at the target."""
+    """Returns the planned copy of each group. If ``overwrite`` is set, the plan also replaces later offsets at the
+    target."""
     found: list[GroupCopy] = []
     for part in parts(groups, _AT_ONCE):
         here, there = source.read(part), target.read(part)

@@ -75,7 +75,7 @@ class KafkaOffsetStore:
         return self._run(write)
 
     def _run(self, work: Callable[[Coordinators], Awaitable[T]]) -> T:
-        """Runs ``work``. Raises :class:`BrokerError` with the name of this store."""
+        """Runs ``work`` and returns its result. Raises :class:`BrokerError` with the name of this store."""
 
         async def run() -> T:
             cluster = Cluster.of(self._bootstrap, self._properties)

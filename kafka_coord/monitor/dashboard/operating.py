@@ -238,7 +238,8 @@ def _evict(asked: _Asked, instances: Instances, kind: GroupKind) -> dict[str, An
 
 
 def _reset(asked: _Asked, instances: Instances, kind: GroupKind) -> dict[str, Any]:
-    """Shows the changes of a reset. With ``confirm``, sets exactly the offsets that were shown before."""
+    """Without ``confirm``, only returns the changes of a reset. With ``confirm``, sets exactly the offsets that were
+    shown before, and returns these changes."""
     wanted, acting = asked.confirmed, asked.acting
     if wanted is None:
         return _shown(asked, instances, kind)

@@ -303,7 +303,8 @@ class Sources:
         return True
 
     def read_lags(self) -> bool:
-        """Measures the lag of some managed groups. The next call continues with other groups."""
+        """Measures the lag of some managed groups. The next call continues with other groups. Returns whether there are
+        any groups."""
         rows, cluster = self.rows, self._seen()
         # with many groups, the next sample comes too late for a trend
         return self.lags.step(rows, cluster, sampled=not self._has_many_groups)
@@ -355,7 +356,7 @@ class Sources:
         return [documents.finding_document(one) for one in of_clients]
 
     def lag(self, group: str) -> Document:
-        """Takes a sample, and judges the trend."""
+        """Takes a sample of the group's lag, and returns the lag with its trend."""
         now_ms = self._now_ms()
         found = self._describe(group, self._ends.read)
         with self._lock:
@@ -428,7 +429,7 @@ class Sources:
         return found
 
     def _presences(self, url: str) -> Mapping[tuple[str, str], Presence]:
-        """Queries the instance about all its consumers, but at most every few seconds."""
+        """Returns what the instance knows about all its consumers. Queries the instance at most every few seconds."""
         at, known = self._heard.get(url, (0.0, {}))
         if time.monotonic() > at + _PRESENCES_S:
             known = read_presences(url)

@@ -67,7 +67,7 @@ def examine(
     of_brokers = list(_made("brokers", lambda: brokers.check_brokers(store)))
     yield from of_brokers
     if any(one.severity is Severity.ERROR for one in of_brokers):
-        lag = None  # because the brokers would not answer
+        lag = None  # the brokers would not answer requests for offsets
     cluster = read_cluster(store, earlier)
     yield from _made("coordinator", lambda: brokers.check_coordinator(store, hosts, cluster))
     yield from _made("elections", lambda: _check_elections(store))

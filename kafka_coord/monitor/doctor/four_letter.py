@@ -27,7 +27,8 @@ class ServerFacts:
 
 
 def ask_servers(servers: Iterable[str]) -> tuple[ServerFacts, ...]:
-    """Queries all servers (``host:port``) at once. Waits at most a few seconds for each server."""
+    """Queries all servers (``host:port``) at once, and returns their responses. Waits at most a few seconds for each
+    server."""
     wanted = tuple(servers)
     with ThreadPoolExecutor(max_workers=min(16, max(1, len(wanted))), thread_name_prefix="doctor") as pool:
         return tuple(pool.map(_ask, wanted))

@@ -58,7 +58,7 @@ def check_lag(seen: Lags, now_ms: int) -> Iterator[Finding]:
 
 
 def check_actions(group: str, actions: Iterable[Action], now_ms: int) -> Iterator[Finding]:
-    """Mentions the last change of the group's offsets by an operator, which may explain lag or repeated records."""
+    """Yields the last change of the group's offsets by an operator, which may explain lag or repeated records."""
     for one in [one for one in actions if one.kind in _SETS_OFFSETS][-1:]:
         if now_ms - one.at_ms > REMEMBERED_MS:
             continue

@@ -181,7 +181,7 @@ def check_clock(store: Store) -> Iterator[Finding]:
         created_ms = store.get(path).stat.ctime_ms
     finally:
         store.delete(path)
-    # The server created the znode between the two moments, so smaller differences are invisible.
+    # The server created the znode between these two moments, so a smaller difference cannot be detected.
     early, late = created_ms - after_s * 1000, created_ms - before_s * 1000
     difference_ms = round(early if early > 0 else late if late < 0 else 0)
     whose = "ahead of" if difference_ms > 0 else "behind"

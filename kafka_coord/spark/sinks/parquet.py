@@ -227,8 +227,8 @@ class ParquetTable(TableWriter):
         return append
 
     def append(self, rows: DataFrame) -> Appended:
-        """Appends a batch, without the rows whose offsets the table already covers. A batch covers each partition from
-        its lowest to its highest offset.
+        """Appends a batch, without the rows whose offsets the table already covers. Returns the outcome. A batch covers
+        each partition from its lowest to its highest offset.
 
         The batch is computed once. If anything fails, such as a full disk or a lost worker, the table is unchanged.
         Raises :class:`SettingsError` if its columns differ from the table's.

@@ -64,7 +64,7 @@ def _decoded(topic_id: str) -> bytes:
 
 
 def grouped(partitions: Iterable[tuple[bytes, int]]) -> Assigned:
-    """Groups partitions by topic id."""
+    """Returns the partitions, grouped by topic id."""
     found: dict[bytes, list[int]] = {}
     for topic_id, partition in sorted(partitions):
         found.setdefault(topic_id, []).append(partition)

@@ -29,7 +29,9 @@ class Topics(NamedTuple):
         names = sorted(self.names or ())
         if not self.regex:
             return Subscription.to(names)
-        regex = self.regex.replace(",", "\\,").replace(" ", "\\x20")  # both have a different meaning in topic patterns
+        regex = self.regex.replace(",", "\\,").replace(
+            " ", "\\x20"
+        )  # commas and spaces have another meaning in topic patterns
         if not names:
             return Subscription.matching(regex)
         return Subscription.matching("|".join([*(name.replace(".", "\\.") for name in names), f"(?:{regex})"]))
