@@ -336,7 +336,11 @@ class Connector:
         self._channel.abandon(registration)
         self._commands.reset()
         if self._closing is not None and self._closing.unanswered:
-            log.info("left consumer=%s group=%s: the response was lost", registration.consumer, registration.group)
+            log.info(
+                "left the group, although the response was lost consumer=%s group=%s",
+                registration.consumer,
+                registration.group,
+            )
             return
         self.counters.losses += 1
         self.counters.last_loss = why

@@ -71,7 +71,7 @@ class HeldPartition:
         self.consumed = self.position
 
     def move_to(self, offset: int) -> None:
-        """Continues from ``offset``. ``NO_OFFSET`` stands for the current beginning of the log."""
+        """Continues reading from ``offset``. ``NO_OFFSET`` stands for the current beginning of the log."""
         self.position = self.consumed = offset
         if offset < self.committed:
             self.may_go_back = True

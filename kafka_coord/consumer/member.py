@@ -242,7 +242,7 @@ class GroupMember(Generic[K, V]):
         self._pause(partitions, paused=True)
 
     def resume(self, partitions: Iterable[Partition]) -> None:
-        """Continues these partitions from where they were paused."""
+        """Resumes these partitions where they were paused."""
         self._pause(partitions, paused=False)
 
     def _pause(self, partitions: Iterable[Partition], *, paused: bool) -> None:
@@ -251,9 +251,9 @@ class GroupMember(Generic[K, V]):
             fetcher.partitions.pause(holding, paused=paused)
 
     def seek(self, partition: Partition, to: int | str | datetime) -> None:
-        """Continues from an offset, from ``"earliest"`` or ``"latest"``, or from the first record at or after a time
-        (from the end if there is no such record). Only after a seek may a commit go back. For ``"latest"`` and a time,
-        the call sends a request to the brokers and waits for the response.
+        """Continues reading from an offset, from ``"earliest"`` or ``"latest"``, or from the first record at or after a
+        time (from the end if there is no such record). Only after a seek may a commit go back. For ``"latest"`` and a
+        time, the call sends a request to the brokers and waits for the response.
 
         Raises :class:`ConsumerError` if the consumer does not hold the partition.
         """

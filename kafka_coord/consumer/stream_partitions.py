@@ -67,7 +67,7 @@ class StreamPartitions:
             self._wake()
 
     def seek(self, holding: HeldPartition, offset: int) -> None:
-        """Continues the partition from ``offset``. ``NO_OFFSET`` stands for the beginning of the log."""
+        """Continues reading the partition from ``offset``. ``NO_OFFSET`` stands for the beginning of the log."""
         with self.lock:
             if self._held.get(holding.partition) is not holding:
                 return
@@ -148,7 +148,7 @@ class StreamPartitions:
         self._changed()
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetches these partitions from their positions."""
+        """Starts fetching these partitions from their positions."""
         with self.lock:
             for partition in partitions:
                 holding = self._held.get(partition)

@@ -94,7 +94,8 @@ class BatchHoldings:
         return OffsetRanges(skipped) if skipped else NO_RANGES
 
     def move(self, partition: TopicPartition, offset: int) -> None:
-        """Continues the partition at ``offset``, because its position was unknown or the log no longer holds it."""
+        """Continues reading the partition at ``offset``, because its position was unknown or the log no longer holds
+        it."""
         with self._lock:
             holding = self._held.get(partition)
             if holding is not None:

@@ -376,7 +376,7 @@ class QueryMember:
         self._beyond.pop(partition, None)
         at = begin if policy is OnDataLoss.EARLIEST else end
         log.warning(
-            "%s: continuing at %d instead of %d because of onDataLoss=%s: %s", partition, at, position, policy, holds
+            "%s: continuing at %d instead of %d because of onDataLoss=%s; %s", partition, at, position, policy, holds
         )
         return at
 

@@ -114,9 +114,8 @@ class InstanceRegistration:
             raise SettingsError(
                 f"{taken}; it is still running after {patience_s:.0f} s. Stop it, or use another broker id here"
             )
-        shown_s = min(
-            math.ceil(left_s / _SAY_AGAIN_S) * _SAY_AGAIN_S, patience_s
-        )  # rounded, so that the message rarely changes
+        # rounded, so that the message changes only once in this time
+        shown_s = min(math.ceil(left_s / _SAY_AGAIN_S) * _SAY_AGAIN_S, patience_s)
         raise NodeExists(f"{taken}; waiting up to {shown_s:.0f} s for its session to end", self._path)
 
     def _is_mine(self, node: Node) -> bool:

@@ -133,8 +133,8 @@ def describe(
     output: Format,
 ) -> None:
     """Show groups: their state, members, and offsets with their lag. Without an option, show all three. The lag is the
-    distance to the brokers' current end offsets. If nothing is committed or the broker does not answer, it is unknown
-    (json: null). --topic and --by-lag alone show only offsets.
+    distance to the brokers' current end offsets. If nothing is committed or the broker does not answer, the lag is
+    unknown (json: null). --topic and --by-lag alone show only offsets.
 
     With several groups or --all-groups, every row begins with its group, and json is a list. If a group does not exist,
     the command shows the other groups before the error. With --topic, --all-groups skips the groups that do not use the

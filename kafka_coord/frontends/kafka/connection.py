@@ -180,7 +180,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = self._raw = None
         if error is not None:
-            log.debug("lost connection address=%s error=%s", self.address, error)
+            log.debug("lost the connection address=%s error=%s", self.address, error)
         self.end()
 
     def pause_writing(self) -> None:

@@ -80,7 +80,7 @@ class Coordinators:
                 "ListGroups", _LIST, message("ListGroupsRequest")(), _ANSWER_S
             )
             if answer.error_code:
-                raise BrokerError(f"not all groups can be listed: broker {broker.node_id}: {named(answer.error_code)}")
+                raise BrokerError(f"cannot list all groups: broker {broker.node_id}: {named(answer.error_code)}")
             return [group.group_id for group in answer.groups]
 
         brokers = (await self._cluster.metadata([])).brokers

@@ -39,7 +39,7 @@ class OffsetStore(Protocol):
 class KafkaOffsetStore:
     """The offsets that Kafka's protocol can reach. ``bootstrap`` has the addresses of the brokers or of the instances.
 
-    Does not use confluent-kafka, because it reads beyond the end of an offset's metadata and writes one byte too many.
+    Does not use confluent-kafka, which reads beyond the end of an offset's metadata and writes one byte too many.
     """
 
     def __init__(self, name: str, bootstrap: str, properties: Mapping[str, str], timeout_s: float) -> None:

@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 class ConversionRequests:
     """The unanswered requests. Use this class on one thread only, except :meth:`answer`.
 
-    In each term in which this instance serves the group, ``carry_out`` receives the request once. The
-    ``unchanged_since`` of such a request is the zxid of its creation.
+    In each term in which this instance serves a request's group, ``carry_out`` receives the request once, with
+    ``unchanged_since`` set to the zxid of its creation.
     """
 
     def __init__(self, store: Store, watches: Watches, carry_out: Callable[[Request], None]) -> None:

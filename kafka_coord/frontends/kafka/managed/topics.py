@@ -29,9 +29,8 @@ class Topics(NamedTuple):
         names = sorted(self.names or ())
         if not self.regex:
             return Subscription.to(names)
-        regex = self.regex.replace(",", "\\,").replace(
-            " ", "\\x20"
-        )  # commas and spaces have another meaning in topic patterns
+        # commas and spaces have another meaning in topic patterns
+        regex = self.regex.replace(",", "\\,").replace(" ", "\\x20")
         if not names:
             return Subscription.matching(regex)
         return Subscription.matching("|".join([*(name.replace(".", "\\.") for name in names), f"(?:{regex})"]))

@@ -31,7 +31,8 @@ class Writes:
         self._next(member)
 
     def offer(self, member: MemberState) -> None:
-        """Schedules a write of the member's reported offsets. It happens soon, together with other members' offsets."""
+        """Schedules a write of the member's reported offsets, which follows soon, together with other members'
+        offsets."""
         self._offering[member] = None
         self.offers_due = min(self.offers_due, self._machine.now + self._offers_every_s)
 
