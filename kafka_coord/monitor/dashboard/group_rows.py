@@ -31,8 +31,9 @@ from kafka_coord.zk.store import GetData, Node, ReadResult, Store, WatchEvent, W
 AT_ONCE = 100
 """The number of groups read in one step."""
 _AGAIN_S = 2.0
-_WHOLE_S = 600.0
-"""Every group is read again after about this many seconds, even without a watch event."""
+_WHOLE_S, _EACH_S = 600.0, 0.5
+"""Even without a watch event, every group is read again after about 600 s, or after 0.5 s for each existing group if
+this is longer. It takes more than 1 ms of CPU time to read a group."""
 RECENT_MS = 3_600_000
 """Rebalances are counted over this time."""
 
@@ -100,7 +101,8 @@ class GroupRows:
                 return 0
             due = [name for name, at in self._due.items() if at <= now]
             names = due[:AT_ONCE]
-            self._due |= {name: now + _WHOLE_S * spread(name) for name in names}
+            whole_s = max(_WHOLE_S, _EACH_S * len(self._due))
+            self._due |= {name: now + whole_s * spread(name) for name in names}
             self._soonest = now if len(due) > len(names) else min(self._due.values(), default=math.inf)
         if not names:
             return 0
