@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from kazoo.client import KazooClient
 from xdist.scheduler import LoadScopeScheduling
 
@@ -31,6 +32,10 @@ from kafka_coord.errors import BrokerError, RequestRefused, Timeout
 # Allows sessions of 400 ms and more, so that tests of expiry are short; clients still choose their own timeout. Several
 # tests fill a server with values of 1 MB; with a heap of 64 MB, it would stop answering.
 FAST_ZOOKEEPER = ZooKeeperSettings(tick_ms=200, heap_mb=256)
+
+# A busy machine must not fail a property.
+settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy machine")
 
 # If a shell starts the tests in the background, they inherit an ignored SIGINT, and so does every program they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

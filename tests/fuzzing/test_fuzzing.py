@@ -36,7 +36,7 @@ def test_its_own_samples_are_taken(target: Target):
 
 
 @targets
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(random=st.randoms(use_true_random=False))
 def test_spoilt_input_is_taken_as_promised(target: Target, random: Random):
     raw = spoilt(random, target.samples, target.form)

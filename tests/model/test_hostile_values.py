@@ -70,7 +70,7 @@ GOOD: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     ),
 }
 kinds = pytest.mark.parametrize("kind", sorted(DECODERS))
-_SETTINGS = settings(deadline=None, max_examples=40)
+_SETTINGS = settings(max_examples=40)
 
 
 def decode(kind: str, raw: bytes) -> Any:

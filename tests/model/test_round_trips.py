@@ -35,8 +35,7 @@ from kafka_coord.model.operations import MAX_HISTORY
 from kafka_coord.model.partitions import parse_ranges, ranges
 from tests.model import values
 
-settings.register_profile("model", deadline=None, max_examples=40)
-_SETTINGS = settings.get_profile("model")
+_SETTINGS = settings(max_examples=40)
 
 
 def through_bytes(value: Any) -> dict[str, Any]:

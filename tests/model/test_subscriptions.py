@@ -89,7 +89,7 @@ def test_what_is_no_pattern_for_us_is_refused_with_the_reason(pattern, why):
         Subscription.from_json({"subscription": {pattern: 1}, "pattern": "white_list"}, "/x")
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.text(max_size=30), st.booleans(), values.names)
 def test_any_text_is_a_pattern_or_refused(pattern, black_list, topic):
     try:

@@ -232,7 +232,7 @@ def _fewest_moves(inputs: AssignmentInputs) -> int:
     )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(groups(uniform=True))
 def test_equal_subscriptions_differ_by_one_at_most_and_move_the_fewest(inputs):
     target = assign(inputs)
@@ -241,7 +241,7 @@ def test_equal_subscriptions_differ_by_one_at_most_and_move_the_fewest(inputs):
     assert moves(inputs, target) == _fewest_moves(inputs)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(groups(uniform=False))
 def test_with_differing_subscriptions_no_single_move_improves(inputs):
     target = assign(inputs)
@@ -254,7 +254,7 @@ def test_with_differing_subscriptions_no_single_move_improves(inputs):
                     assert load[owner] - load[other] <= 1, f"a partition of {topic} could go from {owner} to {other}"
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(groups(uniform=False), st.randoms(use_true_random=False))
 def test_the_answer_does_not_depend_on_the_order_of_anything(inputs, random):
     def shuffled(mapping):
@@ -272,7 +272,7 @@ def test_the_answer_does_not_depend_on_the_order_of_anything(inputs, random):
     assert dict(assign(other).members) == dict(assign(inputs).members)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(groups(uniform=False))
 def test_what_is_balanced_already_stays_as_it_is(inputs):
     target = assign(inputs)

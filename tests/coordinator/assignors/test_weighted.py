@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_coord.coordinator.assignors import AssignmentInputs, Target
@@ -64,7 +64,6 @@ def test_with_differing_subscriptions_the_load_per_capacity_is_level():
 _capacities = st.lists(st.integers(1, 1000), min_size=1, max_size=6)
 
 
-@settings(deadline=None)
 @given(_capacities, st.integers(0, 60), st.data())
 def test_everybody_is_within_one_of_its_exact_part_and_nothing_moves_twice(capacities, partitions, data):
     names = [f"c{n}" for n in range(len(capacities))]
@@ -83,7 +82,6 @@ def test_everybody_is_within_one_of_its_exact_part_and_nothing_moves_twice(capac
     assert assign(replace(inputs, current=target.members)).members == target.members
 
 
-@settings(deadline=None)
 @given(
     st.dictionaries(st.sampled_from(["a", "b", "c", "d"]), st.sets(st.sampled_from("tuv"), min_size=1), min_size=1),
     st.dictionaries(st.sampled_from("tuv"), st.integers(0, 9), min_size=1),
