@@ -10,7 +10,6 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
 
 from kafka_coord.errors import DevClusterError
 
@@ -21,8 +20,8 @@ _BLOCK = 400
 _EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 _given_out: set[int] = set()
-_own_blocks: dict[int, TextIO] = {}
-"""Maps the first port of each block of ports that belongs to this process to the block's locked file."""
+_own_blocks: set[int] = set()
+"""The first port of each block of ports that belongs to this process, which locks a file for it until it ends."""
 _lock = threading.Lock()
 
 
@@ -51,13 +50,13 @@ def _owns(first: int) -> bool:
         return True
     directory = Path(tempfile.gettempdir(), f"kafka-coord-ports-{os.getuid()}")
     directory.mkdir(exist_ok=True)
-    file = (directory / str(first)).open("w", encoding="ascii")
+    file = os.open(directory / str(first), os.O_CREAT | os.O_WRONLY, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        file.close()
+        os.close(file)
         return False
-    _own_blocks[first] = file
+    _own_blocks.add(first)
     return True
 
 
