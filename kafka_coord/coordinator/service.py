@@ -288,6 +288,7 @@ class CoordinatorService:
         self._election.resign(coordinator.leadership if coordinator is not None else None)
 
     def _say_who_leads(self) -> None:
+        leader = self._election.leader()  # first, because it notices that somebody has repaired the epoch
         if self.obstacle:
             self._say(f"waiting. I am {self._broker_id}, nobody coordinates: {self.obstacle}")
             return
@@ -295,7 +296,6 @@ class CoordinatorService:
         if named is not None:
             self._say(f"waiting. I am {self._broker_id}, nobody coordinates: broker {named} is the named successor")
             return
-        leader = self._election.leader()
         known = f"{leader.broker_id} coordinates, epoch {leader.epoch}" if leader else "nobody coordinates yet"
         self._say(f"no action. I am {self._broker_id}, {known}")
 

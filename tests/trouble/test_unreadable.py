@@ -179,6 +179,17 @@ def test_an_epoch_nobody_can_read_elects_nobody_until_it_is_set_right(world: Wor
     bystander()
 
 
+def test_an_instance_that_stands_by_notices_that_the_epoch_was_repaired(world: World):
+    """The elected instance continues with the epoch that ``doctor`` names, so the other one never gets elected."""
+    first, second = world.instance(1).start_elected(), world.instance(2).start()
+    world.store.set(layout.COORDINATOR_EPOCH, b"seven")
+    eventually(lambda: second.service.obstacle)
+    eventually(lambda: not first.service.leads)
+    world.store.set(layout.COORDINATOR_EPOCH, b"1")
+    eventually(lambda: first.service.leads, within_s=15)
+    eventually(lambda: not second.service.obstacle, within_s=15)
+
+
 def test_who_coordinates_cannot_be_read_and_is_elected_all_the_same_when_it_goes(world: World, said):
     """Somebody overwrites the elected instance's own znode: it keeps leading, and the next one is elected."""
     first = world.instance(1).start_elected()
