@@ -20,6 +20,9 @@ WINDOW_MS = 120_000
 _LEAST_MS = WINDOW_MS // 4
 """If the samples cover less time and the time of the commit is unknown, the only verdicts are "keeping up", "rewound"
 and "unknown"."""
+_LEAST_MOVES, _PATIENCE = 4, 4
+"""A consumer whose offset moved at least so often hangs if its offset stands still for so many times the longest
+pause between these moves. It also has fallen behind if its offset moved so often since its lag was zero."""
 _LEAST_RECORDS = 100
 """If the window has fewer new records, no partition is hot."""
 
@@ -92,19 +95,20 @@ class Trends:
 
 
 def trend(samples: Sequence[LagSample]) -> Trend:
-    """Returns the trend of one partition. ``samples`` are in order of time. The verdict uses only the window."""
-    window = _window(samples)
-    found = _verdict(window)
+    """Returns the trend of one partition. ``samples`` are in order of time. The verdict uses only the window, and how
+    often the offset moved before."""
+    found = verdict(samples)
     if found in {Verdict.UNKNOWN, Verdict.KEEPING_UP}:
         return Trend(found)
     last = samples[-1]
     if found is Verdict.REWOUND:
         return Trend(found, next((b.at_ms for a, b in reversed(list(pairwise(samples))) if _is_back(a, b)), None))
     if found is Verdict.BEHIND:
-        since = _began(samples, lambda old, new: (old.lag or 0) > (new.lag or 0))
-        return Trend(found, min(since, window[0].at_ms), _growth_s(window))
+        since = _began(_since_zero(samples), lambda old, new: (old.lag or 0) > (new.lag or 0))
+        late = _since_zero(_window(samples))
+        return Trend(found, min(since, late[0].at_ms), _growth_s(late))
     since = _began(samples, lambda old, new: old.committed != new.committed)
-    return Trend(found, min(since, last.still_ms) if last.still_ms is not None else since, _growth_s(window))
+    return Trend(found, min(since, last.still_ms) if last.still_ms is not None else since, _growth_s(_window(samples)))
 
 
 def total_trend(totals: Sequence[tuple[int, int]]) -> Trend:
@@ -120,13 +124,13 @@ def total_trend(totals: Sequence[tuple[int, int]]) -> Trend:
 
 def verdict(samples: Sequence[LagSample]) -> Verdict:
     """Returns only the verdict of :func:`trend`."""
-    return _verdict(_window(samples))
+    return Verdict.STALLED if _hangs(samples) else _verdict(_window(samples))
 
 
-def _window(samples: Sequence[LagSample]) -> list[LagSample]:
+def _window(samples: Sequence[LagSample], length_ms: int = WINDOW_MS) -> list[LagSample]:
     found = []
     for one in reversed(samples):
-        if one.at_ms <= samples[-1].at_ms - WINDOW_MS:
+        if one.at_ms <= samples[-1].at_ms - length_ms:
             break
         found.append(one)
     return found[::-1]
@@ -138,7 +142,7 @@ def _verdict(window: Sequence[LagSample]) -> Verdict:
     if not lags or not offsets:
         return Verdict.UNKNOWN
     if 0 in lags:
-        return Verdict.KEEPING_UP
+        return Verdict.BEHIND if _fell_behind(_since_zero(window)) else Verdict.KEEPING_UP
     if any(later < earlier for earlier, later in pairwise(offsets)):
         return Verdict.REWOUND
     last = window[-1]
@@ -153,9 +157,44 @@ def _verdict(window: Sequence[LagSample]) -> Verdict:
         return Verdict.STOPPED
     if not moved:
         return Verdict.STALLED if last.owned else Verdict.STOPPED
-    if all(later >= earlier for earlier, later in pairwise(lags)) or _grew(lags):
-        return Verdict.BEHIND
-    return Verdict.KEEPING_UP
+    return Verdict.BEHIND if _grows(lags) else Verdict.KEEPING_UP
+
+
+def _hangs(samples: Sequence[LagSample]) -> bool:
+    """Returns whether the owner of the partition stopped committing, although it used to commit often. This is known
+    before the window has passed without a commit. Burrow has no such rule."""
+    last = samples[-1] if samples else None
+    if last is None or not (last.owned and last.lag) or last.still_ms is None:
+        return False
+    if last.at_ms - last.still_ms < _LEAST_MS:
+        return False  # first, because this is the usual case and costs nothing
+    seen = _window(samples, 2 * WINDOW_MS)
+    moves = _moves(seen)
+    if len(moves) < _LEAST_MOVES:
+        return False
+    still_ms = last.at_ms - max(last.still_ms, moves[-1], _since_zero(seen)[0].at_ms)
+    return still_ms >= max(_LEAST_MS, _PATIENCE * max(later - earlier for earlier, later in pairwise(moves)))
+
+
+def _fell_behind(late: Sequence[LagSample]) -> bool:
+    """Returns whether the partition fell behind in the samples since its lag was zero. A consumer that commits seldom
+    has not, because its lag is large before each commit."""
+    lags = [one.lag for one in late if one.lag is not None]
+    covered = bool(late) and late[-1].owned and late[-1].at_ms - late[0].at_ms >= _LEAST_MS
+    return covered and len(_moves(late)) >= _LEAST_MOVES and _grows(lags)
+
+
+def _since_zero(window: Sequence[LagSample]) -> Sequence[LagSample]:
+    return next((window[at + 1 :] for at in reversed(range(len(window))) if window[at].lag == 0), window)
+
+
+def _moves(samples: Sequence[LagSample]) -> list[int]:
+    """Returns the times of the samples with another offset than before."""
+    return [new.at_ms for old, new in pairwise(samples) if old.committed != new.committed]
+
+
+def _grows(lags: Sequence[int]) -> bool:
+    return all(later >= earlier for earlier, later in pairwise(lags)) or _grew(lags)
 
 
 def _grew(lags: Sequence[int]) -> bool:

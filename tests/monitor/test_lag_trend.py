@@ -78,6 +78,46 @@ def test_since_when_it_is_so() -> None:
     assert trend([long_ago]) == Trend(Verdict.STALLED, 60_000)
 
 
+def every_5_s(offsets: list[int], lags: list[int], *, commits_every: int = 1) -> list[LagSample]:
+    """The consumer commits at every ``commits_every``-th sample."""
+    found, committed, still_ms = [], 0, 0
+    for number, (offset, lag) in enumerate(zip(offsets, lags, strict=True)):
+        if offset != committed and number % commits_every == 0:
+            committed, still_ms = offset, number * 5_000
+        found.append(LagSample(number * 5_000, committed, lag, owned=True, still_ms=still_ms))
+    return found
+
+
+def test_a_consumer_that_committed_often_and_stopped_hangs() -> None:
+    """It is known half a minute after its last commit, although its lag was zero within the window."""
+    busy, hung = list(range(1, 13)), [12] * 40
+    seen = every_5_s(busy + hung, [0] * 12 + list(range(1, 41)))
+    assert verdict(seen[:17]) is Verdict.KEEPING_UP, "it may process a record for 25 s"
+    assert {verdict(seen[:end]) for end in range(19, len(seen) + 1)} == {Verdict.STALLED}, "without a gap"
+    assert trend(seen[:19]).since_ms == 55_000
+
+
+def test_a_consumer_that_commits_seldom_does_not_hang_between_its_commits() -> None:
+    busy = every_5_s(list(range(1, 49)), [number % 9 for number in range(48)], commits_every=9)
+    assert {verdict(busy[:end]) for end in range(1, len(busy) + 1)} <= {Verdict.UNKNOWN, Verdict.KEEPING_UP}
+
+
+def test_a_consumer_that_waited_for_records_does_not_hang() -> None:
+    offsets = list(range(1, 13)) + [12] * 20
+    assert verdict(every_5_s(offsets, [0] * 28 + [3] * 4)) is Verdict.KEEPING_UP, "the records came 15 s ago"
+    rebalanced = every_5_s(offsets, [0] * 12 + [3] * 20)
+    decided = [*rebalanced[:-1], LagSample(155_000, 12, 3, owned=True, still_ms=140_000)]
+    assert verdict(decided) is not Verdict.STALLED, "it may just have begun to read"
+
+
+def test_a_consumer_that_fell_behind_half_a_minute_ago() -> None:
+    seen = every_5_s(list(range(1, 33)), [0] * 16 + list(range(10, 170, 10)))
+    assert verdict(seen[:22]) is Verdict.KEEPING_UP
+    assert trend(seen[:23]) == Trend(Verdict.BEHIND, 80_000, 2.0)
+    catches_up = every_5_s(list(range(1, 33)), [0] * 16 + [90, 80, 70, 60, 50, 40, 30, 20] * 2)
+    assert verdict(catches_up) is Verdict.KEEPING_UP
+
+
 def test_a_consumer_that_committed_within_the_window_does_not_look_stalled() -> None:
     """Its next commit may be about to come, if it commits once a minute."""
     slow = [LagSample(at * 10_000, 4, 5, owned=True, still_ms=0) for at in range(7)]
