@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
@@ -19,11 +21,11 @@ from kafka_coord.monitor.doctor import Finding, Severity, examine
 from kafka_coord.monitor.doctor.brokers import check_elections
 from kafka_coord.monitor.doctor.four_letter import ServerFacts
 from kafka_coord.monitor.doctor.groups import check_groups, check_requests
-from kafka_coord.monitor.doctor.zookeeper import check_clock, check_servers, check_writes
+from kafka_coord.monitor.doctor.zookeeper import check_clock, check_servers, check_speed, check_writes
 from kafka_coord.monitor.requests import read_requests
 from kafka_coord.monitor.snapshot import read_groups
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Clock
+from kafka_coord.zk.store import Clock, Store
 from tests.coordinator.harness import World
 from tests.monitor.listening import listening
 from tests.monitor.written import Tree, opened
@@ -248,6 +250,21 @@ def test_a_consumer_that_does_not_obey(world: World) -> None:
     assert told.what.endswith("; the coordinator evicts it in 60 s")
     (told,) = check_groups(replace(cluster, undecided="nobody is elected"), snapshots, waiting, now_ms + 70_000)
     assert told.what.endswith("; it is not evicted while no coordinator makes decisions")
+
+
+def test_a_server_that_pauses_again_and_again_is_slow() -> None:
+    """It answers for 150 ms and pauses for 400 ms, so a few reads within a moment may all be fast."""
+    began = time.monotonic()
+
+    class Pausing:
+        clock = time
+
+        def exists(self, _path: str) -> None:
+            since = (time.monotonic() - began) % 0.55
+            time.sleep(0.002 if since < 0.15 else 0.55 - since)
+
+    (found,) = check_speed(cast(Store, Pausing()))
+    assert found.what.startswith("ZooKeeper is slow: 5 reads took ")
 
 
 def test_a_subscription_to_nothing(healthy: Tree, zk_hosts: str) -> None:

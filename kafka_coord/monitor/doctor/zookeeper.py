@@ -21,7 +21,7 @@ _SCRATCH = "/doctor-"
 
 SLOW_MS = 100
 """A higher average is slow, both for this client's reads and for the server's requests."""
-_READS, _BETWEEN_S = 5, 0.025
+_READS, _BETWEEN_S = 5, 0.1
 """The reads are spread over time, to notice a server that answers in bursts."""
 _FEWEST_WRITES = 5
 
