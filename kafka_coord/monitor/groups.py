@@ -272,12 +272,14 @@ def describe_snapshots(
         # unreadable too.
         unreadable = (*seen.unreadable, *committed[group].unreadable, *damaged.get(group, ()))
         judged = group_status(replace(seen, unreadable=unreadable))
+        missing = snapshot.missing_topics
+        nothing = [f"no such topic: {some(missing, 5)}, to which a member subscribes"] if missing else []
         waits_for = list(waits(snapshot, outstanding, now_ms, cluster.deciding_since_ms).values())[:MAX_WAITS]
         yield GroupDescription(
             group=group,
             kind=GroupKind.MANAGED,
             state=judged.state,
-            status="; ".join((judged.summary, *waits_for)),
+            status="; ".join((judged.summary, *nothing, *waits_for)),
             generation=target.generation if target else None,
             reason=target.reason if target else "",
             decided_at_ms=target.timestamp_ms if target else None,

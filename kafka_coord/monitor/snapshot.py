@@ -45,6 +45,13 @@ class GroupSnapshot:
         return self.observation.group
 
     @property
+    def missing_topics(self) -> list[str]:
+        """The topics that members name in their subscriptions, but that do not exist."""
+        seen = self.observation
+        named = {t for m in seen.members.values() if not m.subscription.is_wildcard for t in m.subscription.topics}
+        return sorted(named - seen.topics.keys())
+
+    @property
     def pending(self) -> Mapping[str, tuple[CommandId, ...]]:
         """The outstanding commands by consumer, in order of execution, without consumers that have none."""
         return {c: channel.commands for c, channel in self.observation.channels.items() if channel.commands}
