@@ -114,6 +114,8 @@ def test_a_client_assigned_group_becomes_managed_with_its_offsets_and_the_reason
     (entry,) = coord("groups", "history", group, "-o", "json").json()
     assert (entry["causes"], entry["partitions"]) == (["taken-over"], PARTITIONS)
     assert "asked: KIP-848 from today on" in entry["reason"]
+    actions = coord("groups", "history", group, "--actions", "-o", "json").json()
+    assert [(one["by"], one["reason"]) for one in actions] == [("the conversion", entry["reason"])]
     again = coord("groups", "convert", group, "--to", "managed", "--execute")
     assert again.code == 0
     assert f"done: group {group} is managed already" in again.err

@@ -36,6 +36,7 @@ _OFFSETS_AT_ONCE = 2_000
 """The maximum number of offsets in one request. The coordinator writes them in a single multi."""
 _DONE, _SILENT = "done", "no response from the elected coordinator"
 _ATTEMPTS, _AGAIN_S = 30, 1.0
+_A_CLIENT = "a Kafka client"
 
 
 class Administration:
@@ -102,7 +103,7 @@ class Administration:
         partitions = sorted(missing)
         for at in range(0, len(partitions), _OFFSETS_AT_ONCE):
             part = {tp: offsets[tp] for tp in partitions[at : at + _OFFSETS_AT_ONCE]}
-            refusal = await self.set_offsets(group, part)
+            refusal = await self.set_offsets(group, part, "the conversion", why)
             if refusal is not Error.NONE:
                 return refusal
         return Error.NONE
@@ -124,7 +125,7 @@ class Administration:
         return await asyncio.to_thread(topics_that_exist, self._store, group, topics)
 
     async def delete(self, group: str) -> Error:
-        error = await self._ask(Request(RequestType.DELETE_GROUP, group), Error.NON_EMPTY_GROUP)
+        error = await self._ask(Request(RequestType.DELETE_GROUP, group, by=_A_CLIENT), Error.NON_EMPTY_GROUP)
         if error is Error.NONE:
             self._terms.groups.discard(group)
         return error
@@ -152,10 +153,17 @@ class Administration:
             else:
                 return
 
-    async def set_offsets(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> Error:
-        """Sets the offsets of partitions that no member holds."""
+    async def set_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        by: str = _A_CLIENT,
+        reason: str = "",
+    ) -> Error:
+        """Sets the offsets of partitions that no member holds. The group's history names ``by`` and ``reason``."""
         values = {tp: one.offset for tp, one in offsets.items()}
-        error = await self._ask(Request(RequestType.RESET_OFFSETS, group, offsets=values), Error.UNKNOWN_MEMBER_ID)
+        request = Request(RequestType.RESET_OFFSETS, group, offsets=values, reason=reason, by=by)
+        error = await self._ask(request, Error.UNKNOWN_MEMBER_ID)
         details = {tp: one for tp, one in offsets.items() if not one.is_bare}
         if error is Error.NONE and details:
             try:
@@ -166,12 +174,11 @@ class Administration:
 
     async def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> Error:
         """Deletes the offsets of partitions that no member holds."""
-        request = Request(RequestType.DELETE_OFFSETS, group, partitions=PartitionSet.of(partitions))
+        request = Request(RequestType.DELETE_OFFSETS, group, partitions=PartitionSet.of(partitions), by=_A_CLIENT)
         return await self._ask(request, Error.GROUP_SUBSCRIBED_TO_TOPIC)
 
     async def _ask(self, request: Request, refused: Error) -> Error:
         """Sends a request to the coordinator. Returns ``refused`` if the coordinator refuses it."""
-        request = replace(request, by="a Kafka client")
         try:
             answered = await self._answer(request)
         except StoreError as error:
