@@ -10,8 +10,8 @@ _BELOW_A_GROUP = {
     "owners": "the partitions that {name} holds are unknown: kafka-coord groups evict {group} {name}",
     "ids": "{name} gets no partitions: repair or stop that consumer, or: kafka-coord groups evict {group} {name}",
     "offsets": "its partition is not started until the offset is set again: kafka-coord groups reset-offsets {group}"
-    " --topic {name}:{partition} --to-offset N --execute; or, to start where auto.offset.reset says: kafka-coord groups"
-    " delete-offsets {group} --topic {name}:{partition} --yes",
+    " --topic {name}:{partition} --to-offset {offset} --execute; or, to start where auto.offset.reset says: kafka-coord"
+    " groups delete-offsets {group} --topic {name}:{partition} --yes",
     "paused": "until it is removed the group counts as paused: kafka-coord groups resume {group}",
     "history": "the next decision replaces it: kafka-coord groups rebalance {group}",
     "settled": "the coordinator must read the whole group: zkCli.sh delete /consumers/groups/{group}/settled",
@@ -29,8 +29,9 @@ _ELSEWHERE = {
 _ANYTHING_ELSE = "repair it with zkCli.sh, or delete it"
 
 
-def what_to_do(path: str) -> str:
-    """Returns the remedy for an unreadable znode, as a clause without a full stop."""
+def what_to_do(path: str, offset: int | None = None) -> str:
+    """Returns the remedy for an unreadable znode, as a clause without a full stop. ``offset`` is the last known
+    value of an unreadable offset."""
     for place, advice in _ELSEWHERE.items():
         if path == place or path.startswith(f"{place}/"):
             return advice
@@ -51,4 +52,5 @@ def what_to_do(path: str) -> str:
     name, _, partition = name.partition("/")
     if (name and not is_legal(name)) or (kind == "offsets" and not partition):
         return _ANYTHING_ELSE
-    return _BELOW_A_GROUP.get(kind, _ANYTHING_ELSE).format(group=group, name=name, partition=partition)
+    known = "N" if offset is None else offset
+    return _BELOW_A_GROUP.get(kind, _ANYTHING_ELSE).format(group=group, name=name, partition=partition, offset=known)

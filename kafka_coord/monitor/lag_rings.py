@@ -93,6 +93,13 @@ class LagRings:
             ring = self._rings.get(group)
             return list(ring.samples.get(tp, ())) if ring is not None else []
 
+    def last_offsets(self, group: str) -> dict[TopicPartition, int]:
+        """Returns the committed offset of each partition in the last sample in which it was known."""
+        with self._lock:
+            ring = self._rings.get(group) or _Ring()
+            known = ((tp, one.committed) for tp, taken in ring.samples.items() for one in taken)
+            return {tp: committed for tp, committed in known if committed is not None}
+
     def trends(self, group: str) -> Trends:
         """Returns the trends in the current samples."""
         with self._lock:

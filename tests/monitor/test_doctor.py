@@ -17,7 +17,7 @@ from kafka_coord.model import json_fields as fields
 from kafka_coord.model.cluster_history import ClusterHistory, Election
 from kafka_coord.monitor.channel import read_waiting
 from kafka_coord.monitor.cluster import read_cluster
-from kafka_coord.monitor.doctor import Finding, Severity, examine
+from kafka_coord.monitor.doctor import Finding, LagSight, Severity, examine, examine_group
 from kafka_coord.monitor.doctor.brokers import check_elections
 from kafka_coord.monitor.doctor.four_letter import ServerFacts
 from kafka_coord.monitor.doctor.groups import check_groups, check_requests
@@ -265,6 +265,17 @@ def test_a_server_that_pauses_again_and_again_is_slow() -> None:
 
     (found,) = check_speed(cast(Store, Pausing()))
     assert found.what.startswith("ZooKeeper is slow: 5 reads took ")
+
+
+def test_the_remedy_for_a_damaged_offset_has_its_last_known_value(healthy: Tree) -> None:
+    sight = LagSight(lambda _wanted: ({}, ""))
+    healthy.member("delays", "c9")
+    healthy.offset("delays", "flights", 1, 41)
+    list(examine_group(healthy.store, "delays", sight))
+    healthy.store.set(layout.offset("delays", "flights", 1), b"garbage")
+    for _ in range(2):
+        (found,) = [one for one in examine_group(healthy.store, "delays", sight) if "garbage" in one.what]
+        assert "kafka-coord groups reset-offsets delays --topic flights:1 --to-offset 41 --execute" in found.todo
 
 
 def test_a_subscription_to_nothing(healthy: Tree, zk_hosts: str) -> None:

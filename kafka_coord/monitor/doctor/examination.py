@@ -22,6 +22,7 @@ from kafka_coord.monitor.lag_rings import LagRings
 from kafka_coord.monitor.offsets import Committed, offset_rows, read_all_committed
 from kafka_coord.monitor.requests import read_requests
 from kafka_coord.monitor.snapshot import GroupSnapshot, read_groups
+from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 
 _MOMENT_S = 1.0
@@ -120,8 +121,10 @@ def _check_each(
     actions, unreadable = read_actions(store, snapshots)
     yield from (of_groups.unreadable_finding(one) for one in (*waiting.unreadable, *unreadable))
     committed = read_all_committed(store, snapshots, cluster.topics)
-    for one in committed.values():
-        yield from (of_groups.unreadable_finding(unread) for unread in one.unreadable)
+    for group, one in committed.items():
+        known = lag.rings.last_offsets(group) if lag is not None and one.unreadable else {}
+        known_at = {layout.offset(group, *tp): offset for tp, offset in known.items()}
+        yield from (of_groups.unreadable_finding(unread, known_at.get(unread.path)) for unread in one.unreadable)
     if lag is not None:
         yield from _check_lags(snapshots, committed, lag, now_ms)
     for group, done in sorted(actions.items()):

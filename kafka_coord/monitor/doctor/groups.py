@@ -143,10 +143,11 @@ def check_requests(
         yield error(check, f"{unread.path} cannot be read: {unread.reason}", "delete that znode")
 
 
-def unreadable_finding(one: Unreadable) -> Finding:
-    """Returns the finding for an unreadable znode, with the remedy."""
+def unreadable_finding(one: Unreadable, offset: int | None = None) -> Finding:
+    """Returns the finding for an unreadable znode, with the remedy. ``offset`` is the last known value of an unreadable
+    offset."""
     group = group_of(one.path) if one.path.startswith(f"{layout.GROUPS}/") else ""
-    return error("unreadable znodes", f"{one.path}: {one.reason}", what_to_do(one.path), group)
+    return error("unreadable znodes", f"{one.path}: {one.reason}", what_to_do(one.path, offset), group)
 
 
 def _by(pause: Pause, now_ms: int) -> str:
