@@ -138,7 +138,7 @@ class ConsumerGroupMember(KafkaMember):
         if generation <= self.epoch:
             return
         self.previous_epoch, self.epoch = self.epoch, generation
-        if self.sent is None:  # the client has received no other epoch
+        if not self.sent:  # the client has received no partitions, so only a late commit has an earlier epoch
             self.first_epoch = generation
 
     def wait(self, request: Request) -> None:

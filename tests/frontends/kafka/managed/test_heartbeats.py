@@ -364,8 +364,22 @@ def test_who_commits_in_partitions_it_was_told_to_start_has_started_them() -> No
     play.send(5, start=(1,))
     assert play.commit(4, 9, partition=1).error is Error.STALE_MEMBER_EPOCH, "it has not been told yet"
     play.beat(4)
-    assert play.commit(4, 9, partition=1).error is Error.NONE
+    assert play.commit(5, 9, partition=1).error is Error.NONE
+    assert play.commit(4, 9, partition=1).error is Error.STALE_MEMBER_EPOCH, "it owned nothing at that epoch"
     assert play.commit(2, 9, partition=1).error is Error.STALE_MEMBER_EPOCH, "it never had that epoch"
+
+
+def test_a_late_commit_of_the_membership_before_is_refused() -> None:
+    """Both memberships begin with the same epoch, before the client has any partitions."""
+    play = Beats()
+    play.beat(JOIN)
+    play.pass_time(30.0)
+    first = play.told()
+    assert first.assignment == frozenset()
+    play.send(5, start=(0,))
+    play.beat(first.epoch, owned=owned())
+    assert play.commit(first.epoch, 7).error is Error.STALE_MEMBER_EPOCH
+    assert play.commit(5, 7).error is Error.NONE
 
 
 def test_a_subscription_changes_in_place() -> None:
