@@ -12,7 +12,7 @@ from tests.simulation.unreadable import KINDS
 
 SEEDS = 120
 KAFKA_SEEDS = 30
-CLASSIC_SEEDS = range(100, 160)
+CLASSIC_SEEDS = range(110, 170)
 CLASSIC_MOMENTS = {
     *("joined as a classic client, range", "joined as a classic client, cooperative-sticky"),
     "heartbeat of a classic client answered REBALANCE_IN_PROGRESS",

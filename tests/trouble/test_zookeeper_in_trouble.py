@@ -31,13 +31,13 @@ def own_world(server) -> World:
 
 @contextlib.contextmanager
 def slow(server):
-    """The server runs for 20 ms, stands still for 200 ms, and so on, as one that collects garbage all the time."""
+    """The server runs for 20 ms, stands still for 400 ms, and so on, as one that collects garbage all the time."""
     done = threading.Event()
 
     def run():
         while not done.is_set():
             server.pause()
-            done.wait(0.2)
+            done.wait(0.4)
             server.resume()
             time.sleep(0.02)
 

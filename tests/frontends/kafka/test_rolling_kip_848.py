@@ -49,7 +49,8 @@ def test_a_group_changes_to_kip_848_and_back_client_by_client(front: Front, feed
             place.close()
             reader(protocol, place)
         assert kind() == "managed"
-    assert sorted(found) == sorted(set(found)), "every consumer stopped in good order"
+    so_far = sorted(found)  # two consumers are still reading
+    assert so_far == sorted(set(so_far)), "every consumer stopped in good order"
 
     to_client_assigned = coord("groups", "convert", GROUP, "--to", "client-assigned", "--execute")
     assert to_client_assigned.code == 0, to_client_assigned.err

@@ -219,6 +219,7 @@ TELLING = {
     "generations are not compared": frozenset({"delay", "client-freeze"}),
     "a term ends and does not tell who waits": frozenset({"move", "delay"}),
     "a static member that was replaced is not fenced": frozenset({"client-kill", "delay"}),
+    "a heartbeat is held for a member that was removed": frozenset({"lazy", "delay"}),
 }
 """The faults that reveal a defect soon. Other faults would hide it."""
 

@@ -19,7 +19,7 @@ FOUND_BY = {
     "a static member that was replaced is not fenced": 73,
     "batches of older terms are loaded": 144,
     "the terms of an earlier producer id are not ended": 57,
-    "a heartbeat is held for a member that was removed": 200,
+    "a heartbeat is held for a member that was removed": 14,
     "a heartbeat is held for a connection that was lost": 99,
 }
 """The seeds that found the rarer defects (``scripts/simulate --groups --planted``). They go first, to save time."""
