@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any, Self
 
-from confluent_kafka import Message, Producer
+from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka import TopicPartition as Until
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -43,23 +44,28 @@ class RealCluster:
         headers: tuple[tuple[str, bytes | None], ...] = (),
         timestamp_ms: int | None = None,
     ) -> int:
-        """Writes a record, and returns its offset."""
+        """Writes a record, and returns its offset. Waits until the brokers know a new topic."""
         written: list[Message] = []
         more = {} if timestamp_ms is None else {"timestamp": timestamp_ms}
-        self._producer.produce(
-            topic,
-            value,
-            key,
-            partition=partition,
-            headers=list(headers),
-            on_delivery=lambda _error, message: written.append(message),
-            **more,
-        )
-        self._producer.flush(_WAIT_S)
-        (message,) = written
-        if message.error() is not None:
-            raise RuntimeError(f"could not write to {topic}-{partition}: {message.error().str()}")
-        return int(message.offset())
+        deadline = time.monotonic() + _WAIT_S
+        while True:
+            self._producer.produce(
+                topic,
+                value,
+                key,
+                partition=partition,
+                headers=list(headers),
+                on_delivery=lambda _error, message: written.append(message),
+                **more,
+            )
+            self._producer.flush(_WAIT_S)
+            message = written.pop()
+            error = message.error()
+            if error is None:
+                return int(message.offset())
+            if error.code() != KafkaError._UNKNOWN_PARTITION or time.monotonic() >= deadline:
+                raise RuntimeError(f"could not write to {topic}-{partition}: {error.str()}")
+            time.sleep(0.1)
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Deletes the records before this offset, as retention does."""
