@@ -81,23 +81,30 @@ def run_dashboard_bench(options: DashboardOptions, directory: Path, on_progress:
     setup = Setup.here(java=find_java().version)
     of_groups = FailoverOptions(sizes=(options.groups,), consumers=options.consumers, rest_s=options.rest_s)
     with failover_testbed(directory, options.groups, of_groups, on_progress) as testbed, ExitStack() as pages:
-        found = [_watch(testbed, [], options)]
-        on_progress(_told(found[-1]))
         address = testbed.elected.address
-        opened = [pages.enter_context(closing(_Page(address, "/overview", "/cluster/findings", "/cluster/history")))]
+        opened: list[_Page] = []
+        found: list[Watched] = []
+
+        def watch() -> None:
+            found.append(_watch(testbed, opened, options))
+            on_progress(_told(found[-1]))
+
+        def open_page(*paths: str) -> None:
+            opened.append(pages.enter_context(closing(_Page(address, *paths))))
+
+        watch()
+        open_page("/overview", "/cluster/findings", "/cluster/history")
         filled = _fill(testbed, address)
         on_progress(f"the overview knows all groups after {filled['seconds']} s, {filled['cpu_s']} s of CPU")
-        found.append(_watch(testbed, opened, options))
-        on_progress(_told(found[-1]))
+        watch()
         for number in range(options.pages):
             group = f"/groups/g{number % options.groups:05}"
             parts = ("", "/findings", "/history", "/actions", "/timeline", "/lag")
-            opened.append(pages.enter_context(closing(_Page(address, *(group + part for part in parts), "/cluster"))))
-        found.append(_watch(testbed, opened, options))
-        on_progress(_told(found[-1]))
+            open_page(*(group + part for part in parts), "/cluster")
+        watch()
         pages.close()
-        found.append(_watch(testbed, [], options))
-        on_progress(_told(found[-1]))
+        opened.clear()
+        watch()
     tables = [Table("first page", [filled]), Table("dashboard", [asdict(one) for one in found])]
     return BenchReport.of("dashboard", setup, options, tables, bars(found))
 

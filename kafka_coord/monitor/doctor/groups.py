@@ -78,8 +78,9 @@ def _check_group(
         finding = warning if now_ms - snapshot.pause.since_ms > FORGOTTEN_PAUSE_MS else info
         what = f"group {group} is paused {_by(snapshot.pause, now_ms)}"
         yield finding("pauses", what, f"kafka-coord groups resume {group}", group)
-    if snapshot.missing_topics:
-        what = f"group {group} subscribes to {some(snapshot.missing_topics, 5)}, which does not exist"
+    missing = snapshot.missing_topics
+    if missing:
+        what = f"group {group} subscribes to {some(missing, 5)}, which does not exist"
         yield info("subscriptions", what, "create it", group)
 
 
