@@ -29,24 +29,34 @@ def ensure_topic(
         admin = AdminClient({"log_level": 0, **properties, "bootstrap.servers": bootstrap})
     except KafkaException as error:
         raise SettingsError(f"librdkafka rejected the broker settings: {error}") from None
-    there = _led_partitions(admin, topic)
-    if there:
-        if partitions is not None and partitions != there:
-            raise RequestRefused(
-                f"topic {topic} exists with {counted(there, 'partition')}, not {partitions}; nothing was changed"
-            )
-        return f"topic {topic} exists, with {counted(there, 'partition')}"
     wanted = NewTopic(topic, num_partitions=partitions or _BROKERS_OWN, replication_factor=replication or _BROKERS_OWN)
-    try:
-        admin.create_topics([wanted], operation_timeout=_TIMEOUT_S)[topic].result(_TIMEOUT_S + 5)
-    except KafkaException as error:
-        raise RequestRefused(f"cannot create topic {topic}: {error.args[0].str()}") from None
+    there = _led_partitions(admin, topic)
+    created = not there and _create(admin, wanted)
     deadline = time.monotonic() + _TIMEOUT_S
-    while not (made := _led_partitions(admin, topic)) or made != (partitions or made):
+    while not there or (created and partitions not in {None, there}):
         if time.monotonic() >= deadline:
-            raise Timeout(f"topic {topic} was created, but some partitions got no leader within {_TIMEOUT_S:g} s")
+            raise Timeout(f"topic {topic} exists, but some partitions got no leader within {_TIMEOUT_S:g} s")
         time.sleep(0.1)
-    return f"topic {topic} created, with {counted(made, 'partition')}"
+        there = _led_partitions(admin, topic)
+    if partitions not in {None, there}:
+        raise RequestRefused(
+            f"topic {topic} exists with {counted(there, 'partition')}, not {partitions}; nothing was changed"
+        )
+    return f"topic {topic} {'created' if created else 'exists'}, with {counted(there, 'partition')}"
+
+
+def _create(admin: Any, wanted: Any) -> bool:
+    """Creates the topic. Returns false if it exists already, although the broker that listed the topics may not know it
+    yet."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    try:
+        admin.create_topics([wanted], operation_timeout=_TIMEOUT_S)[wanted.topic].result(_TIMEOUT_S + 5)
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+            return False
+        raise RequestRefused(f"cannot create topic {wanted.topic}: {error.args[0].str()}") from None
+    return True
 
 
 def _led_partitions(admin: Any, topic: str) -> int:

@@ -54,7 +54,7 @@ class GroupRows:
         self._lock = threading.Lock()
         self.version = 0
         """A number that changes whenever the rows change."""
-        self._names: Sequence[str] = ()
+        self._names: Sequence[str] | None = None
         self._due: dict[str, float] = {}
         """Group → the time of its next read (monotonic seconds)."""
         self._soonest = 0.0
@@ -67,8 +67,8 @@ class GroupRows:
 
     @property
     def complete(self) -> bool:
-        """Whether every known group has been read once."""
-        return not self.left
+        """Whether the existing groups are known, and each has been read once."""
+        return self._names is not None and not self.left
 
     @property
     def left(self) -> int:
@@ -82,7 +82,7 @@ class GroupRows:
         """Sets the names of the existing groups."""
         if groups is self._names:
             return
-        self._names, names, now = groups, set(groups), time.monotonic()
+        names, now = set(groups), time.monotonic()
         with self._lock:
             for gone in self._due.keys() - names:
                 del self._due[gone]
@@ -92,6 +92,7 @@ class GroupRows:
             new = names - self._due.keys()
             self._due |= dict.fromkeys(new, now)
             self._soonest = now if new else self._soonest
+        self._names = groups
 
     def step(self, cluster: Cluster) -> int:
         """Reads some of the due groups. Returns how many it read."""

@@ -146,7 +146,7 @@ def test_no_acknowledged_commit_is_lost_when_a_member_is_killed_and_the_group_is
 
     records = Records(tmp_path)
     for ruling in (commits(records), nothing_missing(records), order(records)):
-        assert ruling.status is Status.HELD, ruling
+        assert ruling.status is Status.HELD, str(ruling)
 
 
 def test_consumers_of_every_kind_share_a_managed_group_while_one_is_killed_and_others_leave(
@@ -191,4 +191,4 @@ def test_consumers_of_every_kind_share_a_managed_group_while_one_is_killed_and_o
     for rule in (nothing_missing, one_owner, repeats, order, commits_of_owners, unmoved, explained):
         ruling = rule(records)
         # on a busy machine, five moves in a row may take longer than a session: that explains a lost membership
-        assert ruling.status in ({Status.NOT_EXERCISED, Status.HELD} if rule is explained else {Status.HELD}), ruling
+        assert ruling.status in ({Status.NOT_EXERCISED, Status.HELD} if rule is explained else {Status.HELD}), str(ruling)

@@ -28,8 +28,9 @@ def test_a_group_at_rest_gives_the_same_row_as_everything_about_it(world: World,
 
     changed = threading.Event()
     found = GroupRows(world.store, changed.set)
+    assert not found.complete, "the existing groups are not known yet"
     found.known(cluster.groups)
-    assert found.left == 1
+    assert (found.complete, found.left) == (False, 1)
     assert found.step(cluster) == 1
     assert found.complete
     assert found.rows == {"delays": group_row(snapshot, cluster)}
@@ -48,7 +49,7 @@ def test_a_group_at_rest_gives_the_same_row_as_everything_about_it(world: World,
     eventually(lambda: found.step(cluster) and found.rows["delays"].members == 2)
     eventually(lambda: (found.step(cluster), len(found.decided_ms) == 2)[1])
     found.known([])
-    assert found.rows == {}
+    assert (found.complete, found.rows) == (True, {})
 
 
 def test_groups_whose_read_failed_are_read_again(world: World, monkeypatch) -> None:
