@@ -254,8 +254,10 @@ def order(records: Records) -> Ruling:
     handed = commits = 0
     for book in records.books:
         furthest: int | None = None
+        starts: list[Evidence] = []
         for owner in book.ownerships:
-            expected = owner.offset
+            starts.append(records.at(owner.begin, f"{owner.process}: started at {owner.offset}"))
+            expected, before = owner.offset, list[HandOut]()
             for out in owner.handed:
                 handed += 1
                 if expected is not None and out.first != expected and not _done_already(records, book, owner, out):
@@ -265,10 +267,10 @@ def order(records: Records) -> Ruling:
                             Rule.ORDER,
                             book.where,
                             f"{owner} {word}: offset {out.first} where {expected} was due",
-                            (_told(records, owner.process, out),),
+                            (*starts, *(_told(records, owner.process, one) for one in (*before, out))),
                         )
                     )
-                expected = out.end
+                expected, before = out.end, [out]
             if furthest is not None and owner.first is not None and owner.first > furthest:
                 findings.append(
                     violation(
