@@ -12,6 +12,7 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 VENV=${KAFKA_COORD_VENV:-$ROOT/.venv}
 PYTHON=$VENV/bin/python
 STATE=$ROOT/var/setup
+unset PYTHONDONTWRITEBYTECODE # tests and demos start hundreds of processes; without bytecode, each compiles the package
 NEEDED_JAVA=17 # PySpark 4 and the embedded brokers are built for it
 SETUP_NAME=$(basename "$0")
 
