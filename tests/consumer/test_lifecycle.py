@@ -74,6 +74,8 @@ def test_a_keyboard_interrupt_ends_a_waiting_consumer_cleanly(
     (partition,) = partitions_of(topic, 0)
     produce(topic, 0, 5)
     program = f"""
+import faulthandler
+faulthandler.dump_traceback_later(50)
 from kafka_coord import Consumer
 with Consumer({kafka_cluster.zookeeper!r}, group={group!r}, topics=[{topic!r}], consumer_id="c",
               auto_offset_reset="earliest") as consumer:
@@ -86,7 +88,10 @@ with Consumer({kafka_cluster.zookeeper!r}, group={group!r}, topics=[{topic!r}], 
             assert process.stdout is not None
             assert [int(process.stdout.readline()) for _ in range(5)] == [0, 1, 2, 3, 4]
             process.send_signal(signal.SIGINT)
-            _, errors = process.communicate(timeout=20)
+            _, errors = process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            pytest.fail(process.communicate()[1].decode())  # what its threads were waiting for
         finally:
             process.kill()
     assert process.returncode in {-signal.SIGINT, 130}
