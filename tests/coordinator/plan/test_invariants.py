@@ -7,12 +7,13 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from kafka_coord.coordinator.plan.member_update import MemberUpdate
-from tests.coordinator.plan.machines import EAGER_GROUP, GROUP, SETTINGS, Group
+from tests.coordinator.plan import machines  # pytest would also run test cases imported by name
+from tests.coordinator.plan.machines import SETTINGS, Group
 
 _TIMEOUT_S = 600
 """A failure is shrunk for up to 300 s (Hypothesis' limit) before it is printed; tests that pass take seconds."""
-TestGroup = pytest.mark.timeout(_TIMEOUT_S)(GROUP)
-TestEagerGroup = pytest.mark.timeout(_TIMEOUT_S)(EAGER_GROUP)
+TestGroup = pytest.mark.timeout(_TIMEOUT_S)(machines.GROUP)
+TestEagerGroup = pytest.mark.timeout(_TIMEOUT_S)(machines.EAGER_GROUP)
 
 
 @pytest.mark.timeout(_TIMEOUT_S)
