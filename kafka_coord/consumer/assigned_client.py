@@ -1,8 +1,9 @@
-"""A librdkafka client that fetches exactly the wanted partitions. A change of these partitions never blocks a thread.
-confluent-kafka 2.16 lets one thread at a time into a client (``Handle_serialize_enter``), but without fairness, so a
-thread that polls in a loop locks out all other threads. So only the owner of the lock ``_inside`` calls the client. A
-thread that wants a change sets a flag. If the lock is free, that thread applies the change itself. Otherwise, the owner
-applies the change when it releases the lock. The owner waits for records for at most a few ms.
+"""A librdkafka client that fetches exactly the wanted partitions. Changing these partitions never blocks a thread.
+
+Newer releases of confluent-kafka, such as 2.16, let one thread at a time into a client (``Handle_serialize_enter``),
+but not fairly: a thread that polls in a loop locks out all others. So only the holder of the lock ``_inside`` calls the
+client. A thread that wants a change sets a flag and, if the lock is free, applies the change itself. Otherwise, the
+holder applies it when it releases the lock. The holder waits for records for at most a few ms.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class AssignedClient:
     # --- changes: any thread, never waits ----------------------------------------------------------------------------
 
     def changed(self) -> None:
-        """Applies a change of the wanted partitions or offsets. The caller must report every such change here."""
+        """Applies a change in the wanted partitions or offsets. The caller must report every such change here."""
         self._changed = True
         self._carry_out()
 
@@ -66,7 +67,7 @@ class AssignedClient:
         self._to_learn.add(topic)
 
     def _carry_out(self) -> None:
-        # The lock's owner checks again when it releases the lock, so no change is lost.
+        # The lock's holder checks again when it releases the lock, so no change is lost.
         while self._changed and self._inside.acquire(blocking=False):
             try:
                 self._reconcile()
@@ -97,7 +98,7 @@ class AssignedClient:
             self._carry_out()
 
     def end_of(self, key: Key) -> int:
-        """Returns the log's end offset, which it requests from the broker. Raises :class:`KafkaException`."""
+        """Requests the log's end offset from the broker. Raises :class:`KafkaException`."""
         try:
             with self._inside:
                 if self._client is None:
@@ -145,18 +146,18 @@ class AssignedClient:
             self._learn_at = self._learn_delay_s = 0.0
 
     def _learn(self, client: KafkaConsumer) -> None:
-        """Requests the metadata of topics with partitions that librdkafka may not know yet. By itself, librdkafka looks
-        for new partitions of a known topic only every 10 s (librdkafka issue 2917).
+        """Requests the metadata of topics with partitions that librdkafka may not know yet. On its own, librdkafka
+        checks for new partitions of a known topic only every 10 s (librdkafka issue 2917).
         """
         self._learn_delay_s = min(5.0, 2 * self._learn_delay_s + 0.05)
         self._learn_at = time.monotonic() + self._learn_delay_s
         for topic in list(self._to_learn):
             try:
-                found = client.list_topics(topic, timeout=_METADATA_TIMEOUT_S).topics.get(topic)
+                metadata = client.list_topics(topic, timeout=_METADATA_TIMEOUT_S).topics.get(topic)
             except KafkaException as error:
                 log.debug("got no metadata topic=%s: %s", topic, error)
                 return
-            known = max(found.partitions, default=-1) if found is not None and found.error is None else -1
-            self._known[topic] = known
-            if all(partition <= known for name, partition in self._assigned if name == topic):
+            highest = max(metadata.partitions, default=-1) if metadata is not None and metadata.error is None else -1
+            self._known[topic] = highest
+            if all(partition <= highest for name, partition in self._assigned if name == topic):
                 self._to_learn.discard(topic)

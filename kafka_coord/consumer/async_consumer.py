@@ -22,7 +22,7 @@ Taken = TypeVar("Taken")
 _LOOK_S = 0.1
 """The longest wait for records before the consumer checks whether it was stopped or closed, or has failed."""
 _RUN_S = 30.0
-"""How long a coroutine function given as a callback may take."""
+"""How long, in seconds, a callback that is a coroutine function may take."""
 
 
 class _NotOpen(ConsumerError, AttributeError):
@@ -38,10 +38,10 @@ class AsyncConsumer(GroupMember[K, V]):
             async for record in consumer:
                 ...
 
-    One thread fetches ahead while the event loop works on records. Calls start no other threads. Only one task at a
-    time may read. Callbacks may be coroutine functions, which run on the event loop. Methods that send requests to
-    brokers or ZooKeeper block, such as ``committed``, ``end_offsets``, ``lag``, and ``seek`` to a time or to
-    ``"latest"``. Call them through ``asyncio.to_thread``. All other methods return immediately.
+    One thread fetches ahead while the event loop works on records. Reading does not start any other threads. Only one
+    task at a time may read. Callbacks may be coroutine functions, which run on the event loop. Methods that send
+    requests to brokers or ZooKeeper (``committed``, ``end_offsets``, ``lag``, and ``seek`` to a time or to
+    ``"latest"``, for example) block, so call them through ``asyncio.to_thread``. All other methods return immediately.
     """
 
     def _constructed(self) -> None:
@@ -55,8 +55,8 @@ class AsyncConsumer(GroupMember[K, V]):
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
-        told = {field.name: self._on_the_loop(getattr(self._told, field.name)) for field in fields(self._told)}
-        self._told = Callbacks(**told)
+        callbacks = {field.name: self._on_the_loop(getattr(self._told, field.name)) for field in fields(self._told)}
+        self._told = Callbacks(**callbacks)
         self._news = asyncio.Event()
         self._wanted = threading.Event()
         self._failure: BaseException | None = None
@@ -139,7 +139,7 @@ class AsyncConsumer(GroupMember[K, V]):
             self._reading = False
 
     async def _await_records(self, timeout_s: float) -> None:
-        if self._fetcher.has_fetched:  # records that may not be handed out, because the membership is not certain now
+        if self._fetcher.has_fetched:  # these records may not be handed out while the membership is uncertain
             await asyncio.sleep(timeout_s)
             return
         timer = self._loop.call_later(timeout_s, self._news.set)
@@ -174,14 +174,15 @@ class AsyncConsumer(GroupMember[K, V]):
     # --- leaving -----------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Like :meth:`kafka_coord.Consumer.stop`. On a signal: ``loop.add_signal_handler(number, consumer.stop)``."""
+        """Like :meth:`kafka_coord.Consumer.stop`. To stop on a signal, use ``loop.add_signal_handler(number,
+        consumer.stop)``."""
         super().stop()
         if "_fetcher" in self.__dict__:
             self._wake_reader()
 
     async def close(self, *, leave: bool | None = None, timeout_s: float = 10.0) -> None:
         """Like :meth:`kafka_coord.Consumer.close`, with tasks instead of threads. Waits for the task that has records
-        in hand, unless that task is the caller's own or has ended."""
+        in hand, unless that task is the caller or has ended."""
         task = self._task if self._task is not asyncio.current_task() else None
 
         def in_hand() -> bool:

@@ -27,7 +27,7 @@ class BrokerLookup:
 
     @property
     def problem(self) -> str:
-        """The reason why no broker can be used. Empty if a broker can be used, or if no broker is known yet."""
+        """The reason why no broker can be used, or "" if one can be used or none is known yet."""
         return self._brokers.problem if not self._brokers.addresses else ""
 
     def step(self, now: float) -> float:

@@ -15,29 +15,30 @@ log = logging.getLogger(__name__)
 
 
 def choose(brokers: tuple[Broker, ...], protocol: str, listener: str | None) -> tuple[tuple[str, ...], str]:
-    """Returns the addresses to connect to, and the problem. The problem is empty unless there are live brokers but none
-    of them can be used. Chooses each broker's first listener with the name ``listener`` or, if no name is given, its
-    first listener with ``protocol``.
+    """Returns the addresses to connect to, and a problem, which is "" unless there are live brokers but none of them
+    can be used. Chooses each broker's first listener with the name ``listener`` or, if no name is given, its first
+    listener with ``protocol``.
     """
     addresses: list[str] = []
     for broker in brokers:
-        for found in broker.listeners:
-            if found.name == listener if listener else found.protocol == protocol:
-                addresses.append(found.address)
+        for candidate in broker.listeners:
+            if candidate.name == listener if listener else candidate.protocol == protocol:
+                addresses.append(candidate.address)
                 break
     if addresses or not brokers:
         return tuple(addresses), ""
-    offered = sorted({f"{found.name} ({found.protocol})" for broker in brokers for found in broker.listeners})
-    wanted = f"is named {listener!r}" if listener else f"speaks {protocol}"
+    offered = sorted(
+        {f"{candidate.name} ({candidate.protocol})" for broker in brokers for candidate in broker.listeners}
+    )
+    requirement = f"is named {listener!r}" if listener else f"speaks {protocol}"
     return (), (
-        f"no listener of the {len(brokers)} live brokers {wanted}; they have {', '.join(offered) or 'none'}."
+        f"no listener of the {len(brokers)} live brokers {requirement}; they offer {', '.join(offered) or 'none'}."
         " Set kafka={'security.protocol': …} or listener=… accordingly"
     )
 
 
 class BrokerDirectory:
-    """Tracks the addresses of the live brokers. :meth:`step` runs on the owner's thread. The watch only wakes that
-    thread."""
+    """Tracks the addresses of the live brokers. :meth:`step` runs on the owner's thread, which the watch only wakes."""
 
     def __init__(
         self, store: Store, wake: Callable[[], None], *, protocol: str = "PLAINTEXT", listener: str | None = None
@@ -52,18 +53,18 @@ class BrokerDirectory:
         self.problem = ""
 
     def step(self) -> bool:
-        """Reads the brokers if they may have changed. Returns whether they have changed. After ``StoreUnavailable``,
-        call this method again later."""
+        """Reads the brokers if they may have changed. Returns whether the addresses or the problem changed. After
+        ``StoreUnavailable``, call this method again later."""
         if not self._changed:
             return False
         self._changed = False
         try:
-            found = self._read()
+            live = self._read()
         except BaseException:
             self._changed = True
             raise
         before = self.addresses, self.problem
-        self.addresses, self.problem = choose(found, self._protocol, self._listener)
+        self.addresses, self.problem = choose(live, self._protocol, self._listener)
         if (self.addresses, self.problem) == before:
             return False
         if self.problem:
@@ -82,12 +83,12 @@ class BrokerDirectory:
         except NoNode:
             ids = ()
         nodes = self._store.read_many([GetData(layout.broker(name)) for name in ids]) if ids else ()
-        found = decode_brokers(ids, nodes)
-        for one in found.unreadable:
-            if one not in self._reported:
-                log.warning("skipped a broker path=%s reason=%s", one.path, one.reason)
-        self._reported = frozenset(found.unreadable)
-        return found.live
+        decoded = decode_brokers(ids, nodes)
+        for skipped in decoded.unreadable:
+            if skipped not in self._reported:
+                log.warning("skipped a broker path=%s reason=%s", skipped.path, skipped.reason)
+        self._reported = frozenset(decoded.unreadable)
+        return decoded.live
 
     def _on_change(self, _event: WatchEvent) -> None:
         self._changed = True

@@ -1,4 +1,4 @@
-"""The command loop carries out the commands in a consumer's channel in order, one at a time, and acknowledges them."""
+"""Carries out the commands in a consumer's channel in order, one at a time, and acknowledges them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from kafka_coord.zk.store import WatchEvent, WatchType
 log = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S = 3.0
-"""The interval at which the loop lists the channel even without an event. A lost watch causes at most this much
-delay."""
+"""The interval at which the loop lists the channel even without an event, so that a lost watch delays a command by at
+most this much."""
 
 _RETRY_S = 0.25
 
 
 @dataclass(slots=True)
 class _Current:
-    """The command being carried out, and its progress. Each step runs only once, even if the store fails repeatedly."""
+    """The command being carried out, and its progress, so that no callback runs twice even if the store fails
+    repeatedly."""
 
     command_id: CommandId
     command: Command
@@ -73,8 +74,8 @@ class CommandLoop:
 
     def step(self, registration: Registration, now: float) -> float:
         """Carries out the commands that can be carried out now. Returns the latest time for the next call. An event may
-        wake the connector earlier. Raises :class:`MembershipLost` if the membership or the channel is gone, and also
-        raises the store's errors.
+        wake the connector earlier. Raises :class:`MembershipLost` if the membership or the channel is gone, and the
+        store's errors.
         """
         if self._changed or now >= self.look_due:
             self._list_commands(now)
@@ -104,7 +105,7 @@ class CommandLoop:
         self.look_due = now + self._look_interval_s
         self._queue = deque(commands)
         if self._current is not None and self._current.command_id not in commands:
-            # Somebody deleted the command. The coordinator treats that as an acknowledgement, so finish the command.
+            # Someone deleted the command. The coordinator treats that as an acknowledgement, so finish the command.
             self._queue.appendleft(self._current.command_id)
         for name in strays:
             self._report(name, "this is not the name of a command; leaving it alone")
@@ -125,8 +126,7 @@ class CommandLoop:
             log.error("bad znode in the channel consumer=%s znode=%s: %s", self._channel.consumer, name, what)
 
     def _obey_next(self, registration: Registration, command_id: CommandId) -> bool:
-        """Carries out this command if possible. Returns whether the command was carried out, was dropped, or is
-        gone."""
+        """Carries out this command if possible. Returns true once it was carried out or dropped, or is gone."""
         if self._current is None or self._current.command_id != command_id:
             try:
                 command = self._channel.read(command_id)
@@ -136,7 +136,7 @@ class CommandLoop:
             if command is None:
                 return True
             if command.incarnation > registration.incarnation:
-                # Deleting the command would acknowledge it for the consumer that has taken over this name.
+                # Deleting the command would acknowledge it on behalf of the consumer that has taken over this name.
                 raise MembershipLost(
                     f"{command_id.name} is for incarnation {command.incarnation}: another consumer has registered as"
                     f" {registration.consumer!r} since"
@@ -178,8 +178,8 @@ class CommandLoop:
             current.told = True
             tell(self._on_start, frozenset(command.starts), "on_start")
             self._fetchers.begin(tp for tp, point in command.starts.items() if point.offset != NO_OFFSET)
-        # Commit the end offset before handing out any record from there on. If the offset were only in memory, then,
-        # after a crash, "latest" would resolve to a later offset, and the consumer would skip the records in between.
+        # Commit the end offset before handing out any record beyond it. If the offset were only in memory, "latest"
+        # would resolve to a later offset after a crash, and the records in between would be skipped.
         offsets = self._fetchers.uncommitted(command.partitions)
         self._acknowledge(registration, current, offsets)
         self._fetchers.stored(offsets)
@@ -205,7 +205,7 @@ class CommandLoop:
 
 
 def tell(callback: PartitionCallback | None, partitions: frozenset[TopicPartition], name: str) -> None:
-    """Calls the application's callback. Logs an exception from the callback, because it must not delay a handover."""
+    """Calls the application's callback. Only logs an exception from it, because it must not delay a handover."""
     if callback is None:
         return
     try:

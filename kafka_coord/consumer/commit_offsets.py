@@ -12,27 +12,27 @@ from kafka_coord.model import TopicPartition
 
 
 def consumed_offsets(fetchers: KafkaFetchers, reader: threading.Thread | None, lost: str) -> dict[TopicPartition, int]:
-    """Returns the offsets of all consumed records, including the records that the committing thread (``reader``) has in
-    hand. Raises :class:`MembershipLost` with the message ``lost`` if that thread received its records under a lost
-    incarnation.
+    """Returns the offsets of all consumed records. Records in hand count if the committing thread (``reader``) has
+    them, or if there is only one stream. Raises :class:`MembershipLost` with the message ``lost`` if that thread
+    received its records under an incarnation that has been lost.
     """
-    found: dict[TopicPartition, int] = {}
+    consumed: dict[TopicPartition, int] = {}
     for fetcher in fetchers.streams:
         mine = reader is not None and (len(fetchers.streams) == 1 or fetcher.reader is reader)
         if mine and fetcher.partitions.lost_uncommitted:
             raise MembershipLost(lost)
-        found |= fetcher.partitions.snapshot(with_in_hand=mine)
-    return found
+        consumed |= fetcher.partitions.snapshot(with_in_hand=mine)
+    return consumed
 
 
 def asked_offsets(
     fetchers: KafkaFetchers, offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]
 ) -> dict[TopicPartition, int]:
-    """Checks, records and returns the offsets that the application names. Raises :class:`MembershipLost` for a
+    """Checks, records and returns the offsets that the application asks to commit. Raises :class:`MembershipLost` for a
     partition that is not held. Raises :class:`ConsumerError` for an offset beyond the records handed out, or below the
     committed offset without a ``seek``.
     """
-    wanted: dict[TopicPartition, int] = {}
+    requested: dict[TopicPartition, int] = {}
     for key, offset in offsets.items():
         partition = TopicPartition(*key)
         try:
@@ -50,8 +50,8 @@ def asked_offsets(
                 f"cannot commit offset {offset} of {partition}: offset {holding.committed} is already committed;"
                 " call seek() first to go back"
             )
-        wanted[partition] = offset
-    for partition, offset in wanted.items():
+        requested[partition] = offset
+    for partition, offset in requested.items():
         fetcher, holding = fetchers.held(partition)
         fetcher.partitions.ask(holding, offset)
-    return wanted
+    return requested

@@ -17,7 +17,7 @@ _UNSUPPORTED = {
     "heartbeat.interval.ms": "session.timeout.ms is enough",
     "group.protocol": "the coordinator assigns the partitions of every group",
     "group.remote.assignor": "use partition.assignment.strategy",
-    "error_cb": "calls raise the application's errors; other errors go to the logger kafka_coord.librdkafka",
+    "error_cb": "calls raise errors that the application must see; others go to the logger kafka_coord.librdkafka",
     "on_commit": "use commit(asynchronous=True), which returns a future",
     "logger": "librdkafka's log goes to the logger kafka_coord.librdkafka",
     "default.topic.config": "put its settings directly into the configuration",
@@ -41,7 +41,7 @@ _FREQUENT = (
 
 
 def suggestion(name: str) -> str:
-    """Returns `` (did you mean …?)`` if the name is close to an existing name, or else an empty string."""
+    """Returns `` (did you mean …?)`` if the name is close to an existing name, otherwise an empty string."""
     found = difflib.get_close_matches(name.lower().replace("_", "."), _FREQUENT, n=1, cutoff=0.75)
     return f" (did you mean {found[0]!r}?)" if found else ""
 
@@ -52,7 +52,7 @@ def arguments_of(config: Mapping[str, Any], arguments: Mapping[str, Any]) -> dic
     Raises :class:`SettingsError` for settings that this project does not support, or that are given twice. librdkafka
     rejects unknown names later, when the consumer is created.
     """
-    found: dict[str, Any] = {}
+    translated: dict[str, Any] = {}
     kafka: dict[str, Any] = {}
     refused = [
         f"{name!r} is not supported here: {_UNSUPPORTED[name]}"
@@ -64,21 +64,21 @@ def arguments_of(config: Mapping[str, Any], arguments: Mapping[str, Any]) -> dic
     for name, value in config.items():
         if name in _ARGUMENTS:
             argument, read = _ARGUMENTS[name]
-            found[argument] = read(name, value)
+            translated[argument] = read(name, value)
         elif name != "enable.auto.commit" and name not in _UNSUPPORTED:
             kafka[name] = value
     if "client.rack" in kafka:
-        found["rack"] = kafka["client.rack"]
-    if "consumer_id" in found:  # Kafka keeps the place of a static member for its session timeout
-        found["rejoin_grace_ms"] = found.get("session_timeout_ms", _KAFKA_SESSION_TIMEOUT_MS)
+        translated["rack"] = kafka["client.rack"]
+    if "consumer_id" in translated:  # Kafka keeps the place of a static member for its session timeout
+        translated["rejoin_grace_ms"] = translated.get("session_timeout_ms", _KAFKA_SESSION_TIMEOUT_MS)
     if not _boolean("enable.auto.commit", config.get("enable.auto.commit", True)):
-        found["auto_commit_interval_ms"] = None
-    if "group" not in found and "group" not in arguments:
+        translated["auto_commit_interval_ms"] = None
+    if "group" not in translated and "group" not in arguments:
         near = difflib.get_close_matches("group.id", config, n=1)
         raise SettingsError(f"'group.id' is missing{f'; is {near[0]!r} a misspelling of it?' if near else ''}")
-    if twice := sorted(found.keys() & arguments.keys()):
+    if twice := sorted(translated.keys() & arguments.keys()):
         raise SettingsError(f"{twice[0]} is given both as an argument and in the configuration")
-    return {**found, **arguments, "kafka": {**kafka, **arguments.get("kafka", {})}}
+    return {**translated, **arguments, "kafka": {**kafka, **arguments.get("kafka", {})}}
 
 
 def _as_given(_name: str, value: Any) -> Any:
@@ -104,14 +104,14 @@ def _reset(_name: str, value: Any) -> Any:
 
 
 def _assignor(name: str, value: Any) -> str:
-    known = {"range": "range", "roundrobin": "roundrobin", "cooperative-sticky": "sticky"}
+    assignors = {"range": "range", "roundrobin": "roundrobin", "cooperative-sticky": "sticky"}
     first = str(value).split(",")[0].strip()
-    if first not in known:
+    if first not in assignors:
         raise SettingsError(
-            f"{name!r} begins with {first!r}: use one of {', '.join(known)}, or leave it out and name"
-            " an assignor of the coordinator with assignor=…"
+            f"{name!r} begins with {first!r}: use one of {', '.join(assignors)}, or leave it out and choose"
+            " one of the coordinator's assignors with assignor=…"
         )
-    return known[first]
+    return assignors[first]
 
 
 _ARGUMENTS: Mapping[str, tuple[str, Callable[[str, Any], Any]]] = {

@@ -1,9 +1,9 @@
 """The consumer's side of the protocol (docs/protocol.md), as a state machine. One thread runs its steps.
 
 The connector registers, carries out commands in order, commits, and registers again after it has lost its membership.
-It assigns nothing and never waits. :meth:`Connector.step` does everything that can be done now, and returns when to
-call it again. Watches, session listeners and fetchers only set a flag and call ``wake``. So the same code runs with a
-real ZooKeeper and in a simulation, where the caller sets the time.
+It does not assign partitions, and never waits. :meth:`Connector.step` does everything that can be done now and returns
+when to call it again. Watches, session listeners and fetchers only set a flag and call ``wake``, so the same code runs
+with a real ZooKeeper and in a simulation, where the caller sets the time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class _CommitRequest:
 
 @dataclass(slots=True)
 class _Closing:
-    """A requested close. ``in_hand`` returns whether the application still works on records and will call again."""
+    """A requested close. ``in_hand`` returns whether the application is still working on records and will call
+    again."""
 
     deadline: float
     also: tuple[Op, ...]
@@ -63,12 +64,12 @@ class _Closing:
 
 
 class Connector:
-    """Keeps one consumer registered and carries out its commands. ``registration_value`` returns the value of a new
-    registration. ``auto_commit_interval_s=None`` turns automatic commits off.
+    """Keeps one consumer registered and carries out its commands. ``registration_value`` returns the value to register
+    with. ``auto_commit_interval_s=None`` turns automatic commits off.
 
     :meth:`step` calls ``on_start``, ``on_stop`` and ``on_lost``. If a callback raises an exception, the connector logs
-    it and continues. Any thread may call :meth:`commit` and :meth:`close`. Only the stepping thread may call the other
-    methods.
+    it and continues. Any thread may read the facts below and call :meth:`commit`, :meth:`register_again` and
+    :meth:`close`. Only the stepping thread may call the other methods.
     """
 
     def __init__(
@@ -159,12 +160,12 @@ class Connector:
 
     def close(self, timeout_s: float, also: Iterable[Op] = (), *, in_hand: Callable[[], bool] | None = None) -> None:
         """Makes the member leave its group (docs/protocol.md, section 7). Once it has left, :attr:`done` is true. The
-        connector hands out nothing more, and waits up to ``timeout_s`` for the application to finish its records in
+        connector stops returning records, and waits up to ``timeout_s`` for the application to finish its records in
         hand. Then one multi stores the consumed offset of each held partition and deletes the registration, together
-        with ``also``. The next owner hands out any records still in hand again.
+        with ``also``. Records that are still in hand will be delivered again by the next owner.
 
-        ``in_hand`` returns whether the application still works on records and will call the consumer again. By default,
-        all records in hand count.
+        ``in_hand`` returns whether the application is still working on records and will call the consumer again. By
+        default, all records in hand count.
         """
         if self._closing is None:
             deadline = self._store.clock.monotonic() + timeout_s
@@ -175,7 +176,7 @@ class Connector:
         return self._fetchers.in_hand(self._fetchers.held_partitions())
 
     def crashed(self, error: KafkaCoordError) -> None:
-        """Fails the pending commits after the stepping thread has crashed. Otherwise, nothing would ever complete
+        """Fails the pending commits after the stepping thread has crashed, because nothing else would ever complete
         them."""
         self.failure = error
         self.done = True
@@ -185,7 +186,7 @@ class Connector:
     # --- the step ----------------------------------------------------------------------------------------------------
 
     def step(self) -> float | None:
-        """Does everything that is possible now. Returns the latest (monotonic) time for the next step, or ``None`` once
+        """Does everything that can be done now. Returns the latest (monotonic) time for the next step, or ``None`` once
         the connector is done."""
         if self.done:
             return None
@@ -229,7 +230,7 @@ class Connector:
         if self._registering_again and not self._commands.busy:
             if self._gave_up(registration):
                 return now
-            due = min(due, now + _RETRY_S)  # guards against a lost wake-up by the fetchers
+            due = min(due, now + _RETRY_S)  # guards against a lost wake-up from the fetchers
         return min(due, self._auto_commit(registration, now), self._store.session.lease_deadline())
 
     # --- registration ------------------------------------------------------------------------------------------------
@@ -245,10 +246,10 @@ class Connector:
         if self._value is None:
             self._registering_again = False
             self._value = self._registration_value()
-        found = self._channel.register(self._value)
-        if isinstance(found, Holder):
-            return self._wait_for_name(found, now)
-        self._registration = found
+        outcome = self._channel.register(self._value)
+        if isinstance(outcome, Holder):
+            return self._wait_for_name(outcome, now)
+        self._registration = outcome
         self._value = None
         self._evicted = False
         self._name_taken_since = None
@@ -258,9 +259,9 @@ class Connector:
         self._commit_due = now + (self._auto_commit_interval_s or 0.0)
         log.info(
             "registered consumer=%s group=%s incarnation=%d",
-            found.consumer,
-            found.group,
-            found.incarnation,
+            outcome.consumer,
+            outcome.group,
+            outcome.incarnation,
             extra={"event": "consumer_registered"},
         )
         return now
@@ -285,8 +286,8 @@ class Connector:
         return True
 
     def _wait_for_name(self, holder: Holder, now: float) -> float:
-        """Waits as long as an earlier process of this consumer, whose session has not ended yet, may hold the name.
-        Then fails. Returns the time of the next attempt."""
+        """Waits for as long as an earlier process of this consumer may hold the name because its session has not
+        expired, and then fails. Returns the time of the next attempt."""
         since = self._name_taken_since
         if since is None:
             since = self._name_taken_since = now
@@ -328,7 +329,7 @@ class Connector:
         return ""
 
     def _lose(self, why: str) -> None:
-        """Handles a lost membership. Releases all partitions, clears the queues and starts over."""
+        """Handles a lost membership: releases all partitions, clears the queues and starts over."""
         registration, self._registration = self._registration, None
         if registration is None:
             return
@@ -394,11 +395,11 @@ class Connector:
                 _complete(request.future)
 
     def _write(self, registration: Registration, offsets: Offsets) -> None:
-        wanted = self._fetchers.admissible(offsets)
-        if not wanted:
+        admitted = self._fetchers.admissible(offsets)
+        if not admitted:
             return
-        missing = self._channel.commit(registration, wanted)
-        self._fetchers.stored(wanted)
+        missing = self._channel.commit(registration, admitted)
+        self._fetchers.stored(admitted)
         self.counters.commits += 1
         if missing:
             raise NotFound(
@@ -437,7 +438,7 @@ class Connector:
             return ConsumerClosed(f"consumer {self._channel.consumer!r} is closed")
         return MembershipLost(
             f"consumer {self._channel.consumer!r} lost its membership in group {self._channel.group!r}"
-            f" ({self.counters.last_loss or 'it is not registered yet'}): its partitions may belong to others by now,"
+            f" ({self.counters.last_loss or 'it is not registered yet'}): other members may own its partitions now,"
             " and uncommitted records will be read again"
         )
 
@@ -462,7 +463,7 @@ class Connector:
             closing.stopped = frozenset(self._fetchers.held_partitions())
             self._fetchers.stop(closing.stopped)
         if not late and closing.in_hand():
-            return min(closing.deadline, now + _RETRY_S)  # guards against a lost wake-up by the fetchers
+            return min(closing.deadline, now + _RETRY_S)  # guards against a lost wake-up from the fetchers
         if not closing.told:
             closing.told = True
             tell(self._on_stop, closing.stopped, "on_stop")
@@ -494,7 +495,8 @@ class Connector:
 
     def _on_session(self, state: SessionState) -> None:
         if state is not SessionState.CONNECTED:
-            # ZooKeeper's next leader restarts the timeout of every session, even of one whose process is dead.
+            # A new ZooKeeper leader restarts the timeout of every session, even a dead owner's, so start waiting for
+            # the name again.
             self._name_taken_since = None
         self._registration_changed = True
         self._commands.look_again()

@@ -16,9 +16,9 @@ log = logging.getLogger(__name__)
 
 class ConnectorThread:
     """Steps the connector when it is due or ``wakeup`` is set, until it has left, failed permanently, or crashed. After
-    a crash, nobody would carry out the member's commands, so the member leaves its group, and :meth:`check` raises the
-    reason. After every step, the thread calls ``meanwhile`` with the current time. ``meanwhile`` returns the time of
-    its next call. When the thread ends for any reason, it calls ``at_end`` once.
+    a crash, no one would carry out the member's commands, so the member leaves its group, and :meth:`check` raises the
+    reason. After every step, the thread calls ``meanwhile`` with the current time, and ``meanwhile`` returns when to
+    call it next. However the thread ends, it calls ``at_end`` once.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class ConnectorThread:
         self._thread.start()
 
     def check(self) -> None:
-        """Raises the error that ended the membership permanently, if there is such an error."""
+        """Raises the error that ended the membership permanently, if any."""
         failure = self._connector.failure
         if failure is not None:
             raise failure.with_traceback(None)

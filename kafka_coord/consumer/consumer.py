@@ -18,8 +18,7 @@ from kafka_coord.errors import ConsumerError
 
 
 class Consumer(GroupMember[K, V]):
-    """A member of a group. It registers, receives partitions from the coordinator, hands out their records, and
-    commits.
+    """A member of a group. It registers, receives partitions from the coordinator, delivers their records, and commits.
 
     ::
 
@@ -29,7 +28,7 @@ class Consumer(GroupMember[K, V]):
 
     **What is consumed.** A record (or batch) counts as consumed when the application requests the next record, leaves
     the ``with`` block normally, or commits. After an exception, the records in hand do not count and are read again. A
-    partition moves once the application has finished its record in hand. So a slow record delays only the handover of
+    partition moves once the application has finished its record in hand, so a slow record delays only the handover of
     its own partition. If the delay exceeds the group's rebalance timeout, the coordinator evicts the consumer.
 
     **Threads.** ``poll``, ``consume`` and iteration belong to one thread per stream. Any thread may call all other
@@ -38,7 +37,7 @@ class Consumer(GroupMember[K, V]):
     **Callbacks.** ``on_assign(partitions)`` is called before the first record of these partitions is fetched, and may
     call ``seek``. ``on_revoke(partitions)`` is called before their offsets are committed, and may call ``commit``. By
     then, the application has finished their records, or :meth:`close` has stopped waiting for the application.
-    ``on_lost(partitions)`` is called when these partitions have been lost without notice. Callbacks run on the
+    ``on_lost(partitions)`` is called after these partitions have been lost without notice. Callbacks run on the
     connector's thread and should be quick. An exception that they raise is logged and does not delay the handover. A
     callback with two parameters receives the consumer first, as in confluent-kafka. Callbacks may be called before the
     constructor returns. ``on_start`` and ``on_stop`` are other names for ``on_assign`` and ``on_revoke``.
@@ -47,8 +46,8 @@ class Consumer(GroupMember[K, V]):
 
     **Errors.** Any call may raise :class:`ConsumerClosed`, :class:`ConsumerIdInUse` (the name is taken),
     :class:`NoOffset` (until the application seeks), or :class:`BrokerError` (no listener is usable, or access is not
-    authorised). The loss of the ZooKeeper session raises no error, because the consumer registers again. ``commit``
-    then raises :class:`MembershipLost` for records that can no longer be committed.
+    authorised). Losing the ZooKeeper session does not raise an error, because the consumer registers again. But
+    ``commit`` then raises :class:`MembershipLost` for records that can no longer be committed.
 
     Arguments that need an explanation:
 
@@ -79,7 +78,7 @@ class Consumer(GroupMember[K, V]):
         is 10,000, or 45,000 with ``bootstrap``. The latter is more than twice the session timeout of the instances, so
         that the crash of a coordinator does not interrupt the consumer.
     ``rejoin_grace_ms``
-        How long the coordinator keeps the partitions of a consumer that vanished (Kafka's static membership).
+        How long the coordinator reserves the partitions of a consumer that is gone (Kafka's static membership).
     ``mode``
         ``incremental``, or ``eager``, in which every partition stops before any starts, as in Kafka 0.8.
     ``kafka``, ``listener``
@@ -110,13 +109,14 @@ class Consumer(GroupMember[K, V]):
     def consume_messages(self, max_messages: int = DEFAULT_MAX_RECORDS, timeout_s: float = 1.0) -> list[Message]:
         """Like :meth:`consume`, but returns confluent-kafka's messages instead of records.
 
-        It is as fast as confluent-kafka's own consumer, and suits programs written for it. Messages are never errors:
+        It is as fast as confluent-kafka's own consumer and suits programs written for it. Messages are never errors:
         the consumer raises errors or recovers from them.
         """
         return self._only_stream().consume_messages(max_messages, timeout_s)
 
     def __iter__(self) -> Iterator[Record[K, V]]:
-        """Yields records as they arrive, until the consumer is closed. You may leave the loop and iterate again."""
+        """Yields records as they arrive, until the consumer is closed or stopped. You may leave the loop and iterate
+        again."""
         return iter(self._only_stream())
 
     def _only_stream(self) -> Stream[K, V]:
@@ -135,10 +135,10 @@ class Consumer(GroupMember[K, V]):
     def commit(self, offsets: Offsets | None = None, *, asynchronous: Literal[True]) -> Future[None]: ...
 
     def commit(self, offsets: Offsets | None = None, *, asynchronous: bool = False) -> Future[None] | None:
-        """Commits everything that was handed out, or the given ``offsets`` (the offset of the next record to read in
-        each partition). Records that other threads have in hand do not count as consumed. The call returns when
-        ZooKeeper has stored the offsets. While ZooKeeper is unreachable, it waits until ZooKeeper is back or the
-        session has ended. With ``asynchronous``, it returns a future immediately.
+        """Commits all consumed records, those in hand included, or the given ``offsets`` (the offset of the next record
+        to read in each partition). With several streams, only the records that this thread has in hand count, and in a
+        callback, none do. The call returns when ZooKeeper has stored the offsets. While ZooKeeper is unreachable, it
+        waits until ZooKeeper is back or the session has ended. With ``asynchronous``, it returns a future immediately.
 
         Raises (or the future holds) :class:`MembershipLost` if the partitions may now belong to other consumers,
         :class:`NotFound` if the topic was deleted, and :class:`ConsumerError` for an offset beyond the records handed
@@ -153,18 +153,19 @@ class Consumer(GroupMember[K, V]):
     # --- leaving -----------------------------------------------------------------------------------------------------
 
     def close(self, *, leave: bool | None = None, timeout_s: float = 10.0) -> None:
-        """Leaves the group. No records are skipped, and only records still in hand are handed out again.
+        """Leaves the group. No records are skipped, and only records still in hand are delivered again.
 
-        The consumer hands out nothing more. It waits up to ``timeout_s`` seconds for other threads to finish their
-        records, which then count as consumed. Then a single write commits the consumed offset of each held partition
-        and deletes the registration. With ``auto_commit_interval_ms=None``, it stores only offsets that the application
-        has committed, which it may still do while ``close`` waits. The next owner hands out any records still in hand
-        again. If they should count as consumed, commit before you close, or leave a ``with`` block normally.
+        The consumer stops returning records, and waits up to ``timeout_s`` seconds for other threads to finish theirs,
+        which then count as consumed. Then a single write commits the consumed offset of each held partition and deletes
+        the registration. With ``auto_commit_interval_ms=None``, it stores only offsets that the application commits,
+        which is still possible while ``close`` waits. The next owner delivers any records still in hand again. If they
+        should count as consumed, commit before you close, or leave a ``with`` block normally.
 
         The partitions move immediately. A consumer with ``rejoin_grace_ms`` keeps its place for that long, as a static
-        member does in Kafka. ``leave=True`` gives the place up now. No coordinator is needed. If ZooKeeper does not
-        respond within ``timeout_s`` seconds, the membership ends with the session, and the last commit counts.
-        ``close`` may be called twice, and from any thread.
+        member does in Kafka. ``leave=True`` gives the place up now. With ``zookeeper``, none of this needs a
+        coordinator. If ZooKeeper (or, with ``bootstrap``, the coordinator) does not respond within ``timeout_s``
+        seconds, the membership ends with the session, and the last commit counts. ``close`` may be called twice, and
+        from any thread.
         """
         self._leave(timeout_s, leave)
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class ConsumerStats:
-    """A consumer's counters since its creation. The connector's thread writes its own copy, which any thread may read,
-    and in which ``records`` is always 0. The application receives another copy."""
+    """A consumer's counters since its creation. The connector's thread updates one instance, in which ``records`` is
+    always 0, and which any thread may read. The application receives copies."""
 
     records: int = 0
     registrations: int = 0
     starts: int = 0
     stops: int = 0
     dropped_commands: int = 0
-    """The number of commands for another incarnation."""
+    """The number of commands that were for an earlier incarnation."""
     malformed_commands: int = 0
     """The number of znodes in the channel that are not readable commands."""
     commits: int = 0

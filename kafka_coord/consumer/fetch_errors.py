@@ -51,8 +51,8 @@ class FetchErrors:
 
     def _out_of_range(self, holding: HeldPartition, error: KafkaError) -> None:
         """Handles an offset that is not in the log, because retention or truncation removed it or the topic was
-        recreated. librdkafka always runs with ``auto.offset.reset=error``. Its own reset would move the position
-        silently. If the position moved back, as after a recreation, records would seem to be delivered twice.
+        recreated. librdkafka always runs with ``auto.offset.reset=error``, because its own reset would move the
+        position silently. If the position moved back, as after a recreation, records would seem to be delivered twice.
         """
         where = f"offset {holding.position} of {holding.partition} is not in the log ({error.str()})"
         if self._reset is OffsetReset.ERROR:

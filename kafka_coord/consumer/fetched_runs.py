@@ -36,13 +36,13 @@ class Run:
 class IteratedRun:
     """A run that is handed out message by message.
 
-    Only ``next(rest)`` hands out a message. It takes no lock and records nothing. :meth:`account` finds out how many
+    Only ``next(rest)`` hands out a message, without taking a lock or counting. :meth:`account` finds out how many
     messages were handed out. After :meth:`end`, no more messages are handed out. ``next``, ``account`` and ``end`` each
     act on the run through a single call into C, so they never interrupt each other. The caller of ``account`` and
     ``end`` holds the stream's lock.
 
-    A message becomes a record only when it is handed out. If all records of a run were created at once, Python's
-    garbage collector would start every time."""
+    A message becomes a record only when it is handed out, because creating all records of a run at once would start
+    Python's garbage collector every time."""
 
     __slots__ = ("_accounted", "_messages", "holding", "rest")
 
@@ -103,15 +103,15 @@ class FetchedRuns:
         messages: list[Message] = []
         self.end_iteration(put_back=True)
         while len(messages) < limit and (run := self._next()) is not None:
-            found = run.from_position()
+            unread = run.from_position()
             room = limit - len(messages)
-            if len(found) > room:
-                run.messages = found[room:]
+            if len(unread) > room:
+                run.messages = unread[room:]
                 self._queue.appendleft(run)
-                found = found[:room]
-            if found:
-                messages += found
-                run.holding.position = found[-1].offset() + 1
+                unread = unread[:room]
+            if unread:
+                messages += unread
+                run.holding.position = unread[-1].offset() + 1
                 self.in_hand.add(run.holding)
         self._records += len(messages)
         return messages
@@ -184,8 +184,8 @@ class FetchedRuns:
         self.in_hand.clear()
 
     def forked(self) -> None:
-        """Makes this copy, which belongs to a forked process, hand out nothing. Unlike the other methods, it runs
-        without the lock, because another thread may have held the lock at the fork."""
+        """Stops this copy, which belongs to a forked process, from handing out records. Unlike the other methods, it
+        runs without the lock, because another thread may have held the lock at the fork."""
         iterated, self.iterated = self.iterated, None
         if iterated is not None:
             iterated.end()

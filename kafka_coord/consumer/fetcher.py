@@ -1,4 +1,4 @@
-"""The fetcher of one stream. It takes records from librdkafka and hands them to the application.
+"""The fetcher of one stream, which takes records from librdkafka and hands them to the application.
 
 Meanwhile, the connector starts and releases the stream's partitions (:class:`.stream_partitions.StreamPartitions`). The
 two never wait for each other. The connector can stop a partition and acknowledge the stop while the application is
@@ -140,9 +140,8 @@ class Fetcher:
             self._taker = None
 
     def next_of_run(self) -> Record[Any, Any] | None:
-        """Returns the next record of the run being iterated over. Returns ``None`` if the run has no record left, or if
-        it may not be handed out without further checks. In that case, call :meth:`take_one`. The previous record counts
-        as consumed."""
+        """Returns the next record of the current run, or ``None`` if the run is exhausted or needs a check first; then
+        call :meth:`take_one`. The previous record counts as consumed."""
         iterated = self._runs.iterated
         if iterated is None or self._failing or _monotonic() >= self._until:
             return None
@@ -150,8 +149,8 @@ class Fetcher:
         return None if message is None else self._record(message)
 
     def iterate(self, take_next: Callable[[], Record[Any, Any]]) -> Iterator[Record[Any, Any]]:
-        """Yields records as they arrive, until the consumer is closed. Inlines :meth:`next_of_run`, because each call
-        would cost time for every record. Calls ``take_next`` when the run has no record left."""
+        """Yields records as they arrive, until the consumer is closed or stopped. Inlines :meth:`next_of_run`, because
+        a call for every record would cost time. Calls ``take_next`` when the run is exhausted."""
         runs, failing, as_record = self._runs, self._failing, self._record
         while True:
             iterated = runs.iterated
@@ -235,7 +234,7 @@ class Fetcher:
 
     def fetch_ahead(self, until: Callable[[], bool]) -> None:
         """Waits until records have been fetched, the application must see an error, or ``until`` returns true. Call
-        this on a thread that takes no records. Raises :class:`BrokerError`."""
+        this on a thread that does not take records. Raises :class:`BrokerError`."""
         while not (self._runs or self._failing or self.stopped or until()):
             self._fill(1.0, _BATCH)
 
@@ -255,14 +254,14 @@ class Fetcher:
             if any(map(self._error, messages)):
                 messages = self._without_errors(messages, serials)
             for topic, of_topic in groupby(messages, self._topic):
-                for partition, found in groupby(of_topic, self._partition):
+                for partition, of_partition in groupby(of_topic, self._partition):
                     key = (topic, partition)
                     holding = self._live.get(key)
                     if holding is not None and serials.get(key) == holding.serial:
-                        self._runs.add(Run(holding, list(found)))
+                        self._runs.add(Run(holding, list(of_partition)))
 
     def _without_errors(self, messages: list[Any], serials: Mapping[Key, int]) -> list[Any]:
-        """Records the errors among the messages, and returns the records. The caller holds the lock."""
+        """Notes the errors among the messages and returns the records. The caller holds the lock."""
         records = []
         for message in messages:
             error = message.error()
@@ -289,7 +288,7 @@ class Fetcher:
         self._changed.set()
 
     def stop(self) -> None:
-        """Hands out nothing more. A signal handler may call this, so it takes no lock."""
+        """Stops returning records. A signal handler may call this, so it does not take a lock."""
         self.stopped = True
         self._until = 0.0
 
@@ -300,5 +299,5 @@ class Fetcher:
         self._changed.set()
 
     def forked(self) -> None:
-        """Makes this copy, which belongs to a forked process, hand out nothing. ``check`` raises the error."""
+        """Stops this copy, which belongs to a forked process, from returning records. ``check`` raises the error."""
         self._runs.forked()

@@ -23,7 +23,7 @@ class Fetchers(Protocol):
         """Fetch these partitions and hand out their records."""
 
     def stop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out no more records of these partitions."""
+        """Stop returning records of these partitions."""
 
     def in_hand(self, partitions: Iterable[TopicPartition]) -> bool:
         """Return whether the application has records of these partitions in hand. If so, wake the connector once the
@@ -33,7 +33,7 @@ class Fetchers(Protocol):
         """Return all held partitions."""
 
     def release(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """Forget these stopped partitions, and return the offsets that must still be committed for them."""
+        """Forget these stopped partitions and return the offsets that must still be committed for them."""
 
     def uncommitted(self, partitions: Iterable[TopicPartition] | None = None) -> Offsets:
         """Return the offsets to commit now for these partitions, or for all held partitions."""
@@ -46,8 +46,8 @@ class Fetchers(Protocol):
         """Record that these offsets are committed."""
 
     def abandon(self) -> Iterable[TopicPartition]:
-        """Release all partitions at once, and return those that were held."""
+        """Release all partitions at once and return those that were held."""
 
     def orphans_in_hand(self) -> bool:
-        """Return whether the application still works on records of a lost incarnation. If so, wake the connector once
-        the application has finished them."""
+        """Return whether the application is still working on records of a lost incarnation. If so, wake the connector
+        once the application has finished them."""

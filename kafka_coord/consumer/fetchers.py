@@ -29,7 +29,7 @@ rdkafka_log = logging.getLogger("kafka_coord.librdkafka")
 
 GROUP_PREFIX = "kafka-coord."
 """librdkafka requires a ``group.id`` even when partitions are assigned by hand, and looks up that group's coordinator.
-Nobody joins that group or commits to it. The prefix distinguishes it from a Kafka group of the same name."""
+No one joins that group or commits to it. The prefix distinguishes it from a Kafka group of the same name."""
 
 _LOCKS_UP = 0x020A0000
 """From this version of librdkafka on, a client may deadlock, together with all threads of the interpreter, when a
@@ -73,8 +73,8 @@ def client_settings(group: str, consumer_id: str, given: Mapping[str, Any]) -> d
 
 
 def _close(client: KafkaConsumer) -> None:
-    """Closes a client. Call this function on a separate thread, because librdkafka sometimes (one time in ten) takes a
-    second to close a new client."""
+    """Closes a client. Call this on a separate thread, because librdkafka takes a second to close about one new client
+    in ten."""
     client.close()
 
 
@@ -304,11 +304,11 @@ class KafkaFetchers:
     # --- clients -----------------------------------------------------------------------------------------------------
 
     def connect(self, addresses: tuple[str, ...]) -> None:
-        """Starts fetching through these brokers. A later call has an effect only if none of the previous brokers is
-        left.
+        """Starts fetching through these brokers. A later call has an effect only if the client has lost all brokers,
+        and none of the previous ones is listed any more.
 
-        A librdkafka client discovers the brokers of its cluster, but brokers cannot be added to it. If all brokers that
-        the client knows are gone, the client must be replaced.
+        A librdkafka client discovers the brokers of its cluster, but addresses cannot be added to it, so a client must
+        be replaced once all brokers that it knows are gone.
         """
         if not addresses:
             return
@@ -324,7 +324,7 @@ class KafkaFetchers:
         self._used = addresses
         self._brokers_down = False
         only_clients = {name: value for name, value in settings.items() if name not in _CONSUMER_ONLY}
-        # If a topic is recreated before its metadata expires, librdkafka corrupts its memory (ADR 11).
+        # Expire metadata soon, because librdkafka corrupts its memory if a topic is recreated before that (ADR 11).
         self.log_offsets.admin = self._clients.admin(only_clients | {"metadata.max.age.ms": 100})
         for fetcher in self.streams:
             fetcher.use(self._clients.consumer(settings | {"error_cb": self._on_error}))

@@ -20,8 +20,8 @@ class HeldPartition:
         committed ≤ consumed ≤ position          (offsets of the next record; NO_OFFSET if not known yet)
 
     The application has the records in [consumed, position) in hand. ``asked`` is the offset that the application itself
-    has committed. After a seek back, or after the log was truncated below the committed offset, ``may_go_back`` lets
-    one commit lower the stored offset.
+    has committed. Only after a seek back, or after the log was truncated, may ``committed`` be the highest.
+    ``may_go_back`` then lets one commit lower the stored offset.
     """
 
     __slots__ = (

@@ -33,7 +33,7 @@ class LogOffsets:
         self._isolation = IsolationLevel.READ_UNCOMMITTED if uncommitted else IsolationLevel.READ_COMMITTED
 
     def ask_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Future[Any]]:
-        """Requests the end offsets, and returns futures without waiting for the responses. Raises :class:`BrokerError`
+        """Requests the end offsets and returns futures without waiting for the responses. Raises :class:`BrokerError`
         while no broker is known."""
         return self._ask(dict.fromkeys(partitions, OffsetSpec.latest()), _ASK_S)
 
@@ -58,14 +58,14 @@ class LogOffsets:
     def _answers(self, wanted: Mapping[TopicPartition, OffsetSpec], timeout_s: float) -> dict[TopicPartition, int]:
         if not wanted:
             return {}
-        found = {}
+        offsets = {}
         for partition, future in self._ask(wanted, timeout_s).items():
             try:
-                found[partition] = int(future.result().offset)
+                offsets[partition] = int(future.result().offset)
             except KafkaException as error:
                 kind = NotFound if error.args[0].code() in _UNKNOWN else BrokerError
                 raise kind(f"cannot get an offset of {partition}: {error.args[0].str()}") from error
-        return found
+        return offsets
 
     def _ask(self, wanted: Mapping[TopicPartition, OffsetSpec], timeout_s: float) -> dict[TopicPartition, Future[Any]]:
         admin = self.admin

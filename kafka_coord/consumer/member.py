@@ -152,7 +152,7 @@ class GroupMember(Generic[K, V]):
         self._thread.start()
         open_consumers.add(self)
 
-    def _assemble(self, how: Reading, told: Callbacks) -> None:
+    def _assemble(self, how: Reading, callbacks: Callbacks) -> None:
         transport = self._transport
         self._fetchers = KafkaFetchers(
             how.kafka,
@@ -172,9 +172,9 @@ class GroupMember(Generic[K, V]):
             registration_value=lambda: self._membership.registration_value(transport.handle),
             wake=self._wakeup.set,
             auto_commit_interval_s=how.auto_commit_interval_s,
-            on_start=told.on_assign,
-            on_stop=told.on_revoke,
-            on_lost=told.on_lost,
+            on_start=callbacks.on_assign,
+            on_stop=callbacks.on_revoke,
+            on_lost=callbacks.on_lost,
         )
         self._brokers = BrokerLookup(transport, how.kafka.get("bootstrap.servers"), self._fetchers.connect)
         self._streams: tuple[Stream[K, V], ...] = tuple(
@@ -199,11 +199,11 @@ class GroupMember(Generic[K, V]):
             self._thread.check()
         else:
             self._check()
-        wanted = asked_offsets(self._fetchers, offsets) if offsets is not None else self._consumed()
-        if wanted and not self._thread.is_current:
-            return self._connector.commit(wanted)
-        if wanted:
-            self._connector.commit_now(wanted)
+        requested = asked_offsets(self._fetchers, offsets) if offsets is not None else self._consumed()
+        if requested and not self._thread.is_current:
+            return self._connector.commit(requested)
+        if requested:
+            self._connector.commit_now(requested)
         done: Future[None] = Future()
         done.set_result(None)
         return done
@@ -237,8 +237,8 @@ class GroupMember(Generic[K, V]):
         return self._fetchers.assignment()
 
     def pause(self, partitions: Iterable[Partition]) -> None:
-        """Hands out no records of these partitions until :meth:`resume`. The consumer keeps the partitions. A partition
-        that is stopped and started again is no longer paused."""
+        """Stops returning records of these partitions until :meth:`resume`, but keeps the partitions. A partition that
+        is stopped and started again is no longer paused."""
         self._pause(partitions, paused=True)
 
     def resume(self, partitions: Iterable[Partition]) -> None:
@@ -261,8 +261,8 @@ class GroupMember(Generic[K, V]):
         where = TopicPartition(*partition)
         if isinstance(to, datetime):
             self._fetchers.held(where)
-            found = self._fetchers.log_offsets.at_times({where: _ms(to)})[where]
-            target: int | OffsetReset = OffsetReset.LATEST if found is None else found
+            offset = self._fetchers.log_offsets.at_times({where: _ms(to)})[where]
+            target: int | OffsetReset = OffsetReset.LATEST if offset is None else offset
         else:
             target = one_of("to", to, OffsetReset) if isinstance(to, str) else to
         self._fetchers.seek(where, target)
@@ -284,7 +284,7 @@ class GroupMember(Generic[K, V]):
         return self._fetchers.log_offsets.ends(self._these(partitions), timeout_s)
 
     def lag(self, *, timeout_s: float = 5.0) -> dict[TopicPartition, int]:
-        """Returns by how many offsets the end of each held partition is ahead of :meth:`position`. The records in
+        """Returns, for each held partition, how many offsets its end is ahead of :meth:`position`. The records in
         between have not been handed out yet."""
         ends = self.end_offsets(timeout_s=timeout_s)
         positions = {partition: self._fetchers.holding(partition) for partition in ends}
@@ -325,18 +325,18 @@ class GroupMember(Generic[K, V]):
     ) -> None:
         """Changes the subscription and returns immediately. The arguments are those of the constructor.
 
-        The consumer registers again under its name, as a new incarnation (docs/protocol.md). It hands out nothing more,
-        waits until the application has finished its records in hand, calls ``on_revoke`` for all its partitions,
-        commits, and registers. No record is skipped or repeated. The consumer keeps the partitions to which it still
-        subscribes, except those that must move for balance.
+        The consumer registers again under its name, as a new incarnation (docs/protocol.md). It stops returning
+        records, waits until the application has finished its records in hand, calls ``on_revoke`` for all its
+        partitions, commits, and registers. No record is skipped or repeated. The consumer keeps the partitions to which
+        it still subscribes, except those that must move for balance.
         """
         self._check()
         streams = len(self._streams)
-        wanted = subscription(topics, {"include": include, "exclude": exclude}, streams)
-        if stream_count(wanted) > streams:
-            raise SettingsError(f"the consumer has {streams} streams, so no topic can use {stream_count(wanted)}")
-        if wanted != self._membership.subscription:
-            self._membership = replace(self._membership, subscription=wanted)
+        changed = subscription(topics, {"include": include, "exclude": exclude}, streams)
+        if stream_count(changed) > streams:
+            raise SettingsError(f"the consumer has {streams} streams, so no topic can use {stream_count(changed)}")
+        if changed != self._membership.subscription:
+            self._membership = replace(self._membership, subscription=changed)
             self._connector.register_again()
 
     # --- itself ------------------------------------------------------------------------------------------------------
@@ -395,8 +395,8 @@ class GroupMember(Generic[K, V]):
         return self._stopped
 
     def _begin_leaving(self, leave: bool | None, timeout_s: float, in_hand: Callable[[], bool]) -> None:
-        """See :meth:`kafka_coord.Consumer.close`. ``in_hand`` returns whether the application still works on records
-        and will call the consumer again. ``_ended`` is done when the consumer has left."""
+        """See :meth:`kafka_coord.Consumer.close`. ``in_hand`` returns whether the application is still working on
+        records and will call the consumer again. ``_ended`` is done when the consumer has left."""
         self._closed = True
         now_ms = int(self._transport.handle.clock.time() * 1000)
         give_up = bool(leave) and self._membership.rejoin_grace_ms > 0

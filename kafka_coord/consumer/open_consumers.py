@@ -1,5 +1,5 @@
 """The open consumers of this process. They leave their groups when the process exits. Their copies in a forked process
-hand out nothing."""
+do not return records."""
 
 from __future__ import annotations
 

@@ -70,7 +70,8 @@ class Record(Generic[K, V]):
 
     @property
     def timestamp_ms(self) -> int | None:
-        """The record's timestamp in ms since 1970, or ``None`` if it has none (message format 0, before Kafka 0.10)."""
+        """The record's timestamp in ms since 1970, or ``None`` if there is none (message format 0, before Kafka
+        0.10)."""
         kind, timestamp_ms = self._message.timestamp()
         return timestamp_ms if kind else None
 
@@ -110,8 +111,8 @@ class Record(Generic[K, V]):
 
 @dataclass(frozen=True, slots=True)
 class Deserializers:
-    """The functions that turn bytes into the application's objects. If there is no function, the bytes stay bytes. A
-    missing key or value stays ``None``."""
+    """The functions that turn bytes into the application's objects. Without a function, the bytes stay bytes. A missing
+    key or value stays ``None``."""
 
     key: Callable[[bytes], Any] | None = None
     value: Callable[[bytes], Any] | None = None
@@ -124,8 +125,8 @@ class Deserializers:
 
 
 class _DeserializedRecord(Record[K, V]):
-    """A record that calls each deserializer once, when the application first reads the attribute. So a malformed record
-    fails where the application can handle it, and does not stop the consumer."""
+    """A record that calls each deserializer once, when the application first reads the attribute, so that a malformed
+    record fails where the application can handle it and does not stop the consumer."""
 
     __slots__ = ("_deserializers", "_key", "_value")
 

@@ -27,7 +27,7 @@ from kafka_coord.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The settings with which a consumer registers. They do not include the time and the session."""
+    """The settings with which a consumer registers, without the time and the session."""
 
     group: str
     consumer: str
@@ -58,8 +58,8 @@ class Membership:
 
 
 def generated_id(group: str) -> str:
-    """Generates a name as in Kafka 0.8, ``<group>_<host>-<epoch ms>-<8 hex>``. Shortens it and replaces characters so
-    that the name is legal."""
+    """Generates a name as in Kafka 0.8, ``<group>_<host>-<epoch ms>-<8 hex>``. Shortens it and replaces illegal
+    characters."""
     host = re.sub(r"[^a-zA-Z0-9._-]", "-", socket.gethostname())
     tail = f"-{time.time_ns() // 1_000_000}-{secrets.token_hex(4)}"
     return f"{group}_{host}"[: 249 - len(tail)] + tail
@@ -106,7 +106,7 @@ def membership(
 def subscription(
     topics: Iterable[str] | Mapping[str, int] | None, patterns: Mapping[str, str | None], streams: int
 ) -> Subscription:
-    """Checks the topics or the pattern, and returns the subscription. Raises :class:`SettingsError`."""
+    """Checks the topics or the pattern and returns the subscription. Raises :class:`SettingsError`."""
     given = [name for name, value in {"topics": topics, **patterns}.items() if value is not None]
     if len(given) != 1:
         raise SettingsError(f"give one of topics, include and exclude, not {' and '.join(given) or 'none'}")
@@ -115,12 +115,12 @@ def subscription(
         return Subscription.matching(pattern, black_list=given[0] in {"exclude", "black_list"}, streams=streams)
     if isinstance(topics, str):
         raise SettingsError(f"topics={topics!r} is one string; give a list, topics=[{topics!r}]")
-    wanted = Subscription.to(topics or (), streams)
-    if not wanted.topics:
+    selected = Subscription.to(topics or (), streams)
+    if not selected.topics:
         raise SettingsError("topics is empty; name at least one, or give include=PATTERN")
-    for topic, count in wanted.topics.items():
+    for topic, count in selected.topics.items():
         between(f"topics[{topic!r}]", count, 1, MAX_STREAMS)
-    return wanted
+    return selected
 
 
 def stream_count(subscription: Subscription) -> int:
@@ -162,7 +162,7 @@ class Reading:
 def reading(
     kafka: Mapping[str, Any], *, auto_offset_reset: str, auto_commit_interval_ms: int | None, listener: str | None
 ) -> Reading:
-    """Checks the arguments for reading and committing, and returns them as a :class:`Reading`. Raises
+    """Checks the arguments for reading and committing and returns them as a :class:`Reading`. Raises
     :class:`SettingsError`, which names the argument at fault."""
     interval_ms = between("auto_commit_interval_ms", auto_commit_interval_ms or 0, 0, 24 * 3600 * 1000)
     return Reading(offset_reset(auto_offset_reset), interval_ms / 1000 or None, kafka, listener)
@@ -191,14 +191,14 @@ def one_given(**named: ApplicationCallback | None) -> ApplicationCallback | None
 
 
 def bound(callback: Any, consumer: object) -> PartitionCallback | None:
-    """Returns a function with one parameter, which passes the consumer to a callback with two parameters. The callback
-    may run before the constructor has returned."""
+    """Binds the consumer as the first argument of a callback with two parameters. Returns any other callback, including
+    ``None``, unchanged."""
     try:
-        found = inspect.signature(callback).parameters.values()
+        parameters = inspect.signature(callback).parameters.values()
     except (TypeError, ValueError):  # None, or a C function without a signature
         return callback  # type: ignore[no-any-return]
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    required = [one for one in found if one.kind in positional and one.default is one.empty]
+    required = [one for one in parameters if one.kind in positional and one.default is one.empty]
     return partial(callback, consumer) if len(required) == 2 else callback
 
 

@@ -44,7 +44,7 @@ class SocketBrokers:
                 log.warning("skipped broker id=%d reason=%s", number, error.reason)
         addresses, problem = choose(tuple(brokers), self._protocol, self._listener)
         if not addresses:
-            addresses = self.addresses  # brokers that vanish all at once usually return at the same addresses
+            addresses = self.addresses  # brokers usually return at the same addresses
         if (addresses, problem) != (self.addresses, self.problem):
             self.addresses, self.problem = addresses, problem
             self._changed = True

@@ -57,7 +57,7 @@ class Stream(Generic[K, V]):
         return self._fetcher.iterate(self._take)
 
     def forked(self) -> None:
-        """Makes this copy, which belongs to a forked process, hand out nothing. Its next call raises an error."""
+        """Stops this copy, which belongs to a forked process, from returning records. Its next call raises an error."""
         self._fetcher.forked()
 
     def __next__(self) -> Record[K, V]:

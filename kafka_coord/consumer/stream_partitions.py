@@ -1,6 +1,6 @@
 """The partitions that one stream holds, the partitions that it fetches, and its progress in each of them. The
-application's thread and the connector's thread share this state, and neither waits for the other. One lock, which is
-only held for microseconds, guards the state. ``changed`` makes the client fetch other partitions or offsets.
+application's thread and the connector's thread share this state under one lock, which is held only for microseconds, so
+neither waits for the other's work.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class StreamPartitions:
         self.lost_uncommitted = False
         """Whether records that the application received but did not commit belong to a lost incarnation."""
         self.orphans_in_hand = False
-        """Whether the application still works on records of a lost incarnation."""
+        """Whether the application is still working on records of a lost incarnation."""
 
     def fetch_points(self) -> dict[Key, tuple[int, int]]:
         """Returns the partitions to fetch, in the form that :mod:`kafka_coord.consumer.assigned_client` defines."""
@@ -88,7 +88,7 @@ class StreamPartitions:
         self._changed()
 
     def fail(self, holding: HeldPartition, failure: NoOffset) -> None:
-        """Marks a partition that cannot continue. Every call of the application raises ``failure`` until it seeks."""
+        """Marks a partition that cannot continue. Every read by the application raises ``failure`` until it seeks."""
         with self.lock:
             if self._held.get(holding.partition) is not holding or holding.stopping:
                 return
@@ -158,7 +158,7 @@ class StreamPartitions:
         self._changed()
 
     def stop(self, partitions: Collection[TopicPartition]) -> None:
-        """Hands out no more records of these partitions."""
+        """Stops returning records of these partitions."""
         with self.lock:
             for partition in partitions:
                 holding = self._held.get(partition)
@@ -180,7 +180,7 @@ class StreamPartitions:
             return False
 
     def release(self, partitions: Collection[TopicPartition]) -> list[HeldPartition]:
-        """Releases and returns stopped partitions. Stops fetching them, and drops their fetched records."""
+        """Releases and returns stopped partitions. Stops fetching them and drops their fetched records."""
         with self.lock:
             self.runs.drop(set(partitions))
             released = [holding for p in partitions if (holding := self._held.pop(p, None)) is not None]
@@ -206,7 +206,7 @@ class StreamPartitions:
         self._changed()
 
     def close(self) -> None:
-        """Makes the stream hand out nothing from now on."""
+        """Stops returning records for good."""
         with self.lock:
             self.live.clear()
             self.runs.end_iteration()

@@ -58,7 +58,7 @@ class Endpoint:
 
 
 class Transport(Protocol):
-    """The parts that differ between consumers with a ZooKeeper session and consumers with a socket."""
+    """What differs between consumers with a ZooKeeper session and consumers with a socket."""
 
     handle: SessionHandle
     channel: MemberChannel

@@ -121,7 +121,7 @@ def test_a_protocol_no_broker_speaks_is_an_error_that_names_what_there_is(
     make_consumer: Callable[..., Consumer], make_topic: Callable[..., str]
 ) -> None:
     consumer = make_consumer(topics=[make_topic()], kafka={"security.protocol": "ssl"})
-    with pytest.raises(BrokerError, match=r"speaks SSL; they have .*PLAINTEXT"):
+    with pytest.raises(BrokerError, match=r"speaks SSL; they offer .*PLAINTEXT"):
         consumer.poll(30)
 
 
