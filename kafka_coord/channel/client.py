@@ -1,8 +1,9 @@
-"""The socket of a :class:`~kafka_coord.channel.link.SocketLink`. Finds the coordinator, connects, reads and reconnects.
+"""Runs the socket of a :class:`~kafka_coord.channel.link.SocketLink`: finds the coordinator, connects, reads and
+reconnects.
 
-It follows the original design. :meth:`SocketClient.on_startup` asks the known hosts in turn for the coordinator.
-:meth:`SocketClient.read_until_lost` reads from the connection to the coordinator until the connection ends. Then
-:meth:`SocketClient.on_lost_connection` releases everything, and the loop starts again.
+The algorithm is that of the original design. :meth:`SocketClient.on_startup` asks the known hosts in turn for the
+coordinator. :meth:`SocketClient.read_until_lost` reads from the connection to the coordinator until it ends. Then
+:meth:`SocketClient.on_lost_connection` reports the loss, and the loop starts again.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ log = logging.getLogger(__name__)
 SEND_S = 5.0
 """The time limit for sending data, in seconds."""
 LASTED_S = 1.0
-"""A connection that ends within this many seconds counts as a failed attempt. In this case, the client pauses before it
+"""A connection that ends within this many seconds counts as a failed attempt, so the client pauses before it
 retries."""
 _READ_BYTES = 1 << 16
 _AT_ONCE = MetadataQuestion()
@@ -92,9 +93,9 @@ def _shut_down(connection: socket.socket) -> None:
 
 
 class _Line:
-    """A connection from which one thread reads while other threads write. A TLS connection does not support two threads
-    at a time (CPython issue 124984), so every read and every write holds a lock. The reader waits for data without the
-    lock."""
+    """A connection from which one thread reads while other threads write. A TLS connection cannot be used by two
+    threads at a time (CPython issue 124984), so every read and every write holds a lock. The reader waits for data
+    without holding the lock."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -132,7 +133,7 @@ class _Line:
                 self._await(awaited, until)
 
     def shut_down(self) -> None:
-        """Shuts the connection down, so that both ends notice its end."""
+        """Shuts down the connection, so that both ends notice."""
         _shut_down(self._connection)
 
     def _await(self, event: int, until: float) -> None:
@@ -146,8 +147,8 @@ class _Line:
 
 
 class SocketClient:
-    """Keeps a consumer connected to its coordinator until :meth:`close`, on a thread of its own. On that thread,
-    ``on_metadata`` receives the cluster metadata from each host that answers."""
+    """Keeps a consumer connected to its coordinator until :meth:`close`, on a thread of its own. That thread calls
+    ``on_metadata`` with the cluster metadata from each host that responds."""
 
     def __init__(
         self,
@@ -171,7 +172,7 @@ class SocketClient:
         self._thread.start()
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Ends the connection, and waits up to ``timeout_s`` seconds for the thread to end. May be called more than
+        """Ends the connection and waits up to ``timeout_s`` seconds for the thread to end. May be called more than
         once."""
         self._closed.set()
         self._hang_up()
@@ -186,17 +187,17 @@ class SocketClient:
     def _run(self) -> None:
         while not self._closed.is_set():
             try:
-                found = self.on_startup()
-                if found is not None:
-                    self._serve(*found)
+                connected = self.on_startup()
+                if connected is not None:
+                    self._serve(*connected)
             except Exception as error:  # a bug must not stop the consumer
                 log.exception("the socket channel failed consumer=%s", self._link.consumer)
                 self.on_lost_connection(repr(error))
                 self._closed.wait(LONGEST_PAUSE_S)
 
     def on_startup(self) -> tuple[socket.socket, Coordinator] | None:
-        """Asks the known hosts in turn for the coordinator, and connects to it. Returns ``None`` if a whole round of
-        hosts has failed."""
+        """Asks the known hosts in turn for the coordinator and connects to it. Returns ``None`` if a whole round of
+        hosts has failed, or if the client was closed."""
         while not self._closed.is_set():
             step = self._search.next(self._lease_left_s())
             if isinstance(step, Pause):
@@ -230,10 +231,10 @@ class SocketClient:
 
     def read_until_lost(self, connection: socket.socket) -> tuple[str, bool]:
         """Reads until the connection ends. Returns the reason, and whether the coordinator was silent for too long. The
-        limit is about half the session timeout. Until ``resume`` is answered, it is a share of the remaining lease if
-        that is shorter."""
+        limit is about half the session timeout or, until ``resume`` is answered, a share of the remaining lease if that
+        is shorter."""
         decoder = Decoder()
-        silence_s = self._link.timeout_ms / 1000 * SILENCE * random.uniform(1.0, 1.1)  # noqa: S311  not all at once
+        silence_s = self._link.timeout_ms / 1000 * SILENCE * random.uniform(1.0, 1.1)  # noqa: S311  staggered
         resume_by = time.monotonic() + longest_wait(silence_s, self._lease_left_s())
         with connection:
             line = self._line = _Line(connection)
@@ -258,7 +259,8 @@ class SocketClient:
         return self._link.lease_deadline() - self._link.clock.monotonic()
 
     def on_lost_connection(self, why: str, *, lasted: bool = True) -> None:
-        """Reports the loss to the connector, which closes the fetchers and clears their queues."""
+        """Reports the loss to the link. The consumer keeps its partitions until its lease ends, so that it can
+        resume."""
         if not self._closed.is_set():
             level = logging.WARNING if lasted else logging.DEBUG
             log.log(level, "lost the connection to the coordinator consumer=%s reason=%r", self._link.consumer, why)

@@ -1,5 +1,5 @@
-"""Encodes and decodes the frames of the socket channel (docs/socket-protocol.md). A frame is a four-byte length and a
-JSON object."""
+"""Encodes and decodes the frames of the socket channel (docs/socket-protocol.md). A frame is a four-byte length
+followed by a JSON object."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Fault(StrEnum):
 
 
 class BadFrame(KafkaCoordError):
-    """The received data is not a legal frame. ``id`` is the frame's id, or 0 if the id cannot be read. ``more`` holds
-    further fields for the error response."""
+    """Received data is not a legal frame, or a frame to send is too large. ``id`` is the frame's id, or 0 if the id
+    cannot be read. ``more`` holds further fields for the error response."""
 
     def __init__(self, fault: Fault, message: str, id: int = 0, **more: object) -> None:  # noqa: A002  the field's name
         super().__init__(message)
@@ -52,7 +52,8 @@ def encode(frame: Mapping[str, Any]) -> bytes:
 
 
 class Decoder:
-    """Takes received bytes and returns whole frames in order. After :class:`BadFrame`, it must not be used again."""
+    """Turns received bytes into whole frames, in order. Must not be used again after it has raised
+    :class:`BadFrame`."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -85,7 +86,7 @@ class Decoder:
         return decode(body)
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Adds the bytes and yields every whole frame. Yields the frames before a bad frame, and then raises
+        """Buffers the bytes and yields every whole frame. If a frame is bad, yields those before it and then raises
         :class:`BadFrame`."""
         self.add(data)
         while self.size():
@@ -106,14 +107,20 @@ def decode(body: bytes) -> Frame:
         raise BadFrame(Fault.MALFORMED_FRAME, f"a frame is not JSON ({error})") from None
     if not isinstance(frame, dict):
         raise BadFrame(Fault.MALFORMED_FRAME, f"a frame must be a JSON object, not {type(frame).__name__}")
-    found = frame.get("id")
-    known = found if isinstance(found, int) and not isinstance(found, bool) and 0 <= found <= MAX_ID else None
+    given_id = frame.get("id")
+    frame_id = (
+        given_id if isinstance(given_id, int) and not isinstance(given_id, bool) and 0 <= given_id <= MAX_ID else None
+    )
     version = frame.get("v")
     if version != VERSION or type(version) is not int:  # 1.0 and true equal 1, but are not legal versions
         message = f"version {shown(version)} is not supported; use {VERSION}"
-        raise BadFrame(Fault.UNSUPPORTED_VERSION, message, known or 0, versions=[VERSION])
-    if known is None:
-        raise BadFrame(Fault.MALFORMED_FRAME, f"field 'id' must be an integer from 0 to 2^53 - 1, not {shown(found)}")
+        raise BadFrame(Fault.UNSUPPORTED_VERSION, message, frame_id or 0, versions=[VERSION])
+    if frame_id is None:
+        raise BadFrame(
+            Fault.MALFORMED_FRAME, f"field 'id' must be an integer from 0 to 2^53 - 1, not {shown(given_id)}"
+        )
     if not isinstance(frame.get("type"), str):
-        raise BadFrame(Fault.MALFORMED_FRAME, f"field 'type' must be a string, not {shown(frame.get('type'))}", known)
+        raise BadFrame(
+            Fault.MALFORMED_FRAME, f"field 'type' must be a string, not {shown(frame.get('type'))}", frame_id
+        )
     return frame

@@ -40,7 +40,7 @@ class WakeWaiters:
 
 @dataclass(frozen=True, slots=True)
 class MetadataReceived:
-    """The coordinator has sent the cluster's metadata."""
+    """Pass on the cluster metadata that the coordinator has sent."""
 
     metadata: ClusterMetadata
 

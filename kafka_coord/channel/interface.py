@@ -12,8 +12,8 @@ from kafka_coord.zk.store import Clock, Op, Session, SessionListener, Watcher
 
 
 class SessionHandle(Protocol):
-    """The session on which a membership depends, and its clock. A ZooKeeper store is such a handle, and so is a link to
-    the coordinator."""
+    """The session on which a membership depends, and its clock. Both a ZooKeeper store and a link to the coordinator
+    are such handles."""
 
     @property
     def clock(self) -> Clock: ...

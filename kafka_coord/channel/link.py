@@ -1,10 +1,10 @@
-"""The consumer's end of the socket channel. It serves the connector as its session and its channel.
+"""The consumer's end of the socket channel, which the connector uses both as its session and as its channel.
 
-It adds a lock, a clock and waiting threads to :class:`~kafka_coord.channel.membership.Membership`, which documents the
+It adds a lock, a clock and blocking calls to :class:`~kafka_coord.channel.membership.Membership`, which documents the
 methods that the two classes share. The owner of the socket (:mod:`kafka_coord.channel.client`) calls
 :meth:`SocketLink.connected`, :meth:`SocketLink.received` and :meth:`SocketLink.lost`. The connector calls all other
 methods, as it does with the channel over ZooKeeper. A method that needs a response waits for up to ``patience_s``
-seconds and then raises :class:`StoreUnavailable`. The next call continues to wait.
+seconds and then raises :class:`StoreUnavailable`. The next call resumes the wait.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Result = TypeVar("Result")
 
 
 class SocketLink:
-    """One consumer's link to its coordinator. It is thread-safe. When something has changed, it calls ``wake``, on any
-    thread.
+    """One consumer's link to its coordinator. It is thread-safe, and calls ``wake``, on any thread, when something has
+    changed.
 
     :class:`~kafka_coord.channel.membership.Membership` explains ``resume_key`` and ``auto_commit``.
     """
@@ -102,7 +102,7 @@ class SocketLink:
     # --- the connection ----------------------------------------------------------------------------------------------
 
     def connected(self, send: Callable[[Frame], None], hang_up: Callable[[], None]) -> None:
-        """Starts to use a connection to the coordinator. ``send`` sends a frame and may raise ``OSError``. ``hang_up``
+        """Starts using a connection to the coordinator. ``send`` sends a frame and may raise ``OSError``. ``hang_up``
         ends the connection."""
         with self._news:
             self._send, self._hang_up = send, hang_up
@@ -223,8 +223,8 @@ class SocketLink:
         return self._wait_for_answer(lambda: self._membership.commit(registration, offsets))
 
     def leave(self, registration: Registration, offsets: Offsets, also: Iterable[Op] = ()) -> frozenset[str]:
-        """Like :meth:`kafka_coord.channel.zookeeper.ConsumerChannel.leave`, but the coordinator writes ``also``, which
-        is the eviction of a consumer that gives up its place."""
+        """Like :meth:`kafka_coord.channel.zookeeper.ConsumerChannel.leave`, but sends only whether there is an ``also``
+        (the eviction of a consumer that gives up its place). The coordinator writes it."""
         for_good = bool(tuple(also))
         return self._wait_for_answer(lambda: self._membership.leave(registration, offsets, for_good=for_good))
 

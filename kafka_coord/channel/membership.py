@@ -1,11 +1,11 @@
 """A consumer's membership over the socket channel (docs/socket-protocol.md), as a state machine that does no I/O.
 
-Its methods handle events, such as a connection, a frame or a request of the connector. They take the current time as an
-argument. The results are instructions in order (:meth:`Membership.instructions`). :mod:`kafka_coord.channel.link` adds
-I/O, a lock, threads and a clock.
+Its methods handle events, such as a new connection, a frame or a request from the connector, and are given the current
+time. They produce instructions (:meth:`Membership.instructions`). :mod:`kafka_coord.channel.link` adds I/O, a lock,
+threads and a clock.
 
 A method that needs a response raises :class:`NotYet` until the response has arrived. The caller repeats the call, which
-never sends the request twice.
+does not send the request again on the same connection.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class NameTaken(StoreError):
 @dataclass(slots=True)
 class _OpenCommand:
     """A received command. ``request`` is the id of its frame on the current connection, or 0 if the current connection
-    has not delivered it yet. ``answer`` holds the offsets in the response to the command. ``stored`` tells whether the
-    coordinator has stored them."""
+    has not delivered it yet. ``answer`` holds the offsets in the response to the command, and ``stored`` is true once
+    the coordinator has stored them."""
 
     command: Command
     request: int
@@ -80,7 +80,7 @@ class _OpenCommand:
 
 @dataclass(slots=True)
 class _Request:
-    """An outstanding request with its subject ``about``, and later with its response or refusal."""
+    """An outstanding request: its subject (``about``) and, later, its response or refusal."""
 
     about: object
     answer: Frame | None = None
@@ -110,8 +110,8 @@ class _Registered:
 @dataclass(slots=True)
 class _Connected:
     """The state that ends with a connection. ``introduced`` is when the consumer sent ``register`` or ``resume``.
-    ``not_before`` is the earliest time at which the coordinator accepts a registration. ``pings`` holds the time and
-    the content of the response to each ping. ``lost`` is the reason why the connection is no longer usable."""
+    ``not_before`` is the earliest time at which the coordinator accepts a registration. ``pings`` maps each unconfirmed
+    ping to the time and the offsets of the response. ``lost`` is the reason why the connection is no longer usable."""
 
     number: int
     rpc: Rpc = field(default_factory=Rpc)
@@ -123,7 +123,7 @@ class _Connected:
 
 
 class Membership:
-    """The membership of one consumer. ``resume_key`` is a random word with which a returning consumer claims its
+    """The membership of one consumer. ``resume_key`` is a random string with which a returning consumer claims its
     registration. If ``auto_commit`` is set, responses to pings carry the offsets that were passed to
     :meth:`auto_commit`. Times are in monotonic seconds."""
 
@@ -153,7 +153,7 @@ class Membership:
 
     @property
     def session_id(self) -> int:
-        """The id of the session. It changes with each registration, and with each connection that has no
+        """The id of the session. It changes with each registration, and with each connection that is made without a
         registration."""
         registered, connected = self._registered, self._connected
         if registered is not None:
@@ -162,7 +162,8 @@ class Membership:
 
     def lease_deadline(self) -> float:
         """Returns the time until which this consumer certainly remains a member, with or without a connection. The
-        lease lasts one session timeout, minus a margin, from the newest response that a ping has confirmed."""
+        lease lasts one session timeout, minus a margin, from the latest registration, resume or ping response that the
+        coordinator has confirmed."""
         registered = self._registered
         return registered.lease_deadline() if registered is not None else 0.0
 
@@ -177,7 +178,7 @@ class Membership:
     # --- the connection ----------------------------------------------------------------------------------------------
 
     def connected(self, now: float) -> None:
-        """Starts to use a connection to the coordinator. Resumes the membership if it is certainly still alive.
+        """Starts using a connection to the coordinator. Resumes the membership if it is certainly still alive.
         Otherwise, the connector must register again."""
         connected = self._connected = _Connected(self._next_number())
         self._uncollected.clear()
@@ -190,7 +191,7 @@ class Membership:
         self._change(SessionState.CONNECTED)
 
     def send_failed(self, why: str) -> None:
-        """Handles a failure to send. From now on, nothing else is sent on this connection."""
+        """Handles a failure to send. From now on, no more requests are sent on this connection."""
         if self._connected is not None:
             self._connected.lost = self._connected.lost or f"cannot send: {why}"
 
@@ -213,7 +214,7 @@ class Membership:
         self._change(SessionState.SUSPENDED)
 
     def close(self) -> None:
-        """Ends the membership because the consumer is stopping. It must not be connected again."""
+        """Ends the membership because the consumer is stopping. Do not call :meth:`connected` again."""
         if self._connected is not None:
             self._do(HangUp())
         self._connected = self._registered = None
@@ -234,8 +235,8 @@ class Membership:
         self._ask(connected, MessageType.RESUME, registered, wanted.to_json())
 
     def _resumed(self, connected: _Connected, registered: _Registered, outstanding: frozenset[str]) -> None:
-        """Handles the response to ``resume``. The coordinator sends the ``outstanding`` commands again. It has stored
-        the acknowledgements of all other commands."""
+        """Handles the response to ``resume``. The coordinator sends the ``outstanding`` commands again, and has stored
+        the acknowledgements of all others."""
         if registered is not self._registered:
             self._do(HangUp())
             return
@@ -271,11 +272,11 @@ class Membership:
     def _do(self, *instructions: Instruction) -> None:
         self._instructions += instructions
 
-    # --- frames of the coordinator -----------------------------------------------------------------------------------
+    # --- frames from the coordinator ---------------------------------------------------------------------------------
 
     def received(self, frame: Frame, now: float) -> None:
-        """Handles a frame. Raises :class:`BadFrame` if the frame is not allowed now. In this case, the caller must
-        close the connection."""
+        """Handles a frame. Raises :class:`BadFrame` if the frame is not allowed now. The caller must then close the
+        connection."""
         connected = self._connected
         if connected is None:
             return
@@ -293,7 +294,7 @@ class Membership:
     def _asked(self, connected: _Connected, asked: Asked, now: float) -> None:
         registered = self._registered
         if registered is None:
-            return  # the registration was just abandoned, and the connection is about to end
+            return  # the registration has just been abandoned, and the connection is about to end
         if asked.type == MessageType.PING:
             self.handle_ping_request(connected, registered, asked, now)
         elif asked.type in (MessageType.STOP_FETCHER, MessageType.START_FETCHER):
@@ -302,8 +303,8 @@ class Membership:
             raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"a coordinator may not send {asked.type[:60]!r}", asked.id)
 
     def handle_ping_request(self, connected: _Connected, registered: _Registered, asked: Asked, now: float) -> None:
-        """Notes which responses and commands the ping confirms. Answers the ping with the offsets consumed since the
-        last ping."""
+        """Notes which responses and commands the ping confirms, and answers it with the offsets consumed since the last
+        ping."""
         ping = Ping.from_json(asked.frame)
         for number in [number for number in connected.pings if number <= ping.heard]:
             sent, offsets = connected.pings.pop(number)
@@ -320,16 +321,16 @@ class Membership:
             self._do(WakeWaiters())
 
     def _handle_command(self, connected: _Connected, registered: _Registered, asked: Asked) -> None:
-        """Stores a stop-fetcher or start-fetcher for the connector to carry out. If the command was already answered,
-        answers it again."""
+        """Stores a stop-fetcher or start-fetcher for the connector to carry out, or repeats the answer if the command
+        was already answered."""
         name, command = read_command(asked.frame)
         command_id = parse_command_id(name)
         if command_id is None:
             raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"{name[:60]!r} is not a command name", asked.id)
-        known = registered.commands.setdefault(command_id, _OpenCommand(command, asked.id))
-        known.request = asked.id
-        if known.answer is not None:
-            self._answer(connected, known)
+        open_command = registered.commands.setdefault(command_id, _OpenCommand(command, asked.id))
+        open_command.request = asked.id
+        if open_command.answer is not None:
+            self._answer(connected, open_command)
             self._do(WakeWaiters())
         else:
             self._do(ChannelChanged(), WakeWaiters())
@@ -353,11 +354,11 @@ class Membership:
                 self._resumed(connected, request.about, read_outstanding(answered.frame))
         self._do(WakeWaiters())
 
-    def _note_registered(self, connected: _Connected, found: Registered) -> None:
-        self.consumer = found.consumer
+    def _note_registered(self, connected: _Connected, response: Registered) -> None:
+        self.consumer = response.consumer
         self._registered = _Registered(
-            Registration(self.group, found.consumer, found.incarnation, 0, session_id=self._next_number()),
-            timeout_s=found.session_timeout_ms / 1000,
+            Registration(self.group, response.consumer, response.incarnation, 0, session_id=self._next_number()),
+            timeout_s=response.session_timeout_ms / 1000,
             lease_start=connected.introduced,
         )
 
@@ -407,19 +408,19 @@ class Membership:
         self,
         message: MessageType,
         about: object,
-        wanted: Mapping[str, Any],
+        request_fields: Mapping[str, Any],
         registration: Registration | None = None,
     ) -> Frame:
         """Returns the coordinator's response. Raises :class:`NotYet` until the response arrives, and the matching
         exception if the coordinator refuses the request. Only one request of each type may be outstanding, so an
-        earlier request about another subject must be answered first."""
+        earlier request about a different subject must be answered first."""
         kept = self._uncollected.pop(message, None)
         if kept is not None and kept.about == about:
             return _result(kept)
         connected = self._here(registration)
         _, request = connected.requests.get(message, (0, None))
         if request is None or (request.is_answered and request.about != about):
-            self._ask(connected, message, about, wanted)
+            self._ask(connected, message, about, request_fields)
             raise NotYet("the coordinator has not answered yet")
         if not request.is_answered:
             raise NotYet("the coordinator has not answered yet")
@@ -429,7 +430,7 @@ class Membership:
     # --- called by the connector -------------------------------------------------------------------------------------
 
     def register(self, member: Member, now: float) -> Registration:
-        """Registers the consumer, and returns the registration. Raises :class:`NameTaken`."""
+        """Registers the consumer and returns the registration. Raises :class:`NameTaken`."""
         connected = self._connected
         if connected is not None:
             if self.registration is not None and self.state is SessionState.CONNECTED:
@@ -440,8 +441,8 @@ class Membership:
             _, request = connected.requests.get(MessageType.REGISTER, (0, None))
             if request is None or request.is_answered:
                 connected.introduced = now
-        wanted = Register(self.group, member, self._auto_commit, self._resume_key, self._secret)
-        self._answer_to(MessageType.REGISTER, member, wanted.to_json())
+        message = Register(self.group, member, self._auto_commit, self._resume_key, self._secret)
+        self._answer_to(MessageType.REGISTER, member, message.to_json())
         raise StoreUnavailable("the registration is already lost")
 
     def abandon(self, registration: Registration) -> None:
@@ -463,7 +464,7 @@ class Membership:
         return found.command if found is not None else None
 
     def drop(self, command: CommandId) -> None:
-        """Refuses a command for another incarnation, which a coordinator never sends."""
+        """Refuses a command that is for another incarnation. A correct coordinator never sends one."""
         connected = self._here()
         found = self._registered.commands.pop(command, None) if self._registered is not None else None
         if found is not None and found.request:
@@ -473,21 +474,21 @@ class Membership:
     def acknowledge(self, registration: Registration, command: CommandId, offsets: Offsets) -> None:
         """Answers the command. Raises :class:`NotYet` until the coordinator has stored the response."""
         registered = self._of(registration)
-        found = registered.commands.get(command)
-        if found is None:
+        open_command = registered.commands.get(command)
+        if open_command is None:
             return
-        if found.answer is None or not found.stored:
+        if open_command.answer is None or not open_command.stored:
             connected = self._here(registration)
-        if found.answer is None:
-            if isinstance(found.command, StopFetcher):
-                self._forget_offers(found.command.partitions)
-            found.answer = dict(offsets)
-            self._answer(connected, found)
-        if not found.stored:
+        if open_command.answer is None:
+            if isinstance(open_command.command, StopFetcher):
+                self._forget_offers(open_command.command.partitions)
+            open_command.answer = dict(offsets)
+            self._answer(connected, open_command)
+        if not open_command.stored:
             raise NotYet("the coordinator has not answered yet")
-        if not isinstance(found.command, StopFetcher):
+        if not isinstance(open_command.command, StopFetcher):
             # more records have been consumed since the command was answered, so the newer offsets must be stored too
-            newer = {tp: offset for tp, offset in offsets.items() if found.answer.get(tp) != offset}
+            newer = {tp: offset for tp, offset in offsets.items() if open_command.answer.get(tp) != offset}
             if newer:
                 self._settle(registration, MessageType.COMMIT, newer)
         del registered.commands[command]
@@ -496,11 +497,11 @@ class Membership:
         """Drops the offered offsets of these partitions, because another request contains newer offsets."""
         if self._registered is None:
             return
-        known = [self._registered.offered, self._registered.confirmed]
+        offers = [self._registered.offered, self._registered.confirmed]
         if self._connected is not None:
-            known += [sent for _, sent in self._connected.pings.values()]
+            offers += [sent for _, sent in self._connected.pings.values()]
         for tp in partitions:
-            for offsets in known:
+            for offsets in offers:
                 offsets.pop(tp, None)
 
     def commit(self, registration: Registration, offsets: Offsets) -> frozenset[str]:
@@ -510,8 +511,8 @@ class Membership:
         return self._settle(registration, MessageType.COMMIT, offsets)
 
     def leave(self, registration: Registration, offsets: Offsets, *, for_good: bool) -> frozenset[str]:
-        """Does the same as :meth:`commit`, and also ends the registration. If ``for_good`` is set, the consumer also
-        gives up its place."""
+        """Commits like :meth:`commit` and ends the registration. If ``for_good`` is set, the consumer also gives up its
+        place."""
         wanted = {"for_good": True} if for_good else {}
         return self._settle(registration, MessageType.LEAVE, offsets, wanted)
 
@@ -523,13 +524,13 @@ class Membership:
             self._here(registration)
             _await_starts(registered, offsets)
         self._forget_offers(offsets)
-        wanted = {"offsets": write_offsets(offsets), **(more or {})}
-        answer = self._answer_to(message, (registration, dict(offsets)), wanted, registration)
+        request_fields = {"offsets": write_offsets(offsets), **(more or {})}
+        answer = self._answer_to(message, (registration, dict(offsets)), request_fields, registration)
         return read_refused(answer, message)
 
     def auto_commit(self, registration: Registration, offsets: Offsets) -> Offsets:
-        """Adds offsets to the response to the next ping. Returns the offsets that have been stored since the last
-        call."""
+        """Adds offsets to the response to the next ping. Returns the offsets that the coordinator has confirmed as
+        stored since the last call."""
         registered = self._of(registration)
         registered.offered |= offsets
         confirmed, registered.confirmed = registered.confirmed, {}
@@ -537,20 +538,20 @@ class Membership:
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
         """Returns the stored offset of each partition, or ``None`` if there is none."""
-        wanted = dict.fromkeys(partitions, 0)
-        asked = {"offsets": write_offsets(wanted)}
-        found = self._answer_to(MessageType.COMMITTED, wanted, asked).get("offsets", {})
+        requested = dict.fromkeys(partitions, 0)
+        asked = {"offsets": write_offsets(requested)}
+        response = self._answer_to(MessageType.COMMITTED, requested, asked).get("offsets", {})
         stored = {
             topic: {partition: offset for partition, offset in of.items() if offset is not None}
-            for topic, of in (found if isinstance(found, dict) else {}).items()
+            for topic, of in (response if isinstance(response, dict) else {}).items()
             if isinstance(of, dict)
         }
-        return dict.fromkeys(wanted) | read_offsets({"offsets": stored}, MessageType.COMMITTED)
+        return dict.fromkeys(requested) | read_offsets({"offsets": stored}, MessageType.COMMITTED)
 
 
 def _await_starts(registered: _Registered, offsets: Offsets) -> None:
     """After a resume, raises :class:`NotYet` until the coordinator has sent each unacknowledged start of these
-    partitions again. Until a start is acknowledged, the coordinator accepts no offsets for its partitions."""
+    partitions again. Until a start is acknowledged, the coordinator does not accept offsets for its partitions."""
     for command in registered.commands.values():
         start = command.command
         is_unheard = command.answer is not None and not command.stored and not command.request

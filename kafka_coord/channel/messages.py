@@ -1,4 +1,4 @@
-"""Encodes the messages of the socket channel (docs/socket-protocol.md), and decodes them strictly.
+"""Encodes the messages of the socket channel (docs/socket-protocol.md) and decodes them strictly.
 
 The functions that read a frame raise :class:`MalformedValue`, which names the message and the bad field. The functions
 that write a frame return its fields without ``v``, ``id`` and ``type``.
@@ -18,9 +18,9 @@ from kafka_coord.model.names import RULE, is_legal
 from kafka_coord.model.partitions import MAX_PARTITION, nested
 
 WAIT_MS = 2_000
-"""The time in ms for which a consumer lets an instance hold its response while there is no other coordinator."""
+"""How long, in ms, a consumer lets an instance hold its response while there is no other coordinator."""
 MAX_TEXT_CHARS = 1_000
-"""The maximum number of characters in a secret, a client name or another text in a registration."""
+"""The maximum number of characters in a secret, a client name or any other text in a registration."""
 
 
 class MessageType(StrEnum):
@@ -75,13 +75,13 @@ def write_offsets(offsets: Mapping[TopicPartition, int | None]) -> dict[str, dic
 
 def read_offsets(frame: fields.Json, where: str) -> dict[TopicPartition, int]:
     """Reads the field ``offsets``. Only the requests in :data:`_NEEDS_OFFSETS` must have this field."""
-    found = {}
+    offsets = {}
     for topic, partitions in fields.mapping(frame, "offsets", where, None if where in _NEEDS_OFFSETS else {}).items():
         for partition, offset in _partitions(topic, partitions, where):
             if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset < 1 << 63:
                 raise MalformedValue(where, f"{fields.shown(offset)} is not an offset", "offsets")
-            found[TopicPartition(topic, partition)] = offset
-    return found
+            offsets[TopicPartition(topic, partition)] = offset
+    return offsets
 
 
 def _partitions(topic: str, partitions: Any, where: str) -> list[tuple[int, Any]]:
@@ -91,13 +91,13 @@ def _partitions(topic: str, partitions: Any, where: str) -> list[tuple[int, Any]
         raise MalformedValue(
             where, f"the offsets of {topic!r} must be an object, not {fields.shown(partitions)}", "offsets"
         )
-    found = []
+    parsed = []
     for written, value in partitions.items():
         number = fields.decimal(written, MAX_PARTITION)
         if number is None:
             raise MalformedValue(where, f"{fields.shown(written)} is not a partition number", "offsets")
-        found.append((number, value))
-    return found
+        parsed.append((number, value))
+    return parsed
 
 
 # --- cluster-metadata ----------------------------------------------------------------------------------------------
@@ -118,8 +118,8 @@ class Coordinator:
 
 @dataclass(frozen=True, slots=True)
 class MetadataQuestion:
-    """A consumer's request for the metadata. The instance may hold its response for up to ``wait_ms``, until there is a
-    coordinator that accepts consumers and whose epoch is not ``not_epoch``. ``not_epoch`` is the epoch of the
+    """A request for the metadata from a consumer. The instance may hold its response for up to ``wait_ms``, until there
+    is a coordinator that accepts consumers and whose epoch is not ``not_epoch``. ``not_epoch`` is the epoch of the
     coordinator that the consumer lost or could not reach."""
 
     wait_ms: int = 0
@@ -149,9 +149,9 @@ class MetadataQuestion:
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
-    """An instance's response. ``brokers`` maps Kafka's broker ids to the addresses in the brokers' registrations.
-    ``protocols`` maps the names of listeners to their protocols. ``instances`` holds the addresses of the instances.
-    ``coordinator`` is ``None`` while no coordinator is elected."""
+    """An instance's response. ``brokers`` maps broker ids to the addresses in the brokers' registrations, and
+    ``protocols`` maps listener names to protocols. ``instances`` holds the addresses of the instances. ``coordinator``
+    is ``None`` while no coordinator is elected."""
 
     instance: int
     brokers: Mapping[int, Sequence[str]]
@@ -186,14 +186,14 @@ class ClusterMetadata:
 
 
 def read_coordinator(frame: fields.Json, where: str) -> Coordinator | None:
-    """Reads the field ``coordinator`` of a response to ``cluster-metadata`` or of a ``not-coordinator`` refusal."""
+    """Reads the field ``coordinator`` in a response to ``cluster-metadata`` or in a ``not-coordinator`` refusal."""
     if "coordinator" in frame and frame["coordinator"] is None:
         return None
-    found = fields.mapping(frame, "coordinator", where)
+    coordinator = fields.mapping(frame, "coordinator", where)
     return Coordinator(
-        instance=fields.number(found, "instance", where),
-        epoch=fields.number(found, "epoch", where, at_least=0),
-        endpoint=fields.optional_text(found, "endpoint", where),
+        instance=fields.number(coordinator, "instance", where),
+        epoch=fields.number(coordinator, "epoch", where, at_least=0),
+        endpoint=fields.optional_text(coordinator, "endpoint", where),
     )
 
 
@@ -216,8 +216,8 @@ def _texts(frame: fields.Json, name: str, where: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A request to register. ``member`` is the value of the znode. If its name is "", the coordinator chooses a name.
-    ``resume_key`` is a random word that the consumer chose when it started, and that allows it to take over a
+    """A request to register. ``member`` is what a registration's znode contains. If its name is "", the coordinator
+    chooses a name. ``resume_key`` is a random string, chosen when the consumer started, with which it may take over a
     registration with the same key. If users are configured, ``secret`` authenticates the consumer. If ``auto_commit``
     is set, the offsets in the consumer's responses to pings are committed."""
 
@@ -240,8 +240,7 @@ class Register:
 
     @classmethod
     def from_json(cls, frame: fields.Json) -> Register:
-        """Reads the request. Does not check whether names are legal, because illegal names have their own error
-        code."""
+        """Reads the request. Does not check names, because illegal names have an error code of their own."""
         where = MessageType.REGISTER
         auto_commit = frame.get("auto_commit", True)
         if not isinstance(auto_commit, bool):
@@ -251,7 +250,7 @@ class Register:
         for name in ("client", "host", "rack", "assignor", "secret", "resume_key"):
             if isinstance(frame.get(name), str) and len(frame[name]) > MAX_TEXT_CHARS:
                 raise MalformedValue(
-                    where, f"field {name!r} has {len(frame[name])} characters, more than {MAX_TEXT_CHARS}", name
+                    where, f"field {name!r} is {len(frame[name])} characters long; the limit is {MAX_TEXT_CHARS}", name
                 )
         consumer = fields.optional_text(frame, "consumer_id", where) or ""
         fields.number(frame, "session_timeout_ms", where)  # only a registration over ZooKeeper may omit this field
@@ -298,7 +297,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """A request to continue a membership on another connection."""
+    """A request to continue a membership on a new connection."""
 
     group: str
     consumer: str
@@ -341,7 +340,8 @@ def read_refused(frame: fields.Json, where: str) -> frozenset[str]:
 @dataclass(frozen=True, slots=True)
 class Ping:
     """A ping. ``heard`` is the last ping whose response arrived in time and has been handled. ``done`` is the last
-    command whose acknowledgement is stored. Both are ids of the coordinator's own requests, or 0 for none."""
+    command whose acknowledgement is stored, as are those of all earlier commands. Both are ids of the coordinator's own
+    requests, or 0 for none."""
 
     heard: int
     done: int
@@ -358,7 +358,7 @@ class Ping:
 
 
 def write_command(name: str, command: Command) -> dict[str, Any]:
-    """Returns the fields of a frame: the command's name, and the fields of its znode."""
+    """Returns the fields of a frame: the command's name and the fields of its znode."""
     written = command.to_json()
     del written["version"], written["type"]
     return {"command": name, **written}

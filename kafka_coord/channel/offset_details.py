@@ -1,7 +1,7 @@
 """Reads and writes the details that Kafka clients commit with an offset: the leader epoch and the client's metadata.
 
-The details have a znode of their own, so that the offset's znode still contains only a decimal number. They become void
-when any client writes the offset again.
+The details are stored in a znode of their own, so that the offset's znode still contains only a decimal number. They
+become void when any client writes the offset again.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def details_ops(group: str, details: OffsetDetails, existing: Collection[str]) -
 
 
 def write_details(store: Store, group: str, details: OffsetDetails, registration: Registration | None = None) -> None:
-    """Writes the details of offsets that are already stored. If there is a ``registration``, writes as that member,
-    and otherwise as a coordinator. Raises :class:`StoreError`."""
+    """Writes the details of offsets that are already stored, as the member with this ``registration`` or, without one,
+    as a coordinator. Raises :class:`StoreError`."""
     paths = details_paths(group, details)
     existing = {path for path, stat in zip(paths, store.exists_many(paths), strict=True) if stat is not None}
     fence = registration.fence() if registration is not None else ()
@@ -53,18 +53,18 @@ def read_offsets(
 ) -> dict[TopicPartition, CommittedOffset | None]:
     """Returns the stored offset of each partition with its details, or ``None`` if there is no offset. Ignores details
     that cannot be read. Raises :class:`StoreError`, and :class:`MalformedValue` for an offset that cannot be read."""
-    wanted = list(partitions)
-    paths = [layout.offset(group, *tp) for tp in wanted]
+    requested = list(partitions)
+    paths = [layout.offset(group, *tp) for tp in requested]
     listed, *nodes = store.read_many([GetChildren(layout.details(group)), *(GetData(path) for path in paths)])
-    found = {
+    offsets = {
         tp: (CommittedOffset(decode_offset(node.data, path)), node.stat.mzxid) if isinstance(node, Node) else None
-        for tp, path, node in zip(wanted, paths, nodes, strict=True)
+        for tp, path, node in zip(requested, paths, nodes, strict=True)
     }
     topics = frozenset(listed) if isinstance(listed, tuple) else frozenset()
-    asked = [tp for tp in wanted if tp.topic in topics and found[tp] is not None]
-    details = store.read_many([GetData(layout.offset_details(group, *tp)) for tp in asked]) if asked else ()
-    told = dict(zip(asked, details, strict=True))
-    return {tp: _with_details(*one, told.get(tp)) if one is not None else None for tp, one in found.items()}
+    detailed = [tp for tp in requested if tp.topic in topics and offsets[tp] is not None]
+    details = store.read_many([GetData(layout.offset_details(group, *tp)) for tp in detailed]) if detailed else ()
+    details_of = dict(zip(detailed, details, strict=True))
+    return {tp: _with_details(*one, details_of.get(tp)) if one is not None else None for tp, one in offsets.items()}
 
 
 def _with_details(bare: CommittedOffset, written: int, node: object) -> CommittedOffset:

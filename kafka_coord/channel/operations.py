@@ -1,7 +1,7 @@
 """Builds the multis that register, acknowledge, commit and leave in ZooKeeper (docs/protocol.md). Does no I/O.
 
-Consumers build their requests here, and so do gateways, which act for consumers without ZooKeeper. So only this module
-knows which check fences which write.
+Consumers and gateways (which act for consumers without ZooKeeper) build their requests here, so only this module knows
+which check fences which write.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def register_ops(
 
 
 def offset_op(group: str, partition: TopicPartition, offset: int, *, exists: bool) -> SetData | Create:
-    """Returns the operation that writes one offset as a decimal number, as Kafka 0.8 does. ``exists`` tells whether the
+    """Returns the operation that writes one offset as a decimal number, as Kafka 0.8 does. ``exists`` is true if the
     partition's znode exists."""
     path = layout.offset(group, partition.topic, partition.partition)
     data = str(offset).encode()
@@ -83,8 +83,8 @@ def offset_op(group: str, partition: TopicPartition, offset: int, *, exists: boo
 
 
 def chunks(ops: Iterable[Op], last: Iterable[Op], fence: tuple[Op, ...], acl: int = 64) -> Iterator[tuple[Op, ...]]:
-    """Yields ``ops`` in as few requests as possible. Each request begins with ``fence``, and the last request ends with
-    ``last``. ``acl`` is the size of the ACL in a create, in bytes."""
+    """Packs ``ops`` into requests of at most :data:`MAX_REQUEST_BYTES`. Each request begins with ``fence``, and the
+    last one ends with ``last``. ``acl`` is the size of the ACL in a create, in bytes."""
     closing = tuple(last)
     room = MAX_REQUEST_BYTES - sum(_size(op, acl) for op in (*fence, *closing))
     chunk: list[Op] = []
@@ -122,8 +122,8 @@ def eviction_op(group: str, consumer: str, now_ms: int) -> Create:
 
 
 def look_op(group: str, consumer: str, now_ms: int) -> Create:
-    """Returns the operation that makes the coordinator look at the group. A changed registration alone causes no
-    event."""
+    """Returns the operation that makes the coordinator check the group, because a changed registration alone does not
+    trigger an event."""
     reason = "it has changed its subscription"
     request = Request(type=RequestType.LOOK, group=group, reason=reason, by=consumer, timestamp_ms=now_ms)
     return Create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True)
@@ -142,8 +142,8 @@ def command_op(group: str, consumer: str, command: Command) -> Create:
 
 
 def decode_command(data: bytes, path: str) -> Command:
-    """Reads a command strictly. The name and the value must be of the same type. Raises :class:`MalformedValue`, which
-    names ``path``."""
+    """Reads a command strictly. The znode's name and its value must be of the same type. Raises
+    :class:`MalformedValue`, which names ``path``."""
     command = command_from_json(fields.load(data, path), path)
     named = parse_command_id(path.rpartition("/")[2])
     if named is not None and named.type is not command.type:

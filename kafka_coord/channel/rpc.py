@@ -1,6 +1,6 @@
-"""One end of a socket-channel connection. Matches responses to requests, and checks that each frame is allowed.
+"""One end of a socket-channel connection. Matches responses to requests and checks that each frame is allowed.
 
-Each end numbers its requests from 1 without gaps, and answers each request of the other end exactly once
+Each end numbers its requests from 1 without gaps, and answers each request from the other end exactly once
 (docs/socket-protocol.md). Any violation ends the connection.
 """
 
@@ -21,7 +21,7 @@ MAX_UNANSWERED = 64
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The other end sent a request."""
+    """A request from the other end."""
 
     id: int
     type: str
@@ -30,7 +30,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The other end answered a request of this end. ``type`` is the type of the request."""
+    """A response from the other end. ``type`` is the type of this end's request."""
 
     id: int
     type: str
@@ -39,7 +39,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The other end sent an error. ``type`` is the type of the refused request, or "" if the error is about the
+    """An error from the other end. ``type`` is the type of the refused request, or "" if the error is about the
     connection."""
 
     id: int
@@ -73,7 +73,7 @@ class Rpc:
         return self._last_id, {"id": self._last_id, "type": request, **(fields or {})}
 
     def answer(self, request_id: int, fields: Mapping[str, Any] | None = None) -> Frame:
-        """Returns the frame that answers the other end's request, and marks the request as answered."""
+        """Returns the frame that answers the other end's request and marks the request as answered."""
         self._owed.discard(request_id)
         return {"id": request_id, "type": ANSWER, **(fields or {})}
 
@@ -83,7 +83,8 @@ class Rpc:
         return {"id": request_id, "type": ERROR, "code": code, "message": message, **(fields or {})}
 
     def take(self, frame: Frame) -> Event:
-        """Returns the meaning of a received frame. Raises :class:`BadFrame` if the frame is not allowed now."""
+        """Returns the event that a received frame represents. Raises :class:`BadFrame` if the frame is not allowed
+        now."""
         number, kind = frame["id"], frame["type"]
         if kind not in (ANSWER, ERROR):
             return self._asked(number, kind, frame)
@@ -112,5 +113,7 @@ class Rpc:
 def _error(frame: Frame) -> tuple[str, str]:
     code, message = frame.get("code"), frame.get("message", "")
     if not isinstance(code, str) or not isinstance(message, str):
-        raise BadFrame(Fault.MALFORMED_FRAME, f"an error has the malformed code {shown(code)}", frame["id"])
+        raise BadFrame(
+            Fault.MALFORMED_FRAME, f"an error must have a code and a message, not the code {shown(code)}", frame["id"]
+        )
     return code, message

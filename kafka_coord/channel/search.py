@@ -1,6 +1,6 @@
-"""Decides, in the search for the coordinator, which host to ask next and how long to wait. Does no I/O.
+"""Finds the coordinator: decides which host to ask next and how long to wait. Does no I/O.
 
-The owner of the sockets calls :meth:`CoordinatorSearch.next`, carries out the returned step, and reports the result.
+The owner of the sockets calls :meth:`CoordinatorSearch.next`, carries out the returned step and reports the result.
 ``lease_left_s`` is the number of seconds for which the membership is certainly still alive. No single wait takes more
 than a quarter of that time, because one silent host must not use up the whole lease.
 """
@@ -32,14 +32,14 @@ MAX_HOSTS = 1_000
 
 def addresses(bootstrap: str) -> tuple[str, ...]:
     """Parses ``host:port,host:port``. Raises :class:`SettingsError`."""
-    found = tuple(part.strip() for part in bootstrap.split(",") if part.strip())
-    for address in found:
+    parsed = tuple(part.strip() for part in bootstrap.split(",") if part.strip())
+    for address in parsed:
         host, colon, port = address.rpartition(":")
         if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
-            raise SettingsError(f"bootstrap address {address[:80]!r} is not host:port")
-    if not found:
-        raise SettingsError("bootstrap is empty; set host:port of at least one broker host with kafka-coord")
-    return found
+            raise SettingsError(f"bootstrap address {address[:80]!r} must have the form host:port")
+    if not parsed:
+        raise SettingsError("bootstrap is empty; give the host:port of at least one broker that runs kafka-coord")
+    return parsed
 
 
 def longest_wait(limit_s: float, lease_left_s: float) -> float:
@@ -76,8 +76,9 @@ class Pause:
 
 
 class CoordinatorSearch:
-    """The hosts that a consumer knows, and their responses. ``uniform`` is :func:`random.uniform`, or its substitute in
-    a simulation. It spreads the reconnections of consumers that have lost the same coordinator over time."""
+    """Chooses each step from the hosts that a consumer knows and their responses. ``uniform`` is :func:`random.uniform`
+    or, in a simulation, its substitute. It spreads out the reconnections of consumers that have lost the same
+    coordinator."""
 
     def __init__(self, bootstrap: Iterable[str], uniform: Callable[[float, float], float]) -> None:
         self._hosts = sorted(bootstrap, key=lambda _host: uniform(0.0, 1.0))
@@ -91,9 +92,9 @@ class CoordinatorSearch:
 
     def next(self, lease_left_s: float) -> Ask | Connect | Pause:
         """Returns the next step."""
-        found, self._found = self._found, None
-        if found is not None and found.endpoint is not None:
-            return Connect(found, found.endpoint, longest_wait(CONNECT_S, lease_left_s))
+        coordinator, self._found = self._found, None
+        if coordinator is not None and coordinator.endpoint is not None:
+            return Connect(coordinator, coordinator.endpoint, longest_wait(CONNECT_S, lease_left_s))
         if self._left_in_round <= 0:
             self._left_in_round = len(self._hosts)
             return Pause(self._next_pause(lease_left_s), self._problem)
@@ -117,7 +118,7 @@ class CoordinatorSearch:
         coordinator = metadata.coordinator
         self._wait_for_another_than(coordinator)  # in case this coordinator cannot be reached
         if coordinator is None or coordinator.endpoint is None:
-            self._problem = f"{host} knows no coordinator that accepts consumers"
+            self._problem = f"{host} does not know a coordinator that accepts consumers"
         else:
             self._found = coordinator
 

@@ -1,6 +1,6 @@
-"""The consumer's end of the ZooKeeper channel. Registers, reads commands and acknowledges them, commits, and leaves.
+"""The consumer's end of the ZooKeeper channel: registers, reads and acknowledges commands, commits, and leaves.
 
-It has no thread of its own. Every method makes one or a few calls to the store on the caller's thread.
+It does not start a thread: every method calls the store once or a few times, on the caller's thread.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from kafka_coord.zk.store import Check, Delete, GetData, Node, Op, SetData, Stat
 log = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
-"""The maximum number of attempts at a request if the tree changes. Each attempt reads the tree again."""
+"""The maximum number of attempts at a request while the tree changes. Each retry reads the tree again."""
 
 
 def ensure_group(store: Store, group: str) -> None:
@@ -79,9 +79,9 @@ class ConsumerChannel:
         """Registers as a new incarnation, or returns the consumer that holds the name.
 
         After :class:`~kafka_coord.errors.StoreUnavailable`, call this method again with the same ``value``. It then
-        finds out whether the earlier request took effect, in which case the value, the session and the token all match.
-        The method also raises this error while the session may have ended. Otherwise, the registration would soon be
-        abandoned, after the coordinator had already rebalanced the group.
+        finds out whether the earlier request took effect: the value and the session match, and the channel was last
+        written in the same transaction. The method also raises this error while the session may have ended, because the
+        registration would soon be abandoned, after the coordinator had already rebalanced the group.
         """
         if self._store.session.lease_deadline() <= self._store.clock.monotonic():
             raise StoreUnavailable("ZooKeeper has not responded for so long that the session may have ended")
@@ -89,9 +89,9 @@ class ConsumerChannel:
             if attempt > 0:  # most groups exist already
                 ensure_group(self._store, self.group)
             node, channel = self._registered()
-            found = self._existing(value, node, channel)
-            if found is not None:
-                return found
+            existing = self._existing(value, node, channel)
+            if existing is not None:
+                return existing
             try:
                 ops = register_ops(self.group, self.consumer, value, has_channel=channel is not None)
                 if node is not None:  # this consumer's own abandoned incarnation still blocks the name
@@ -103,10 +103,10 @@ class ConsumerChannel:
                 # NoNode: the group is new, or the channel was deleted; NodeExists: another client was faster
                 if not isinstance(failure.cause, (NoNode, NodeExists)):
                     raise
-        found = self._existing(value, *self._registered())
-        if found is None:
+        existing = self._existing(value, *self._registered())
+        if existing is None:
             raise NoNode(f"{self._registration_path} was deleted each time it was created", self._registration_path)
-        return found
+        return existing
 
     def _registered(self) -> tuple[Node | None, Node | None]:
         """Reads the registration under this consumer's name, and its channel."""
@@ -141,7 +141,7 @@ class ConsumerChannel:
         self._stored.clear()
 
     def was_evicted(self, registration: Registration) -> bool:
-        """Returns false, because over ZooKeeper only :meth:`is_registered` shows an eviction."""
+        """Returns false: over ZooKeeper, only :meth:`is_registered` reveals an eviction."""
         del registration
         return False
 
@@ -156,10 +156,11 @@ class ConsumerChannel:
         """Returns the commands in order of execution, and the names of children that are not commands.
 
         ``watcher`` is notified of later changes. If the server supports it, each new command causes a ``CREATED`` event
-        with the command's path. After any other event, call this method again. Commands that this consumer deletes may
-        cause no event.
+        with the command's path. After any other event, call this method again. A deleted command may not cause an
+        event.
 
-        Raises :class:`MembershipLost` if the channel itself was deleted, because its version was the token.
+        Raises :class:`MembershipLost` if the channel itself was deleted, since the channel's version is the fencing
+        token.
         """
         once = watcher if watcher is not None and not self._follows(watcher) else None
         try:
@@ -175,13 +176,13 @@ class ConsumerChannel:
             self._followed = True  # set before the call, because the end of following may be reported before it returns
             possible = False
             try:
-                possible = self._store.follow(self._path, self._told)
+                possible = self._store.follow(self._path, self._on_event)
             finally:
                 if not possible:
                     self._followed = False
         return self._followed
 
-    def _told(self, event: WatchEvent) -> None:
+    def _on_event(self, event: WatchEvent) -> None:
         watcher = self._watcher
         if event.path == self._path:  # the connection broke, or the channel was deleted or recreated
             self._followed = False
@@ -193,7 +194,7 @@ class ConsumerChannel:
         """Stops notifying the watcher of :meth:`outstanding`."""
         self._watcher = None
         self._followed = False
-        self._store.unfollow(self._path, self._told)
+        self._store.unfollow(self._path, self._on_event)
 
     def read(self, command: CommandId) -> Command | None:
         """Returns the command, or ``None`` if it was deleted. Raises :class:`MalformedValue`."""
@@ -213,19 +214,19 @@ class ConsumerChannel:
     # --- fenced by the token -----------------------------------------------------------------------------------------
 
     def commit(self, registration: Registration, offsets: Offsets) -> frozenset[str]:
-        """Writes offsets. Returns the topics whose offsets cannot be written because the topics were deleted.
+        """Writes offsets. Returns the topics whose offsets cannot be written because their znodes were deleted.
 
         Raises :class:`MembershipLost`. After ``StoreUnavailable``, repeat the same call.
         """
         return self._write_offsets(registration, offsets, ()) if offsets else frozenset()
 
     def auto_commit(self, registration: Registration, offsets: Offsets) -> Offsets:
-        """Commits offsets automatically. Returns the offsets that are now stored."""
+        """Carries out an automatic commit. Returns the offsets that now count as stored."""
         self.commit(registration, offsets)
         return offsets
 
     def acknowledge(self, registration: Registration, command: CommandId, offsets: Offsets) -> frozenset[str]:
-        """Acknowledges a command by deleting it, and writes its offsets in the same multi. Returns and raises the same
+        """Acknowledges a command by deleting it and writes its offsets in the same multi. Returns and raises the same
         as :meth:`commit`."""
         try:
             return self._write_offsets(registration, offsets, (acknowledge_op(registration, command),))
@@ -238,7 +239,8 @@ class ConsumerChannel:
             return self.commit(registration, offsets)
 
     def leave(self, registration: Registration, offsets: Offsets, also: Iterable[Op] = ()) -> frozenset[str]:
-        """Writes the last offsets and deletes the registration in one multi, so that the partitions move immediately.
+        """Writes the last offsets and deletes the registration in the same multi, so that the partitions move
+        immediately.
 
         ``also`` is part of the same multi, unless the consumer's credentials do not allow it. Returns the same as
         :meth:`commit`.
@@ -255,7 +257,7 @@ class ConsumerChannel:
                 if not isinstance(cause, NoAuth) or cause.path not in {op.path for op in also}:
                     raise
                 log.warning(
-                    "left, but the partitions stay reserved for rejoin_grace_ms, because only operators may release"
+                    "leaving, but the partitions stay reserved for rejoin_grace_ms, because only operators may release"
                     " them consumer=%s reason=%s",
                     self.consumer,
                     cause,
@@ -265,7 +267,7 @@ class ConsumerChannel:
     def change_subscription(
         self, registration: Registration, subscription: Subscription, also: Iterable[Op] = ()
     ) -> None:
-        """Writes a new subscription into the registration, and carries out ``also`` in the same multi. Does nothing if
+        """Writes a new subscription into the registration and carries out ``also`` in the same multi. Does nothing if
         the subscription is unchanged. Raises :class:`MembershipLost`."""
         node, _ = self._registered()
         if node is None or node.stat.czxid != registration.incarnation:
@@ -286,8 +288,8 @@ class ConsumerChannel:
     def _write_offsets(self, registration: Registration, offsets: Offsets, last: tuple[Op, ...]) -> frozenset[str]:
         missing: frozenset[str] = frozenset()
         for attempt in range(_ATTEMPTS):
-            wanted = {tp: offset for tp, offset in offsets.items() if tp.topic not in missing}
-            writes = [offset_op(self.group, tp, offset, exists=tp in self._stored) for tp, offset in wanted.items()]
+            writable = {tp: offset for tp, offset in offsets.items() if tp.topic not in missing}
+            writes = [offset_op(self.group, tp, offset, exists=tp in self._stored) for tp, offset in writable.items()]
             try:
                 *first, final = chunks(writes, last, registration.fence(), self._store.acl_bytes)
                 for request in first:
@@ -297,9 +299,9 @@ class ConsumerChannel:
             except MultiFailed as failure:
                 if attempt == _ATTEMPTS - 1:
                     raise
-                missing = self._look_again(wanted, failure)
+                missing = self._look_again(writable, failure)
             else:
-                self._stored.update(wanted)
+                self._stored.update(writable)
                 break
         if missing:
             log.warning(
@@ -313,7 +315,7 @@ class ConsumerChannel:
     def _write(self, request: tuple[Op, ...]) -> None:
         try:
             self._store.multi(request)
-        except Fenced:  # this error is unrelated to the member
+        except Fenced:  # the writing instance lost its own epoch; this says nothing about the member
             raise
         except MultiFailed as failure:
             if failure.index < FENCE_LENGTH and isinstance(failure.cause, (NoNode, BadVersion)):
@@ -343,10 +345,10 @@ class ConsumerChannel:
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
         """Returns the stored offset of each partition, or ``None`` if there is none. Raises :class:`MalformedValue`.
         This method is thread-safe."""
-        wanted = list(partitions)
-        paths = [layout.offset(self.group, tp.topic, tp.partition) for tp in wanted]
-        found = self._store.read_many([GetData(path) for path in paths])
+        requested = list(partitions)
+        paths = [layout.offset(self.group, tp.topic, tp.partition) for tp in requested]
+        nodes = self._store.read_many([GetData(path) for path in paths])
         return {
             tp: decode_offset(node.data, path) if isinstance(node, Node) else None
-            for tp, path, node in zip(wanted, paths, found, strict=True)
+            for tp, path, node in zip(requested, paths, nodes, strict=True)
         }
