@@ -23,11 +23,11 @@ from kafka_coord.zk.store import Clock, SessionListener, SessionState
 
 
 class FakeCluster:
-    """Topics and groups in memory. At the end of a ``with`` block, the consumers that it created are closed.
+    """Topics and groups in memory. The end of a ``with`` block closes the consumers that :meth:`consumer` has created.
 
     :attr:`Consumer` and :attr:`AsyncConsumer` replace the real classes in an application's module:
     ``monkeypatch.setattr(app, "Consumer", cluster.Consumer)``. They ignore all addresses. The fake does not simulate
-    expired sessions, transactions, access rights or ``mode="eager"``.
+    expired sessions, transactions, permissions or ``mode="eager"``.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class FakeCluster:
         headers: tuple[tuple[str, bytes | None], ...] = (),
         timestamp_ms: int | None = None,
     ) -> int:
-        """Writes a record, and returns its offset."""
+        """Writes a record and returns its offset."""
         when = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
         written = {"value": value, "key": key, "headers": list(headers) or None, "timestamp_ms": when}
         return self._logs.append(topic, partition, written)
@@ -67,13 +67,13 @@ class FakeCluster:
             self._logs.begins[topic, partition] = before
 
     def consumer(self, **arguments: Any) -> Consumer[Any, Any]:
-        """Returns a consumer of this cluster, with the given arguments."""
+        """Returns a consumer with the given arguments."""
         consumer = self.Consumer(**arguments)
         self._consumers.append(consumer)
         return consumer
 
     def async_consumer(self, **arguments: Any) -> AsyncConsumer[Any, Any]:
-        """Returns a consumer of this cluster for asyncio."""
+        """Returns a consumer for asyncio. The ``with`` block does not close it."""
         return self.AsyncConsumer(**arguments)
 
     def committed(self, group: str, topic: str) -> Mapping[int, int]:

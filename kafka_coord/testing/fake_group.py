@@ -1,4 +1,4 @@
-"""Groups in memory. A fake coordinator sends commands to the members like the real coordinator, over channels in
+"""Groups in memory. A fake coordinator sends commands to the members as the real one does, but over channels in
 memory."""
 
 from __future__ import annotations
@@ -85,19 +85,21 @@ class FakeGroups:
         return joined
 
     def rebalance(self, group: str) -> None:
-        """Computes the target. Stops the partitions that move, and starts the partitions that no member holds."""
+        """Computes the target, stops the partitions that move, and starts the partitions that no member holds."""
         with self.lock:
             members = self.members.get(group, {})
             if not members:
                 return
             with self._logs.changed:
-                known = {name: frozenset(range(len(logs))) for name, logs in self._logs.topics.items()}
+                partitions = {name: frozenset(range(len(logs))) for name, logs in self._logs.topics.items()}
             chosen = {name: joined.member for name, joined in sorted(members.items())}
-            wanted = {n: tuple(sorted(t for t in known if m.subscription.wants(t))) for n, m in chosen.items()}
-            topics = {t: TopicInfo(t, known[t], t) for t in sorted({t for names in wanted.values() for t in names})}
+            subscribed = {n: tuple(sorted(t for t in partitions if m.subscription.wants(t))) for n, m in chosen.items()}
+            topics = {
+                t: TopicInfo(t, partitions[t], t) for t in sorted({t for names in subscribed.values() for t in names})
+            }
             current = {name: had for name, had in self._targets.get(group, {}).items() if name in members}
             assignor = built_in_assignors()[next(iter(chosen.values())).assignor or "sticky"]
-            target = assignor.assign(AssignmentInputs(chosen, topics, wanted, current)).members
+            target = assignor.assign(AssignmentInputs(chosen, topics, subscribed, current)).members
             self._targets[group] = target
             self._command(group, members, target)
 
@@ -117,7 +119,7 @@ class FakeGroups:
                 streams = itertools.cycle(range(stream_count(joined.member.subscription)))
                 starts = {tp: StartPoint(stored.get(tp, NO_OFFSET), next(streams)) for tp in free}
                 self._send(
-                    joined, StartFetcher(generation, 1, joined.registration.incarnation, starts, "nobody has them")
+                    joined, StartFetcher(generation, 1, joined.registration.incarnation, starts, "no member holds them")
                 )
 
     def _send(self, joined: _Joined, command: Command) -> None:
@@ -193,7 +195,7 @@ class FakeChannel:
             return self._joined().commands.get(command)
 
     def drop(self, command: CommandId) -> None:
-        """Does nothing, because no member receives a command for another member."""
+        """Does nothing, because the fake never sends a command for another incarnation."""
 
     def commit(self, registration: Registration, offsets: Offsets) -> frozenset[str]:
         with self._groups.lock:

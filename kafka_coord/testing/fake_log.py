@@ -61,7 +61,7 @@ class FakeLogs:
             return len(log) - 1
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        """Returns the log's first offset, and the offset of the next record. Raises :class:`KafkaException` if the
+        """Returns the log's first offset and the offset of the next record. Raises :class:`KafkaException` if the
         partition does not exist."""
         with self.changed:
             if partition not in range(len(self.topics.get(topic, ()))):
@@ -96,21 +96,21 @@ class FakeClient:
             return found
 
     def _take(self, limit: int) -> list[FakeMessage]:
-        found: list[FakeMessage] = []
+        taken: list[FakeMessage] = []
         for (topic, partition), offset in list(self._next.items()):
             if topic not in self._logs.topics:
                 continue
             begin, end = self._logs.bounds(topic, partition)
             at = begin if offset == OFFSET_BEGINNING else offset
             if begin <= at <= end:
-                messages = self._logs.topics[topic][partition][at : at + limit - len(found)]
+                messages = self._logs.topics[topic][partition][at : at + limit - len(taken)]
                 self._next[topic, partition] = at + len(messages)
-                found += messages
-            elif len(found) < limit:
+                taken += messages
+            elif len(taken) < limit:
                 error = KafkaError(KafkaError._AUTO_OFFSET_RESET, "Broker: Offset out of range")
                 self._next[topic, partition] = end  # an error is reported once
-                found.append(FakeMessage(topic, partition, at, error=error))
-        return found
+                taken.append(FakeMessage(topic, partition, at, error=error))
+        return taken
 
     def get_watermark_offsets(self, partition: Any, timeout: float) -> tuple[int, int]:
         del timeout

@@ -1,4 +1,4 @@
-"""A real cluster, with the methods of :class:`~kafka_coord.testing.fake_cluster.FakeCluster`."""
+"""A real cluster with the methods of :class:`~kafka_coord.testing.fake_cluster.FakeCluster`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WAIT_S = 60.0
 
 
 class RealCluster:
-    """Uses running servers at the addresses ``zookeeper`` and ``bootstrap_servers``."""
+    """A test cluster made of servers that are already running, at ``zookeeper`` and ``bootstrap_servers``."""
 
     def __init__(self, zookeeper: str, bootstrap_servers: str) -> None:
         self.zookeeper = zookeeper
@@ -44,7 +44,7 @@ class RealCluster:
         headers: tuple[tuple[str, bytes | None], ...] = (),
         timestamp_ms: int | None = None,
     ) -> int:
-        """Writes a record, and returns its offset. Waits until the brokers know a new topic."""
+        """Writes a record and returns its offset. Waits until the brokers know a new topic."""
         written: list[Message] = []
         more = {} if timestamp_ms is None else {"timestamp": timestamp_ms}
         deadline = time.monotonic() + _WAIT_S
@@ -73,13 +73,13 @@ class RealCluster:
         done.result(_WAIT_S)
 
     def consumer(self, **arguments: Any) -> Consumer[Any, Any]:
-        """Returns a consumer of this cluster, with the given arguments."""
+        """Returns a consumer with the given arguments."""
         consumer: Consumer[Any, Any] = Consumer(**{"zookeeper": self.zookeeper, **arguments})
         self._consumers.append(consumer)
         return consumer
 
     def async_consumer(self, **arguments: Any) -> AsyncConsumer[Any, Any]:
-        """Returns a consumer of this cluster for asyncio."""
+        """Returns a consumer for asyncio. The ``with`` block does not close it."""
         return AsyncConsumer(**{"zookeeper": self.zookeeper, **arguments})
 
     def committed(self, group: str, topic: str) -> Mapping[int, int]:

@@ -27,8 +27,8 @@ NO_PRODUCER = -1
 
 
 class LogRecord(NamedTuple):
-    """One record of a batch, with its offset in the log. The type is a tuple, because tuples are cheap, and a log
-    contains very many records."""
+    """One record of a batch, with its offset in the log. The type is a tuple because tuples are cheap and a log can
+    contain millions of records."""
 
     key: bytes | None
     value: bytes | None
@@ -57,14 +57,15 @@ def encode_batch(
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytes:
-    """Encodes a batch as a producer sends it, uncompressed and with base offset 0."""
+    """Encodes a batch as a producer sends it, uncompressed and with base offset 0. Every record gets the timestamp
+    ``now_ms``."""
     parts: list[bytes] = []
     for number, record in enumerate(records):
         key, value = record.key, record.value
         key_size, key = (_NOTHING, b"") if key is None else (_varint(len(key)), key)
         value_size, value = (_NOTHING, b"") if value is None else (_varint(len(value)), value)
-        one = b"".join((b"\0\0", _varint(number), key_size, key, value_size, value, b"\0"))
-        parts += _varint(len(one)), one
+        encoded = b"".join((b"\0\0", _varint(number), key_size, key, value_size, value, b"\0"))
+        parts += _varint(len(encoded)), encoded
     body = b"".join(parts)
     last = len(records) - 1
     head = (0, last, now_ms, now_ms, producer_id, producer_epoch, base_sequence)
@@ -75,8 +76,8 @@ def encode_batch(
 
 def decode_batches(data: bytes) -> Iterator[Batch]:
     """Yields the batches in the response to a fetch. Omits the last batch if it is truncated. Raises
-    :class:`BadMessage` for a corrupt batch, and also for a compressed batch, because the logs that are read here do not
-    contain compressed batches."""
+    :class:`BadMessage` for a corrupt batch, and also for a compressed one, which the logs that are read here never
+    contain."""
     at = 0
     while len(data) - at >= _HEAD.size:
         fields = _HEAD.unpack_from(data, at)
@@ -147,4 +148,4 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
             return (value >> 1) ^ -(value & 1), at
         shift += 7
         if shift > 63:
-            raise BadMessage("a varint has more than ten bytes")
+            raise BadMessage("a varint takes more than ten bytes")

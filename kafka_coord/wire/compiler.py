@@ -1,12 +1,12 @@
 """Compiles a message's definition into Python: one class per structure, and a decoder and an encoder for each version.
 
-The functions are straight-line code. Adjacent fields of fixed size take a single call of :mod:`struct`, and no version
-is checked at run time. So they are several times as fast as a decoder that looks up the definition of each field.
+The functions are straight-line code: adjacent fields of fixed size take a single call of :mod:`struct`, and no version
+is checked at run time. They are therefore several times as fast as code that looks up the definition of each field.
 
-A decoder reads nothing outside its bytes, allocates no more than a small multiple of their number, and raises only
-:class:`BadMessage`. It refuses an array that has more elements than there are bytes left. In a request, it also refuses
-an array that has more than :data:`MAX_ELEMENTS` elements. Like Kafka, it ignores bytes after the message and replaces
-invalid UTF-8 with U+FFFD.
+A decoder never reads beyond its bytes, allocates at most a fixed multiple of their number, and raises only
+:class:`BadMessage`. It refuses an array that claims more elements than there are bytes left and, in a request, an array
+of more than :data:`MAX_ELEMENTS` elements. Like Kafka, it ignores bytes after the message and replaces invalid UTF-8
+with U+FFFD.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Record:
 
 
 def make_classes(of: Struct, classes: dict[str, type[Record]]) -> None:
-    """Adds the class of this structure, and the classes of its fields, to ``classes``, which are keyed by name."""
+    """Adds the classes of this structure and of its fields to ``classes``, which are keyed by name."""
     if of.name in classes:
         return
     for field in of.fields:
@@ -70,11 +70,11 @@ def make_classes(of: Struct, classes: dict[str, type[Record]]) -> None:
 
 
 class _Functions:
-    """The code that the decoder and the encoder of one version have in common."""
+    """The code that the decoder and the encoder of one version share."""
 
     def __init__(self, definition: Definition, classes: dict[str, type[Record]], version: int) -> None:
         if version not in definition.versions:
-            raise BadMessage(f"{definition.name} has no version {version}")
+            raise BadMessage(f"{definition.name} does not exist in version {version}")
         self._definition, self._classes, self._version = definition, classes, version
         self._scope: dict[str, Any] = {"BadMessage": BadMessage, "error": struct.error}
         self._made: dict[str, str] = {}
@@ -98,7 +98,7 @@ class _Functions:
 
     @staticmethod
     def _is_flat(of: Struct) -> bool:
-        """Returns whether the code for a structure contains no loop. If so, the loop over an array can inline it."""
+        """Returns whether the code for a structure is free of loops, so that the loop over an array can inline it."""
         return not any(f.struct is not None or (f.is_array and f.type not in FIXED) for f in of.fields)
 
     def _runs(self, fields: list[Field]) -> Iterator[tuple[bool, list[Field]]]:
@@ -201,12 +201,12 @@ class Decoders(_Functions):
     def _array(self, field: Field, target: str) -> list[str]:
         refuse = [
             "        if n > len(b) - p:",
-            f"            raise BadMessage('{field.name} has more elements than there are bytes')",
+            f"            raise BadMessage('{field.name} claims more elements than there are bytes')",
         ]
         if self._definition.name.endswith("Request"):
             refuse.append(f"        if n > {MAX_ELEMENTS}:")
             refuse.append(
-                f"            raise BadMessage(f'{field.name} has {{n}} elements; at most {MAX_ELEMENTS} are allowed')"
+                f"            raise BadMessage(f'{field.name} contains {{n}} elements; the limit is {MAX_ELEMENTS}')"
             )
         if field.type in FIXED:
             kind = FIXED[field.type]
@@ -284,7 +284,7 @@ class Encoders(_Functions):
             return []
         return [
             f"    if {o}.{field.name} != {self._default_of(field)}:",
-            f"        raise BadMessage('{self._definition.name} version {self._version} has no {field.name}')",
+            f"        raise BadMessage('{self._definition.name} version {self._version} cannot carry {field.name}')",
         ]
 
     def _fixed(self, fields: list[Field], o: str) -> list[str]:
@@ -377,11 +377,11 @@ def _uvarint(b: bytes, p: int) -> tuple[int, int]:
         value |= (byte & 127) << shift
         if byte < 128:
             if value > 0xFFFFFFFF:
-                raise BadMessage("a length has more than 32 bits")
+                raise BadMessage("a length takes more than 32 bits")
             return value, p
         shift += 7
         if shift > 28:
-            raise BadMessage("a length has more than five bytes")
+            raise BadMessage("a length takes more than five bytes")
 
 
 def _write_uvarint(value: int, out: bytearray) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 FIXED = {
     "bool": "?", "int8": "b", "int16": "h", "uint16": "H", "int32": "i", "int64": "q", "float64": "d", "uuid": "16s"
 }  # fmt: skip
-"""The :mod:`struct` formats of the types that have a fixed size. A ``uuid`` is 16 bytes."""
+"""The :mod:`struct` formats of fixed-size types. A ``uuid`` is 16 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def _default(kind: str, given: Any, *, is_array: bool, is_struct: bool) -> Any:
     if is_array:
         return ()
     if is_struct:
-        return ...  # the default of a structure
+        return ...  # stands for a structure of default values
     if kind == "string":
         return given or ""
     if kind in {"bytes", "records"}:

@@ -6,4 +6,4 @@ from kafka_coord.errors import KafkaCoordError
 
 
 class BadMessage(KafkaCoordError):
-    """The bytes are not the expected message, or this version of a message has no field for a value."""
+    """The bytes are not the expected message, or this version of a message cannot carry a value."""

@@ -1,7 +1,7 @@
 """The frames and headers of requests and responses.
 
-A frame is a length (4 bytes, big-endian) followed by that many bytes. The frame of a request begins with its header
-(API key, version, correlation id, client id). The frame of a response begins with the correlation id.
+A frame is a length (4 bytes, big-endian) followed by that many bytes. A request frame begins with its header (API key,
+version, correlation id, client id), and a response frame with the correlation id.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def take_frame(buffer: bytearray, most: int | None = None) -> bytes | None:
         return None
     length = frame_length(buffer)
     if most is not None and length > most:
-        raise BadMessage(f"a frame has {length} bytes; the limit is {most}")
+        raise BadMessage(f"a frame is {length} bytes long; the limit is {most}")
     end = _LENGTH.size + length
     if len(buffer) < end:
         return None
@@ -66,7 +66,7 @@ def peek(frame: bytes | bytearray | memoryview) -> tuple[int, int, int]:
 
 def read_header(frame: bytes, *, flexible: bool) -> tuple[RequestHeader, int]:
     """Decodes the header of a request's frame. Returns the header and the position at which the request itself begins.
-    ``flexible`` tells whether the request's version is flexible. Raises :class:`BadMessage`."""
+    ``flexible`` is true if the request's version is flexible. Raises :class:`BadMessage`."""
     header, at = message("RequestHeader").decode_at(frame, 2 if flexible else 1)
     read = RequestHeader(
         header.request_api_key, header.request_api_version, header.correlation_id, header.client_id, flexible
@@ -75,7 +75,7 @@ def read_header(frame: bytes, *, flexible: bool) -> tuple[RequestHeader, int]:
 
 
 def request_frame(header: RequestHeader, request: Message, value: Any) -> bytes:
-    """Builds the complete frame of a request, including its length."""
+    """Builds a complete request frame, including its length."""
     start = message("RequestHeader")(
         request_api_key=header.api_key,
         request_api_version=header.version,
@@ -88,7 +88,7 @@ def request_frame(header: RequestHeader, request: Message, value: Any) -> bytes:
 
 
 def answer_frame(header: RequestHeader, answer: Message, value: Any) -> bytes:
-    """Builds the complete frame of a response, in the request's version."""
+    """Builds a complete response frame, in the request's version."""
     version = header.version
     out = bytearray(_LENGTH.size)
     out += _CORRELATION.pack(header.correlation_id)
@@ -109,7 +109,7 @@ def _framed(out: bytearray) -> bytes:
 
 _SOFTWARE_CHARS = 100
 _AIOKAFKA = "aiokafka-"
-"""The beginning of aiokafka's default client id. aiokafka sends no software name."""
+"""The beginning of aiokafka's default client id. aiokafka does not send its software name."""
 
 
 def client_software(frame: bytes) -> str:
@@ -122,7 +122,7 @@ def client_software(frame: bytes) -> str:
             name = header.client_id or ""
             return name.replace("-", " ", 1)[:_SOFTWARE_CHARS] if name.startswith(_AIOKAFKA) else ""
         _, at = read_header(frame, flexible=True)
-        told = form.decode(frame, version, at)
-        return f"{told.client_software_name} {told.client_software_version}"[:_SOFTWARE_CHARS].strip()
+        request = form.decode(frame, version, at)
+        return f"{request.client_software_name} {request.client_software_version}"[:_SOFTWARE_CHARS].strip()
     except BadMessage:
         return ""
