@@ -1,4 +1,4 @@
-"""Spark: a structured-streaming query as a member of a group, exactly-once sinks, and a batch job.
+"""The integration with Spark: a structured-streaming query as a member of a group, exactly-once sinks, and a batch job.
 
 ``spark.dataSource.register(KafkaCoordSource)`` registers ``format("kafka_coord")`` with a session.
 """
@@ -15,7 +15,7 @@ __all__ = ["KafkaCoordSource", "register"]
 
 def register(spark: Any) -> None:
     """Registers ``format("kafka_coord")`` with this Spark session. Raises :class:`~kafka_coord.errors.SettingsError` if
-    the version of pyspark, pandas or pyarrow is not supported.
+    pyspark, pandas or pyarrow is missing or its version is not supported.
     """
     from kafka_coord.spark.checking import require_versions
 
@@ -25,7 +25,7 @@ def register(spark: Any) -> None:
     spark.dataSource.register(KafkaCoordSource)
 
 
-def __getattr__(name: str) -> Any:  # Spark is imported only for a caller that uses it
+def __getattr__(name: str) -> Any:  # import Spark only if the caller needs it
     if name == "KafkaCoordSource":
         from kafka_coord.spark.source import KafkaCoordSource
 

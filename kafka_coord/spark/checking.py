@@ -1,4 +1,5 @@
-"""Checks the packages and the Java that a Spark query needs, before Spark starts and fails with its own error."""
+"""Checks the packages and the Java that a Spark query needs before Spark starts, so that the error says what to
+install."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class Supported:
     why: str
 
     def problem(self, version: str) -> str:
-        """Returns a sentence that describes the problem with this version, or ``""`` if the version is supported."""
+        """Returns a message that says what is wrong with this version, or ``""`` if the version is supported."""
         if self.least <= _numbers(version) < self.below:
             return ""
         return f"{self.package} {version} is installed, but only {self} are supported ({self.why})"
@@ -48,9 +49,9 @@ SUPPORTED = (
 
 
 def require_versions(installed: Mapping[str, str] | None = None) -> None:
-    """Raises :class:`SettingsError` if an installed package is missing or not supported. The message says which
-    releases are supported and how to install them. ``installed`` maps packages to versions; the default is this
-    Python's packages.
+    """Raises :class:`SettingsError` if a required package is missing or its version is not supported. The message says
+    which releases are supported and how to install them. ``installed`` maps packages to versions (default: those of
+    this Python).
     """
     problems = list(_problems(_installed() if installed is None else installed))
     if problems:
@@ -70,37 +71,41 @@ def require_java(environment: Mapping[str, str] = os.environ) -> None:
         f"`apt-get install openjdk-{MINIMUM_JAVA}-jre-headless`, or set JAVA_HOME to an existing installation"
     )
     if java is None:
-        raise SettingsError(f"no Java found: JAVA_HOME is not set, and the PATH has none. {install}")
+        raise SettingsError(f"no Java found: JAVA_HOME is not set, and there is no java on the PATH. {install}")
     try:
-        asked = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+        process = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SettingsError(f"cannot run {java}{' (from JAVA_HOME)' if home else ''}: {error}. {install}") from None
-    found = _JAVA_VERSION.search(asked.stderr + asked.stdout)
-    if found is None:
+    version = _JAVA_VERSION.search(process.stderr + process.stdout)
+    if version is None:
         raise SettingsError(f"{java} does not report its version. {install}")
-    if int(found.group(1)) < MINIMUM_JAVA:
-        raise SettingsError(f"{java} is Java {found.group(1)}. {install}")
+    if int(version.group(1)) < MINIMUM_JAVA:
+        raise SettingsError(f"{java} is Java {version.group(1)}. {install}")
 
 
 def _problems(installed: Mapping[str, str]) -> Iterable[str]:
-    for one in SUPPORTED:
-        version = installed.get(one.package)
-        problem = one.problem(version) if version else f"{one.package} is not installed; {one} are supported"
+    for supported in SUPPORTED:
+        version = installed.get(supported.package)
+        problem = (
+            supported.problem(version)
+            if version
+            else f"{supported.package} is not installed; {supported} are supported"
+        )
         if problem:
             yield problem
 
 
 def _installed() -> dict[str, str]:
-    found = {}
-    for one in SUPPORTED:
+    versions = {}
+    for supported in SUPPORTED:
         try:
-            found[one.package] = metadata.version(one.package)
+            versions[supported.package] = metadata.version(supported.package)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Returns the numbers in a release, such as (4, 2, 0) for ``4.2.0.dev1``."""
+    """Returns the numbers in a version, such as (4, 2, 0) for ``4.2.0.dev1``."""
     found = re.match(r"\d+(?:\.\d+)*", version)
     return tuple(map(int, found.group().split("."))) if found else ()

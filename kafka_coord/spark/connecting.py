@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def query_settings(given: Mapping[str, str], config: str | None, kafka: Mapping[str, str] | None = None) -> Settings:
     """Returns the settings for ZooKeeper and librdkafka. As in every command, ``given`` settings override
-    ``KAFKA_COORD_*`` variables, and these override the file ``config`` (by default, ``KAFKA_COORD_CONFIG``). Raises
+    ``KAFKA_COORD_*`` variables, which override the file ``config`` (by default, ``KAFKA_COORD_CONFIG``). Raises
     :class:`SettingsError`.
     """
     return load_settings(given, file=config, kafka_properties=kafka, called="the query's options")

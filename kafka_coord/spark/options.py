@@ -17,8 +17,8 @@ from kafka_coord.spark.connecting import query_settings, without_secrets
 KAFKA_PREFIX = "kafka."
 ZOOKEEPER_PREFIX = "zookeeper."
 DEFAULT_MAX_OFFSETS = 1_000_000
-"""The default limit per micro-batch. This number of records fits into the memory of an executor on a laptop. Spark's
-own source has no limit.
+"""The default limit per micro-batch. This number of records fits in the memory of an executor on a laptop. Spark's own
+source has no limit.
 """
 
 
@@ -80,7 +80,7 @@ class SourceOptions:
 
     @property
     def reads_committed(self) -> bool:
-        """Whether records of open and aborted transactions are left out. By default, librdkafka leaves them out, and
+        """Whether records of open and aborted transactions are left out. By default, librdkafka leaves them out, but
         Kafka's Java client does not."""
         return self.kafka.get("isolation.level", "read_committed") != "read_uncommitted"
 
@@ -174,7 +174,7 @@ def _subscription(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | No
         return (), pattern
     names = tuple(name.strip() for name in (topics or "").split(",") if name.strip())
     if not names:
-        raise SettingsError("option 'topics' names no topic")
+        raise SettingsError("option 'topics' must name at least one topic")
     return tuple(legal("topic", name) for name in names), None
 
 
@@ -217,7 +217,7 @@ def _starting_offsets(options: Mapping[str, str]) -> StartingOffsets:
     if options.get("startingoffsets", "").startswith("{"):
         raise SettingsError(
             f"option {_KNOWN['startingoffsets']!r} cannot be JSON for a group, because its committed offsets decide: "
-            f"set them with 'kafka-coord groups reset-offsets', and use here {' or '.join(StartingOffsets)}"
+            f"set them with 'kafka-coord groups reset-offsets', and use {' or '.join(StartingOffsets)} here"
         )
     return _choice(options, "startingoffsets", StartingOffsets.LATEST)
 

@@ -23,7 +23,7 @@ _DISTRIBUTION = "kafka-coord"
 _EXTRAS = re.compile(r"extra == ['\"](?:cli|spark)['\"]")
 """The extra ``cli`` is included, because a driver in the cluster runs ``kafka-coord pipeline``."""
 _OF_SPARK = "pyspark"
-"""This package is left out to save 400 MB, because executors get it from the cluster's own Spark."""
+"""Left out to save 400 MB, because executors get this package from the cluster's own Spark."""
 _SAME_ALWAYS = (2000, 1, 1, 0, 0, 0)
 _LOG_LINES = 5
 
@@ -56,32 +56,32 @@ def requirements(required: Iterable[str] | None = None) -> list[str]:
             raise NotFound(
                 f"{_DISTRIBUTION} can be imported but is not installed in this Python: install it with pip"
             ) from None
-    found = []
-    for one in required:
-        what, _, marker = (part.strip() for part in one.partition(";"))
+    needed = []
+    for requirement in required:
+        what, _, marker = (part.strip() for part in requirement.partition(";"))
         if marker and not _EXTRAS.fullmatch(marker):
             continue
         if re.split(r"[^A-Za-z0-9._-]", what)[0].lower() != _OF_SPARK:
-            found.append(what)
-    return found
+            needed.append(what)
+    return needed
 
 
 def write_environment(directory: Path, on_progress: OnProgress = lambda _: None) -> Path:
     """Writes ``kafka_coord-<version>-environment.tar.gz``: a virtual environment with the package and its dependencies
-    except PySpark. Returns its path. It fits this machine's Python, operating system and processor, and expects the
-    same Python at the same path on the other machines. If pip or venv fails, raises :class:`SettingsError` with the
-    last output.
+    except PySpark. Returns its path. It is built for this machine's Python, operating system and processor, and expects
+    the same Python at the same path on the other machines. Raises :class:`SettingsError` with the last output if pip or
+    venv fails.
     """
-    wanted = requirements()
+    packages = requirements()
     target = directory / f"kafka_coord-{__version__}-environment.tar.gz"
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="kafka-coord-environment-") as scratch:
         home = Path(scratch) / "environment"
-        on_progress(f"creating a virtual environment of {sys.executable}")
+        on_progress(f"creating a virtual environment with {sys.executable}")
         _run([sys.executable, "-m", "venv", "--copies", str(home)])
         python = home / "bin" / "python"
-        on_progress(f"pip install {' '.join(wanted)}")
-        _run([str(python), "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "-q", *wanted])
+        on_progress(f"pip install {' '.join(packages)}")
+        _run([str(python), "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "-q", *packages])
         site = Path(_run([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]).strip())
         source = Path(kafka_coord.__file__).parent
         shutil.copytree(source, site / source.name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -95,6 +95,8 @@ def write_environment(directory: Path, on_progress: OnProgress = lambda _: None)
 def _run(command: list[str]) -> str:
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode:
-        told = [line for line in (ended.stdout + ended.stderr).splitlines() if line.strip()][-_LOG_LINES:]
-        raise SettingsError(f"{' '.join(command[:6])} … failed (exit code {ended.returncode}): {' | '.join(told)}")
+        last_lines = [line for line in (ended.stdout + ended.stderr).splitlines() if line.strip()][-_LOG_LINES:]
+        raise SettingsError(
+            f"{' '.join(command[:6])} … failed (exit code {ended.returncode}): {' | '.join(last_lines)}"
+        )
     return ended.stdout

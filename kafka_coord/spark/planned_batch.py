@@ -21,7 +21,7 @@ class PlannedBatch:
 
     In other sources, an offset is a position. In this source, the end of a micro-batch names its ranges, because
     partitions come and go between micro-batches, and a partition that returns may continue at another offset. The
-    number distinguishes two batches that read the same ranges (after an operator's reset).
+    number distinguishes two batches that read the same ranges (after an operator has reset the offsets).
     """
 
     group: str
@@ -62,7 +62,8 @@ class PlannedBatch:
 
 
 def require_group(batch: PlannedBatch, group: str) -> None:
-    """Raises :class:`MalformedValue` for the checkpoint of another group, whose offsets mean nothing here."""
+    """Raises :class:`MalformedValue` for a checkpoint that belongs to another group, because its offsets are
+    meaningless here."""
     if batch.group != group:
         raise MalformedValue(
             "the checkpoint",

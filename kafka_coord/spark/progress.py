@@ -1,4 +1,4 @@
-"""Monitors queries that read from groups, and reports Spark's progress and the groups' offsets as metrics and log
+"""Monitors queries that read from groups and reports Spark's progress and the groups' offsets as metrics and log
 entries.
 
 ::
@@ -56,9 +56,10 @@ _COMMITTED_FOR_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """Spark's progress report of one micro-batch, for the sources of a query that read from ``group``. ``ends`` holds
-    the log ends of the partitions that the query holds, as of its last poll. ``read`` holds the offset up to which the
-    micro-batch read each partition. ``seconds`` is the total duration, and ``steps_ms`` is the duration of each step.
+    """Spark's progress report on one micro-batch, for one of the query's sources, which reads from ``group``. ``ends``
+    holds the log ends of the partitions that the query holds, as of its last poll. ``read`` holds the offset up to
+    which the micro-batch read each partition. ``seconds`` is the total duration, and ``steps_ms`` is the duration of
+    each step.
     """
 
     group: str
@@ -99,7 +100,7 @@ class GroupProgress:
 
 @dataclass(slots=True)
 class _Series:
-    """The reports of one query that reads from one group."""
+    """The reports on one query and one group, accumulated."""
 
     query: str
     group: str
@@ -111,14 +112,14 @@ class _Series:
     rows: int = 0
     read: dict[TopicPartition, int] = field(default_factory=dict)
 
-    def take(self, found: GroupProgress, *, slow: bool) -> None:
-        self.last = found
+    def take(self, report: GroupProgress, *, slow: bool) -> None:
+        self.last = report
         self.active = True
-        self.batches += found.rows > 0
+        self.batches += report.rows > 0
         self.slow += slow
-        self.rows += found.rows
-        # The positions in partitions that now have another owner are out of date.
-        self.read = {tp: at for tp, at in (self.read | dict(found.read)).items() if tp in found.ends}
+        self.rows += report.rows
+        # Drop the positions in partitions that now have another owner, because they are out of date.
+        self.read = {tp: at for tp, at in (self.read | dict(report.read)).items() if tp in report.ends}
 
 
 class GroupProgressListener(StreamingQueryListener):
@@ -149,13 +150,13 @@ class GroupProgressListener(StreamingQueryListener):
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         progress = event.progress
         query = self._names[str(progress.id)] = progress.name or str(progress.id)
-        for found in GroupProgress.of(progress):
-            slow = found.seconds >= self._slow_s and found.rows > 0
+        for report in GroupProgress.of(progress):
+            slow = report.seconds >= self._slow_s and report.rows > 0
             with self._lock:
-                series = self._series.setdefault((query, found.group), _Series(query, found.group, found))
-                series.take(found, slow=slow)
+                series = self._series.setdefault((query, report.group), _Series(query, report.group, report))
+                series.take(report, slow=slow)
             if slow:
-                self._tell(query, found)
+                self._tell(query, report)
         self._write()
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
@@ -171,19 +172,19 @@ class GroupProgressListener(StreamingQueryListener):
             log.error("query=%s has failed: %s", query, event.exception.strip().splitlines()[-1][:500])
         self._write()
 
-    def _tell(self, query: str, found: GroupProgress) -> None:
-        steps = sorted(found.steps_ms.items(), key=lambda step: -step[1])
+    def _tell(self, query: str, report: GroupProgress) -> None:
+        steps = sorted(report.steps_ms.items(), key=lambda step: -step[1])
         log.warning(
             "micro-batch %d of query=%s group=%s took %.1f s, more than slow_s=%g: rows=%d rows_per_s=%.0f "
             "partitions=%d longest: %s",
-            found.batch,
+            report.batch,
             query,
-            found.group,
-            found.seconds,
+            report.group,
+            report.seconds,
             self._slow_s,
-            found.rows,
-            found.processed_rows_per_s,
-            len(found.read),
+            report.rows,
+            report.processed_rows_per_s,
+            len(report.read),
             ", ".join(f"{name} {ms / 1000:.1f} s" for name, ms in steps[1:3]),  # the longest is the total
         )
 
@@ -236,7 +237,7 @@ class GroupProgressListener(StreamingQueryListener):
             {(one.query, one.group): (last.ends, read) for one, last, read in series},
             "query",
             "read",
-            "the query has read it to",
+            "the query has read",
         )
         yield from self._of_groups(series)
 
@@ -256,19 +257,19 @@ class GroupProgressListener(StreamingQueryListener):
         else:
             readable.add_metric([], 1)
         yield readable
-        found: _Standing = {(group,): (ends.get(group, {}), offsets) for group, offsets in committed.items()}
-        yield from _by_partition(found, "group", "committed", "the group has committed")
+        standing: _Standing = {(group,): (ends.get(group, {}), offsets) for group, offsets in committed.items()}
+        yield from _by_partition(standing, "group", "committed", "the group has committed")
 
     def _read_committed(self, store: Store, groups: Iterable[str]) -> Mapping[str, Mapping[TopicPartition, int]]:
         with self._lock:
-            at, known = self._committed
-        if time.monotonic() < at + _COMMITTED_FOR_S and known.keys() >= set(groups):
-            return known
+            at, committed = self._committed
+        if time.monotonic() < at + _COMMITTED_FOR_S and committed.keys() >= set(groups):
+            return committed
         topics = read_cluster(store).topics
-        known = {group: read_committed(store, group, topics).offsets for group in groups}
+        committed = {group: read_committed(store, group, topics).offsets for group in groups}
         with self._lock:
-            self._committed = (time.monotonic(), known)
-        return known
+            self._committed = (time.monotonic(), committed)
+        return committed
 
 
 class Watching:
@@ -340,16 +341,14 @@ _Standing = Mapping[tuple[str, ...], tuple[Mapping[TopicPartition, int], Mapping
 """Maps labels to each partition's log end and current offset."""
 
 
-def _by_partition(found: _Standing, of: str, what: str, text: str) -> Iterator[Metric]:
+def _by_partition(standing: _Standing, of: str, what: str, text: str) -> Iterator[Metric]:
     """Yields each partition's current offset, and its lag if the log end is known."""
     labels = [*(("query", "group") if of == "query" else ("group",)), "topic", "partition"]
     offsets = GaugeMetricFamily(
-        f"{PREFIX}_{of}_{what}_offset", f"The next offset of the partition: {text}.", labels=labels
+        f"{PREFIX}_{of}_{what}_offset", f"The offset up to which {text} the partition.", labels=labels
     )
-    lags = GaugeMetricFamily(
-        f"{PREFIX}_{of}_partition_lag_records", f"Records from there to the end: {text}.", labels=labels
-    )
-    for key, (ends, at) in found.items():
+    lags = GaugeMetricFamily(f"{PREFIX}_{of}_partition_lag_records", f"Records beyond what {text}.", labels=labels)
+    for key, (ends, at) in standing.items():
         for tp, offset in sorted(at.items()):
             where = [*key, tp.topic, str(tp.partition)]
             offsets.add_metric(where, offset)

@@ -24,7 +24,7 @@ class OffsetRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of offsets. Some of them may hold no record, because of compaction or transactions."""
+        """The number of offsets. Some of them may not hold a record, because of compaction or transactions."""
         return self.end - self.start
 
 
@@ -99,8 +99,8 @@ class OffsetRanges:
         return OffsetRanges({tp: _without(found, other.of_partition(tp)) for tp, found in self._ranges.items()})
 
     def key(self, group: str) -> str:
-        """Returns a stable name for exactly these offsets of this group. The name has 32 hex digits, and can serve as a
-        file name or a primary key."""
+        """Returns a stable name for exactly these offsets of this group. The name consists of 32 hex digits and can
+        serve as a file name or a primary key."""
         written = json.dumps([group, *self.rows()], separators=(",", ":"))
         return hashlib.sha256(written.encode()).hexdigest()[:32]
 
@@ -121,14 +121,14 @@ class OffsetRanges:
     @classmethod
     def from_json(cls, value: Any, where: str) -> OffsetRanges:
         """Reads the value strictly. Raises :class:`MalformedValue`."""
-        found: dict[TopicPartition, list[tuple[int, int]]] = {}
+        parsed: dict[TopicPartition, list[tuple[int, int]]] = {}
         try:
             for topic, partitions in value.items():
                 for partition, ranges in partitions.items():
-                    found[TopicPartition(_topic(topic), int(partition))] = [_range(r) for r in ranges]
+                    parsed[TopicPartition(_topic(topic), int(partition))] = [_range(r) for r in ranges]
         except (AttributeError, TypeError, ValueError) as error:
             raise MalformedValue(where, f"not offset ranges: {str(value)[:80]!r} ({error})") from None
-        return cls(found)
+        return cls(parsed)
 
 
 NO_RANGES = OffsetRanges()

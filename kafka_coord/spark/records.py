@@ -1,4 +1,4 @@
-"""Stores and counts records that cannot be decoded, so that the query can process all other records."""
+"""Separates the records that cannot be decoded and stores them, so that the query can process all others."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _DECODED = "_decoded"
 
 
 class Decoded(NamedTuple):
-    """The two halves of the source's rows. Both have topic, partition, offset and timestamp. ``good`` also has the
-    decoded columns, and ``bad`` has the raw ``key`` and ``value``."""
+    """The two halves of the source's rows. Both contain topic, partition and offset, and timestamp if the rows do.
+    ``good`` also contains the decoded columns, and ``bad`` the raw ``value``, and ``key`` if the rows do."""
 
     good: DataFrame
     bad: DataFrame
@@ -32,23 +32,23 @@ def decoded(rows: DataFrame, schema: StructType | str) -> Decoded:
     """Splits the source's rows into those whose value is JSON of this schema (a ``StructType`` or a DDL string) and all
     others.
 
-    A value is bad if it is missing, is not a JSON object, or has a field of another type. A missing field is null, as
-    in Spark's ``from_json``. Both halves are lazy, and each row is in exactly one half. If you use both halves,
-    ``persist`` the rows first, or Spark reads them twice.
+    A value is bad if it is missing, is not a JSON object, or contains a field of the wrong type. A missing field is
+    null, as in Spark's ``from_json``. Both halves are lazy, and each row is in exactly one half. If you use both
+    halves, ``persist`` the rows first, or Spark reads them twice.
     """
     from pyspark.sql import functions as f
     from pyspark.sql.types import StringType, StructType
 
-    wanted = StructType.fromDDL(schema) if isinstance(schema, str) else schema
-    if not isinstance(wanted, StructType):
+    target = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    if not isinstance(target, StructType):
         raise SettingsError(f"{schema!r} is not the schema of a record; name its columns, as in 'carrier string'")
-    taken = {*PLACE, "timestamp", _CORRUPT, _DECODED} & set(wanted.fieldNames())
+    taken = {*PLACE, "timestamp", _CORRUPT, _DECODED} & set(target.fieldNames())
     if taken:
         raise SettingsError(f"column {sorted(taken)[0]!r} of the schema is already a column of the source's rows")
-    # If the schema has a column of this name, from_json stores there the whole text of a value that it cannot decode.
-    extended = StructType([*wanted.fields]).add(_CORRUPT, StringType())
+    # In a column of this name, from_json stores the whole text of a value that it cannot decode.
+    extended = StructType([*target.fields]).add(_CORRUPT, StringType())
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    found = rows.withColumn(_DECODED, f.from_json(f.col("value").cast("string"), extended, options))
+    parsed = rows.withColumn(_DECODED, f.from_json(f.col("value").cast("string"), extended, options))
     # A missing or blank value needs its own checks, because from_json returns null for it, or a struct of nulls in
     # which the corrupt column is null too.
     is_bad = (
@@ -57,14 +57,14 @@ def decoded(rows: DataFrame, schema: StructType | str) -> Decoded:
         | (f.trim(f.col("value").cast("string")) == "")
     )
     at = [*PLACE, *(["timestamp"] if "timestamp" in rows.columns else [])]
-    good = found.where(~is_bad).select(*at, *(f.col(f"{_DECODED}.`{name}`").alias(name) for name in wanted.names))
+    good = parsed.where(~is_bad).select(*at, *(f.col(f"{_DECODED}.`{name}`").alias(name) for name in target.names))
     key = ["key"] if "key" in rows.columns else []
-    return Decoded(good, found.where(is_bad).select(*at, *key, "value"))
+    return Decoded(good, parsed.where(is_bad).select(*at, *key, "value"))
 
 
 def keep_aside(bad: DataFrame, directory: str | Path) -> int:
-    """Appends the bad rows to the parquet table in ``directory``, and returns their number. Logs the number if there
-    are any. Use it within ``foreachBatch``. A repeated micro-batch appends its rows again, so identify rows by topic,
+    """Appends the bad rows to the parquet table in ``directory`` and returns their number. Logs the number if there are
+    any. Use it within ``foreachBatch``. A repeated micro-batch appends its rows again, so identify rows by topic,
     partition and offset. Raises Spark's errors.
     """
     bad = bad.persist()

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 LOCAL = "local[*]"
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
-"""This variable is set if spark-submit started this Python. In that case, spark-submit has chosen the master and
-started the JVM."""
+"""This variable is set if spark-submit started this Python, and has therefore chosen the master and started the JVM."""
 
 _JAVA_WRAPPER = """\
 #!/bin/sh
@@ -44,7 +43,7 @@ def spark_session(
     log: Path | None = None,
     scratch_in: Path | None = None,
 ) -> Iterator[SparkSession]:
-    """Starts a session with ``format("kafka_coord")`` registered, and ends it with the block. ``name`` is the name of
+    """Starts a session with ``format("kafka_coord")`` registered and ends it with the block. ``name`` is the name of
     the application.
 
     Without a ``master``, it uses this machine's cores, or spark-submit's master if spark-submit started this program.
@@ -114,13 +113,13 @@ def _settings(master: str | None, scratch: Path) -> dict[str, str]:
 
 def _first(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if line.startswith(": ")]  # Py4J puts the Java exception into the second line
-    return (told or lines or [type(error).__name__])[0].removeprefix(": ")[:300]
+    java_lines = [line for line in lines if line.startswith(": ")]  # Py4J puts the Java exception into the second line
+    return (java_lines or lines or [type(error).__name__])[0].removeprefix(": ")[:300]
 
 
 def java_home_for_spark(java: Path | None, scratch: Path) -> Path | None:
     """Returns the ``JAVA_HOME`` with which Spark's scripts start the program ``java``. It may be a new directory in
-    ``scratch``. If ``java`` is ``None``, returns ``None``, and the scripts find a Java themselves.
+    ``scratch``. If ``java`` is ``None``, returns ``None``, so that the scripts find a Java themselves.
     """
     if java is None:
         return None

@@ -36,8 +36,8 @@ HEADERS = ", headers array<struct<key: string, value: binary>>"
 
 _EVERYTHING = (1 << 62) - 1
 _SLOTS = 2
-"""The number of tasks of a micro-batch without ``minPartitions``. One task per range would triple the time of a small
-micro-batch.
+"""The number of tasks per micro-batch if ``minPartitions`` is not set. One task per range would triple the time of a
+small micro-batch.
 """
 _FEW = 5_000
 """The number of offsets that one task reads while a second task starts. A micro-batch with fewer offsets is not
@@ -85,7 +85,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._member: QueryMember | None = None
         self._last: PlannedBatch | None = None
-        """The micro-batch that Spark is processing or has finished last."""
+        """The micro-batch that Spark is processing or finished last."""
         self._ranges = NO_RANGES
         """The ranges of that micro-batch that this query reads. In a replay, other members may own the other ranges."""
         self._upto: dict[TopicPartition, int] | None = None
@@ -149,8 +149,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return nested(ends) or None
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Does nothing. Spark calls this after it has planned the micro-batch that follows ``end``. That plan started
-        at ``end``, so Spark had already reported ``end`` as done."""
+        """Does nothing. Spark calls this only after it has planned the micro-batch that follows ``end``, and that plan
+        has already told the member that ``end`` is done."""
 
     def stop(self) -> None:
         """Leaves the group. This is Spark's last call, when its planning process ends."""
@@ -170,7 +170,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise ConsumerClosed(f"the query has left group {self._options.group!r}, because it was stopped")
         if self._member is None:
             self._unwind_when_terminated()
-            if not logging.getLogger().handlers:  # Spark configures no logging in its planning process
+            if not logging.getLogger().handlers:  # Spark does not configure logging in its planning process
                 logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
                 logging.getLogger("kafka_coord").setLevel(self._options.log_level.upper())
             self._member = self._join()
@@ -180,8 +180,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return QueryMember(self._options)
 
     def _unwind_when_terminated(self) -> None:
-        """Leaves the group on SIGTERM, with which Spark ends its planning process. Without this handler, Python would
-        exit immediately, and the partitions would have no owner until the session timeout."""
+        """Makes the query leave the group on SIGTERM, with which Spark ends its planning process. Without this handler,
+        Python would exit immediately, and the partitions would have no owner until the session timeout."""
         here = threading.current_thread() is threading.main_thread()
         if here and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._unwind)
@@ -189,7 +189,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _unwind(self, _signal: int, _frame: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
         self._terminated = True
-        raise SystemExit(0)  # ends Spark's loop, which calls stop(), so that the member leaves without holding a lock
+        # This ends Spark's loop, which then calls stop(). Leaving here might wait for a lock that this thread holds.
+        raise SystemExit(0)
 
     def _decoded(self, value: Mapping[str, Any]) -> PlannedBatch:
         batch = PlannedBatch.from_json(value)
@@ -203,8 +204,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RangesReader(DataSourceReader):
-    """Reads exactly the offsets of the option ``ranges``, such as ``{"flights": {"0": [[0, 500]]}}``. The reader joins
-    no group and commits nothing."""
+    """Reads exactly the offsets of the option ``ranges``, such as ``{"flights": {"0": [[0, 500]]}}``. The reader does
+    not join a group or commit offsets."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         given = {name.lower(): value for name, value in options.items()}
@@ -237,7 +238,7 @@ class RangesReader(DataSourceReader):
 
 def _read(partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
     if not isinstance(partition, Task):
-        raise TypeError(f"{partition!r} is not a task of this source")
+        raise TypeError(f"{partition!r} is not an input partition of this source")
     return fetch(partition.ranges, partition.settings, headers=partition.headers, fail=partition.fail)
 
 

@@ -21,7 +21,7 @@ class BetweenBatches:
 
     ``StreamingQuery.stop()`` alone may interrupt a micro-batch after its rows are written and before Spark has notified
     the source. The next owner of the partitions would then read them again. This class lets the running batch finish.
-    Spark reports the batch as done when it plans the next batch, which this class does not start.
+    Spark marks a batch as done when it plans the next one. This class lets it plan that one, but does not run it.
     """
 
     def __init__(self, each: ForeachBatch) -> None:

@@ -61,7 +61,7 @@ def test_the_java_here_will_do():
 
 
 def test_without_java_one_is_told_what_to_install(tmp_path: Path):
-    with pytest.raises(SettingsError, match=r"the PATH has none.*apt-get install openjdk-17"):
+    with pytest.raises(SettingsError, match=r"there is no java on the PATH.*apt-get install openjdk-17"):
         require_java({"PATH": str(tmp_path)})
     with pytest.raises(SettingsError, match=r"cannot run .*bin/java \(from JAVA_HOME\)"):
         require_java({"JAVA_HOME": str(tmp_path / "nowhere")})

@@ -1,2 +1,1 @@
-"""The batch job ``history``, which analyses the coordinators' decisions. The sample job is in
-:mod:`kafka_coord.dev.jobs`."""
+"""The batch job ``history``, which analyses coordinator decisions. The sample job is in :mod:`kafka_coord.dev.jobs`."""

@@ -1,7 +1,8 @@
-"""Reads the evidence for the job ``history``: the coordinators' decisions and their effects, as rows.
+"""Reads the evidence for the job ``history``: coordinator decisions and their effects, as rows.
 
 ZooKeeper's transaction log holds every decision, command and commit. This module replays the log as ``kafka-coord
-audit`` does. ``kafka-coord groups history GROUP -o json`` prints only a group's last decisions.
+audit`` does. It also reads the output of ``kafka-coord groups history GROUP -o json``, which contains only a group's
+last decisions.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Decided(NamedTuple):
 
 
 class Held(NamedTuple):
-    """The time for which a consumer held a partition. It begins with the acknowledged start-fetcher, and ends with the
+    """A period in which a consumer held a partition. It begins with the acknowledged start-fetcher and ends with the
     acknowledged stop-fetcher or the end of the registration (``ending`` says which). ``members_left`` is the number of
     the group's members afterwards.
     """
@@ -72,7 +73,7 @@ class Position(NamedTuple):
 
 @dataclass(slots=True)
 class Evidence:
-    """All evidence, and the number of unreadable values."""
+    """All evidence, with the number of values that could not be read."""
 
     decisions: list[Decided] = field(default_factory=list)
     holds: list[Held] = field(default_factory=list)
@@ -102,11 +103,11 @@ class Evidence:
 
 def read_evidence(paths: Sequence[Path], *, chroot: str = "", source: str = "") -> Evidence:
     """Reads evidence. A path is the data directory of a ZooKeeper server, or a file with the output of 'kafka-coord
-    groups history GROUP -o json', named after its group. If there are several directories, they belong to one ensemble.
-    ``source`` names the ensemble (default: the first directory's name). The znodes are below ``chroot``. Raises
-    :class:`NotFound` for a path that does not exist, and :class:`MalformedValue` for a file of another kind.
+    groups history GROUP -o json', named after its group. Several directories must belong to the same ensemble.
+    ``source`` names the ensemble (default: the first directory's name). The znodes are below the path ``chroot``.
+    Raises :class:`NotFound` for a path that does not exist, and :class:`MalformedValue` for any other kind of file.
     """
-    found = Evidence()
+    evidence = Evidence()
     logs = []
     for path in paths:
         if not path.exists():
@@ -114,10 +115,10 @@ def read_evidence(paths: Sequence[Path], *, chroot: str = "", source: str = "") 
         if path.is_dir():
             logs.append(path)
         else:
-            found.add_decisions(path.name, path.stem, _decisions(path))
+            evidence.add_decisions(path.name, path.stem, _decisions(path))
     if logs:
-        _read_logs(source or logs[0].name or str(logs[0]), logs, chroot, found)
-    return found
+        _read_logs(source or logs[0].name or str(logs[0]), logs, chroot, evidence)
+    return evidence
 
 
 def _decisions(path: Path) -> Iterator[Decision]:
@@ -132,10 +133,12 @@ def _decisions(path: Path) -> Iterator[Decision]:
     if isinstance(value, Mapping):
         yield from history_from_json(fields.load(content, str(path)), str(path))
         return
-    if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
+    if not isinstance(value, list) or not all(isinstance(decision, Mapping) for decision in value):
         raise MalformedValue(str(path), "not a list of decisions; use the output of 'groups history GROUP -o json'")
-    for one in value:
-        yield Decision.from_json({**one, "decided_at_ms": _since_1970(one.get("decided_at"), path)}, str(path))
+    for decision in value:
+        yield Decision.from_json(
+            {**decision, "decided_at_ms": _since_1970(decision.get("decided_at"), path)}, str(path)
+        )
 
 
 def _since_1970(written: Any, path: Path) -> int:
@@ -145,10 +148,10 @@ def _since_1970(written: Any, path: Path) -> int:
         raise MalformedValue(str(path), f"{str(written)[:60]!r} is not a time") from None
 
 
-def _read_logs(source: str, directories: Sequence[Path], chroot: str, found: Evidence) -> None:
+def _read_logs(source: str, directories: Sequence[Path], chroot: str, evidence: Evidence) -> None:
     witness = _Witness(source)
     audit(directories, chroot=chroot, running=True, watch=witness)
-    witness.end(found)
+    witness.end(evidence)
 
 
 class _Witness:
@@ -180,20 +183,20 @@ class _Witness:
             except MalformedValue:
                 self._unreadable += 1
 
-    def end(self, found: Evidence) -> None:
-        """Adds the collected evidence to ``found``."""
+    def end(self, evidence: Evidence) -> None:
+        """Adds the collected evidence to ``evidence``."""
         for (group, _), decision in self._decisions.items():
-            found.add_decisions(self._source, group, [decision])
-        found.holds += [*self._closed, *self._open.values()]
-        found.positions += self._commits.values()
-        found.unreadable += self._unreadable
+            evidence.add_decisions(self._source, group, [decision])
+        evidence.holds += [*self._closed, *self._open.values()]
+        evidence.positions += self._commits.values()
+        evidence.unreadable += self._unreadable
 
     def _history(self, znode: Znode, change: Change) -> None:
         data = change.new.data if change.new is not None else b""
         decisions = history_from_json(fields.load(data, change.path), change.path)
-        known = znode.group in self._groups
+        is_known = znode.group in self._groups
         self._groups.add(znode.group)
-        for decision in decisions[-1:] if known else decisions:  # only the last decision is new or newly settled
+        for decision in decisions[-1:] if is_known else decisions:  # only the last decision is new or newly settled
             self._decisions[znode.group, decision.generation] = decision
 
     def _acknowledged(self, auditor: Auditor, znode: Znode, change: Change, at_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""The batch job ``history``, which analyses the causes and the costs of the coordinators' decisions."""
+"""The batch job ``history``, which analyses the causes and costs of coordinator decisions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RESULTS = "history"
 PARTS = ("rebalances", "without_owner", "decisions", "holds", "positions")
 
 UNKNOWN = "unknown"
-"""The cause of decisions from releases that recorded no causes."""
+"""The cause of decisions made by releases that did not record causes."""
 
 _SCHEMAS: Mapping[type[Any], str] = {
     Decided: "source string, group string, generation bigint, epoch bigint, at_ms bigint, reason string, "
@@ -35,11 +35,12 @@ _SCHEMAS: Mapping[type[Any], str] = {
 
 @dataclass(frozen=True, slots=True)
 class HistoryReport:
-    """The amount of evidence. ``directory`` contains a parquet data set for each of :data:`PARTS`.
+    """The result of the job: the amount of evidence, and the ``directory`` with a parquet data set for each of
+    :data:`PARTS`.
 
     ``rebalances`` contains the decisions by group and ``cause``. A decision with several causes counts for each of
-    them. ``without_owner`` contains the times for which partitions had no owner, by group and by how the last hold
-    ended. The other data sets contain the evidence itself.
+    them. ``without_owner`` contains how long partitions had no owner, by group and by how the last hold ended. The
+    other data sets contain the evidence itself.
     """
 
     directory: Path
@@ -73,8 +74,8 @@ def write_history(spark: SparkSession, evidence: Evidence, output: str) -> Histo
 
 
 def data_set(spark: SparkSession, folder: Path, rows: Sequence[Any], kind: type[Any]) -> DataFrame:
-    """Writes the evidence of one ``kind`` to ``folder`` and returns it as a DataFrame. A log may have too many rows to
-    be sent with a task."""
+    """Writes the evidence of one ``kind`` to ``folder`` and returns it as a DataFrame. Goes through a file because a
+    log may contain too many rows to be sent with a task."""
     import pyarrow as pa
     import pyarrow.parquet as pq
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -111,8 +112,8 @@ def _rebalances(decisions: DataFrame) -> DataFrame:
 
 
 def _without_owner(holds: DataFrame) -> DataFrame:
-    """Returns the gaps between the end of each hold and the beginning of the next hold, or 0 if the next hold had
-    already begun. The last hold of a partition has no successor, so it counts as not taken up.
+    """Returns statistics of the gaps between the end of each hold and the beginning of the next one (0 if that had
+    already begun). If the last hold of a partition has ended, it counts as not taken up.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f

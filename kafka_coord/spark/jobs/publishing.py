@@ -1,5 +1,4 @@
-"""Publishes results atomically. The results are parquet data sets in a directory that is renamed once all of them are
-written."""
+"""Publishes results atomically: parquet data sets in a directory that is renamed once all of them are written."""
 
 from __future__ import annotations
 
@@ -24,7 +23,8 @@ _KEPT = 5
 
 
 class Results:
-    """Results that are being written into a draft. The draft becomes ``directory`` at the end of the block."""
+    """Results that are being written. ``directory`` is a draft until the end of the block, and then the published
+    directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -37,7 +37,8 @@ class Results:
 
 @contextmanager
 def publishing(root: Path, order: str = "") -> Iterator[Results]:
-    """Publishes results below ``root``, sorted by ``order`` and then by time. If anything fails, publishes nothing."""
+    """Publishes what the block writes, below ``root``, under a name that sorts by ``order`` and then by time. If
+    anything fails, does not publish anything."""
     results = Results(root / f".{uuid.uuid4().hex}")
     draft = results.directory
     try:
@@ -53,12 +54,12 @@ def publishing(root: Path, order: str = "") -> Iterator[Results]:
 
 
 def last_published(root: Path, advice: str) -> tuple[Path, Mapping[str, Any]]:
-    """Returns the directory of the last results, and their summary. Raises :class:`NotFound` with ``advice`` if there
+    """Returns the directory of the last results and their summary. Raises :class:`NotFound` with ``advice`` if there
     are no results, and :class:`MalformedValue` for a damaged summary.
     """
     there = _published(root)
     if not there:
-        raise NotFound(f"{root} is still empty: {advice}")
+        raise NotFound(f"{root} does not contain results yet: {advice}")
     path = there[-1] / _SUMMARY
     try:
         value = json.loads(path.read_bytes())

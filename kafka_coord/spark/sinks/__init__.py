@@ -1,7 +1,7 @@
 """Sinks that store each record of a query exactly once, through crashes and rebalances.
 
-In one atomic step, a sink stores rows together with their offsets. If Spark repeats a batch after a crash, the sink
-recognises the rows that it already has, and skips them.
+A sink stores rows together with their offsets in one atomic step. If Spark repeats a batch after a crash, the sink
+recognises the rows that it already contains and skips them.
 """
 
 from kafka_coord.spark.sinks.batches import Batch, exactly_once, offsets_of

@@ -24,8 +24,9 @@ ForeachBatch = Callable[["DataFrame", int], None]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The argument of your own function: the ``rows`` that are not stored yet, the ``ranges`` to store together with
-    their effect, and the batch's ``key``, which is the same for every repetition with the same ranges.
+    """A batch to write, as :func:`exactly_once` passes it to your function: the ``rows`` that are not stored yet, the
+    ``ranges`` to store together with their effect, and the batch's ``key``, which is the same for every repetition with
+    the same ranges.
     """
 
     rows: DataFrame
@@ -81,10 +82,10 @@ def offsets_of(rows: DataFrame) -> OffsetRanges:
     from pyspark.sql import functions as f
 
     require_key_columns(rows)
-    found = (
+    bounds = (
         rows.groupBy("topic", "partition").agg(f.min("offset").alias("low"), f.max("offset").alias("high")).collect()
     )
-    return OffsetRanges.of((row["topic"], row["partition"], row["low"], row["high"] + 1) for row in found)
+    return OffsetRanges.of((row["topic"], row["partition"], row["low"], row["high"] + 1) for row in bounds)
 
 
 def outside(rows: DataFrame, ranges: OffsetRanges) -> DataFrame:

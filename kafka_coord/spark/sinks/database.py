@@ -1,7 +1,7 @@
 """A database table that holds every record once, because one transaction stores the rows and their offsets.
 
-It uses a DB-API 2 connection to SQLite or PostgreSQL, which a function of the caller opens. The offsets are in the
-table ``kafka_coord_offsets``, which has one row for each contiguous range of a partition.
+It uses a DB-API 2 connection to SQLite or PostgreSQL, which a function passed by the caller opens. The offsets are in
+the table ``kafka_coord_offsets``, which contains one row for each contiguous range of a partition.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CREATE = f"""CREATE TABLE IF NOT EXISTS {OFFSETS_TABLE} (
     first_offset BIGINT NOT NULL, end_offset BIGINT NOT NULL,
     PRIMARY KEY (table_name, group_name, topic, partition, first_offset))"""
 _SELECT = f"""SELECT topic, partition, first_offset, end_offset FROM {OFFSETS_TABLE}
-    WHERE table_name = ? AND group_name = ?"""  # noqa: S608  no value in it
+    WHERE table_name = ? AND group_name = ?"""  # noqa: S608  contains no values
 _GROW = f"""UPDATE {OFFSETS_TABLE} SET end_offset = ?
     WHERE table_name = ? AND group_name = ? AND topic = ? AND partition = ? AND end_offset = ?"""  # noqa: S608
 _ADD = f"INSERT INTO {OFFSETS_TABLE} VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608
@@ -49,7 +49,7 @@ class DatabaseTable:
     def __init__(self, connect: Connect, table: str, *, group: str) -> None:
         parts = table.split(".")
         if len(parts) > 2 or not all(map(_IDENTIFIER.fullmatch, parts)):
-            raise SettingsError(f"{table!r} is not a table's name; use letters, digits and _, or schema.table")
+            raise SettingsError(f"{table!r} is not a legal table name; use letters, digits and _, or schema.table")
         self._connect = connect
         self._table = table
         self._quoted = ".".join(f'"{part}"' for part in parts)

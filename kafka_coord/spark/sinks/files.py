@@ -1,6 +1,6 @@
 """The file operations that a table's commits need: create a file completely or not at all, and make files durable.
 
-On local file systems and on NFS, ``link(2)`` fails if the name is taken. Object stores have no such operation, so they
+On local file systems and on NFS, ``link(2)`` fails if the name is taken. Object stores offer no such operation, so they
 are refused.
 """
 
@@ -17,8 +17,8 @@ from kafka_coord.errors import SettingsError
 
 
 def local_directory(path: str | os.PathLike[str]) -> Path:
-    """Returns the directory that a path or ``file:`` URI names. Raises :class:`SettingsError` for another file
-    system."""
+    """Returns the directory that a path or ``file:`` URI names. Raises :class:`SettingsError` for any other URI
+    scheme."""
     text = os.fspath(path)
     parts = urlsplit(text)
     if len(parts.scheme) < 2:
@@ -46,7 +46,7 @@ def create(target: Path, content: bytes) -> bool:
 
 
 def replace(target: Path, content: bytes) -> None:
-    """Writes the file atomically, and replaces an existing file."""
+    """Writes the file atomically and durably, replacing an existing file."""
     draft = _draft(target, content)
     try:
         draft.replace(target)

@@ -1,4 +1,4 @@
-"""Reads the log of a table's commits, and appends to it."""
+"""Reads the log of a table's commits and appends to it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CommitConflict(Exception):
 
 
 class TableLog:
-    """Reads and writes a table's ``_commits``. Caches commits, because they never change. Not thread-safe."""
+    """Reads and writes a table's ``_commits``. Caches the state, because commits never change. Not thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -54,7 +54,7 @@ class TableLog:
 
     def commit(self, state: TableState, commit: Commit) -> TableState:
         """Appends ``commit`` as the successor of ``state``. Returns the new state. If ``state`` is no longer the
-        newest, commits nothing and raises :class:`CommitConflict`.
+        newest, does not commit, but raises :class:`CommitConflict`.
         """
         number = state.number + 1
         if not files.create(self._folder / commit_name(number), commit.encode()):

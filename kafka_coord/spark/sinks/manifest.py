@@ -7,7 +7,7 @@
     TABLE/data/<piece>/part-….parquet          the rows of one append; valid only once a commit names them
 
 A writer creates a commit as the successor of the last commit that it read. If its number is taken, the writer reads the
-existing commit with that number and decides again. So every commit takes all earlier commits into account.
+existing commit with that number and decides again, so that every commit takes all earlier commits into account.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A parquet table that holds every record once. Any number of Spark applications may write it concurrently.
+"""A parquet table that holds every record once. Any number of Spark applications may write to it concurrently.
 
 An append first writes its rows to new files. It then commits these files and their offsets in one file of the table's
-log. After a crash, Spark may repeat a batch, perhaps with other limits, and another member of the group may have
+log. After a crash, Spark may repeat a batch, perhaps with different limits, and another member of the group may have
 written the same records. So before an append commits, it drops the offsets that the table already covers. Readers see
-only commits.
+only committed rows.
 """
 
 from __future__ import annotations
@@ -50,11 +50,12 @@ class Appended:
 
 
 class TableWriter:
-    """Appends Arrow tables to a parquet table in a directory. Needs no Spark. Other members of the ``group``, including
-    Spark queries, may write concurrently. A writer is not thread-safe.
+    """Appends Arrow tables to a parquet table in a directory. Needs the package pyspark, but does not start Spark.
+    Other members of the ``group``, including Spark queries, may write concurrently. A writer is not thread-safe.
 
     ``path`` must be mounted at the same place on all machines of a cluster. Raises :class:`SettingsError` for an object
-    store or other file system. If the table belongs to another group, the first append raises :class:`RequestRefused`.
+    store or any other URI scheme. If the table belongs to another group, the first append raises
+    :class:`RequestRefused`.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, group: str) -> None:
@@ -105,7 +106,7 @@ class TableWriter:
                 {tp: state.covered.of_partition(tp) for tp in state.covered.partitions if tp.topic == topic}
             )
             if not mine:
-                raise NotFound(f"{self.path} holds nothing of the topic {topic!r}")
+                raise NotFound(f"{self.path} does not cover any offsets of the topic {topic!r}")
             try:
                 self._log.commit(state, Commit(_now_ms(), forget=mine))
             except CommitConflict as overtaken:
@@ -130,7 +131,7 @@ class TableWriter:
         return len(old)
 
     def _require_mine(self, schema: StructType) -> TableState:
-        wanted = _plain(schema)
+        required = _plain(schema)
         state = self._log.load()
         if state.number < 0:
             if foreign := sorted(path.name for path in self.path.glob("*") if path.name not in {_COMMITS, _DATA}):
@@ -138,7 +139,7 @@ class TableWriter:
                     f"{self.path} is not a table and not empty (it holds {foreign[0]!r}); choose another directory"
                 )
             try:
-                state = self._log.commit(state, Commit(_now_ms(), group=self._group, schema=wanted))
+                state = self._log.commit(state, Commit(_now_ms(), group=self._group, schema=required))
             except CommitConflict as overtaken:
                 state = overtaken.state
         if state.group != self._group:
@@ -146,9 +147,9 @@ class TableWriter:
                 f"the table {self.path} belongs to the group {state.group!r}; the group {self._group!r} would write "
                 "every record a second time: choose another directory"
             )
-        if state.schema != wanted:
+        if state.schema != required:
             raise SettingsError(
-                f"the table {self.path} has the columns {_columns(state.schema)}, the batch has {_columns(wanted)}: "
+                f"the table {self.path} has the columns {_columns(state.schema)}, the batch has {_columns(required)}: "
                 "write to another directory, or select the table's columns"
             )
         return state
@@ -172,7 +173,7 @@ class TableWriter:
             log.debug("appended rows=%d ranges=%s", piece.rows, there)
             return Appended(there, repeated, piece.rows)
         if repeated:
-            log.info("skipping rows that the table already has ranges=%s", repeated)
+            log.info("skipping rows that the table already contains ranges=%s", repeated)
         return Appended(NO_RANGES, repeated, 0)
 
     def _stage(self, write: Callable[[Path], None]) -> tuple[Piece | None, OffsetRanges]:
@@ -192,7 +193,7 @@ class TableWriter:
         return Piece(name, written, count), there
 
     def _restage(self, piece: Piece, without: OffsetRanges) -> Piece | None:
-        """Replaces the piece with a new piece without these offsets. Returns the new piece, or ``None`` if no row is
+        """Replaces the piece with a new one without these offsets. Returns the new piece, or ``None`` if no row is
         left."""
         import pyarrow.parquet as pq
 
@@ -263,25 +264,25 @@ def _mask(rows: pyarrow.Table, ranges: OffsetRanges) -> Any:
 
     topics = rows["topic"].to_numpy()
     partitions, offsets = rows["partition"].to_numpy(), rows["offset"].to_numpy()
-    found = np.zeros(rows.num_rows, dtype=bool)
+    mask = np.zeros(rows.num_rows, dtype=bool)
     for topic, partition, start, end in ranges.rows():
-        found |= (topics == topic) & (partitions == partition) & (offsets >= start) & (offsets < end)
-    return found
+        mask |= (topics == topic) & (partitions == partition) & (offsets >= start) & (offsets < end)
+    return mask
 
 
 def _contents(paths: Iterable[Path]) -> tuple[int, OffsetRanges]:
-    """Returns the number of rows in these files, and their offsets."""
+    """Returns the number of rows in these files and their offsets."""
     import pyarrow.parquet as pq
 
     count = 0
-    found: dict[tuple[str, int], tuple[int, int]] = {}
+    bounds: dict[tuple[str, int], tuple[int, int]] = {}
     for path in paths:
         rows = pq.read_table(path, columns=["topic", "partition", "offset"])
         count += rows.num_rows
         for row in rows.group_by(["topic", "partition"]).aggregate([("offset", "min"), ("offset", "max")]).to_pylist():
-            low, high = found.get((row["topic"], row["partition"]), (row["offset_min"], row["offset_max"]))
-            found[row["topic"], row["partition"]] = min(low, row["offset_min"]), max(high, row["offset_max"])
-    return count, OffsetRanges.of((*partition, low, high + 1) for partition, (low, high) in found.items())
+            low, high = bounds.get((row["topic"], row["partition"]), (row["offset_min"], row["offset_max"]))
+            bounds[row["topic"], row["partition"]] = min(low, row["offset_min"]), max(high, row["offset_max"])
+    return count, OffsetRanges.of((*partition, low, high + 1) for partition, (low, high) in bounds.items())
 
 
 def _struct(schema: str) -> StructType:
