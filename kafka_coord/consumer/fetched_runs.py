@@ -75,7 +75,7 @@ class IteratedRun:
 class FetchedRuns:
     """The runs of one stream in the order in which to hand them out, and the partitions whose records the application
     has in hand. Only records of ``live``, the partitions being fetched, are handed out. The caller of every method
-    holds the stream's lock.
+    holds the stream's lock, except for ``bool`` and :attr:`queued`.
     """
 
     def __init__(self, live: Mapping[Key, HeldPartition]) -> None:

@@ -1,4 +1,5 @@
-"""A consumer's progress in one partition that it holds. The caller must hold the stream's lock."""
+"""A consumer's progress in one partition that it holds. While the partition is being fetched, only a holder of the
+stream's lock may change it."""
 
 from __future__ import annotations
 

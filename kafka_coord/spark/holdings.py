@@ -33,7 +33,7 @@ class BatchHoldings:
         self._orphans: set[TopicPartition] = set()
         self._awaited = False
         self.changed = threading.Event()
-        """Set whenever the held partitions change."""
+        """Set when partitions become readable, are being stopped or are lost."""
 
     # --- Spark's thread ----------------------------------------------------------------------------------------------
 

@@ -50,8 +50,8 @@ class LogLevel(StrEnum):
 class SourceOptions:
     """The options of a query. Times are in ms. ``zookeeper`` holds the connection settings, and ``kafka`` holds
     librdkafka's settings without their prefix. The driver's settings file and environment supply settings that the
-    options leave out. ``wait_ms`` is how long the first micro-batch waits for the coordinator to assign partitions, and
-    how long a replayed micro-batch waits for this query's partitions.
+    options leave out. ``wait_ms`` is how long the first micro-batch, a replayed one and an ``availableNow`` run wait
+    for the query's partitions. Such a run also waits that long for the servers.
     """
 
     zookeeper: ZooKeeperSettings

@@ -17,7 +17,7 @@ VERSION = 1
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
     """The ``number``-th micro-batch of a checkpoint, with exactly these ``ranges``, planned at ``planned_ms`` (since
-    1970) by ``consumer`` of ``group``.
+    1970) by ``consumer``, a member of ``group``.
 
     In other sources, an offset is a position. In this source, the end of a micro-batch names its ranges, because
     partitions come and go between micro-batches, and a partition that returns may continue at another offset. The

@@ -36,8 +36,8 @@ HEADERS = ", headers array<struct<key: string, value: binary>>"
 
 _EVERYTHING = (1 << 62) - 1
 _SLOTS = 2
-"""The number of tasks per micro-batch if ``minPartitions`` is not set. One task per range would triple the time of a
-small micro-batch.
+"""The number of tasks of a micro-batch of at least :data:`_FEW` offsets if ``minPartitions`` is not set. One task per
+range would triple the time of a small micro-batch.
 """
 _FEW = 5_000
 """The number of offsets that one task reads while a second task starts. A micro-batch with fewer offsets is not
