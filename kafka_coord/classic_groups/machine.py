@@ -52,7 +52,7 @@ from kafka_coord.classic_groups.events import (
     Sync,
     Synced,
 )
-from kafka_coord.classic_groups.held_heartbeats import LateBeats
+from kafka_coord.classic_groups.heartbeat_hold import LateBeats
 from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, MemberMetadata
 
 NEW_MEMBER_JOIN_TIMEOUT_S = 300.0

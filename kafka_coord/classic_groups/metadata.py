@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from kafka_coord.classic_groups.held_heartbeats import Beats
+from kafka_coord.classic_groups.heartbeat_hold import Beats
 
 CONSUMER = "consumer"
 """The protocol type of consumer groups. In ListGroups, it is also the type of KIP-848 groups."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from kafka_coord.channel.operations import Offsets
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.classic_groups.held_heartbeats import waits_beyond_interval
+from kafka_coord.classic_groups.heartbeat_hold import waits_beyond_interval
 from kafka_coord.frontends.kafka.managed.heartbeats import JOIN, LEAVE, LEAVE_FOR_NOW, Heartbeat
 from kafka_coord.frontends.kafka.managed.member import Commit
 from kafka_coord.frontends.kafka.managed.topics import UNCHANGED, Topics

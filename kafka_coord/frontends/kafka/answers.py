@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from kafka_coord.classic_groups.errors import MOVING, Error, named
 from kafka_coord.classic_groups.events import Joined, Left, Synced
-from kafka_coord.classic_groups.held_heartbeats import LIBRDKAFKA
+from kafka_coord.classic_groups.heartbeat_hold import LIBRDKAFKA
 from kafka_coord.classic_groups.machine import Group
 from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState
 from kafka_coord.frontends.kafka.instances import Node

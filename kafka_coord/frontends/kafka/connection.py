@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kafka_coord.classic_groups.held_heartbeats import COMMITS_ALONE, AutoCommits
+from kafka_coord.classic_groups.heartbeat_hold import COMMITS_ALONE, AutoCommits
 from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.handshakes import Handshakes
 from kafka_coord.frontends.kafka.access import Access

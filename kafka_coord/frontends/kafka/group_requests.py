@@ -66,7 +66,7 @@ class GroupCoordinator:
 
     ``manager`` has the groups that this instance coordinates. ``instances`` finds the coordinators of all other groups.
     ``holds`` tells whether to hold the heartbeats of clients that can wait
-    (:mod:`~kafka_coord.classic_groups.held_heartbeats`).
+    (:mod:`~kafka_coord.classic_groups.heartbeat_hold`).
     """
 
     def __init__(

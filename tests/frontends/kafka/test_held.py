@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from kafka_coord.classic_groups import held_heartbeats
+from kafka_coord.classic_groups import heartbeat_hold
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.frontends.kafka.listener import KafkaListener
@@ -67,8 +67,8 @@ def test_whatever_a_client_sends_next_releases_its_heartbeat_which_is_answered_f
 def test_an_automatic_commit_of_the_java_client_is_stored_at_once_and_answered_with_the_next_heartbeat(
     front: Front, listener: KafkaListener, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(held_heartbeats, "_COMMITS_S", (0.0, 60.0))
-    monkeypatch.setattr(held_heartbeats, "_PROOFS", 0)
+    monkeypatch.setattr(heartbeat_hold, "_COMMITS_S", (0.0, 60.0))
+    monkeypatch.setattr(heartbeat_hold, "_PROOFS", 0)
     TopicAdmin(front.brokers).create(group, 1)
 
     def stored() -> int:

@@ -22,7 +22,7 @@ from typing import ClassVar
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.events import Answered, Joined, Synced
-from kafka_coord.classic_groups.held_heartbeats import Beats
+from kafka_coord.classic_groups.heartbeat_hold import Beats
 from kafka_coord.classic_groups.metadata import CONSUMER
 from kafka_coord.frontends.kafka.managed.member import FIRST_EPOCH, Commit, KafkaMember, Request
 from kafka_coord.frontends.kafka.managed.members import KafkaMembers

@@ -3,9 +3,9 @@
 A heartbeat with epoch 0 registers the member, and responses carry its assignment. A heartbeat acknowledges a
 stop-fetcher if the client no longer owns the command's partitions, and a start-fetcher if the client owns all of them.
 
-A heartbeat is held (:mod:`~kafka_coord.frontends.kafka.managed.pace`) until there is news for the client, until the
-client sends another request, or until the hold reaches its limit. While the member has partitions to stop, its
-heartbeats are answered immediately, because a later heartbeat acknowledges the stop.
+A heartbeat is held (:mod:`~kafka_coord.frontends.kafka.managed.heartbeat_hold`) until there is news for the client, the
+client sends another request, or the hold reaches its limit. While the member has partitions to stop, its heartbeats are
+answered immediately, because a later heartbeat acknowledges the stop.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kafka_coord.classic_groups.errors import Error
+from kafka_coord.frontends.kafka.managed.heartbeat_hold import NOT_HELD_S, Pace
 from kafka_coord.frontends.kafka.managed.member import FIRST_EPOCH, Commit, KafkaMember, Request
 from kafka_coord.frontends.kafka.managed.members import KafkaMembers
-from kafka_coord.frontends.kafka.managed.pace import NOT_HELD_S, Pace
 from kafka_coord.frontends.kafka.managed.topics import UNCHANGED, Topics
 from kafka_coord.frontends.members.machine import stimuli
 from kafka_coord.frontends.members.machine.stimuli import RegistrationOptions

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.classic_groups.held_heartbeats import LateBeats
+from kafka_coord.classic_groups.heartbeat_hold import LateBeats
 from kafka_coord.frontends.kafka.managed.member import FIRST_EPOCH, Answer, Commit, Committed, KafkaMember, Key, Request
 from kafka_coord.frontends.kafka.managed.topics import UNCHANGED
 from kafka_coord.frontends.members.machine import MembershipMachine, instructions, stimuli

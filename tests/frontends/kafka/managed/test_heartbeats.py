@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from kafka_coord.classic_groups.errors import Error
+from kafka_coord.frontends.kafka.managed.heartbeat_hold import JOIN_S, STEADY_S
 from kafka_coord.frontends.kafka.managed.heartbeats import JOIN, LEAVE, LEAVE_FOR_NOW, Heartbeat, HeartbeatAnswer
 from kafka_coord.frontends.kafka.managed.member import Commit, Committed
-from kafka_coord.frontends.kafka.managed.pace import JOIN_S, STEADY_S
 from kafka_coord.frontends.kafka.managed.topics import Topics
 from kafka_coord.frontends.members.machine import stimuli
 from kafka_coord.frontends.members.machine.stimuli import MemberId, RegistrationOptions

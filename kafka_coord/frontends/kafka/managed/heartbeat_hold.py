@@ -19,7 +19,7 @@ import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from kafka_coord.classic_groups.held_heartbeats import (
+from kafka_coord.classic_groups.heartbeat_hold import (
     Allowance,
     longest_hold_s,
     spins_beyond_interval,

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.classic_groups.held_heartbeats import AutoCommits, Beats, hold_limit_s, longest_hold_s
+from kafka_coord.classic_groups.heartbeat_hold import AutoCommits, Beats, hold_limit_s, longest_hold_s
 
 JAVA = "apache-kafka-java"
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from kafka_coord.frontends.kafka.managed.pace import NOT_HELD_S, SLOWEST_S, STEADY_S, Pace
+from kafka_coord.frontends.kafka.managed.heartbeat_hold import NOT_HELD_S, SLOWEST_S, STEADY_S, Pace
 
 SOON_S = 0.002
 
