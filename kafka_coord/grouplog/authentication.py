@@ -1,6 +1,6 @@
 """Authenticates this instance to its broker: SASL with PLAIN or SCRAM (RFC 5802).
 
-It does no I/O. :func:`answers_to` is a generator that yields the messages to send and receives the broker's responses.
+Does no I/O: :func:`answers_to` is a generator that yields the messages to send and is sent the broker's responses.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def _tls(properties: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def answers_to(security: BrokerSecurity, nonce: str | None = None) -> Exchange:
-    """Yields the messages to send to the broker. Raises :class:`ValueError` or :class:`KeyError` for an invalid
-    response."""
+    """Yields the messages to send to the broker. Raises :class:`ValueError` or :class:`KeyError` if a response is
+    invalid."""
     if security.mechanism == "PLAIN":
         yield f"\0{security.username}\0{security.password}".encode()
     else:
@@ -82,14 +82,14 @@ def _scram(security: BrokerSecurity, digest: str, nonce: str) -> Exchange:
     given = dict(part.split("=", 1) for part in challenge.split(","))
     iterations = int(given["i"])
     if not given["r"].startswith(nonce) or not 1 <= iterations <= _MOST_ITERATIONS:
-        raise ValueError("the broker's SCRAM challenge has a wrong nonce or iteration count")
+        raise ValueError("the broker's SCRAM challenge contains a wrong nonce or iteration count")
     salted = hashlib.pbkdf2_hmac(digest, security.password.encode(), base64.b64decode(given["s"]), iterations)
     key = hmac.digest(salted, b"Client Key", digest)
     last = f"c=biws,r={given['r']}"
     signed = f"{first},{challenge},{last}".encode()
     signature = hmac.digest(hashlib.new(digest, key).digest(), signed, digest)
     proof = base64.b64encode(bytes(a ^ b for a, b in zip(key, signature, strict=True))).decode()
-    found = yield f"{last},p={proof}".encode()
+    final = yield f"{last},p={proof}".encode()
     expected = hmac.digest(hmac.digest(salted, b"Server Key", digest), signed, digest)
-    if not hmac.compare_digest(found.partition(b"v=")[2], base64.b64encode(expected)):
+    if not hmac.compare_digest(final.partition(b"v=")[2], base64.b64encode(expected)):
         raise ValueError("the broker did not prove that it knows the password")

@@ -1,4 +1,4 @@
-"""A connection to one broker, with any number of requests in flight."""
+"""Connects to one broker and keeps any number of requests in flight."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CORRELATION = 4
 
 @dataclass(slots=True, eq=False)
 class _Question:
-    """A request in flight. ``due`` is the loop time until which it waits for the response."""
+    """A request in flight. It times out at the loop time ``due``."""
 
     answer: Message
     version: int
@@ -40,11 +40,11 @@ class BrokerConnection(asyncio.Protocol):
         self._ids = itertools.count(1)
         self._waiting: dict[int, _Question] = {}
         self._late: asyncio.TimerHandle | None = None
-        """One timer for all requests, because a timer costs as much as the rest of a request."""
+        """One timer for all requests, because setting a timer costs as much as everything else about a request."""
         self._loop: asyncio.AbstractEventLoop
         self._transport: asyncio.Transport | None = None
         self._ready: asyncio.Transport | None = None
-        """The transport after authentication. It is ``None`` before that, and after the connection has been closed."""
+        """The transport once it is authenticated; ``None`` before that, and after the connection has been closed."""
         self._buffer = bytearray()
         self._connecting = asyncio.Lock()
         self.closed = False
@@ -69,14 +69,14 @@ class BrokerConnection(asyncio.Protocol):
         number = next(self._ids)
         header = RequestHeader(request.api_key or 0, version, number, CLIENT_ID)
         frame = request_frame(header, request, value)
-        found: asyncio.Future[Any] = self._loop.create_future()
+        response: asyncio.Future[Any] = self._loop.create_future()
         due = self._loop.time() + timeout_s
-        self._waiting[number] = _Question(answer, version, found, due)
+        self._waiting[number] = _Question(answer, version, response, due)
         if self._late is None or due < self._late.when():
             self._set_timer(due)
         try:
             transport.write(frame)
-            return await found
+            return await response
         finally:
             self._waiting.pop(number, None)
 
@@ -86,7 +86,7 @@ class BrokerConnection(asyncio.Protocol):
         self._late = self._loop.call_at(due, self._fail_late)
 
     def _fail_late(self) -> None:
-        """Fails the requests whose responses are late. Sets the timer for the next request that may be late."""
+        """Fails the requests that have timed out and sets the timer for the one that may time out next."""
         self._late = None
         now = self._loop.time()
         for one in self._waiting.values():
@@ -111,18 +111,18 @@ class BrokerConnection(asyncio.Protocol):
 
     async def _authenticate(self, transport: asyncio.Transport, mechanism: str) -> None:
         try:
-            asked = message("SaslHandshakeRequest")(mechanism=mechanism)
-            found = await self._ask(transport, "SaslHandshake", _SASL_HANDSHAKE, asked)
-            if found.error_code:
-                raise ConnectionError(f"the broker supports {', '.join(found.mechanisms)}, not {mechanism}")
+            request = message("SaslHandshakeRequest")(mechanism=mechanism)
+            response = await self._ask(transport, "SaslHandshake", _SASL_HANDSHAKE, request)
+            if response.error_code:
+                raise ConnectionError(f"the broker supports {', '.join(response.mechanisms)}, not {mechanism}")
             exchange = answers_to(self._security)
             sending = next(exchange)
             while True:
-                asked = message("SaslAuthenticateRequest")(auth_bytes=sending)
-                found = await self._ask(transport, "SaslAuthenticate", _SASL_AUTHENTICATE, asked)
-                if found.error_code:
-                    raise ConnectionError(f"not authenticated: {found.error_message or named(found.error_code)}")
-                sending = exchange.send(found.auth_bytes)
+                request = message("SaslAuthenticateRequest")(auth_bytes=sending)
+                response = await self._ask(transport, "SaslAuthenticate", _SASL_AUTHENTICATE, request)
+                if response.error_code:
+                    raise ConnectionError(f"not authenticated: {response.error_message or named(response.error_code)}")
+                sending = exchange.send(response.auth_bytes)
         except StopIteration:
             return
         except (ValueError, KeyError) as error:
@@ -140,7 +140,7 @@ class BrokerConnection(asyncio.Protocol):
             if not one.found.done():
                 one.found.set_exception(ConnectionError(reason))
         if self._transport is not None:
-            self._transport.abort()  # an orderly TLS close would take a round trip, and nobody would wait for it
+            self._transport.abort()  # an orderly TLS close would take a round trip, and no one would wait for it
 
     # --- asyncio.Protocol --------------------------------------------------------------------------------------------
 
@@ -163,7 +163,7 @@ class BrokerConnection(asyncio.Protocol):
 
     def _deliver_answer(self, frame: bytes) -> None:
         if len(frame) < _CORRELATION:
-            raise BadMessage(f"a response has only {len(frame)} bytes")
+            raise BadMessage(f"a response is only {len(frame)} bytes long")
         waiting = self._waiting.get(int.from_bytes(frame[:_CORRELATION], "big"))
         if waiting is None:
             return  # the caller has given up

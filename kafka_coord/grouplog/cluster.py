@@ -19,7 +19,7 @@ Address = tuple[str, int]
 
 
 class Cluster:
-    """A client of one cluster. ``bootstrap`` holds the addresses of some of its brokers. Call :meth:`close` after use.
+    """A client for one cluster. ``bootstrap`` lists the addresses of some of its brokers. Call :meth:`close` after use.
     All requests raise :class:`BrokerError`."""
 
     def __init__(self, bootstrap: Sequence[Address], security: BrokerSecurity = PLAINTEXT) -> None:
@@ -28,12 +28,12 @@ class Cluster:
 
     @classmethod
     def of(cls, bootstrap: str, properties: Mapping[str, str]) -> Cluster:
-        """Returns a client for a list of addresses (as in ``bootstrap.servers``) and librdkafka properties. Raises
+        """Creates a client from a list of addresses (as in ``bootstrap.servers``) and librdkafka properties. Raises
         :class:`SettingsError`."""
         try:
             addresses = [host_and_port(one.strip()) for one in bootstrap.split(",")]
         except ValueError as error:
-            raise SettingsError(f"kafka.bootstrap.servers: {error}; write HOST:PORT,HOST:PORT") from None
+            raise SettingsError(f"kafka.bootstrap.servers: {error}; expected HOST:PORT[,HOST:PORT…]") from None
         return cls(addresses, BrokerSecurity.of(properties))
 
     def close(self) -> None:
@@ -41,15 +41,15 @@ class Cluster:
             connection.close()
 
     def to(self, address: Address) -> BrokerConnection:
-        """Returns the connection to the broker at this address. Creates a connection if there is none, or if the last
-        one has failed."""
+        """Returns the connection to the broker at this address. Creates one if there is none yet or the last one has
+        failed."""
         connection = self._connections.get(address)
         if connection is None or connection.closed:
             connection = self._connections[address] = BrokerConnection(*address, self._security)
         return connection
 
     async def ask_any(self, name: str, version: int, value: Any) -> Any:
-        """Returns the response of the first broker in ``bootstrap`` that answers."""
+        """Returns the response from the first broker in ``bootstrap`` that answers."""
         reasons = []
         for address in self._bootstrap:
             try:
@@ -70,12 +70,12 @@ class Cluster:
         exist."""
         answer = await self.metadata([topic])
         nodes = {node.node_id: (node.host, node.port) for node in answer.brokers}
-        (found,) = answer.topics
-        if not found.partitions:
+        (described,) = answer.topics
+        if not described.partitions:
             raise NotFound(f"topic {topic} does not exist, because no Kafka client has used a group yet")
-        without = [one.partition_index for one in found.partitions if one.leader_id not in nodes]
-        if without:
+        leaderless = [one.partition_index for one in described.partitions if one.leader_id not in nodes]
+        if leaderless:
             raise BrokerError(
-                f"topic {topic} has no leader for partitions {', '.join(map(str, without))}; start their brokers"
+                f"topic {topic} has no leader for partitions {', '.join(map(str, leaderless))}; start their brokers"
             )
-        return {one.partition_index: nodes[one.leader_id] for one in found.partitions}
+        return {one.partition_index: nodes[one.leader_id] for one in described.partitions}

@@ -1,4 +1,4 @@
-"""The errors that an append to the groups log raises."""
+"""Defines the errors that writing to the groups log raises."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ class TermEnded(KafkaCoordError):
 
 
 class TooLarge(KafkaCoordError):
-    """The records do not fit into one batch. Nothing was written, and the term continues."""
+    """The records do not fit in one batch. Nothing was written, and the term continues."""

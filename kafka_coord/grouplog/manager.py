@@ -39,7 +39,7 @@ _EXAMINED_AT_ONCE = 1_000
 _READ_AT_ONCE = 2_000
 
 Offsets = dict[tuple[str, int], CommittedOffset]
-"""The committed offsets, by topic and partition."""
+"""Committed offsets by topic and partition."""
 Claiming = Callable[[int], Awaitable[int]]
 """Sets the znode of a partition by compare-and-set, and returns its new version, which is the term."""
 
@@ -60,10 +60,10 @@ def _now_ms() -> int:
 
 
 class GroupMetadataManager:
-    """Keeps the groups and their offsets in memory. Every change is written to the log first.
+    """Keeps the groups and their offsets in memory, and writes every change to the log first.
 
-    The keys of ``groups_cache`` and ``offsets_cache`` are group ids. ``groups_of`` holds the group ids of each
-    partition. ``now_ms`` reads the wall clock. Use this class only on the event loop.
+    ``groups_cache`` and ``offsets_cache`` are keyed by group id. ``groups_of`` lists the group ids of each partition.
+    ``now_ms`` reads the wall clock. Use this class only on the event loop.
     """
 
     def __init__(
@@ -83,27 +83,27 @@ class GroupMetadataManager:
         self.groups_of: dict[int, dict[str, None]] = defaultdict(dict)
         self.terms: dict[int, LogTerm] = {}
         self.loading: dict[int, asyncio.Future[None]] = {}
-        """The partitions that are being loaded. A partition's future is done when the load has ended."""
+        """The partitions that are being loaded, each with a future that is done when the load has ended."""
         self._under_way: dict[str, list[Offsets]] = {}
         """The commits that are being written, by group id."""
 
     # --- terms -------------------------------------------------------------------------------------------------------
 
     def availability(self, group_id: str) -> Error:
-        """Returns NONE if this instance coordinates the group now, and otherwise the error for the response."""
+        """Returns NONE if this instance currently coordinates the group, else the error for the response."""
         partition = partition_of(group_id)
         if partition in self.terms:
             return Error.NONE
         return Error.COORDINATOR_LOAD_IN_PROGRESS if partition in self.loading else Error.NOT_COORDINATOR
 
     async def wait_until_loaded(self, group_ids: Iterable[str | None], within_s: float) -> None:
-        """Waits until none of the groups' partitions is being loaded, but not longer than ``within_s`` seconds."""
+        """Waits until none of the groups' partitions is being loaded, for at most ``within_s`` seconds."""
         partitions = {partition_of(group_id) for group_id in group_ids if group_id is not None}
         if loading := [self.loading[partition] for partition in partitions & self.loading.keys()]:
             await asyncio.wait(loading, timeout=within_s)
 
     async def prove(self, group_id: str) -> None:
-        """Proves that no other instance has changed the group before this call. The proof holds only if the group is
+        """Proves that no other instance had changed the group before this call. The proof holds only if the group is
         still available afterwards."""
         term = self.terms.get(partition_of(group_id))
         if term is not None:
@@ -117,7 +117,7 @@ class GroupMetadataManager:
                 await self.prove(group_id)
 
     async def load_groups_for_partition(self, partition: int) -> None:
-        """Claims the partition, reads it and begins to serve its groups. Raises :class:`BrokerError`,
+        """Claims the partition, reads it and starts serving its groups. Raises :class:`BrokerError`,
         :class:`TermEnded` and the errors of ``claiming``. After an error, the partition's groups are not served."""
         if partition in self.terms or partition in self.loading:
             return
@@ -158,10 +158,10 @@ class GroupMetadataManager:
     def _install(self, loaded: _Loaded) -> None:
         now = asyncio.get_running_loop().time()
         for group_id in {**loaded.groups, **loaded.offsets}:
-            found = loaded.groups.get(group_id) or GroupMetadata(group_id)
-            for member in found.members.values():
+            metadata = loaded.groups.get(group_id) or GroupMetadata(group_id)
+            for member in metadata.members.values():
                 member.expires_at = now + member.session_timeout_s
-            self._add(group_id, found)
+            self._add(group_id, metadata)
         self.offsets_cache |= loaded.offsets
 
     def _term_ended(self, partition: int, broker: BrokerConnection, reason: str) -> None:
@@ -184,7 +184,7 @@ class GroupMetadataManager:
         if term is not None:
             term.end(reason)
 
-    # --- changes -----------------------------------------------------------------------------------------------------
+    # --- lookups -----------------------------------------------------------------------------------------------------
 
     def has(self, group_id: str) -> bool:
         """Returns whether the log contains the group or any of its offsets."""
@@ -193,8 +193,23 @@ class GroupMetadataManager:
     def group(self, group_id: str) -> Group | None:
         return self.groups_cache.get(group_id)
 
+    def has_offsets(self, group_id: str) -> bool:
+        """Returns whether the group has offsets, including those that are being written."""
+        return bool(self._keys(group_id))
+
+    def is_writing(self, group_id: str) -> bool:
+        """Returns whether offsets of the group are being written."""
+        return group_id in self._under_way
+
+    def _keys(self, group_id: str) -> dict[tuple[str, int], None]:
+        """Returns the partitions for which the group has an offset, including offsets that are being written."""
+        being_written = (where for offsets in self._under_way.get(group_id, ()) for where in offsets)
+        return dict.fromkeys((*self.offsets_cache.get(group_id, {}), *being_written))
+
+    # --- changes -----------------------------------------------------------------------------------------------------
+
     def add_group(self, group_id: str) -> Group:
-        """Returns the group, which is created if necessary."""
+        """Returns the group, creating it if necessary."""
         return self.groups_cache.get(group_id) or self._add(group_id, GroupMetadata(group_id))
 
     def _add(self, group_id: str, metadata: GroupMetadata) -> Group:
@@ -207,7 +222,7 @@ class GroupMetadataManager:
         return await self._append(group.group_id, _Part([record]))
 
     async def store_offsets(self, group_id: str, offsets: Offsets) -> Error:
-        """Writes offsets to the log, and returns the error. The offsets become visible once they are durable."""
+        """Writes offsets to the log and returns the error. The offsets become visible once they are durable."""
         records = offset_records(group_id, offsets)
         under_way = self._under_way.setdefault(group_id, [])
         under_way.append(offsets)
@@ -241,19 +256,6 @@ class GroupMetadataManager:
         removals = self._removals(group_id, list(self._keys(group_id)))
         return await self._append(group_id, *removals, _Part([group_removal(group_id)], forget))
 
-    def has_offsets(self, group_id: str) -> bool:
-        """Returns whether the group has offsets, including those that are being written."""
-        return bool(self._keys(group_id))
-
-    def is_writing(self, group_id: str) -> bool:
-        """Returns whether offsets of the group are being written."""
-        return group_id in self._under_way
-
-    def _keys(self, group_id: str) -> dict[tuple[str, int], None]:
-        """Returns the group's partitions that have an offset, including offsets that are being written."""
-        being_written = (where for offsets in self._under_way.get(group_id, ()) for where in offsets)
-        return dict.fromkeys((*self.offsets_cache.get(group_id, {}), *being_written))
-
     def _removals(self, group_id: str, gone: list[tuple[str, int]]) -> Iterator[_Part]:
         def forget(part: list[tuple[str, int]]) -> None:
             known = self.offsets_cache.get(group_id, {})
@@ -267,8 +269,8 @@ class GroupMetadataManager:
 
     async def delete_expired_consumer_offsets(self, retention_ms: int) -> int:
         """Removes the expired offsets of groups without members. Also removes the groups that have no offsets left and
-        have been empty for ``retention_ms``. Returns the number of removed offsets. As in Kafka (KIP-211), the state
-        timestamp of a group tells when the group became empty."""
+        have been empty for ``retention_ms``. Returns the number of removed offsets. As in Kafka (KIP-211), an empty
+        group's state timestamp is the time at which it became empty."""
         count = 0
         for number, group_id in enumerate(list(self.groups_cache)):
             if number % _EXAMINED_AT_ONCE == 0:
@@ -293,7 +295,7 @@ class GroupMetadataManager:
         return count
 
     async def _append(self, group_id: str, *parts: _Part) -> Error:
-        """Appends all parts, with no other records between them. Returns the error."""
+        """Appends all parts without any other records between them. Returns the error."""
         term = self.terms.get(partition_of(group_id))
         if term is None:
             return Error.NOT_COORDINATOR
@@ -322,7 +324,7 @@ class _Part:
 
 @dataclass(slots=True)
 class _Loaded:
-    """The contents of a partition."""
+    """The groups and offsets read from a partition."""
 
     groups: dict[str, GroupMetadata] = field(default_factory=dict)
     offsets: dict[str, Offsets] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Reads a partition of a log from its leader, in batches that tell which producer wrote them."""
+"""Reads a log partition from its leader, in batches that carry the id of the producer that wrote them."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ class PartitionReader:
         return int(result.offset)
 
     async def batches(self, first: int, end: int) -> AsyncIterator[Batch]:
-        """Yields the batches from offset ``first`` until the offset before ``end``, in order. The last batch may reach
-        beyond ``end``. Raises :class:`BrokerError`, and :class:`BadMessage` for a batch that cannot be read."""
+        """Yields, in order, the batches that contain the offsets from ``first`` up to but not including ``end``. The
+        first and the last batch may reach beyond this range. Raises :class:`BrokerError`, and :class:`BadMessage` if a
+        batch cannot be read."""
         at = first
         while at < end:
             result = await self._fetch(at)

@@ -1,8 +1,8 @@
-"""The records of the groups log. They have Kafka's own formats, as in ``__consumer_offsets``.
+"""Encodes and decodes the records of the groups log, in the formats of Kafka's ``__consumer_offsets``.
 
-A key begins with its version (int16). Versions 0 and 1 mean a committed offset, and version 2 means a group. Versions
-above 99 belong to this project: 100 means a claim, and 101 means a keep-alive. A value also begins with its version. A
-record without a value is a tombstone.
+A key begins with its version (int16): 0 and 1 stand for a committed offset, and 2 for a group. Versions above 99 belong
+to this project: 100 stands for a claim, and 101 for a keep-alive. A value also begins with its version. A record
+without a value is a tombstone.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class GroupEntry:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The first record that a term writes. ``term`` is the version of the partition's znode."""
+    """The record with which a term begins. ``term`` is the version of the partition's znode."""
 
     term: int
     instance: str
@@ -55,8 +55,8 @@ Entry = OffsetEntry | GroupEntry | Claim | None
 
 
 def offset_records(group: str, offsets: Mapping[tuple[str, int], CommittedOffset | None]) -> list[LogRecord]:
-    """Encodes offsets. A log contains very many offsets, so this function is several times as fast as the compiled
-    encoders."""
+    """Encodes offsets. Because a log can hold millions of them, this is written by hand, and thus several times faster
+    than the compiled encoders."""
     return [
         LogRecord(_offset_key_start(group, topic) + _PARTITION.pack(partition), _offset_value(value))
         for (topic, partition), value in offsets.items()
@@ -117,8 +117,8 @@ def claim_record(claim: Claim) -> LogRecord:
 
 
 def keep_alive_record() -> LogRecord:
-    """Returns a keep-alive. Its value has a version that Kafka ignores. It is not empty, because Kafka's formatters
-    fail on an empty value."""
+    """Returns a keep-alive. Its value is only a version, which Kafka ignores. An empty value would make Kafka's
+    formatters fail."""
     return LogRecord(_VERSION.pack(KEEP_ALIVE_KEY), _VERSION.pack(KEEP_ALIVE_KEY))
 
 
@@ -126,7 +126,7 @@ def read_record(record: LogRecord) -> Entry:
     """Decodes a record. Returns ``None`` for a keep-alive or an unknown kind of record. Raises :class:`BadMessage`."""
     key, value = record.key, record.value
     if key is None or len(key) < _VERSION.size:
-        raise BadMessage(f"offset {record.offset}: the record has no key")
+        raise BadMessage(f"offset {record.offset}: the record's key is missing or too short")
     (kind,) = _VERSION.unpack_from(key)
     if kind in {0, OFFSET_KEY}:
         group, topic = _offset_key_read(key[: -_PARTITION.size])
@@ -146,17 +146,17 @@ def read_record(record: LogRecord) -> Entry:
 
 @lru_cache(maxsize=4096)
 def _offset_key_read(start: bytes) -> tuple[str, str]:
-    """Decodes the group and the topic of a key without its partition. The results are cached, because a load reads each
-    pair many times."""
+    """Decodes the group and the topic from a key without its partition. The results are cached, because a load reads
+    each pair many times."""
     kind, key = _VERSION.unpack_from(start)[0], start + bytes(_PARTITION.size)
     name, end = message("OffsetCommitKey").decode_at(key, kind, _VERSION.size)
     if end != len(key):
-        raise BadMessage(f"the key of an offset has {len(key)} bytes, but ends after {end}")
+        raise BadMessage(f"an offset's key is {len(key)} bytes long, but its fields end after {end}")
     return name.group, name.topic
 
 
 def _read_offset(value: bytes | None) -> CommittedOffset | None:
-    """Decodes an offset. The version that this project writes is decoded by hand, because that is faster."""
+    """Decodes an offset. For speed, the version that this project writes is decoded by hand."""
     if value is None:
         return None
     if value[: _VERSION.size] == _WRITTEN and len(value) >= _OFFSET_VALUE_START.size + _TIMESTAMP.size:
@@ -200,7 +200,7 @@ def _read_group(group_id: str, value: bytes | None) -> GroupMetadata | None:
 
 def _read(name: str, value: bytes) -> Any:
     if len(value) < _VERSION.size:
-        raise BadMessage(f"a {name} has no version")
+        raise BadMessage(f"a {name} is too short to contain its version")
     (version,) = _VERSION.unpack_from(value)
     return message(name).decode(value, version, _VERSION.size)
 

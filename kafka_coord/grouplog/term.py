@@ -1,21 +1,22 @@
-"""One term of one partition of the groups log. The instance claims, loads and writes it, and the brokers fence it.
+"""Claims, loads and writes one partition of the groups log for one term, which the brokers fence.
 
-The term's number is the version of the znode ``/consumers/kafka/<n>`` after the instance has set it. The number
-determines the term's producer id and epoch, which no transaction coordinator issues. Every leader of the partition
-refuses an older epoch of a known producer id. So, once a newer claim is in the log:
+The term's number is the version that the znode ``/consumers/kafka/<n>`` gets when the instance sets it. The number
+determines the term's producer id and epoch. The ids lie above all those that transaction coordinators issue. Every
+leader of the partition rejects a write whose epoch is older than the newest that it knows for the producer id. So, once
+a newer claim is in the log:
 
-- every write that was acknowledged to an older term precedes that claim, so the newer term loads it;
-- the broker refuses every later write of an older term.
+- every acknowledged write from an older term precedes that claim, so the newer term loads it;
+- the broker rejects every later write from an older term.
 
 A producer id lasts for 2^15 - 1 terms. No term uses the last epoch of an id. Instead, each term with the next id first
-writes one batch with that last epoch, so that the brokers also refuse the terms of the earlier id.
+writes one batch with that last epoch, so that the brokers also reject the terms of the earlier id.
 
 An append succeeds only if the broker reports no error *and* the expected offset. Any other result ends the term.
 Nothing is retried, and waiting clients get NOT_COORDINATOR.
 
 A successful append also proves that no newer term had claimed the partition when the append was sent. For
-:data:`PROOF_S` seconds from then on, reads may be served from memory, because a newer term changes nothing for that
-long after its claim.
+:data:`PROOF_S` seconds from then on, reads may be served from memory, because a newer term does not change anything for
+that long after its claim.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ _LAST_EPOCH = (1 << _EPOCH_BITS) - 1
 _PRODUCE = 3
 """The version of Produce. Every broker from 0.11 to 3.9 supports it."""
 _BATCH_BYTES = 512 << 10
-"""The size in bytes above which a batch takes no further appends, even if more are queued."""
+"""The maximum size of a batch in bytes, unless a single append is larger."""
 _RECORD_BYTES = 32
-"""An upper bound for the size of a record without its key and value, in bytes."""
+"""An upper bound for the overhead of a record, besides its key and value, in bytes."""
 MOST_BYTES = 900 << 10
 """The maximum size of one append, in bytes. A broker accepts batches of up to 1 MiB (``max.message.bytes``)."""
 KEEP_ALIVE_S = 3600.0
 PROOF_S = 0.25
-"""After a successful append was sent, reads may be served from memory for this many seconds. See
+"""For this many seconds after a successful append was sent, reads may be served from memory. See
 :meth:`LogTerm.prove`."""
 _CLOCKS_DIFFER_BY = 1.05
 """A newer term waits for :data:`PROOF_S` times this factor, because its clock may be faster."""
@@ -85,8 +86,7 @@ def term_of(partition: int, batch: Batch) -> int | None:
 
 @dataclass(slots=True, eq=False)
 class _Append:
-    """Records to append. Once they are durable, ``apply`` is called (in the order of the log), and then ``done`` is
-    set."""
+    """Records to append. Once they are durable, ``apply`` is called (in log order), and then ``done`` is set."""
 
     records: Sequence[LogRecord]
     apply: Callable[[], None]
@@ -130,7 +130,7 @@ class LogTerm:
         self._queue: deque[_Append] = deque()
         self._under_way: list[_Append] = []
         self._news: asyncio.Future[None] | None = None
-        """A future that is set while the writer waits for something to write."""
+        """The future that the writer awaits while it has nothing to write."""
         self._writing: asyncio.Task[None] | None = None
         self._keeping_alive: asyncio.TimerHandle | None = None
         self._proven_at = -math.inf
@@ -162,20 +162,20 @@ class LogTerm:
                 continue
             newest = term
             if newest > self.term:
-                raise TermEnded(f"partition {self.partition}: the log has term {newest}, newer than term {self.term}")
+                raise TermEnded(f"partition {self.partition}: the log contains term {newest}, newer than {self.term}")
             for record in batch.records:
                 if record.offset < claimed_at:
                     yield record
 
     async def outlast(self, claim_answered_at: float) -> None:
-        """Waits until no older term may serve reads from memory any more, because such reads would miss this term's
+        """Waits until older terms may no longer serve reads from memory, because such reads would miss this term's
         changes."""
         delay_s = claim_answered_at + PROOF_S * _CLOCKS_DIFFER_BY - self._loop.time()
         if delay_s > 0:
             await asyncio.sleep(delay_s)
 
     def serve(self) -> None:
-        """Starts writing appends."""
+        """Starts writing the appends to the log."""
         self._writing = asyncio.create_task(self._write(), name=f"groups-log-{self.partition}")
         self._keeping_alive = self._loop.call_later(KEEP_ALIVE_S, self._keep_alive)
 
@@ -183,32 +183,32 @@ class LogTerm:
         """Queues records for the log, in the order of the calls. The returned future is done when the records are
         durable and ``apply`` has been called. The call raises :class:`TermEnded` if the term has already ended. If the
         term ends later, the future raises it, and it is unknown whether the records were written. The call raises
-        :class:`TooLarge` if the records do not fit into one batch."""
+        :class:`TooLarge` if the records do not fit in one batch."""
         if self.ended:
             raise TermEnded(self.ended)
         size = sum([len(record.key or b"") + len(record.value or b"") + _RECORD_BYTES for record in records])
         if size > MOST_BYTES:
             raise TooLarge(
-                f"partition {self.partition}: {len(records)} records of {size} bytes do not fit into a batch"
+                f"partition {self.partition}: {len(records)} records of {size} bytes in total do not fit in a batch"
             )
-        one = _Append(records, apply, self._loop.create_future(), size)
-        self._queue.append(one)
+        queued = _Append(records, apply, self._loop.create_future(), size)
+        self._queue.append(queued)
         self._wake()
-        return one.done
+        return queued.done
 
     def _wake(self) -> None:
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
 
     def _keep_alive(self) -> None:
-        """Makes the writer append a keep-alive if it has written nothing for :data:`KEEP_ALIVE_S` seconds."""
+        """Makes the writer append a keep-alive if it has not written anything for :data:`KEEP_ALIVE_S` seconds."""
         left_s = self._proven_at + KEEP_ALIVE_S - self._loop.time()
         if left_s <= 0:
             self._wake()
         self._keeping_alive = self._loop.call_later(left_s if left_s > 0 else KEEP_ALIVE_S, self._keep_alive)
 
     async def prove(self) -> None:
-        """Waits until it is certain that no newer term has changed anything before the call. Returns immediately if the
+        """Waits until it is certain that no newer term had changed anything before the call. Returns immediately if the
         last successful append was sent less than :data:`PROOF_S` seconds ago. Raises :class:`TermEnded`."""
         if self.ended:
             raise TermEnded(self.ended)
@@ -224,9 +224,9 @@ class LogTerm:
         waiting = [*self._under_way, *self._queue]
         self._under_way = []
         self._queue.clear()
-        for one in waiting:
-            if not one.done.done():
-                one.done.set_exception(TermEnded(self.ended))
+        for append in waiting:
+            if not append.done.done():
+                append.done.set_exception(TermEnded(self.ended))
         if self._writing is not None and self._writing is not asyncio.current_task():
             self._writing.cancel()
         self._on_end(reason)
@@ -246,7 +246,7 @@ class LogTerm:
         except (BrokerError, TermEnded, BadMessage) as error:
             self.end(str(error))
         except Exception as error:
-            log.exception("cannot write the groups log partition=%d term=%d", self.partition, self.term)
+            log.exception("cannot write to the groups log partition=%d term=%d", self.partition, self.term)
             self.end(f"{type(error).__name__}: {error}")
 
     def _take_batch(self) -> None:
@@ -295,8 +295,8 @@ class LogTerm:
         result = answer.responses[0].partition_responses[0]
         if result.error_code == _FENCED:
             raise BrokerError(
-                f"partition {self.partition}: a newer term than {self.term} is in the log; if no other instance claims "
-                f"the partition, its znode was recreated, and each claim adds one to its version until it is the newest"
+                f"partition {self.partition}: the log contains a newer term than {self.term}; unless another instance "
+                f"claims the partition, its znode was recreated, and each claim adds 1 to its version until it is newer"
             )
         if result.error_code:
             raise BrokerError(f"partition {self.partition}: the broker refused the write: {named(result.error_code)}")
