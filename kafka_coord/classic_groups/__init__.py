@@ -1,4 +1,4 @@
 """Client-assigned groups: Kafka's classic group protocol as a pure state machine.
 
-It does no I/O and reads no clock. It takes events together with the current time, and returns instructions.
+Does no I/O and does not read a clock: it takes events together with the current time and returns instructions.
 """

@@ -1,4 +1,4 @@
-"""The Kafka error codes that a group coordinator returns, and the names of the error codes that brokers return."""
+"""Defines the Kafka error codes that a group coordinator returns, and names those that brokers return."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Error(IntEnum):
 
 
 MOVING = frozenset({Error.COORDINATOR_LOAD_IN_PROGRESS, Error.COORDINATOR_NOT_AVAILABLE, Error.NOT_COORDINATOR})
-"""The errors that a client gets while the group's coordinator is changing or is still loading the group."""
+"""The errors that a client gets while the group's coordinator is changing or still loading the group."""
 CODES = {int(error): error.name for error in Error}
 """The names of a group coordinator's errors, by code."""
 _NAMES = CODES | {

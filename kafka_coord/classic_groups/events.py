@@ -1,4 +1,4 @@
-"""The events of a client-assigned group (join, sync, heartbeat, leave), and the instructions that result from them."""
+"""Defines the events of a client-assigned group (join, sync, heartbeat, leave) and the resulting instructions."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ NO_GENERATION = -1
 @dataclass(frozen=True, slots=True)
 class Join:
     """A JoinGroup request. ``token`` identifies the request in the response. A member without an id gets ``fresh_id``,
-    which the caller generates because the machine uses no randomness. If ``must_know_id`` is set, such a member must
-    join again with its new id (KIP-394). KIP-814 describes ``can_skip_assignment``."""
+    which the caller generates because the machine does not use randomness. If ``must_know_id`` is set, such a member
+    must join again with its new id (KIP-394), unless it is static. For ``can_skip_assignment``, see KIP-814."""
 
     token: object
     member_id: str
@@ -34,7 +34,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """A SyncGroup request. ``assignments`` holds the leader's assignments by member id. Before version 5, the protocol
+    """A SyncGroup request. ``assignments`` maps member ids to the leader's assignments. Before version 5, the protocol
     type and name are ``None``."""
 
     token: object
@@ -48,8 +48,8 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A Heartbeat request. ``software`` is the name that the client sent in ApiVersions. It is empty if the client's
-    heartbeats must not be held."""
+    """A Heartbeat request. ``software`` is the client's name and version from ApiVersions, or empty if its heartbeats
+    must not be held."""
 
     token: object
     member_id: str
@@ -70,7 +70,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """A LeaveGroup request. ``leaving`` holds the (member id, instance id) of each member that leaves."""
+    """A LeaveGroup request. ``leaving`` lists the (member id, instance id) of each member that leaves."""
 
     token: object
     leaving: tuple[tuple[str, str | None], ...]
@@ -86,7 +86,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLost:
-    """A connection was lost. Its held requests need no response and must not delay other requests."""
+    """A connection was lost. A held sync or heartbeat from it is dropped, so that its member can count as silent."""
 
     tokens: frozenset[object]
 
@@ -128,7 +128,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A :class:`Heartbeat` is held. If it is unanswered after ``limit_s``, the caller must send :class:`Released`."""
+    """Hold the :class:`Heartbeat`. If it is still unanswered after ``limit_s``, send :class:`Released`."""
 
     token: object
     member_id: str
@@ -146,9 +146,9 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Instructs the caller to write the group to the log, with ``assignments`` by member id, and to report the outcome
-    with :class:`Stored`. If a static member's return waits for the outcome, ``because`` holds that return. If the
-    leader's sync waits for it, ``by_leader`` is true."""
+    """Write the group to the log, with ``assignments`` by member id, and report the outcome with :class:`Stored`. If a
+    static member's return waits for the outcome, ``because`` is that return. If the leader's sync waits for it,
+    ``by_leader`` is true."""
 
     generation_id: int
     assignments: Mapping[str, bytes]
@@ -158,7 +158,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class StaticReturn:
-    """A static member that joined under a new id, with the state to restore if the change cannot be stored. Before
+    """The return of a static member under a new id, with the state to restore if the change cannot be stored. Before
     JoinGroup version 9, the response names the previous leader, so that the member does not compute an assignment."""
 
     join: Join

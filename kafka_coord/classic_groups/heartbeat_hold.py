@@ -1,4 +1,4 @@
-"""Decides how long a heartbeat is held while there is no news for its client, and how it is answered (ADR 20, ADR 33).
+"""Decides how long to hold a classic member's heartbeat while there is no news, and how to answer it (ADR 20, ADR 33).
 
 librdkafka sends a heartbeat every 3 s, at each tick of its clock, but never while another heartbeat is in flight. After
 a hold, it is therefore silent until the next tick. To keep this silence short, a hold ends just before a tick. If a
@@ -22,22 +22,22 @@ _LONGEST_S = {
 }
 """The number of seconds that a client can wait, by prefix of its software name. librdkafka always waits for its session
 timeout. Without a response, franz-go (kgo) closes a connection after 10 s, and the Java client after 30 s. Their
-intervals between heartbeats and between commits are shorter than 6 s, so the next heartbeat follows immediately. Other
-clients may close their connection sooner (kafka-go does so after 5 s), or may send no other request while they wait."""
+heartbeat and commit intervals are shorter than 6 s, so their next heartbeat is due as soon as a hold ends. Other
+clients may close their connection sooner (kafka-go does so after 5 s), or may not send other requests while waiting."""
 
 _WITHIN_INTERVAL = ("kafka-python", "aiokafka")
-"""These clients send no heartbeat before the previous one is answered. If a response takes longer than the heartbeat
-interval, kafka-python's poll no longer waits (``ConsumerCoordinator.time_to_next_poll``) and uses up all CPU time."""
+"""These clients do not send a heartbeat before the previous one is answered. If a response takes longer than the
+heartbeat interval, kafka-python's poll stops waiting (``ConsumerCoordinator.time_to_next_poll``) and spins."""
 _AT_ONCE_S = 0.05
 _RESTARTING = _JAVA
-"""This client restarts its heartbeat timer whenever it sends a heartbeat, even if it only repeats one on request."""
+"""This client restarts its heartbeat timer whenever it sends a heartbeat, even if that is only a repetition."""
 _TICK_S = 3.0
 """The default ``heartbeat.interval.ms``, in seconds."""
 _EACH_S = 2.5
-"""Seconds between heartbeats of the Java client, which sends two in the 5 s between its automatic commits."""
+"""Seconds between heartbeats from the Java client, which sends two in the 5 s between its automatic commits."""
 _TICKS = 3
-"""A heartbeat is answered without an error within this many ticks, because the client doubles its wait before each
-repetition (it begins with 0.1 s)."""
+"""A heartbeat is answered without an error within this many ticks, because each error doubles the client's wait before
+the next repetition (from 0.1 s)."""
 _MARGIN_S = 0.25
 """Seconds that a request and its response take on a busy machine. If the response arrives after the tick, the client
 stays silent for 3 s."""
@@ -56,8 +56,8 @@ _NOT_AUTOMATIC_S = 600.0
 
 
 def longest_hold_s(software: str) -> float:
-    """Returns how many seconds a client with this software name (from ApiVersions) can wait. If the name is unknown or
-    missing, returns 0, which means that the heartbeat is not held."""
+    """Returns how many seconds a client with this software name (from ApiVersions) can wait. Returns 0, so that the
+    heartbeat is not held, if the name is unknown or missing."""
     return next((longest_s for name, longest_s in _LONGEST_S.items() if software.startswith(name)), 0.0)
 
 
@@ -67,16 +67,15 @@ def waits_beyond_interval(software: str) -> bool:
 
 
 def spins_beyond_interval(software: str) -> bool:
-    """Returns whether a KIP-848 client spins, and so wastes CPU time, once it waits longer than its heartbeat
-    interval."""
+    """Returns whether a KIP-848 client spins, wasting CPU time, once it waits longer than its heartbeat interval."""
     return software.startswith(_JAVA)
 
 
 def hold_limit_s(longest_s: float, session_timeout_s: float, silent_s: float) -> float:
     """Returns the longest hold in seconds, which is at most a third of the session timeout. If it is not positive, the
-    heartbeat must be answered immediately. ``silent_s`` is how long the member had sent nothing before this heartbeat.
-    After the hold, it may be silent for as long again. So the hold and ``silent_s`` together stay within two thirds of
-    the timeout."""
+    heartbeat must be answered immediately. ``silent_s`` is how long the member was silent before this heartbeat. It may
+    be silent for as long again after the hold, so the hold and ``silent_s`` together must not exceed two thirds of the
+    timeout."""
     return min(longest_s, session_timeout_s / 3, session_timeout_s * 2 / 3 - silent_s)
 
 
@@ -110,8 +109,8 @@ class Beats:
     _answered_at: float = -math.inf
     """The last heartbeat was sent at ``_sent_at``. If there is no news, it is answered at ``_answered_at``."""
     _fine_at: float = -math.inf
-    """When, as far as this term knows, the client joined or last got a response without an error. The client leaves the
-    group one session timeout later."""
+    """When the client joined or last got a response without an error, as far as this term knows. One session timeout
+    later, the client leaves the group."""
     _session_timeout_s: float = 0.0
     _restarts: bool = False
     _asked_at: float = -math.inf
@@ -147,7 +146,7 @@ class Beats:
 
     def _measured_s(self, now: float) -> float:
         """Returns the client's time between heartbeats. If this heartbeat arrived right after the response to the
-        previous one, that hold was too long. In this case, returns 0 and measures the time until the next heartbeat."""
+        previous one, that hold was too long, so returns 0 and measures the time until the next heartbeat."""
         if not self._interval_s:
             self._interval_s = min(_TICK_S, now - self._sent_at)
         elif 0 <= now - self._answered_at < _AT_ONCE_S:
@@ -155,7 +154,7 @@ class Beats:
         return self._interval_s
 
     def joined(self, now: float) -> None:
-        """Handles a new join of the client, and restarts the count of its heartbeats."""
+        """Handles a new join from the client and restarts the count of its heartbeats."""
         self._allowance, self._answered_at = Allowance(), now
 
     def interrupted(self, now: float) -> Error:
@@ -178,10 +177,10 @@ class AutoCommits:
     """Recognizes automatic commits on one connection. Times are in monotonic seconds.
 
     In some clients, nothing waits for the response to an automatic commit. This response may therefore wait behind a
-    held heartbeat, until the client sends its next heartbeat or the hold ends. A client sends automatic commits at the
-    same interval, however late they are answered, and :meth:`arrived` checks this after each wait. A commit may wait if
-    it equals the previous commit, as when no records arrive, or if the check has succeeded several times. An
-    application that commits by itself rarely meets either condition every 5 s.
+    held heartbeat, until the client sends its next heartbeat or the hold ends. Automatic commits keep their interval
+    however late they are answered, and :meth:`arrived` checks this after each wait. A commit may wait if it equals the
+    previous one (as it does when no records arrive), or once the check has succeeded several times. An application that
+    makes its own commits is unlikely to meet either condition at intervals of 5 s.
     """
 
     _at: float = -math.inf
@@ -191,14 +190,14 @@ class AutoCommits:
     _not_before: float = -math.inf
 
     def may_wait(self, now: float, software: str, request: int) -> bool:
-        """Returns whether the response to this OffsetCommit may wait. ``request`` is a hash of the OffsetCommit without
-        its correlation id."""
+        """Returns whether the response to this OffsetCommit may wait. ``request`` is a hash of the request without its
+        correlation id."""
         is_due = _COMMITS_S[0] <= now - self._at <= _COMMITS_S[1] and now >= self._not_before
         is_known = self._proofs >= _PROOFS or request == self._request
         return is_due and is_known and software.startswith(COMMITS_ALONE)
 
     def arrived(self, now: float, request: int, *, waits: bool) -> None:
-        """Handles a commit. ``waits`` tells whether its response waits."""
+        """Handles a commit. ``waits`` is true if its response waits."""
         if self._has_waited:
             is_automatic = now - self._at <= _COMMITS_S[1]
             self._proofs = self._proofs + 1 if is_automatic else 0
@@ -208,7 +207,7 @@ class AutoCommits:
 
 
 class LateBeats:
-    """Remembers until when heartbeats that members sent before they left may still arrive."""
+    """Remembers who has left, and until when heartbeats that they sent before leaving may still arrive."""
 
     def __init__(self) -> None:
         self._until: dict[Hashable, float] = {}

@@ -1,4 +1,4 @@
-"""The state machine of one client-assigned group. To clients, it looks exactly like Kafka 3.9's group coordinator.
+"""Runs the state machine of one client-assigned group, which clients cannot tell from Kafka 3.9's group coordinator.
 
 ::
 
@@ -6,7 +6,7 @@
      ┌─────────┐  ─────────────────▶  ┌────────────────────┐  rebalance timeout   ┌──────────────────────┐
      │  Empty  │                      │ PreparingRebalance │ ───────────────────▶ │ CompletingRebalance  │
      └─────────┘  ◀─────────────────  └────────────────────┘   (generation + 1)   └──────────────────────┘
-          │         nobody is left             ▲    ▲                                │           │
+          │         no one is left             ▲    ▲                                │           │
           │ expired, deleted                   │    └────────────────────────────────┘           │ leader's Sync,
           ▼                                    │      Join, Leave, expiry, no Sync in time       │ stored
      ┌─────────┐                               │                                                 ▼
@@ -14,7 +14,7 @@
      └─────────┘                                 Join with news, Leave, expiry              │ Stable │
                                                                                             └────────┘
 
-- *Empty*: the group has no members, but it may have offsets. Consumers that assign their own partitions may commit.
+- *Empty*: the group has no members, but may have offsets. Consumers that assign their own partitions may commit.
 - *PreparingRebalance*: joins are held until every member has joined or the largest rebalance timeout has passed. Then
   dynamic members that have not joined are removed. The first rebalance of an empty group also waits for
   ``group.initial.rebalance.delay.ms``, and each newcomer prolongs the wait. Heartbeats get REBALANCE_IN_PROGRESS.
@@ -56,8 +56,8 @@ from kafka_coord.classic_groups.heartbeat_hold import LateBeats
 from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, MemberMetadata
 
 NEW_MEMBER_JOIN_TIMEOUT_S = 300.0
-"""A new member is removed if its first join is still held after this many seconds. By then, its client has surely
-gone."""
+"""A new member is removed if its first join is still held after this many seconds, because its client must have gone by
+then."""
 
 EMPTY, PREPARING, COMPLETING = GroupState.EMPTY, GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE
 STABLE, DEAD = GroupState.STABLE, GroupState.DEAD
@@ -65,14 +65,14 @@ STABLE, DEAD = GroupState.STABLE, GroupState.DEAD
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
-    """The limits of all groups. They are named like the broker's settings."""
+    """The limits for all groups, named like the broker's settings."""
 
     min_session_timeout_s: float = 6.0
     max_session_timeout_s: float = 1800.0
     max_size: int = 1 << 31
     initial_rebalance_delay_s: float = 3.0
     consumer_session_timeout_s: float = 45.0
-    """The session timeout of KIP-848 members. Their clients do not send one."""
+    """The session timeout of KIP-848 members, whose clients do not send one."""
 
 
 class Group:
@@ -101,7 +101,7 @@ class Group:
         return min(self._join_by, self._sync_by, *expiries, *group.pending.values(), math.inf)
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        """Handles an event. Returns the resulting instructions in order."""
+        """Handles an event and returns the resulting instructions in order."""
         match event:
             case Join():
                 self._join(event, now)
@@ -122,8 +122,8 @@ class Group:
         return self._taken()
 
     def tick(self, now: float) -> list[Instruction]:
-        """Removes silent members, and ends joins and syncs that have waited too long. Returns the resulting
-        instructions."""
+        """Removes silent members and expired member ids, and ends the join or sync phase if its time is up. Returns the
+        resulting instructions."""
         group = self.metadata
         for member_id in [pending for pending, at in group.pending.items() if at <= now]:
             del group.pending[member_id]
@@ -220,7 +220,7 @@ class Group:
         elif (group.state is COMPLETING and unchanged) or (
             group.state is STABLE and unchanged and group.leader_id != join.member_id
         ):
-            # the response to its join was lost, or its subscription has not changed, so repeat the current state
+            # the response to its join was lost, or nothing has changed for it, so repeat the current state
             with_members = group.state is COMPLETING and group.leader_id == join.member_id
             self._out.append(self._joined(member, join.token, with_members=with_members))
         else:
@@ -424,8 +424,7 @@ class Group:
                 self._heard_from(member, now)
 
     def _static_return_stored(self, back: StaticReturn, error: Error, now: float) -> None:
-        """Answers the join, which was held until the outcome was known. Does nothing if a rebalance has already
-        answered the join."""
+        """Answers the join, which was held until the outcome was known, unless a rebalance has already answered it."""
         group, join = self.metadata, back.join
         member = group.members.get(back.new_id)
         if member is None or member.join_token != join.token:
@@ -532,7 +531,8 @@ class Group:
         self._complete_join_if_all_joined(now)
 
     def _gone(self, gone: ConnectionLost) -> None:
-        """Forgets the held requests of a lost connection. As in Kafka, a lost connection alone removes no member."""
+        """Forgets the held syncs and heartbeats from a lost connection. As in Kafka, losing its connection does not
+        remove a member, and a held join still counts as joined."""
         for member in self.metadata.members.values():
             if member.sync_token in gone.tokens:
                 member.sync_token = None

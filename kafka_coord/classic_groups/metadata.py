@@ -1,4 +1,4 @@
-"""The metadata of a client-assigned group and its members. The names are those of Kafka's 0.9 design."""
+"""Defines the metadata of a client-assigned group and its members, with the names of Kafka's 0.9 design."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Protocol:
 
 @dataclass(slots=True)
 class MemberMetadata:
-    """One member. ``join_token``, ``sync_token`` and ``beat_token`` identify its held requests. A member that sends
-    nothing is removed at ``expires_at``. ``is_new`` is true until the member's first join is answered."""
+    """One member. ``join_token``, ``sync_token`` and ``beat_token`` identify its held requests. A member that stays
+    silent is removed at ``expires_at``. ``is_new`` is true until the member's first join is answered."""
 
     member_id: str
     instance_id: str | None
@@ -61,15 +61,15 @@ class MemberMetadata:
 
     @property
     def waits(self) -> bool:
-        """Whether the member's join or sync is held. Such a member does not count as silent. Held heartbeats do not
-        matter here, because each hold is shorter than the session timeout."""
+        """Whether the member's join or sync is held, so that the member does not count as silent. Held heartbeats do
+        not matter here, because each hold is shorter than the session timeout."""
         return self.join_token is not None or self.sync_token is not None
 
 
 @dataclass(slots=True)
 class GroupMetadata:
     """One group. ``pending`` maps each member id that was issued but has not joined yet to its expiry time.
-    ``unsynced`` holds the members that have not synced since the last rebalance completed its join phase."""
+    ``unsynced`` contains the members that have not synced since the last rebalance completed its join phase."""
 
     group_id: str
     state: GroupState = GroupState.EMPTY
@@ -135,8 +135,8 @@ class GroupMetadata:
         return votes.most_common(1)[0][0]
 
     def supports(self, protocol_type: str, protocols: Sequence[Protocol]) -> bool:
-        """Returns whether a member with these protocols can join. Its protocol type must be the group's type, and all
-        other members must have one of its protocols in common."""
+        """Returns whether a member with these protocols can join. Its protocol type must be the group's, and it must
+        offer a protocol that all members support. An empty group accepts any type and protocols."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         offered = {protocol.name for protocol in protocols}
