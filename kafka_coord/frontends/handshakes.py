@@ -1,4 +1,4 @@
-"""Performs a listener's TLS handshakes, and limits their number and duration."""
+"""Performs a listener's TLS handshakes and limits their number and duration."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Handshakes:
         self._places = asyncio.Semaphore(MAX_HANDSHAKES)
 
     async def secure(self, raw: asyncio.Transport, protocol: asyncio.Protocol) -> asyncio.Transport | None:
-        """Returns the transport that ``protocol`` must use, or ``None`` if the connection has been closed. Must be
-        started as a task when the connection of ``raw`` is made. Raises :class:`OSError` if the handshake fails."""
+        """Returns the transport that ``protocol`` must use, or ``None`` if the connection has been closed. Start it as
+        a task as soon as ``raw`` is connected. Raises :class:`OSError` if the handshake fails."""
         # Pausing in connection_made is too early in Python 3.11.2, whose transport starts to read right after that
         # call.
         raw.pause_reading()

@@ -1,4 +1,4 @@
-"""Creates the TLS contexts of the listeners, and reads the names in clients' certificates."""
+"""Creates the listeners' TLS contexts and reads the names in client certificates."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from kafka_coord.errors import SettingsError
 def tls_context(
     certificate: Path | None, key: Path | None, client_ca: Path | None = None, *, optional: bool = False
 ) -> ssl.SSLContext | None:
-    """Returns the TLS context of a listener, or ``None`` without a ``certificate``. With a client CA, clients must
-    present a certificate that this CA has signed. If ``optional`` is set, they may also present none. Raises
+    """Returns the TLS context for a listener, or ``None`` without a ``certificate``. With a client CA, clients must
+    present a certificate signed by this CA, unless ``optional`` is set: then they may also present none. Raises
     :class:`SettingsError`.
     """
     if certificate is None:

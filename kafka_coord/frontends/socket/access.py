@@ -1,4 +1,4 @@
-"""Reads the users file, which lists the groups that each user may join, and the user's secret or certificate name.
+"""Reads the users file, which lists each user's secret (as a hash) or certificate name, and the groups it may join.
 
 ::
 
@@ -10,7 +10,7 @@
     certificate = "worker.example.org"
     groups = [".*"]
 
-Without the file, everybody may register in every group, as with a ZooKeeper that has no ACLs.
+Without the file, anyone may register in any group, as with a ZooKeeper without ACLs.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _FIELDS = frozenset({"secret_sha256", "certificate", "groups"})
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user's credentials, and the regular expressions for the groups that the user may join. An expression must match
-    the group's whole name."""
+    """A user's credentials, and regular expressions for the groups that the user may join. An expression must match
+    the group's entire name."""
 
     name: str
     secret_sha256: str | None
@@ -59,7 +59,7 @@ class User:
 
 
 class Access:
-    """The users that a file lists."""
+    """The users listed in a file."""
 
     def __init__(self, users: Mapping[str, User]) -> None:
         self._users = dict(users)
@@ -92,13 +92,13 @@ class Access:
             return Refusal(Code.NOT_AUTHENTICATED, "no user has this secret or certificate")
         if not any(user.may(group) for user in proven):
             names = ", ".join(user.name for user in proven)
-            return Refusal(Code.NOT_AUTHORISED, f"user {names} may not be a member of group {group!r}")
+            return Refusal(Code.NOT_AUTHORISED, f"user {names} may not join group {group!r}")
         return None
 
 
 class DenialLog:
-    """Logs denials with address and reason, but never a secret. Logs at most ``MOST`` lines in ``PERIOD_S`` seconds,
-    and counts all further denials."""
+    """Logs denials with address and reason, but never a secret. Logs at most ``MOST`` of them in ``PERIOD_S`` seconds
+    and only counts the rest."""
 
     MOST, PERIOD_S = 10, 60.0
 
@@ -127,7 +127,7 @@ def _user(name: str, value: Any, where: str) -> User:
         raise SettingsError(f"{where} must be a table of {', '.join(sorted(_FIELDS))}")
     secret, certificate, groups = value.get("secret_sha256"), value.get("certificate"), value.get("groups")
     if secret is None and certificate is None:
-        raise SettingsError(f"{where}: add secret_sha256 or certificate; without either, nobody can be this user")
+        raise SettingsError(f"{where}: add secret_sha256 or certificate; without either, no one can be this user")
     if secret is not None and not (isinstance(secret, str) and _SHA256.fullmatch(secret)):
         raise SettingsError(f"{where}.secret_sha256 must be 64 hexadecimal digits, from printf %s SECRET | sha256sum")
     if certificate is not None and not (isinstance(certificate, str) and certificate):

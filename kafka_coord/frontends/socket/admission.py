@@ -1,5 +1,4 @@
-"""Limits the rate of registrations. A client above the limit gets a place, which is a reserved time at which it must
-retry."""
+"""Limits the rate of registrations. A client above the limit gets a place, which is a reserved time for its retry."""
 
 from __future__ import annotations
 
@@ -12,8 +11,8 @@ _BURST_S = 1.0
 class Admission:
     """Admits ``per_s`` registrations a second. All times are in monotonic seconds.
 
-    Clients get places in the order of their requests, and the places are evenly spaced in time. An early retry gains
-    nothing. A client that retries at its place is admitted, however many clients have sent requests since.
+    Clients get places in the order of their requests, and the places are evenly spaced in time. Retrying early does not
+    help. A client that retries at its place is admitted, however many clients have sent requests since.
     """
 
     def __init__(self, per_s: int, now: float) -> None:
@@ -21,15 +20,15 @@ class Admission:
         self._next = now - _BURST_S
 
     def too_early_s(self, connection: Connection, longest_s: float, now: float) -> float:
-        """Does the same as :meth:`wait_s`, but reserves no place, and returns 0 for a client that could get a place
-        now. This method is cheap enough to be called before the request is decoded."""
+        """Like :meth:`wait_s`, but does not reserve a place, and returns 0 if the client could get a place now. It is
+        cheap enough to be called before the request is decoded."""
         if connection.place is not None:
             return max(0.0, connection.place - now)
         return longest_s if self._next - now > longest_s else 0.0
 
     def wait_s(self, connection: Connection, longest_s: float, now: float) -> float:
-        """Returns 0 if the client may proceed. Otherwise, returns how long the client must wait before it retries on
-        this connection. This is at most ``longest_s``. If the next free place is later than that, reserves no place."""
+        """Returns 0 if the client may proceed. Otherwise, returns how long it must wait before it retries on this
+        connection, which is at most ``longest_s``. Does not reserve a place if the next free one is later than that."""
         if connection.place is not None:
             left_s = connection.place - now
             if left_s <= 0:

@@ -1,4 +1,4 @@
-"""The state of a connection in the socket protocol, and the frames for the machine's instructions."""
+"""Keeps the state of one socket connection, and sends the machine's instructions as frames."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Peer(Protocol):
 
     def send(self, frame: Frame) -> None:
         """Queues a frame for sending, or drops it if the connection has ended. Raises :class:`BadFrame` if the content
-        does not fit into a frame."""
+        does not fit in a frame."""
 
     def rest(self, seconds: float) -> None:
         """Stops reading from the connection for this many seconds."""
@@ -78,8 +78,8 @@ class Connection:
         self.peer.close()
 
     def send_ping(self, probe: instructions.Probe, now: float) -> None:
-        """Sends a probe as a ping. Translates the probe's ``heard`` and ``done`` into the ids of the frames that they
-        refer to."""
+        """Sends a probe as a ping, with the probe's ``heard`` and ``done`` translated into the ids of the frames that
+        they refer to."""
         for number in [number for number in self._probe_frames if number < probe.heard]:
             del self._probe_frames[number]
         heard = self._probe_frames.get(probe.heard, 0)

@@ -1,7 +1,7 @@
-"""The gateway answers the requests on all connections. While its instance is elected, it also serves the members.
+"""Answers the requests on all socket connections, and serves the members while this instance is elected.
 
-One thread makes all calls, and blocks only while it waits for ZooKeeper. The owner of the sockets passes in the input
-(:meth:`Gateway.accepted`, :meth:`Gateway.received`, …), and then calls :meth:`Gateway.step`.
+One thread makes all calls and blocks only while it waits for ZooKeeper. The owner of the sockets passes in the input
+(:meth:`Gateway.accepted`, :meth:`Gateway.received`, …) and then calls :meth:`Gateway.step`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Statistics:
-    """Counters since the start of the process. One thread writes them, and any thread may read them."""
+    """Counters since the process started. One thread writes them, and any thread may read them."""
 
     registered: int = 0
     resumed: int = 0
@@ -59,8 +59,8 @@ class Statistics:
 
 
 class Gateway:
-    """Serves consumers over the socket channel. ``instance`` is the broker id. Without ``access``, everybody may
-    register in every group."""
+    """Serves consumers over the socket channel. ``instance`` is the broker id. Without ``access``, anyone may register
+    in any group."""
 
     def __init__(
         self,
@@ -116,12 +116,12 @@ class Gateway:
         if term is None:
             return ()
         now = self._store.clock.monotonic()
-        found = []
+        presences = []
         for member in list(term.machine.members.values()):
             connection = self._connections.get(member.connection or 0)
             address = connection.peer.address if connection is not None else None
-            found.append(Presence(*member.key, address, term.machine.heard_ms_ago(member, now)))
-        return tuple(found)
+            presences.append(Presence(*member.key, address, term.machine.heard_ms_ago(member, now)))
+        return tuple(presences)
 
     # --- gateway's thread --------------------------------------------------------------------------------------------
 
@@ -140,15 +140,15 @@ class Gateway:
             self.term.arrived(stimuli.Disconnected(connection.number))
 
     def broken(self, connection: Connection, error: BadFrame) -> None:
-        """Closes the connection because of input that is not a frame, or because of a frame that is not allowed now."""
+        """Closes the connection because its input is not a frame, or is a frame that is not allowed now."""
         if connection.ended:
             return
         log.warning("closed connection address=%s: %s (%s)", connection.peer.address, error, error.fault)
         self._hang_up(connection, error.fault, str(error), error.id, **error.more)
 
     def received(self, connection: Connection, frame: Frame) -> None:
-        """Handles a frame with a request or a response. Each frame from a member counts as a heartbeat. Even a member
-        that sends no requests answers the pings of :meth:`Connection.send_ping`."""
+        """Handles a frame with a request or a response. Each frame from a member counts as a heartbeat, including its
+        responses to the pings of :meth:`Connection.send_ping`."""
         if connection.ended:
             return
         try:
@@ -220,15 +220,15 @@ class Gateway:
             self._not_coordinator(connection, asked.id)
 
     def _register(self, connection: Connection, asked: Asked, term: Term) -> None:
-        found = self._registration_check.registration(connection, asked.id, asked.frame, term.has_room)
-        if isinstance(found, Refusal):
+        outcome = self._registration_check.registration(connection, asked.id, asked.frame, term.has_room)
+        if isinstance(outcome, Refusal):
             self.statistics.refused += 1
-            connection.refuse(asked.id, found.code, found.message, **dict(found.more))
-            if found.code in (Code.NOT_AUTHENTICATED, Code.NOT_AUTHORISED):
-                self._hang_up(connection, found.code, found.message)
+            connection.refuse(asked.id, outcome.code, outcome.message, **dict(outcome.more))
+            if outcome.code in (Code.NOT_AUTHENTICATED, Code.NOT_AUTHORISED):
+                self._hang_up(connection, outcome.code, outcome.message)
             return
         connection.registering = True
-        term.arrived(found)
+        term.arrived(outcome)
 
     def _resume(self, connection: Connection, asked: Asked, term: Term) -> None:
         resume = Resume.from_json(asked.frame)
@@ -241,7 +241,7 @@ class Gateway:
         term.arrived(stimuli.ResumeWanted(connection.number, asked.id, member, resume.resume_key))
 
     def _hear_early(self) -> None:
-        """Handles the requests that have waited for the term to begin. If it still has not begun, they wait again."""
+        """Handles the requests that have waited for the term to begin. They wait again if it still has not begun."""
         early, self._early = self._early, []
         for connection, asked in early:
             if not connection.ended:
@@ -249,8 +249,8 @@ class Gateway:
                 self._dispatch(connection, asked)
 
     def _not_coordinator(self, connection: Connection, request: int) -> None:
-        """Closes the connection. Tells the client which instance is the coordinator, if that is known without a request
-        to ZooKeeper."""
+        """Closes the connection. If the coordinator is known without asking ZooKeeper, tells the client which instance
+        it is."""
         coordinator = self._metadata.known_coordinator()
         message = "this instance is not the coordinator" if coordinator else "the coordinator is unknown; retry"
         known = coordinator.to_json() if coordinator is not None else None
@@ -287,11 +287,11 @@ class Gateway:
         self._committed.ask(member.group, lambda: list(read_offsets(asked.frame, asked.type)), then)
 
     def _receive_answer(self, connection: Connection, answered: Answered) -> None:
-        term, found = self.term, connection.take_pending(answered.id)
-        if connection.member is None or term is None or found is None:
-            return  # the client is no longer a member, and a message that tells it so is in flight
+        term, pending = self.term, connection.take_pending(answered.id)
+        if connection.member is None or term is None or pending is None:
+            return  # the client is no longer a member, and a message that says so is in flight
         offsets = read_offsets(answered.frame, answered.type)
-        asked, asked_at = found
+        asked, asked_at = pending
         if isinstance(asked, int):
             self.statistics.round_trips.add(self._store.clock.monotonic() - asked_at)
             term.arrived(stimuli.ProbeAnswered(connection.number, asked, offsets))
@@ -460,7 +460,7 @@ class Gateway:
 
 
 def _number(request: stimuli.Request) -> int:
-    """Returns the frame id, which identifies a request in this front end."""
+    """Returns the frame id, which identifies requests in this front end."""
     if not isinstance(request, int):
-        raise TypeError(f"{request!r} is not a request of a connection")
+        raise TypeError(f"{request!r} is not the id of a frame")
     return request

@@ -1,6 +1,6 @@
-"""Queues the input of all connections for the gateway's thread, in lanes by priority. Does no I/O.
+"""Queues the input from all connections for the gateway's thread, in lanes by priority. Does no I/O.
 
-A member must answer pings within its session timeout, so it must not wait behind a client that floods the port.
+A member must answer pings within its session timeout, so its input must not wait behind a client that floods the port.
 Therefore, members and other clients have separate lanes. Input from one connection stays in order.
 """
 
@@ -69,7 +69,7 @@ class Inbox(Generic[Arrival]):
         self._lanes: dict[Lane, _Waiting[Arrival]] = {lane: _Waiting() for lane in Lane}
 
     def put(self, sender: Sender, arrival: Arrival, size: int, *, member: bool) -> None:
-        """Queues input of ``size`` bytes. ``member`` tells whether a registered consumer sent it."""
+        """Queues input of ``size`` bytes. ``member`` is true if a registered consumer sent it."""
         with self._lock:
             sender.lane = self._lane_of(sender, size, member=member)
             sender.waiting += 1
@@ -94,8 +94,7 @@ class Inbox(Generic[Arrival]):
         return any(waiting.items for waiting in self._lanes.values())
 
     def take(self) -> Iterator[Arrival]:
-        """Removes and yields one turn's share of each lane, which is at least one item of each lane that is not
-        empty."""
+        """Removes and yields one turn's share of each lane, which is at least one item unless the lane is empty."""
         for lane, waiting in self._lanes.items():
             items, size = 0, 0
             while items < ALLOWANCES[lane].items and size < ALLOWANCES[lane].bytes:

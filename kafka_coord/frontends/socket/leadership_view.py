@@ -1,4 +1,4 @@
-"""The gateway's view of the coordinator service."""
+"""Lets the gateway ask the coordinator service whether this instance is elected."""
 
 from __future__ import annotations
 

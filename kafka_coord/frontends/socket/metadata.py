@@ -1,4 +1,4 @@
-"""The cluster metadata that every instance serves: Kafka's brokers, the instances, and the coordinator."""
+"""Reads the cluster metadata that every instance serves: Kafka's brokers, the instances and the coordinator."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MetadataDirectory:
         self._read_at = float("-inf")
 
     def known_coordinator(self) -> Coordinator | None:
-        """Returns the coordinator that the last read found, or ``None``. Sends no request to ZooKeeper."""
+        """Returns the coordinator that the last read found, or ``None``, without a request to ZooKeeper."""
         return self._metadata.coordinator if self._metadata is not None else None
 
     def read(self) -> ClusterMetadata:
@@ -51,15 +51,15 @@ class MetadataDirectory:
             [GetData(layout.broker(name)) for name in names]
             + [GetData(layout.instance(number)) for number in instance_ids]
         )
-        found = decode_brokers(names, nodes[: len(names)])
-        for one in found.unreadable:
-            if one not in self._reported:
-                log.warning("skipped a broker path=%s reason=%s", one.path, one.reason)
-        self._reported = frozenset(found.unreadable)
+        registered = decode_brokers(names, nodes[: len(names)])
+        for broker in registered.unreadable:
+            if broker not in self._reported:
+                log.warning("skipped a broker path=%s reason=%s", broker.path, broker.reason)
+        self._reported = frozenset(registered.unreadable)
         return ClusterMetadata(
             instance=self._instance,
-            brokers={one.broker_id: tuple(listener.endpoint for listener in one.listeners) for one in found.live},
-            protocols={listener.name: listener.protocol for one in found.live for listener in one.listeners},
+            brokers={one.broker_id: tuple(listener.endpoint for listener in one.listeners) for one in registered.live},
+            protocols={listener.name: listener.protocol for one in registered.live for listener in one.listeners},
             instances=[
                 endpoint
                 for node in nodes[len(names) :]

@@ -1,4 +1,4 @@
-"""One connection on the event loop. It takes turns with other connections to read frames, sends frames, and reports its
+"""Runs one connection on the event loop: reads frames in turn with other connections, sends frames and reports its
 end."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CLOSING_S = 2.0
-"""When a connection is being closed, the peer has this many seconds to accept the remaining data."""
+"""The number of seconds that the peer of a closing connection has to accept the remaining data."""
 MAX_UNSENT_BYTES = 4 << 20
 
 Input = Callable[[Gateway, Connection], None]
@@ -29,7 +29,7 @@ Input = Callable[[Gateway, Connection], None]
 
 
 class SocketPeer(asyncio.Protocol):
-    """A connection. The methods of :class:`asyncio.Protocol` run on the loop's thread."""
+    """The server's end of a connection. The methods of :class:`asyncio.Protocol` run on the loop's thread."""
 
     def __init__(self, server: GatewayServer) -> None:
         self._server = server
@@ -74,7 +74,7 @@ class SocketPeer(asyncio.Protocol):
         self._server.made(self, transport)  # type: ignore[arg-type]  # asyncio passes a Transport for stream connections
 
     def open(self, transport: asyncio.Transport) -> None:
-        """Begins to read from ``transport`` and to send over it. With TLS, this happens only after the handshake."""
+        """Starts reading from and sending over ``transport``. With TLS, it is called only after the handshake."""
         self._transport = transport
         self.certificate = common_name(transport.get_extra_info("peercert"))
         self._opened = True
@@ -82,8 +82,8 @@ class SocketPeer(asyncio.Protocol):
         self.read(others_had_theirs=False)
 
     def turn_away(self, transport: asyncio.Transport, why: Frame) -> None:
-        """Sends the reason and closes the connection. Until the connection is closed, input is read and dropped.
-        Otherwise, unread bytes would turn the close into a reset, and the peer would not receive the reason."""
+        """Sends the reason and closes the connection. Until it is closed, input is read and dropped, because unread
+        bytes would turn the close into a reset, and the peer would not receive the reason."""
         self._broken = True
         transport.write(encode(why))
         transport.write_eof()
@@ -97,7 +97,7 @@ class SocketPeer(asyncio.Protocol):
             self.read(others_had_theirs=False)
 
     def reads_on(self) -> bool:
-        """Takes the turn of this connection. Returns false if it must wait for another turn to read its next frame."""
+        """Takes this connection's turn. Returns false if it must wait for another turn to read its next frame."""
         if self._rests() and not self._gone:
             return False
         try:
@@ -109,8 +109,8 @@ class SocketPeer(asyncio.Protocol):
         return True
 
     def read(self, *, others_had_theirs: bool) -> None:
-        """Passes whole frames to the server while there is room. A large frame must wait until other connections have
-        had their turns, and so must many small frames."""
+        """Passes whole frames to the server while there is room. A large frame, or the rest of many small ones, must
+        wait until other connections have had their turns."""
         self._waits, spent = False, 0
         try:
             while not self._broken and (size := self._decoder.size()):
@@ -158,7 +158,7 @@ class SocketPeer(asyncio.Protocol):
             self._server.arrived(self, Gateway.lost)
 
     def flush(self, data: bytes, *, close: bool, rest_s: float = 0.0) -> None:
-        """Sends the data, and stops reading for ``rest_s`` seconds. If ``close`` is set, also closes the connection."""
+        """Sends the data and stops reading for ``rest_s`` seconds. If ``close`` is set, also closes the connection."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return

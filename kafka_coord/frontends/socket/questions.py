@@ -10,7 +10,7 @@ from kafka_coord.frontends.socket.metadata import MetadataDirectory
 
 MAX_WAITING = 10_000
 _LONGEST_WAIT_S = 5.0
-"""The number of seconds that a request may wait. A connection has more time than this to register."""
+"""The number of seconds that a request may wait. This is less than the time that a connection has to register."""
 
 
 class _Question(NamedTuple):
@@ -41,28 +41,28 @@ class Questions:
         return True
 
     def look_at_once(self) -> None:
-        """Makes the next step answer the waiting requests. Called when a term has begun on this instance."""
+        """Makes the next step check the waiting requests. Called when a term has begun on this instance."""
         self._directory.forget()
         self._waiting_due = 0.0 if self._waiting else float("inf")
 
     def step(self, now: float) -> float:
-        """Answers the requests that can be answered. Checks the waiting requests only at intervals. Returns the
-        monotonic time of the next call. Raises :class:`StoreUnavailable`."""
+        """Answers the requests that can be answered. Checks the waiting ones only at intervals. Returns the monotonic
+        time at which it must be called again. Raises :class:`StoreUnavailable`."""
         if now < self._waiting_due and not self._asking:
             return self._waiting_due
         metadata = self._directory.read()
-        found = metadata.to_json()
+        response = metadata.to_json()
         asking, self._asking = self._asking, []
         if now >= self._waiting_due:
             asking += self._waiting
             self._waiting, self._waiting_due = [], float("inf")
-        for one in asking:
-            if one.connection.ended:
+        for asked in asking:
+            if asked.connection.ended:
                 continue
-            if now < one.until and not one.question.wants(metadata.coordinator):
-                self._waiting.append(one)
+            if now < asked.until and not asked.question.wants(metadata.coordinator):
+                self._waiting.append(asked)
             else:
-                one.connection.answer(one.request, found)
+                asked.connection.answer(asked.request, response)
         if self._waiting:
             self._waiting_due = min(self._waiting_due, now + self._look_every_s)
         return self._waiting_due

@@ -1,4 +1,4 @@
-"""Decides whether a client may register now. If it may, builds the value of its registration."""
+"""Decides whether a client may register now, and builds its registration if so."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from kafka_coord.model.names import legal
 from kafka_coord.zk.store import Clock
 
 _LONGEST_WAIT = 0.3
-"""The longest wait, as a fraction of the session timeout. If a consumer had to wait longer, it could consider the
-instance dead."""
+"""The longest wait, as a fraction of the session timeout. A consumer that waits longer could consider the instance
+dead."""
 
 _LONGEST_REST_S = 5.0
 """The maximum number of seconds for which the gateway stops reading from a connection that retried too early."""
 
 
 class RegistrationCheck:
-    """Checks clients that want to register. ``instance`` is the broker id. Without ``access``, everybody may register
-    in every group. ``nonce`` returns a unique value for each registration."""
+    """Checks clients that want to register. ``instance`` is the broker id. Without ``access``, anyone may register in
+    any group. ``nonce`` returns a unique value for each registration."""
 
     def __init__(
         self,
@@ -96,13 +96,13 @@ class RegistrationCheck:
                 (("least_ms", least), ("most_ms", most)),
             )
         if not has_room(register.group, consumer, options.most_consumers):
-            return Refusal(Code.TOO_MANY_CONSUMERS, f"this instance already has {options.most_consumers} consumers")
+            return Refusal(Code.TOO_MANY_CONSUMERS, f"this instance already serves {options.most_consumers} consumers")
         return None
 
     def _too_early(self, connection: Connection, frame: fields.Json) -> Refusal | None:
-        """Refuses a registration that arrives before its reserved time, without decoding it. Returns ``None`` for any
-        other registration. In case of a refusal, also stops reading from the connection for a while. So a flood of
-        registrations costs next to nothing."""
+        """Refuses a registration that arrives before its reserved time. Does not decode it, and stops reading from the
+        connection for a while, so a flood of registrations costs next to nothing. Returns ``None`` for any other
+        registration."""
         timeout_ms = frame.get("session_timeout_ms")
         longest_s = timeout_ms / 1000 * _LONGEST_WAIT if isinstance(timeout_ms, int) else 0.0
         wait_s = self._admission.too_early_s(connection, longest_s, self._clock.monotonic())
@@ -125,4 +125,4 @@ def _slow_down(wait_s: float) -> Refusal:
 def _check_subscription(frame: fields.Json) -> None:
     wanted = Subscription.from_json(frame, MessageType.REGISTER)
     if not wanted.is_wildcard and not wanted.topics:
-        raise MalformedValue(MessageType.REGISTER, "field 'subscription' contains no topic", "subscription")
+        raise MalformedValue(MessageType.REGISTER, "field 'subscription' must name a topic", "subscription")

@@ -1,4 +1,4 @@
-"""The gateway's sockets. One thread serves all connections, and another thread runs the gateway itself."""
+"""Serves the gateway's sockets. One thread serves all connections, and another runs the gateway itself."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from kafka_coord.zk.store import Store
 log = logging.getLogger(__name__)
 
 SPARE_CONNECTIONS = 1_000
-"""The number of connections allowed beyond the maximum number of consumers. They are for clients that only ask which
-instance is the coordinator."""
+"""The number of connections allowed beyond the maximum number of consumers, for clients that only ask which instance is
+the coordinator."""
 MAX_TURNED_AWAY = 64
 MAX_KEPT_BYTES = 64 << 20
-"""The maximum number of unread bytes of all connections together. Above it, a connection is closed if it has more
-unread bytes than a small frame."""
+"""The maximum number of bytes that all connections together may buffer. Above it, a connection is closed if it buffers
+more than a small frame."""
 _BACKLOG = 4_096
 _ACCEPT_AT_ONCE = 128
 _LOOK_AGAIN_S = 0.02
@@ -66,7 +66,7 @@ class GatewayServer:
         self._turns: dict[bool, deque[SocketPeer]] = {True: deque(), False: deque()}
         self._turn_is_due = False
         self.kept_bytes = 0
-        """The number of unread bytes of all connections together."""
+        """The number of bytes that all connections together buffer."""
         self._handshakes = None if tls is None else Handshakes(tls)
         self._securing: set[asyncio.Task[None]] = set()
         needed = self._options.most_consumers + SPARE_CONNECTIONS + OTHER_DESCRIPTORS
@@ -90,12 +90,12 @@ class GatewayServer:
         return self._loop_thread, self._thread
 
     def raise_failure(self) -> None:
-        """If an error has ended the gateway's thread, raises that error. The instance must then end."""
+        """Raises the error that ended the gateway's thread, if any. The instance must then end."""
         if self._failure is not None:
             raise self._failure
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Tells every consumer to find the next coordinator, and then stops serving. Waits up to ``timeout_s`` seconds
+        """Tells every consumer to find the next coordinator and then stops serving. Waits up to ``timeout_s`` seconds
         for each thread. May be called more than once."""
         self._stopping.set()
         self._awake.set()
@@ -115,7 +115,8 @@ class GatewayServer:
         except (OSError, ValueError) as error:
             self._loop.close()
             raise SettingsError(f"cannot listen on {listen!r} for consumers: {error}") from None
-        for listening in made.sockets:  # asyncio accepts a whole backlog at once, which takes too long
+        # asyncio accepts as many connections at once as its own backlog, so only the kernel gets a long one
+        for listening in made.sockets:
             with listening.dup() as same:
                 same.listen(_BACKLOG)
         return made
@@ -133,7 +134,7 @@ class GatewayServer:
     # --- the loop's thread -------------------------------------------------------------------------------------------
 
     def made(self, peer: SocketPeer, transport: asyncio.Transport) -> None:
-        """Counts an accepted connection before its TLS handshake, if there is one. The connection may send only after
+        """Counts an accepted connection, before any TLS handshake. The connection may send only after
         :meth:`SocketPeer.open`."""
         if len(self._open) >= self._options.most_consumers + SPARE_CONNECTIONS:
             self._turn_away(peer, transport)
@@ -186,21 +187,21 @@ class GatewayServer:
         return self._inbox.has_room(peer.sender, size, member=peer.is_member)
 
     def keeps(self, before: int, now: int) -> bool:
-        """Notes that the number of a connection's unread bytes changed from ``before`` to ``now``. Returns whether
-        there is room for them."""
+        """Notes that a connection now buffers ``now`` bytes instead of ``before``. Returns whether there is room for
+        them."""
         self.kept_bytes += now - before
         return now <= LARGE_BYTES or self.kept_bytes <= MAX_KEPT_BYTES
 
     def wait_turn(self, peer: SocketPeer) -> None:
-        """Makes the peer wait for its turn. :meth:`SocketPeer.reads_on` is called when the turn has come."""
+        """Queues the peer for a turn, in which :meth:`SocketPeer.reads_on` is called."""
         self._turns[peer.is_member].append(peer)
         if not self._turn_is_due:
             self._turn_is_due = True
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Lets one member and one other connection continue to read. Of each kind, chooses the first connection whose
-        next frame there is room for."""
+        """Lets one member and one other connection continue to read: the first of each kind that may read now and has
+        room for its next frame."""
         read = [self._read_on(waiting) for waiting in self._turns.values()]
         self._turn_is_due = any(self._turns.values())
         if self._turn_is_due and any(read):
