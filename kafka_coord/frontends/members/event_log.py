@@ -1,4 +1,4 @@
-"""Logs the events of members without a ZooKeeper session. If there are many events of one kind, they share one line."""
+"""Logs member events, with one line for many events of the same kind."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from kafka_coord.frontends.members.machine.instructions import MemberEvent, Repo
 log = logging.getLogger(__name__)
 
 _TOLD_ONE_BY_ONE = 10
-"""The maximum number of lines for one kind of event in a step. Thousands of lines would take too long to write."""
+"""The maximum number of lines for one kind of event in a step, because thousands would take too long to write."""
 
 _TROUBLES = {
     MemberEvent.STUCK: (logging.ERROR, "cannot send the next command to"),
     MemberEvent.NOT_RESUMED: (logging.ERROR, "cannot resume yet"),
     MemberEvent.NOT_WRITTEN: (logging.WARNING, "could not write for"),
 }
-"""The events that are logged immediately, with the log level and the description of each problem."""
+"""The events that are logged immediately, each with its log level and a description of the problem."""
 
 
 class EventLog:

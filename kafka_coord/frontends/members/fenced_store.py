@@ -1,4 +1,4 @@
-"""A store that fences every write with the epoch or term of its owner."""
+"""Provides a store whose writes fail once the epoch (or term) has changed."""
 
 from __future__ import annotations
 

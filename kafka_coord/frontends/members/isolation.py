@@ -1,4 +1,4 @@
-"""Handles many members in one request, so that a failure of one member does not affect the others."""
+"""Handles many members in one request, without letting one member's failure affect the others."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ T = TypeVar("T")
 
 
 def isolated(items: Sequence[T], do: Callable[[Sequence[T]], None], failed: Callable[[T, StoreError], None]) -> None:
-    """Calls ``do`` with all items. If ZooKeeper refuses them, calls ``do`` again with each half, and so on. If
-    ZooKeeper refuses a single item, passes the item and the reason to ``failed``.
+    """Calls ``do`` with all items. If ZooKeeper refuses them, calls ``do`` again with each half, and so on. Passes a
+    single item that ZooKeeper refuses to ``failed``, with the reason.
 
     Raises :class:`Fenced` and :class:`StoreUnavailable`, because they concern all items. ``do`` may be called again
     with items that it has already handled.

@@ -22,13 +22,12 @@ FoundMember = tuple[Registration, RegistrationOptions]
 def find_members(
     store: Store, groups: Iterable[str], protocols: Container[str | None]
 ) -> tuple[list[FoundMember], dict[str, str]]:
-    """Returns the members of these groups that use one of ``protocols``, where ``None`` stands for the socket protocol.
-    Also returns the groups that could not be read completely, each with the reason. Raises
-    :class:`StoreUnavailable`."""
+    """Returns the members of these groups that use one of ``protocols``, where ``None`` stands for the socket protocol,
+    and the groups that could not be read completely, each with the reason. Raises :class:`StoreUnavailable`."""
     groups = list(groups)
     reads = [read for group in groups for read in (GetData(layout.settled(group)), GetData(layout.ids(group)))]
     answers = read_each(store, reads)
-    groups = [  # groups with such members are never recorded as at rest
+    groups = [  # skips the groups recorded as at rest, because groups with such members never are
         group
         for number, group in enumerate(groups)
         if settled_as_of(layout.settled(group), *answers[2 * number : 2 * number + 2]) is None
@@ -44,15 +43,15 @@ def find_members(
     channels = read_each(store, [GetData(layout.channel(*consumer)) for consumer in consumers])
     pairs = zip(groups, listings, strict=True)
     unread = {group: f"{bad.path}: {bad.reason}" for group, bad in pairs if isinstance(bad, Unreadable)}
-    found = []
+    members = []
     for (group, consumer), node, channel in zip(consumers, nodes, channels, strict=True):
         try:
             member = _member(group, consumer, protocols, node, channel)
         except MalformedValue as error:
             unread[group] = str(error)
         else:
-            found += [member] if member is not None else []
-    return found, unread
+            members += [member] if member is not None else []
+    return members, unread
 
 
 def _member(
@@ -62,8 +61,8 @@ def _member(
     node: Answer,
     channel: Answer,
 ) -> FoundMember | None:
-    """Returns the member, or ``None`` if it is gone, has its own ZooKeeper session or uses another protocol. Raises
-    :class:`MalformedValue` if the member cannot be read."""
+    """Returns the member, or ``None`` if it is gone, has its own ZooKeeper session or uses none of ``protocols``.
+    Raises :class:`MalformedValue` if the member cannot be read."""
     for read in (node, channel):
         if isinstance(read, Unreadable):
             raise MalformedValue(read.path, read.reason)

@@ -1,4 +1,4 @@
-"""Registers members without a ZooKeeper session. Creates the znodes that other consumers create for themselves.
+"""Registers members without a ZooKeeper session, by creating the znodes that other consumers create for themselves.
 
 The registration is persistent and names the instance that serves the member. It outlives that instance, and the next
 instance gives the member a full session timeout (docs/design.md, section 8).
@@ -39,15 +39,15 @@ from kafka_coord.zk.store import Delete, GetData, Node, Op, OpResult, SetData, S
 log = logging.getLogger(__name__)
 
 GATEWAY = "gateway"
-"""This field marks the registration of a member without a ZooKeeper session. It contains the broker id of the instance
-that wrote the registration."""
+"""The field that marks the registration of a member without a ZooKeeper session. Its value is the broker id of the
+instance that wrote the registration."""
 
 _ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The reason for refusing a registration, as the response reports it."""
+    """The reason for refusing a registration, as reported in the response."""
 
     code: Code
     message: str
@@ -56,7 +56,7 @@ class Refusal:
 
 @dataclass(slots=True, eq=False)
 class Registering:
-    """One requested registration. Its value is unique, so the outcome can be read back if the response was lost.
+    """One requested registration. Its value is unique, so the outcome can be read back if ZooKeeper's response is lost.
     ``then`` is called once, with the registration or the refusal."""
 
     wanted: RegistrationWanted
@@ -82,7 +82,7 @@ def too_large(value: bytes) -> Refusal | None:
     group. Returns ``None`` for any other registration."""
     if len(value) <= fields.MAX_VALUE_BYTES:
         return None
-    message = f"the registration has {len(value)} bytes; at most {fields.MAX_VALUE_BYTES} are allowed"
+    message = f"the registration is {len(value)} bytes long; at most {fields.MAX_VALUE_BYTES} are allowed"
     return Refusal(Code.BAD_SUBSCRIPTION, message, (("field", "subscription"),))
 
 
@@ -94,27 +94,27 @@ def registration_value(register: Register, gateway: int, address: str, now_ms: i
 
 
 def made_id(group: str, address: str, now_ms: int) -> str:
-    """Generates ``<group>_<host>-<epoch ms>-<8 hex>``, in the format that consumers use when they generate a name."""
+    """Generates ``<group>_<host>-<epoch ms>-<8 hex>``, the format of the names that consumers generate."""
     host = re.sub(r"[^a-zA-Z0-9._-]", "-", address.rpartition(":")[0])
     tail = f"-{now_ms}-{secrets.token_hex(4)}"
     return f"{group}_{host}"[: 249 - len(tail)] + tail
 
 
 def register_all(store: FencedStore, wanted: Sequence[Registering]) -> None:
-    """Writes and finishes these registrations. If ZooKeeper refuses one of them, this does not affect the others.
+    """Writes and finishes these registrations. If ZooKeeper refuses one of them, the others are not affected.
 
     Raises :class:`Fenced` and :class:`StoreUnavailable`. After an error, call this function again for the unfinished
-    registrations. It recognizes the registrations that have already been written.
+    registrations. It recognizes those that have already been written.
     """
     isolated(wanted, partial(_register, store), _refused)
 
 
-def _refused(one: Registering, error: StoreError) -> None:
+def _refused(request: Registering, error: StoreError) -> None:
     if isinstance(error, NoAuth):
         reason = f"ZooKeeper does not allow the coordinator to register the consumer: {error}"
-        one.finish(Refusal(Code.NOT_AUTHORISED, reason))
+        request.finish(Refusal(Code.NOT_AUTHORISED, reason))
     else:
-        one.finish(Refusal(Code.UNAVAILABLE, str(error)))
+        request.finish(Refusal(Code.UNAVAILABLE, str(error)))
 
 
 def _register(store: FencedStore, wanted: Sequence[Registering]) -> None:
@@ -123,54 +123,54 @@ def _register(store: FencedStore, wanted: Sequence[Registering]) -> None:
         if attempt > 0:  # most groups exist already
             for group in sorted({one.group for one in left}):
                 ensure_group(store, group)
-        left = _write(store, _look_at_all(store, left))
+        left = _write(store, _examine(store, left))
         if not left:
             return
-    for one in left:
-        one.finish(Refusal(Code.UNAVAILABLE, "the consumer's znodes changed at every attempt; retry"))
+    for request in left:
+        request.finish(Refusal(Code.UNAVAILABLE, "the consumer's znodes changed at every attempt; retry"))
 
 
-def _look_at_all(store: FencedStore, wanted: Sequence[Registering]) -> list[Registering]:
-    """Returns the registrations that can be written now, and finishes all others."""
+def _examine(store: FencedStore, wanted: Sequence[Registering]) -> list[Registering]:
+    """Returns the registrations that can be written now and finishes all others."""
     paths = [layout.registration(one.group, one.consumer) for one in wanted]
     channels = [layout.channel(one.group, one.consumer) for one in wanted]
     nodes = store.read_many([GetData(path) for path in (*paths, *channels)])
     possible, names = [], set()
-    for one, node, channel in zip(wanted, nodes, nodes[len(wanted) :], strict=False):
-        found = node if isinstance(node, Node) else None
+    for request, node, channel in zip(wanted, nodes, nodes[len(wanted) :], strict=False):
+        registered = node if isinstance(node, Node) else None
         stat = channel.stat if isinstance(channel, Node) else None
-        if (one.group, one.consumer) in names:
-            one.finish(_taken(one.consumer, "another connection is registering under it", 0))
+        if (request.group, request.consumer) in names:
+            request.finish(_taken(request.consumer, "another connection is registering under it", 0))
             continue
-        names.add((one.group, one.consumer))
-        outcome = _decide(one, found, stat)
+        names.add((request.group, request.consumer))
+        outcome = _decide(request, registered, stat)
         if outcome is None:
-            possible.append(one)
+            possible.append(request)
         else:
-            one.finish(outcome)
+            request.finish(outcome)
     return possible
 
 
-def _decide(one: Registering, node: Node | None, channel: Stat | None) -> Registration | Refusal | None:
-    """Returns the outcome if it is already known. Otherwise, sets ``one.ops`` to the operations that write the
-    registration, and returns ``None``."""
+def _decide(request: Registering, node: Node | None, channel: Stat | None) -> Registration | Refusal | None:
+    """Returns the outcome if it is already known. Otherwise, sets ``request.ops`` to the operations that write the
+    registration and returns ``None``."""
+    group, consumer, value = request.group, request.consumer, request.wanted.value
     if node is None:
-        has_channel = channel is not None
-        one.ops = register_ops(one.group, one.consumer, one.wanted.value, has_channel=has_channel, ephemeral=False)
+        request.ops = register_ops(group, consumer, value, has_channel=channel is not None, ephemeral=False)
         return None
-    if node.data == one.wanted.value and channel is not None and channel.mzxid == node.stat.czxid:
-        return Registration(one.group, one.consumer, node.stat.czxid, channel.version, 0)  # the response was lost
-    if channel is None or not _is_its_own(one.wanted, node):
-        return _taken(one.consumer, _who(node), node.stat.czxid)
+    if node.data == value and channel is not None and channel.mzxid == node.stat.czxid:
+        return Registration(group, consumer, node.stat.czxid, channel.version, 0)  # ZooKeeper's response was lost
+    if channel is None or not _is_its_own(request.wanted, node):
+        return _taken(consumer, _who(node), node.stat.czxid)
     # the consumer returns; this write fails if another consumer has registered since, which changes the channel
-    set_channel, create = register_ops(one.group, one.consumer, one.wanted.value, ephemeral=False)
+    set_channel, create = register_ops(group, consumer, value, ephemeral=False)
     token = SetData(set_channel.path, b"", channel.version)
-    one.ops = (token, Delete(layout.registration(one.group, one.consumer)), create)
+    request.ops = (token, Delete(layout.registration(group, consumer)), create)
     return None
 
 
 def _is_its_own(wanted: RegistrationWanted, node: Node) -> bool:
-    """Returns whether this client itself created the registration in ``node``, over the same protocol."""
+    """Returns whether this same client created the registration in ``node``, over the same protocol."""
     resume_key = wanted.options.resume_key
     if not resume_key or node.stat.ephemeral_owner != 0:
         return False
@@ -193,13 +193,13 @@ def _who(node: Node) -> str:
     try:
         value = fields.load(node.data, "registration")
     except MalformedValue:
-        return "an unreadable registration has that name"
-    where = value.get("address") or value.get("host") or "an unknown host"
-    return f"a consumer at {fields.plain(where)[:100]} ({fields.plain(value.get('client', 'unknown'))[:100]}) has it"
+        return "an unreadable registration is using it"
+    where = fields.plain(value.get("address") or value.get("host") or "an unknown host")[:100]
+    return f"a consumer at {where} ({fields.plain(value.get('client', 'unknown'))[:100]}) is using it"
 
 
 def _write(store: FencedStore, wanted: Sequence[Registering]) -> list[Registering]:
-    """Writes and finishes the registrations. Returns those that have failed and must be examined again."""
+    """Writes and finishes the registrations. Returns those that failed and must be examined again."""
     again: list[Registering] = []
     left = iter(wanted)
     for units in packed([one.ops for one in wanted], store.acl_bytes, MAX_REQUEST_BYTES):
@@ -218,7 +218,7 @@ def _write_batch(store: FencedStore, wanted: list[Registering]) -> list[Register
         except MultiFailed as error:
             at_fault = left[unit_at_fault([one.ops for one in left], error.index)]
             gone = [at_fault]
-            if isinstance(error.cause, NoNode):  # usually, the group's own znodes are missing, which all members need
+            if isinstance(error.cause, NoNode):  # most likely the group's own znodes, which all its members need
                 gone = [one for one in left if one.group == at_fault.group]
                 again += gone
             elif isinstance(error.cause, (NodeExists, BadVersion)):
@@ -228,17 +228,17 @@ def _write_batch(store: FencedStore, wanted: list[Registering]) -> list[Register
             left = [one for one in left if one not in gone]
             continue
         at = 0
-        for one in left:
-            one.finish(_registration(one, results[at : at + len(one.ops)]))
-            at += len(one.ops)
+        for request in left:
+            request.finish(_registration(request, results[at : at + len(request.ops)]))
+            at += len(request.ops)
         return again
     return again
 
 
-def _registration(one: Registering, results: Sequence[OpResult]) -> Registration:
-    """Returns the registration that was just written. All operations of a multi share one zxid, so the registration's
+def _registration(request: Registering, results: Sequence[OpResult]) -> Registration:
+    """Returns the registration that was just written. All operations in a multi share one zxid, so the registration's
     czxid is the zxid of the write to the channel."""
     channel = next((result for result in results if isinstance(result, Stat)), None)
     if channel is None:
         raise KafkaCoordError("ZooKeeper returned no result for the channel that was written")
-    return Registration(one.group, one.consumer, channel.mzxid, channel.version, 0)
+    return Registration(request.group, request.consumer, channel.mzxid, channel.version, 0)

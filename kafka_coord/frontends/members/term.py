@@ -1,6 +1,6 @@
-"""One term of an instance. It connects the machine of members without a ZooKeeper session to ZooKeeper.
+"""Connects the member state machine to ZooKeeper for one term of this instance.
 
-Each step passes the clients' input to the machine, but only while it is certain that this instance leads. So a deposed
+Each step passes the clients' input to the machine, but only while it is certain that this instance leads, so a deposed
 instance never answers clients as if it were the coordinator.
 """
 
@@ -35,13 +35,13 @@ log = logging.getLogger(__name__)
 
 _AGAIN_S = 0.1
 _FIND_AGAIN_S = 5.0
-"""Seconds until a group with an unreadable registration is searched again. An operator may have repaired it by then."""
+"""Seconds until a group with an unreadable registration is searched again, in case an operator has repaired it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TermScope:
-    """The members that a term serves. They use one of ``protocols``, where ``None`` stands for the socket protocol, and
-    their groups are those for which ``includes`` returns true. Every write begins with ``fence``, which fails once
+    """Defines which members a term serves: those that use one of ``protocols``, where ``None`` stands for the socket
+    protocol, in the groups for which ``includes`` returns true. Every write begins with ``fence``, which fails once
     another instance serves these members. ``number`` identifies the term in the log."""
 
     fence: Check
@@ -70,7 +70,7 @@ class Term:
         offers_every_s: float = 0.1,
     ) -> None:
         """``send`` sends an instruction to a client, and ``report`` counts an event. Neither may raise. ``address``
-        returns the address of a connection's other end, for log lines. When there is work, the term calls ``wake``,
+        returns the address of a connection's other end, for log lines. The term calls ``wake`` when there is work,
         possibly on another thread."""
         self.scope = scope
         self.store = FencedStore(store, scope.fence)
@@ -222,8 +222,8 @@ class Term:
     # --- step --------------------------------------------------------------------------------------------------------
 
     def step(self, *, leads: bool) -> float:
-        """Does all work that is due. Returns the monotonic time of the next step. Sends nothing to clients while it is
-        uncertain whether this instance leads. Raises :class:`Fenced` and :class:`StoreUnavailable`."""
+        """Does all work that is due. Returns the monotonic time of the next step. Does not send anything to clients
+        while it is uncertain whether this instance leads. Raises :class:`Fenced` and :class:`StoreUnavailable`."""
         began_at = self.store.clock.monotonic()
         self._handle(stimuli.StepBegan(leads))
         if not leads:
@@ -278,21 +278,22 @@ class Term:
     def _read_starts(
         self, members: Sequence[MemberId], outstanding: Sequence[Sequence[CommandId] | None]
     ) -> dict[MemberId, frozenset[TopicPartition]]:
-        """Returns the partitions of each member's unacknowledged start-fetchers. The member has not consumed anything
-        from these partitions."""
+        """Returns the partitions in each member's unacknowledged start-fetchers, from which it has not consumed
+        anything yet."""
         starts = [
             (member, layout.command(member.group, member.consumer, command.name))
             for member, commands in zip(members, outstanding, strict=True)
             for command in commands or ()
             if command.type is CommandType.START_FETCHER
         ]
-        found: dict[MemberId, frozenset[TopicPartition]] = {}
+        starting: dict[MemberId, frozenset[TopicPartition]] = {}
         nodes = self.store.read_many([GetData(path) for _, path in starts])
         for (member, path), node in zip(starts, nodes, strict=True):
-            with suppress(MalformedValue):  # the error is reported when the command is to be sent
+            with suppress(MalformedValue):  # the error is reported once the command's turn comes
                 if isinstance(node, Node):
-                    found[member] = found.get(member, frozenset()) | set(decode_command(node.data, path).partitions)
-        return found
+                    partitions = set(decode_command(node.data, path).partitions)
+                    starting[member] = starting.get(member, frozenset()) | partitions
+        return starting
 
     def _member_unread(self, member: MemberId, error: StoreError) -> None:
         self._members_to_read.pop(member, None)

@@ -1,4 +1,4 @@
-"""Writes the commits, acknowledgements and leaves of members without a ZooKeeper session, many in one request."""
+"""Writes members' commits, acknowledgements and leaves to ZooKeeper, many in one request."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class MemberZnodes:
-    """What is known about a member's znodes. ``existing_offsets`` holds the partitions whose offset znodes exist.
-    ``existing_details`` holds the paths of the details that exist."""
+    """What is known about a member's znodes. ``existing_offsets`` contains the partitions whose offset znodes exist,
+    and ``existing_details`` the paths of the details that exist."""
 
     registration: Registration
     channel: ConsumerChannel
@@ -43,8 +43,8 @@ class MemberZnodes:
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """One write of a member. A leave or a new subscription also carries out the operations in ``also``. If ``alone`` is
-    set, the write has a request of its own, because it must read first, has failed, or may have taken effect."""
+    """One write for a member. A leave or a new subscription also carries out the operations in ``also``. If ``alone``
+    is set, the write gets its own request, because it must read first, has failed, or may have taken effect."""
 
     znodes: MemberZnodes
     wanted: WriteMember
@@ -82,8 +82,8 @@ class Write:
         return gone
 
     def _write_details(self, store: Store) -> None:
-        """Writes the details. If ZooKeeper refuses them, only logs the error, because the rest of the write must not
-        fail."""
+        """Writes the details. If ZooKeeper refuses them, only logs the error, so that the rest of the write can
+        succeed."""
         registration, details = self.znodes.registration, self.wanted.details
         if not details:
             return
@@ -95,7 +95,7 @@ class Write:
             log.warning("could not write the offset details group=%s: %s", registration.group, error)
 
     def unknown_paths(self) -> list[str]:
-        """Returns the znodes of offsets and details that may not exist yet."""
+        """Returns the paths of the offset and detail znodes that may not exist yet."""
         group, znodes, wanted = self.znodes.registration.group, self.znodes, self.wanted
         paths = [layout.offset(group, *tp) for tp in wanted.offsets if tp not in znodes.existing_offsets]
         if wanted.details:
@@ -111,27 +111,27 @@ class Write:
 
 
 class Writer:
-    """Puts as many writes into each request as fit. Use this class on one thread only.
+    """Packs as many writes into each request as fit. Use this class on one thread only.
 
-    It gets at most one write of a member at a time. So a request never contains two writes of the same member, and the
-    outcome of a write is known before the member's next write begins.
+    It gets at most one write for each member at a time, so a request never contains two writes for the same member, and
+    the outcome of a write is known before the member's next write begins.
     """
 
     def __init__(self, store: FencedStore, report: Callable[[MemberWritten], None]) -> None:
-        """``report`` receives the outcome of each write. It may add writes."""
+        """``report`` receives the outcome of each write, and may add writes."""
         self._store = store
         self._report = report
         self._writes: dict[MemberId, Write] = {}
 
     def add(self, write: Write) -> None:
         if write.wanted.member in self._writes:
-            raise ValueError(f"two concurrent writes of {write.wanted.member}")
+            raise ValueError(f"two concurrent writes for {write.wanted.member}")
         self._writes[write.wanted.member] = write
 
     def flush(self) -> None:
         """Writes everything. If it raises :class:`Fenced` or :class:`StoreUnavailable`, the remaining writes stay
-        queued. The next call does not just repeat a write with an unknown outcome, but finds out whether it took
-        effect."""
+        queued. If the outcome of a write is unknown, the next call finds out whether it took effect before repeating
+        it."""
         while self._writes:
             together = [write for write in self._writes.values() if not write.alone]
             for write in [write for write in self._writes.values() if write.alone]:
@@ -140,7 +140,7 @@ class Writer:
             self._write_together([write for write in together if not write.alone])
 
     def _find_stored(self, writes: Sequence[Write]) -> None:
-        """Finds out, with one read, which znodes of offsets and details exist."""
+        """Finds out, with one request, which offset and detail znodes exist."""
         unknown = [(write, path) for write in writes for path in write.unknown_paths()]
         if not unknown:
             return
@@ -148,13 +148,13 @@ class Writer:
             nodes = self._store.read_many([GetData(path) for _, path in unknown])
         except StoreUnavailable:
             raise
-        except StoreError:  # an ACL may forbid some of the reads, so each write does its own read
+        except StoreError:  # an ACL may forbid some of the reads, so each write does its own
             for write, _ in unknown:
                 write.alone = True
             return
-        found = {path for (_, path), node in zip(unknown, nodes, strict=True) if isinstance(node, Node)}
+        existing = {path for (_, path), node in zip(unknown, nodes, strict=True) if isinstance(node, Node)}
         for write in {id(write): write for write, _ in unknown}.values():
-            write.exist(found)
+            write.exist(existing)
 
     def _write_together(self, writes: Sequence[Write]) -> None:
         units = [write.ops() for write in writes]

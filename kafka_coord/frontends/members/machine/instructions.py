@@ -1,4 +1,5 @@
-"""The machine's instructions: messages to a client (:data:`ToClient`), and work on ZooKeeper (:data:`ToStore`)."""
+"""Defines the machine's instructions: messages to a client (:data:`ToClient`) and work in ZooKeeper
+(:data:`ToStore`)."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from kafka_coord.model import Command, CommandId, OffsetDetails, Subscription
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """Tells the client that it is registered and is now a member on this connection."""
+    """Tell the client that it has been registered and is now a member on this connection."""
 
     connection: int
     request: Request
@@ -36,7 +37,7 @@ class RefuseRegistration:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """Tells the client that its membership continues on this connection. ``outstanding`` holds the commands that it has
+    """Tell the client that its membership continues on this connection. ``outstanding`` lists the commands that it has
     not acknowledged. ``generation`` is the latest generation that the client can know, or ``None`` if that is
     unknown."""
 
@@ -49,7 +50,7 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class RefuseResume:
-    """Tells the client that it cannot resume, because the member does not exist."""
+    """Tell the client that it cannot resume, because the member does not exist."""
 
     connection: int
     request: Request
@@ -58,8 +59,8 @@ class RefuseResume:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Asks whether the member is alive. Confirms that the responses to all probes up to ``heard`` and the
-    acknowledgement of the command ``done`` are stored."""
+    """Ask whether the member is alive, and confirm that everything reported in responses to probes up to ``heard``, and
+    the acknowledgement of the command ``done``, have been stored."""
 
     connection: int
     number: int
@@ -69,7 +70,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Sends the member a command."""
+    """Send the member a command."""
 
     connection: int
     member: MemberId
@@ -78,7 +79,7 @@ class Deliver:
 
 
 class Refused(StrEnum):
-    """The reasons for refusing a commit, a new subscription or a leave."""
+    """The reasons for refusing a commit, a new subscription or a request to leave."""
 
     NOT_HELD = "not held"
     FAILED = "failed"
@@ -86,7 +87,7 @@ class Refused(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AnswerCommit:
-    """Answers a commit or a new subscription, or reports that a leave has failed. ``topics`` holds the topics that no
+    """Answer a commit or a new subscription, or report that leaving has failed. ``topics`` contains the topics that no
     longer exist. If ``refused`` is set, nothing was written, and ``message`` is the reason."""
 
     connection: int
@@ -98,7 +99,7 @@ class AnswerCommit:
 
 @dataclass(frozen=True, slots=True)
 class Farewell:
-    """Tells the client that it has left."""
+    """Tell the client that it has left. ``topics`` contains the topics of its last offsets that no longer exist."""
 
     connection: int
     request: Request
@@ -107,7 +108,7 @@ class Farewell:
 
 @dataclass(frozen=True, slots=True)
 class Dismiss:
-    """Tells the client that it is no longer a member, or that its membership continues on another connection."""
+    """Tell the client that it is no longer a member, or that its membership continues on another connection."""
 
     connection: int
     message: str
@@ -115,7 +116,7 @@ class Dismiss:
 
 ToClient = Welcome | RefuseRegistration | Resumed | RefuseResume | Probe | Deliver | AnswerCommit | Farewell | Dismiss
 
-# --- work on ZooKeeper -----------------------------------------------------------------------------------------------
+# --- work in ZooKeeper -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,21 +126,21 @@ class WriteRegistration:
 
 @dataclass(frozen=True, slots=True)
 class WatchRegistration:
-    """Watches the registration and reports when it is deleted."""
+    """Watch the registration and report its deletion."""
 
     member: MemberId
 
 
 @dataclass(frozen=True, slots=True)
 class WatchCommands:
-    """Lists the member's commands now, and again after every change."""
+    """List the member's commands now and after every change."""
 
     member: MemberId
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Drops everything that is known about the member."""
+    """Drop everything that is known about the member."""
 
     member: MemberId
 
@@ -157,7 +158,7 @@ class ReadCommand:
 
 @dataclass(frozen=True, slots=True)
 class DropCommand:
-    """Removes a command that was for an earlier incarnation."""
+    """Delete a command that was addressed to an earlier incarnation."""
 
     member: MemberId
     command_id: CommandId
@@ -165,10 +166,10 @@ class DropCommand:
 
 @dataclass(frozen=True, slots=True)
 class WriteMember:
-    """Writes offsets and, in the same multi, the acknowledgement of a command or the end of the registration. If
-    ``subscription`` is set, writes a new subscription into the registration instead. At most one write of a member is
-    outstanding. :class:`~.stimuli.MemberWritten` with this number reports the outcome. ``details`` belong to these
-    offsets or, if the member gives up partitions, to stored offsets."""
+    """Write offsets and, in the same multi, the acknowledgement of a command or the end of the registration. If
+    ``subscription`` is set, write the new subscription to the registration instead. Report the outcome with
+    :class:`~.stimuli.MemberWritten` and this number. A member has at most one outstanding write. ``details`` belong to
+    these offsets or, if the member gives up partitions, to stored offsets."""
 
     member: MemberId
     number: int
@@ -193,7 +194,7 @@ ToStore = (
 
 
 class MemberEvent(StrEnum):
-    """The events that operators want to see."""
+    """The events that are reported to operators."""
 
     REGISTERED = "registered"
     RESUMED = "resumed"
@@ -206,7 +207,7 @@ class MemberEvent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReportEvent:
-    """Reports an event to the log and the counters. ``detail`` is the reason, or empty."""
+    """Report an event to the log and the counters. ``detail`` is the reason, if there is one."""
 
     event: MemberEvent
     member: MemberId

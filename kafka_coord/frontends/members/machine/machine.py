@@ -1,4 +1,4 @@
-"""The state machine of members without a ZooKeeper session, from their registration to their end."""
+"""Implements the state machine for members without a ZooKeeper session, from registration to departure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from kafka_coord.frontends.members.machine.timers import AttentiveClock, Timers
 from kafka_coord.frontends.members.machine.writes import Writes
 
 MAX_UNANSWERED_PROBES = 3
-"""The maximum number of unanswered probes. A silent member gets no further probes, but its session timeout runs on."""
+"""The number of unanswered probes at which a silent member is no longer probed. Its session timeout still runs."""
 READ_AGAIN_S = 0.5
-"""Seconds until a member with an unreadable ledger is read again. An operator may have repaired the ledger by then."""
+"""Seconds until a member with an unreadable ledger is read again, in case an operator has repaired the ledger."""
 
 Key = tuple[str, str]
 
@@ -26,12 +26,12 @@ class MembershipMachine:
     :meth:`handle` takes stimuli in the order in which they happened and returns the resulting instructions in order.
     The machine guarantees these properties:
 
-    - *Safety of time.* A member expires only if it sends nothing for its whole session timeout. Only the seconds in
-      which the gateway serves its members count (:class:`AttentiveClock`). The machine confirms the response to a probe
-      only after everything that was reported up to that response is stored.
-    - *Safety of offsets.* At most one write of a member is outstanding. The next write starts once the outcome is
-      known. So a repeated write can undo neither a later write nor a commit by the partition's next owner. A member
-      whose held partitions are unknown must wait before it resumes, because otherwise its offsets would be dropped.
+    - *Safety of time.* A member expires only if it is silent for its entire session timeout. Only the seconds in which
+      the gateway serves its members count (:class:`AttentiveClock`). The machine confirms the response to a probe only
+      after everything that was reported up to that response has been stored.
+    - *Safety of offsets.* A member has at most one outstanding write, and the next write starts once its outcome is
+      known, so a repeated write cannot undo a later write or a commit by the partition's next owner. A member whose
+      held partitions are unknown must wait before it resumes, because otherwise its offsets would be dropped.
     - *Order.* A member carries out one command at a time, in the order of its channel.
     """
 
@@ -97,8 +97,8 @@ class MembershipMachine:
 
     def current(self, member: MemberId) -> MemberState | None:
         """Returns the state of exactly this incarnation, or ``None`` if it is not a member."""
-        found = self.members.get((member.group, member.consumer))
-        return found if found is not None and found.id == member else None
+        state = self.members.get((member.group, member.consumer))
+        return state if state is not None and state.id == member else None
 
     def is_current(self, member: MemberState) -> bool:
         return self.members.get(member.key) is member
@@ -110,7 +110,7 @@ class MembershipMachine:
         self.forget(member)
 
     def forget(self, member: MemberState) -> None:
-        """Forgets a member, for whatever reason. Its connection stays open without a member."""
+        """Forgets a member, whatever the reason. Its connection stays open without a member."""
         self.detach(member)
         del self.members[member.key]
         self._writes.forget(member)
@@ -138,14 +138,14 @@ class MembershipMachine:
         self.emit(instructions.Probe(member.connection, member.last_probe, member.heard, member.done))
 
     def go_on(self, member: MemberState) -> None:
-        """Reads the member's next command, which is then sent, if the member can take a command."""
+        """Reads the member's next command, in order to send it, if the member can take a command."""
         is_free = member.delivered is None and member.reading is None
         if is_free and member.queue and member.connection is not None and self.is_current(member):
             member.reading = member.queue.popleft()
             self.emit(instructions.ReadCommand(member.id, member.reading))
 
     def written(self, member: MemberState) -> None:
-        """Called when the member has no more pending writes. Answers a client that waits to resume as this member."""
+        """Called when the member has no more pending writes. Reads the member if a client waits to resume it."""
         if any(wanted.member == member.id for wanted in self.resuming.values()):
             self.emit(instructions.ReadMember(member.id))
 
@@ -159,7 +159,7 @@ class MembershipMachine:
         return state
 
     def _attach(self, member: MemberState, connection: int) -> None:
-        """Attaches the member to this connection, over which the machine sends its messages from now on."""
+        """Attaches the member to this connection, over which the machine communicates with it from now on."""
         member.connection = connection
         self.connections[connection] = member
         member.heard = member.last_probe = member.newest_answer = 0
@@ -215,8 +215,8 @@ class MembershipMachine:
             self.written(member)
 
     def _member_read(self, read: stimuli.MemberRead) -> None:
-        """Resumes the member, unless it has pending writes. If it resumed before they are done, it would get the
-        commands again that these writes acknowledge."""
+        """Resumes the member, unless it has pending writes: before they are done, it would be sent again the commands
+        that these writes acknowledge."""
         member = self.current(read.member)
         if member is None or member.has_unwritten:
             return
@@ -243,7 +243,7 @@ class MembershipMachine:
             self.emit(instructions.ReportEvent(MemberEvent.RESUMED, member.id, connection))
 
     def _read_again(self, member: MemberState, fault: str) -> None:
-        """Reads the member again later. A client that resumes as this member waits until its partitions are known."""
+        """Reads the member again later if a client waits to resume it, because its partitions must be known first."""
         if not any(wanted.member == member.id for wanted in self.resuming.values()):
             return
         if member.stuck != fault:
@@ -269,8 +269,8 @@ class MembershipMachine:
             return
         member.reading = None
         if read.fault:
-            # the member can carry out neither this command nor a later one; the command is read again at the next
-            # probe, because an operator may have repaired it
+            # the member cannot carry out this or any later command; the command is read again at the next probe, in
+            # case an operator has repaired it
             member.queue.appendleft(read.command_id)
             if member.stuck != read.fault:
                 member.stuck = read.fault
@@ -319,7 +319,7 @@ class MembershipMachine:
             member.heard = member.answered_up_to
             if not confirms:
                 self.probe(member, confirms=True)
-        elif not confirms:  # the few offsets in the response to a confirmation are written with the next response
+        elif not confirms:  # the few offsets in the response to a confirmation can wait for the next response
             self._writes.offer(member)
 
     def _timers_due(self, _due: stimuli.TimersDue) -> None:

@@ -1,4 +1,4 @@
-"""The machine's state of one member."""
+"""Defines what the machine knows about one member."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ PROBES_PER_SESSION = 3
 
 @dataclass(slots=True, eq=False)
 class Delivered:
-    """A command that was sent to the client. ``acknowledged`` is set once the client has acknowledged it. The next
-    command is sent only after the acknowledgement is written."""
+    """A command that was sent to the client. ``acknowledged`` is set once the client has acknowledged it, but the next
+    command is sent only after the acknowledgement has been written."""
 
     command_id: CommandId
     command: Command
@@ -30,7 +30,7 @@ class Delivered:
 
 @dataclass(slots=True, eq=False)
 class OffersWrite:
-    """A write of the offsets that the member has reported before. Once it is done, it confirms ``probe`` on
+    """A write of the offsets that the member has reported since the last one. Once done, it confirms ``probe`` on
     ``connection``."""
 
     connection: int | None = None
@@ -60,13 +60,13 @@ PendingWrite = OffersWrite | AcknowledgeWrite | CommitWanted | SubscriptionWante
 class MemberState:
     """The state of one member. All times are in seconds of the machine's own clock.
 
-    If the member sends nothing, it expires at ``deadline``. ``stuck`` is the reason why it gets no command or cannot
-    resume. ``held`` holds the partitions whose start it has acknowledged, which are the only ones that it may commit.
-    ``held_known`` is false for a member of an earlier coordinator until the member resumes. ``reported`` holds the
-    offsets that are not part of a write yet. ``leader_epochs`` holds committed offsets whose details are written when
-    the member gives up the partition. ``newest_answer`` is the newest answered probe. ``probes`` holds the unanswered
-    probes, of which those in ``confirming`` only confirm the previous response. The outcome of ``writing`` is unknown,
-    and ``writes`` wait for it.
+    A silent member expires at ``deadline``. ``stuck`` is the reason why the member does not get its next command or
+    cannot resume. ``held`` contains the partitions whose start it has acknowledged, the only ones that it may commit.
+    ``held_known`` is false for a member that registered with an earlier coordinator, until it resumes. ``reported``
+    contains the offsets that are not part of a write yet. ``leader_epochs`` contains committed offsets whose details
+    are written when the member gives up the partition. ``newest_answer`` is the newest answered probe. ``probes``
+    contains the unanswered probes, of which those in ``confirming`` only confirm the previous response. The outcome of
+    ``writing`` is unknown, and ``writes`` wait for it.
     """
 
     id: MemberId
@@ -105,7 +105,7 @@ class MemberState:
 
     @property
     def answered_up_to(self) -> int:
-        """The newest probe for which it and all earlier probes are answered."""
+        """The newest probe up to which all probes have been answered."""
         return min([self.newest_answer, *(probe - 1 for probe in self.probes if probe < self.newest_answer)])
 
     @property

@@ -1,4 +1,4 @@
-"""The machine's stimuli: clients' requests and heartbeats, results and events from ZooKeeper, and the passing of time.
+"""Defines the machine's stimuli: client requests and heartbeats, results and events from ZooKeeper, and time passing.
 
 A ``connection`` is the front end's number for a connection. A ``request`` is the front end's identifier for a request,
 which the response repeats. A stimulus about a connection or a member that no longer exists has no effect.
@@ -42,7 +42,7 @@ class RegistrationOptions:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationWanted:
-    """A client asks to register. ``value`` is the content of the registration's znode. This content is unique and thus
+    """A client asks to register. ``value`` is the content of the registration's znode, which is unique and thus
     identifies the request."""
 
     connection: int
@@ -55,7 +55,7 @@ class RegistrationWanted:
 
 @dataclass(frozen=True, slots=True)
 class ResumeWanted:
-    """A client asks to continue as its earlier incarnation on this connection."""
+    """A client asks to continue its earlier membership, as the same incarnation, on this connection."""
 
     connection: int
     request: Request
@@ -72,7 +72,7 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnswered:
-    """A client answers the probe with this number and reports offsets."""
+    """A client answered the probe with this number and reported offsets."""
 
     connection: int
     probe: int
@@ -81,7 +81,7 @@ class ProbeAnswered:
 
 @dataclass(frozen=True, slots=True)
 class CommandAcknowledged:
-    """A client acknowledges a command that was delivered over this connection, with the final offsets of its
+    """A client acknowledged a command that was delivered over this connection, with the final offsets of the command's
     partitions."""
 
     connection: int
@@ -91,7 +91,7 @@ class CommandAcknowledged:
 
 @dataclass(frozen=True, slots=True)
 class CommitWanted:
-    """A client commits. Some of the ``offsets`` have ``details``."""
+    """A client asks to commit. Some of the ``offsets`` come with ``details``."""
 
     connection: int
     request: Request
@@ -101,7 +101,7 @@ class CommitWanted:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionWanted:
-    """A client changes its subscription and stays the same incarnation. The response is the same as for a commit."""
+    """A client asks to change its subscription but stays the same incarnation. It is answered like a commit."""
 
     connection: int
     request: Request
@@ -111,8 +111,8 @@ class SubscriptionWanted:
 
 @dataclass(frozen=True, slots=True)
 class LeaveWanted:
-    """A client asks to leave. If ``for_good`` is set, the coordinator reserves no place for it. The machine itself uses
-    this with ``None`` as the ``connection`` to end the membership of a silent client."""
+    """A client asks to leave. If ``for_good`` is set, the coordinator does not reserve a place for it. The machine
+    itself uses this with ``None`` as the ``connection`` to end the membership of a silent client."""
 
     connection: int | None
     request: Request
@@ -146,7 +146,7 @@ class RegistrationWritten:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationFailed:
-    """The registration failed. The machine passes ``reason`` from the shell to the front end unchanged."""
+    """The registration failed. The machine passes ``reason`` on to the front end unchanged."""
 
     wanted: RegistrationWanted
     reason: object
@@ -154,17 +154,17 @@ class RegistrationFailed:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationDeleted:
-    """The registration was deleted."""
+    """The member's registration was deleted."""
 
     member: MemberId
 
 
 @dataclass(frozen=True, slots=True)
 class MemberRead:
-    """The state in ZooKeeper of a member that wants to resume. ``held`` is ``None`` if it could not be read or there is
-    no ledger. ``outstanding`` is ``None`` if the channel is gone. ``fault`` describes the part that cannot be read,
-    which is the ledger or, if ``outstanding`` is ``None``, everything. ``generation`` is the generation of the member's
-    newest command. It is 0 if there was no command, and ``None`` if the ledger cannot be read."""
+    """The state in ZooKeeper of a member that wants to resume was read. ``held`` is ``None`` if it could not be read or
+    there is no ledger. ``outstanding`` is ``None`` if the channel is gone. ``fault`` says what could not be read: the
+    ledger or, if ``outstanding`` is ``None``, the member. ``generation`` is the generation of the member's newest
+    command: 0 if there has been none, and ``None`` if the ledger cannot be read."""
 
     member: MemberId
     held: frozenset[TopicPartition] | None
@@ -193,7 +193,7 @@ class CommandRead:
 
 
 class Trouble(StrEnum):
-    """The reasons why nothing was written."""
+    """The reasons why a write failed."""
 
     MEMBERSHIP_LOST = "membership lost"
     FAILED = "failed"
@@ -201,8 +201,8 @@ class Trouble(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MemberWritten:
-    """The outcome of the write with this number. ``refused`` holds the topics that no longer exist. If ``trouble`` is
-    set, nothing was written, and ``reason`` tells why."""
+    """The outcome of the write with this number. ``refused`` contains the topics that no longer exist. If ``trouble``
+    is set, nothing was written, and ``reason`` says why."""
 
     member: MemberId
     number: int
@@ -216,14 +216,14 @@ class MemberWritten:
 
 @dataclass(frozen=True, slots=True)
 class StepBegan:
-    """A step of the gateway has begun. ``leads`` tells whether it is certain that its instance is elected."""
+    """The gateway has begun a step. ``leads`` is true if it is certain that its instance is elected."""
 
     leads: bool
 
 
 @dataclass(frozen=True, slots=True)
 class TimersDue:
-    """All earlier input has been handled, so a member that has sent nothing by now is late."""
+    """All earlier input has been handled, so any member that is still silent at its deadline must expire."""
 
 
 Stimulus = (

@@ -1,4 +1,4 @@
-"""The machine's timers, on a clock that counts only the seconds in which the gateway serves its members."""
+"""Runs the machine's timers, on a clock that counts only the seconds in which the gateway serves its members."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from kafka_coord.frontends.members.machine.state import MemberState
 
 LONGEST_STEP_S = 0.5
-"""The longest normal time in seconds between the starts of two steps. If it takes longer, the gateway counts as
+"""The longest normal time in seconds between the starts of two steps. For any time beyond that, the gateway counts as
 stopped."""
 
 
 class AttentiveClock:
-    """Counts the seconds in which the gateway serves its members. The clock stops while the gateway is stopped for any
-    reason (such as a frozen process, or a slow ZooKeeper in the middle of a step), and while the gateway may be
+    """Counts the seconds in which the gateway serves its members. The clock stands still while the gateway is stopped
+    for any reason (such as a frozen process, or a slow ZooKeeper in the middle of a step), and while it may have been
     deposed.
 
-    During such a time, the members' input may remain unread, so their session timeouts must not run.
+    During such times, the members' input may remain unread, so their session timeouts must not run.
     """
 
     def __init__(self, now: float) -> None:
@@ -41,7 +41,7 @@ class AttentiveClock:
 
 
 class Timers:
-    """Timers of many members, each with one due time."""
+    """A queue of timers, each of which has a member and a due time."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, MemberState]] = []

@@ -1,4 +1,4 @@
-"""Puts each member's writes to ZooKeeper in order: offsets, acknowledgements, and the end of its registration."""
+"""Orders each member's writes to ZooKeeper: offsets, acknowledgements and the end of its registration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Writes:
-    """Queues each member's writes to ZooKeeper. Starts them in order, with one outstanding write at a time."""
+    """Queues each member's writes to ZooKeeper and starts them in order, one at a time."""
 
     def __init__(self, machine: MembershipMachine, offers_every_s: float) -> None:
         self._machine = machine
@@ -31,13 +31,12 @@ class Writes:
         self._next(member)
 
     def offer(self, member: MemberState) -> None:
-        """Schedules a write of the member's reported offsets, which follows soon, together with other members'
-        offsets."""
+        """Schedules the member's reported offsets to be written soon, together with those of other members."""
         self._offering[member] = None
         self.offers_due = min(self.offers_due, self._machine.now + self._offers_every_s)
 
     def write_offers(self) -> None:
-        """Queues the writes of reported offsets if they are due."""
+        """Queues the scheduled writes of reported offsets if they are due."""
         if self._machine.now < self.offers_due:
             return
         offering, self._offering, self.offers_due = self._offering, {}, float("inf")
@@ -48,7 +47,7 @@ class Writes:
         self._offering.pop(member, None)
 
     def command_acknowledged(self, acknowledged: stimuli.CommandAcknowledged) -> None:
-        """Queues the write of an acknowledgement, with the latest known offsets of the command's partitions."""
+        """Queues the write of an acknowledgement, with the latest known offsets for the command's partitions."""
         member = self._machine.connections.get(acknowledged.connection)
         delivered = member.delivered if member is not None else None
         if (
@@ -100,7 +99,7 @@ class Writes:
     # --- results -----------------------------------------------------------------------------------------------------
 
     def _next(self, member: MemberState) -> None:
-        """If no write of the member is outstanding, starts its next write."""
+        """Starts the member's next write, unless one is outstanding."""
         while member.writing is None and member.writes and self._machine.is_current(member):
             write = member.writing = member.writes.popleft()
             if isinstance(write, OffersWrite):
@@ -171,9 +170,9 @@ class Writes:
             self._machine.probe(member, confirms=True)
 
     def _take_back(self, member: MemberState, tp: TopicPartition, offset: int) -> None:
-        """Takes back a reported offset that could not be written. Does nothing if a pending write has a newer offset.
-        If a pending write gives up the partition, adds the offset to that write. Otherwise, adds the offset to the
-        reported offsets again."""
+        """Takes back a reported offset that could not be written. Does nothing if a pending write contains a newer
+        offset. If a pending write gives up the partition, adds the offset to that write. Otherwise, if the member still
+        holds the partition, adds the offset to the reported offsets again, unless a newer one has been reported."""
         for later in member.writes:
             if isinstance(later, OffersWrite):
                 continue
@@ -190,7 +189,7 @@ class Writes:
         if member.delivered is delivered:
             member.delivered = None
         if outcome.trouble is not None:
-            # the command is delivered again after the next probe, and the client acknowledges it again
+            # after the next probe, the command is delivered again, and the client acknowledges it again
             member.queue.appendleft(delivered.command_id)
             return
         if member.connection == write.connection:
@@ -209,9 +208,9 @@ class Writes:
             machine.forget(member)
         elif outcome.trouble is None:
             machine.emit(instructions.ReportEvent(MemberEvent.EXPIRED, member.id, member.connection))
-            machine.end(member, "it sent nothing within its session timeout")
+            machine.end(member, "it did not send anything within its session timeout")
         elif write.offsets:
-            # retry without the offsets, because they may be what could not be written
+            # retry without the offsets, because they may have been the reason for the failure
             member.writes.appendleft(LeaveWanted(None, None, {}))
         else:
             machine.expire_again(member)
@@ -222,9 +221,9 @@ def _held(member: MemberState, offsets: stimuli.Offsets) -> dict[TopicPartition,
 
 
 def _details(member: MemberState, write: PendingWrite | None) -> OffsetDetails:
-    """Returns the details to store with this write. Nearly every commit has a leader epoch, and storing each of them
-    would double the writes. So details that consist only of a leader epoch are stored only when the member gives up the
-    partition."""
+    """Returns the details to store with this write. Nearly every commit carries a leader epoch, and storing each of
+    them would double the writes, so details that consist only of a leader epoch are stored only when the member gives
+    up the partition."""
     if isinstance(write, CommitWanted):
         return {tp: one for tp, one in write.details.items() if one.metadata}
     if isinstance(write, LeaveWanted):
@@ -234,12 +233,13 @@ def _details(member: MemberState, write: PendingWrite | None) -> OffsetDetails:
 
 
 def _note_leader_epochs(member: MemberState, write: PendingWrite | None) -> None:
-    """Remembers the leader epochs that this write has not stored, and forgets the leader epochs of older offsets."""
-    known = member.leader_epochs
+    """Remembers the leader epochs that this write has not stored, and forgets those that it has stored or made
+    obsolete."""
+    epochs = member.leader_epochs
     if isinstance(write, CommitWanted):
-        for tp in known.keys() & write.offsets.keys():
-            del known[tp]
-        known |= {tp: one for tp, one in write.details.items() if not one.metadata}
+        for tp in epochs.keys() & write.offsets.keys():
+            del epochs[tp]
+        epochs |= {tp: one for tp, one in write.details.items() if not one.metadata}
     elif isinstance(write, AcknowledgeWrite):
-        for tp in known.keys() & write.gives_up:
-            del known[tp]
+        for tp in epochs.keys() & write.gives_up:
+            del epochs[tp]
