@@ -1,20 +1,20 @@
 """Asks the broker what a client may do, on the client's own connection to the broker.
 
-The broker's ACLs thus remain the only source of rights. Each question is a request that changes nothing, and that every
-broker authorizes before it does anything else:
+The broker's ACLs thus remain the only source of permissions. Each question is a request that does not change anything
+and that every broker authorizes before it does anything else:
 
 ======================  ==============================================================
-right                   request
+permission              request
 ======================  ==============================================================
 any authorizer at all   DescribeAcls: SECURITY_DISABLED where the broker has none
-READ of a group         Heartbeat of an unknown member
-DESCRIBE of groups      DescribeGroups
-DELETE of a group       OffsetDelete without topics
-READ, DESCRIBE of       Metadata with authorized operations
+READ a group            Heartbeat from an unknown member
+DESCRIBE groups         DescribeGroups
+DELETE a group          OffsetDelete without topics
+READ, DESCRIBE          Metadata with authorized operations
 topics, the cluster
 ======================  ==============================================================
 
-DescribeGroups with authorized operations would return all rights to a group at once, but only the group's native
+DescribeGroups with authorized operations would return all permissions for a group at once, but only the group's native
 coordinator fills them in.
 """
 
@@ -29,16 +29,16 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.wire.messages import message
 
 KNOWN_S = 30.0
-"""The number of seconds for which the client's rights are cached."""
+"""The number of seconds for which a client's permissions are cached."""
 MOST_KNOWN = 100_000
 _METADATA = 8
 """The first version of Metadata with authorized operations. All other requests use version 0."""
 _SECURITY_DISABLED = 54
 _CLUSTER_RESOURCE, _ANY = 4, 1
-_NOBODY: frozenset[str] = frozenset()
+_NO_NAMES: frozenset[str] = frozenset()
 
 Asking = Callable[[str, int, Any], Awaitable[Any]]
-"""Sends the broker a request, which is given by name, version and message. Returns the response."""
+"""Sends the broker a request, given by name, version and message, and returns the response."""
 
 
 class Operation(IntEnum):
@@ -50,7 +50,7 @@ class Operation(IntEnum):
 
     def within(self, bits: int) -> bool:
         """Returns whether the authorized operations in ``bits`` include this operation. If ``bits`` is negative, the
-        broker returned no operations, and none is allowed."""
+        broker did not return any operations, and none is allowed."""
         return bits >= 0 and bool(bits >> self & 1)
 
 
@@ -61,17 +61,17 @@ _HARMLESS: dict[Operation, tuple[str, dict[str, Any]]] = {
 
 
 class BrokerAccess:
-    """Facts about the broker that all clients share."""
+    """What all clients know about the broker."""
 
     def __init__(self) -> None:
         self.has_authorizer = False
-        """Whether the broker is known to have an authorizer. A broker without an authorizer allows everything."""
+        """Whether the broker is known to have an authorizer. A broker without one allows everything."""
 
 
 class Access:
-    """The rights of one client. Like ``ask``, every method that asks the broker raises :class:`OSError` and
-    :class:`BadMessage`. If the client has not authenticated, the broker closes the connection, so nothing is
-    revealed to it."""
+    """The permissions of one client. Like ``ask``, every method that asks the broker raises :class:`OSError` and
+    :class:`BadMessage`. If the client has not authenticated, the broker closes the connection, so the client does not
+    learn anything."""
 
     def __init__(self, ask: Asking, broker: BrokerAccess) -> None:
         self._ask, self._broker = ask, broker
@@ -80,11 +80,11 @@ class Access:
         self._until = 0.0
 
     def forget(self) -> None:
-        """Forgets the client's rights. Must be called when the client authenticates again."""
+        """Drops the client's cached permissions. Call it whenever the client re-authenticates."""
         self._until = 0.0
 
     async def denied_groups(self, operation: Operation, groups: Iterable[str]) -> frozenset[str]:
-        """Returns the groups for which the client lacks the right."""
+        """Returns the groups for which the client lacks the permission."""
         return await self._denied(operation, True, groups)
 
     async def denied_topics(self, operation: Operation, topics: Iterable[str]) -> frozenset[str]:
@@ -99,9 +99,9 @@ class Access:
 
     async def _denied(self, operation: Operation, of_group: bool, names: Iterable[str]) -> frozenset[str]:
         if self._is_open and time.monotonic() < self._until:  # most requests then need no further coroutine
-            return _NOBODY
+            return _NO_NAMES
         if await self._everything():
-            return _NOBODY
+            return _NO_NAMES
         wanted = set(names)
         unknown = sorted(name for name in wanted if (operation, of_group, name) not in self._allowed)
         if unknown:

@@ -1,4 +1,4 @@
-"""Builds the responses to requests about groups, in the version of the request. Does no I/O."""
+"""Builds the responses to requests about groups, in the request's version. Does no I/O."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from kafka_coord.wire.messages import message
 NO_OFFSET = -1
 _NOTHING = CommittedOffset(NO_OFFSET)
 _OFFSET_STORED = -1000
-"""``RD_KAFKA_OFFSET_STORED``. If librdkafka gets this offset, it requests the committed offset again. If it got -1, it
-would apply ``auto.offset.reset``."""
+"""``RD_KAFKA_OFFSET_STORED``, which makes librdkafka request the committed offset again. If it got -1 instead, it would
+apply ``auto.offset.reset``."""
 CLASSIC = "classic"
 NOWHERE: Node = (-1, "", -1)
 _NO_ERRORS: Mapping[tuple[str, int], Error] = {}
 
 
 def coordinators(found: Iterable[tuple[str, int, Node]], version: int) -> Any:
-    """Builds the response to FindCoordinator. The request has one key before version 4, and several keys since
-    (KIP-699)."""
+    """Builds the response to FindCoordinator. The request contains one key before version 4, and any number of keys
+    from then on (KIP-699)."""
     form = message("FindCoordinatorResponse")
     if version >= 4:
         one = form.struct("Coordinator")
@@ -70,8 +70,8 @@ def synced(found: Synced) -> Any:
 
 
 def left(found: Left, version: int) -> Any:
-    """Builds the response to LeaveGroup. Before version 3, the request has only one member, whose error becomes the
-    error of the response."""
+    """Builds the response to LeaveGroup. Before version 3, the request names only one member, whose error becomes the
+    response's error."""
     form = message("LeaveGroupResponse")
     if version < 3:
         return form(error_code=found.error or next((error for _, _, error in found.members), Error.NONE))
@@ -106,8 +106,8 @@ Known = Mapping[tuple[str, int], CommittedOffset]
 
 
 class FetchedGroup(NamedTuple):
-    """One group of an OffsetFetch. ``topics`` holds the requested topics, or is ``None`` for all topics. ``known``
-    holds the stored offsets. ``denied`` holds the topics whose offsets this client may not see. If ``is_repeated`` is
+    """One group in an OffsetFetch. ``topics`` lists the requested topics, or is ``None`` for all topics. ``known``
+    contains the stored offsets, and ``denied`` the topics whose offsets this client may not see. If ``is_repeated`` is
     set, the response must make the client repeat the request."""
 
     group_id: str
@@ -118,9 +118,9 @@ class FetchedGroup(NamedTuple):
     is_repeated: bool = False
 
     def topics_in(self, version: int, of_topic: Any, of_part: Any) -> Sequence[Any]:
-        """Returns the topics of the response. Since version 2, a response with an error has no topics. But librdkafka
-        repeats a failed request only if each partition has a retriable error and the offset ``OFFSET_STORED``
-        (ADR 36)."""
+        """Returns the topics of the response. Since version 2, an error response does not list any topics, but
+        librdkafka repeats a failed request only if each partition has a retriable error and the offset
+        ``OFFSET_STORED`` (ADR 36)."""
         if self.is_repeated:
             stale = Error.STALE_MEMBER_EPOCH
             error = stale if self.error is stale else Error.UNSTABLE_OFFSET_COMMIT
@@ -131,13 +131,13 @@ class FetchedGroup(NamedTuple):
 
 
 def repeats_offset_fetch(software: str, error: Error) -> bool:
-    """Returns whether a client with this software name repeats an OffsetFetch after this error only if each partition
-    has an error."""
+    """Returns whether a client with this software name needs an error on each partition in order to repeat an
+    OffsetFetch after this error."""
     return (error in MOVING or error is Error.STALE_MEMBER_EPOCH) and software.startswith(LIBRDKAFKA)
 
 
 def fetched(asked: Sequence[FetchedGroup], version: int) -> Any:
-    """Builds the response to OffsetFetch, which can name several groups since version 8 (KIP-709)."""
+    """Builds the response to OffsetFetch, which can name several groups from version 8 on (KIP-709)."""
     form = message("OffsetFetchResponse")
     if version >= 8:
         of_group = form.struct("OffsetFetchResponseGroup")
@@ -177,9 +177,9 @@ def _offsets(
         else ((one.name, one.partition_indexes) for one in asked)
     ):
         wanted.setdefault(topic, []).extend(partitions)
-    found = []
+    topics = []
     for topic, partitions in wanted.items():
-        told = Error.TOPIC_AUTHORIZATION_FAILED if topic in denied else error
+        code = Error.TOPIC_AUTHORIZATION_FAILED if topic in denied else error
         parts = []
         for partition in partitions:
             offset, leader_epoch, metadata, _ = known.get((topic, partition), nothing)
@@ -189,15 +189,15 @@ def _offsets(
                     committed_offset=offset,
                     committed_leader_epoch=leader_epoch,
                     metadata=metadata,
-                    error_code=told,
+                    error_code=code,
                 )
             )
-        found.append(of_topic(name=topic, partitions=parts))
-    return found
+        topics.append(of_topic(name=topic, partitions=parts))
+    return topics
 
 
 def described(group_id: str, error: Error, group: Group | None) -> Any:
-    """Describes a client-assigned group for DescribeGroups. The state of a group that does not exist is Dead."""
+    """Describes a client-assigned group for DescribeGroups. A group that does not exist is reported as Dead."""
     form = message("DescribeGroupsResponse")
     one = form.struct("DescribedGroup")
     if error is not Error.NONE or group is None:
@@ -229,7 +229,7 @@ def _members(metadata: GroupMetadata, one: Any, *, stable: bool) -> tuple[Any, .
 
 
 class Listed(NamedTuple):
-    """One group in ListGroups."""
+    """One group in the response to ListGroups."""
 
     group_id: str
     protocol_type: str

@@ -1,4 +1,4 @@
-"""The connection to the broker on behalf of one client. The broker answers the requests in order."""
+"""Connects to the broker on behalf of one client and passes on the broker's responses, which arrive in order."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class _Question:
 
 
 class BrokerEnd(asyncio.Protocol):
-    """One connection to the broker. Passes on the bytes of a response as they arrive. If the response must be changed,
-    passes it on whole."""
+    """One connection to the broker. Passes on the bytes of a response as they arrive, or all at once if the response
+    must be changed."""
 
     def __init__(self, client: ClientConnection, patches: Mapping[int, Patch]) -> None:
         self._client, self._patches = client, patches
@@ -80,7 +80,7 @@ class BrokerEnd(asyncio.Protocol):
             self._transport.write(data)
 
     def unsent(self) -> int:
-        """Returns the number of bytes that are not yet sent to the broker or not yet passed on to the client."""
+        """Returns the number of bytes not yet sent to the broker, plus those not yet passed on to the client."""
         waiting = self._transport.get_write_buffer_size() if self._transport is not None else 0
         return waiting + len(self._buffer)
 
@@ -108,7 +108,7 @@ class BrokerEnd(asyncio.Protocol):
         return True
 
     async def ask(self, name: str, version: int, value: Any) -> Any:
-        """Sends ``<name>Request`` as the client and returns the response. Raises :class:`ConnectionError`. Raises
+        """Sends ``<name>Request`` as the client and returns the response. Raises :class:`ConnectionError`, and
         :class:`BadMessage` if the response cannot be decoded."""
         request, answer = message(f"{name}Request"), message(f"{name}Response")
         header = RequestHeader(request.api_key or 0, version, 0, CLIENT_ID, version in request.flexible)
@@ -120,7 +120,8 @@ class BrokerEnd(asyncio.Protocol):
         return await question.found
 
     def take_answers_to_questions(self) -> None:
-        """Takes the responses to this instance's own requests, once the client's earlier requests are answered."""
+        """Takes the responses to this instance's own requests. Call it once the client's earlier requests have been
+        answered."""
         while self._questions:
             frame = take_frame(self._buffer)
             if frame is None:
@@ -141,7 +142,7 @@ class BrokerEnd(asyncio.Protocol):
         (self._transport.pause_reading if pause else self._transport.resume_reading)()
 
     def close(self) -> None:
-        """Closes the connection, after the broker has accepted the remaining bytes or after a few seconds."""
+        """Closes the connection once the broker has accepted the remaining bytes, or after :data:`CLOSING_S`."""
         if self._transport is not None:
             self._transport.close()
             asyncio.get_running_loop().call_later(CLOSING_S, self._transport.abort)

@@ -1,4 +1,4 @@
-"""A request about groups together with its client, as the handlers get it."""
+"""Defines what a handler gets: a request about groups and the client that sent it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Caller(typing.Protocol):
 
     @property
     def access(self) -> Access:
-        """The client's rights."""
+        """The client's permissions."""
 
     def holding(self, release: Callable[[], None] | None) -> None:
-        """Reports that the client's request is held. ``release`` is called as soon as the client sends another request,
-        which may be immediately. ``None`` reports that the request is no longer held."""
+        """Reports that the client's request is held. ``release`` is called as soon as the client sends its next
+        request, which may be immediately. ``None`` reports that the request is no longer held."""
 
     async def ask_broker(self, name: str, version: int, value: Any) -> Any:
         """Sends the broker a request as this client and returns the response. Raises :class:`OSError`."""

@@ -1,4 +1,4 @@
-"""Limits the number of a listener's connections and the memory that they use. Logs refused and closed connections."""
+"""Limits the number of a listener's connections and their memory, and logs refused and closed connections."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SMALL_BYTES = 16 << 10
-"""A connection that keeps at most this many bytes is never closed to free memory for other connections."""
+"""A connection that buffers at most this many bytes is not closed to free memory as long as others buffer more."""
 MOST_LINES = 50
-"""The maximum number of log lines about closed and refused connections in :data:`LINES_S` seconds. Further connections
-are only counted."""
+"""The maximum number of log lines about closed and refused connections in :data:`LINES_S` seconds. Any others are only
+counted."""
 LINES_S = 10.0
 
 
@@ -31,9 +31,9 @@ class Clients:
         self._open: set[ClientConnection] = set()
         self._by_host: Counter[str] = Counter()
         self.kept_bytes = 0
-        """The number of bytes that all connections keep in memory."""
+        """The number of bytes that all connections together buffer."""
         self._holders: dict[ClientConnection, None] = {}
-        """The connections that keep more than :data:`SMALL_BYTES`, in the order in which they exceeded this size."""
+        """The connections that buffer more than :data:`SMALL_BYTES`, in the order in which they exceeded this size."""
         self._period_ends, self._written, self._omitted = 0.0, 0, 0
         self.statistics = Statistics()
 
@@ -41,7 +41,7 @@ class Clients:
         return len(self._open)
 
     def admit(self, client: ClientConnection) -> bool:
-        """Returns whether the limits allow the connection. If they do, counts it."""
+        """Returns whether the limits allow the connection, and counts it if they do."""
         most, most_of_one = self.limits.connections(), self.limits.connections_per_ip()
         if len(self._open) >= most:
             self.statistics.refused += 1
@@ -70,9 +70,8 @@ class Clients:
             self._log("closed connection address=%s reason=%s", client.address, reason)
 
     def keeps(self, client: ClientConnection, before: int, now: int) -> None:
-        """Notes that the number of bytes buffered for the client changed from ``before`` to ``now``. If all connections
-        together exceed the limit, closes the connection that has buffered more than :data:`SMALL_BYTES` for the longest
-        time."""
+        """Notes that the client's connection now buffers ``now`` bytes instead of ``before``. If all connections
+        together exceed the limit, closes the one that has buffered more than :data:`SMALL_BYTES` for longest."""
         self.kept_bytes += now - before
         if now <= SMALL_BYTES:
             self._holders.pop(client, None)
@@ -102,7 +101,7 @@ class Clients:
             self._omitted += 1
 
     def _flush_log(self) -> None:
-        """Starts a new period if the current period is over. Logs how many lines were omitted."""
+        """Starts a new period if the current one is over, and logs how many lines were omitted in it."""
         now = time.monotonic()
         if now < self._period_ends:
             return

@@ -1,10 +1,11 @@
-"""One client's connection.
+"""Handles one Kafka client's connection.
 
 Requests are answered in the order in which they arrive. Requests for the broker, and its responses, are passed on piece
-by piece as they arrive (:mod:`~kafka_coord.frontends.kafka.broker_end`) and are never buffered whole. Like a broker,
-this instance takes no further request while it answers one. Further input pauses reading and releases a held heartbeat.
-Automatic commits of some clients release nothing. They are carried out, and their responses wait behind the heartbeat's
-response. Reading also pauses while the other side does not accept data.
+by piece as they arrive (:mod:`~kafka_coord.frontends.kafka.broker_end`). Only the few responses that this instance
+changes are buffered whole. Like a broker, this instance does not take another request while it answers one: further
+input pauses reading and releases a held heartbeat. Automatic commits from some clients do not release it. They are
+carried out, and their responses wait behind the heartbeat's. Reading also pauses while the other side does not accept
+data.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ log = logging.getLogger(__name__)
 
 CONNECT_S = 10.0
 ANSWER_S = 60.0
-"""Seconds that the broker may take to answer a request of this instance itself, including the time that it needs to
+"""Seconds that the broker may take to answer a request from this instance itself, including the time that it needs to
 answer the client's earlier requests."""
 _LENGTH = 4
 _CORRELATION_AT = 4
@@ -77,10 +78,10 @@ class ClientConnection(asyncio.Protocol):
         self._handling = 0
         """The size of the request that this instance is answering."""
         self._release: Callable[[], None] | None = None
-        """Releases the request that this instance holds. ``None`` if it holds none."""
+        """Releases the held request. ``None`` if no request is held."""
         self.software = ""
         self._answers_waiting = 0
-        """The size of this instance's own responses that are not sent yet, because an earlier response is not ready."""
+        """The total size of this instance's own responses that must wait because an earlier one is not ready."""
         self._broker: BrokerEnd | None = None
         self._ended = False
         self._has_sasl = False
@@ -108,7 +109,7 @@ class ClientConnection(asyncio.Protocol):
             self._raw = transport
             self._task = asyncio.create_task(self._secure(transport, self._listener.handshakes))
         self._frame_since = self._still_since = asyncio.get_running_loop().time()
-        with suppress(OSError):  # reading detects a vanished peer
+        with suppress(OSError):  # if the peer has vanished, reading will detect it
             peer = transport.get_extra_info("socket")
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in _KEEPALIVE:
@@ -119,7 +120,7 @@ class ClientConnection(asyncio.Protocol):
         transport.set_write_buffer_limits(HIGH_WATER)
 
     async def _secure(self, raw: asyncio.Transport, handshakes: Handshakes) -> None:
-        """Performs the TLS handshake as soon as the limit on handshakes allows it. Reads nothing before that."""
+        """Performs the TLS handshake as soon as the limit on handshakes allows it. Does not read before that."""
         try:
             transport = await handshakes.secure(raw, self)
         except OSError as error:
@@ -157,8 +158,7 @@ class ClientConnection(asyncio.Protocol):
             self._end_hold()
 
     def _end_hold(self) -> None:
-        """Releases a held request because the client has sent another request. An automatic commit releases
-        nothing."""
+        """Releases a held request because the client has sent another one, unless that is an automatic commit."""
         if self._release is None:
             return
         if self._is_automatic_commit():
@@ -192,8 +192,8 @@ class ClientConnection(asyncio.Protocol):
         self.forward_answers()
 
     def end(self, reason: str = "", *, at_once: bool = False) -> None:
-        """Closes the connections to the client and to the broker. Logs the ``reason``, if there is one. If ``at_once``
-        is set, unsent data is dropped. Further calls do nothing."""
+        """Closes the connections to the client and to the broker, and logs the ``reason``, if there is one. If
+        ``at_once`` is set, unsent data is dropped. Further calls do nothing."""
         if self._ended:
             return
         self._ended = True
@@ -216,7 +216,7 @@ class ClientConnection(asyncio.Protocol):
     # --- limits ------------------------------------------------------------------------------------------------------
 
     def _count_kept(self) -> None:
-        """Counts the bytes that this connection keeps in memory. Ignores buffers below the high-water mark, because
+        """Counts the bytes that this connection buffers. Ignores transport buffers below the high-water mark, because
         checking them would slow down the data path."""
         now = 0
         if not self._ended:
@@ -254,7 +254,7 @@ class ClientConnection(asyncio.Protocol):
             return f"a request is still incomplete after {now - self._frame_since:.0f} s"
         owed = (self._slots or self._task is not None) and not self._takes_no_more
         if now - self._still_since > limits.idle_s and not owed:
-            what = "has not read its responses" if self._takes_no_more else "has sent nothing"
+            what = "has not read its responses" if self._takes_no_more else "has not sent anything"
             return f"{what} for {limits.idle_s:g} s"
         return ""
 
@@ -280,7 +280,7 @@ class ClientConnection(asyncio.Protocol):
             return False
         length = frame_length(self._buffer)
         if not HEADER_BYTES <= length <= self._limits.max_request_bytes:
-            raise BadMessage(f"a request has {length} bytes; the limit is {self._limits.max_request_bytes}")
+            raise BadMessage(f"a request is {length} bytes long; the limit is {self._limits.max_request_bytes}")
         if len(self._buffer) < _LENGTH + HEADER_BYTES:
             return False
         api_key, version, _ = peek(self._buffer[_LENGTH : _LENGTH + HEADER_BYTES])
@@ -315,7 +315,7 @@ class ClientConnection(asyncio.Protocol):
     def _take_local(self, length: int, api_key: int, version: int) -> bool:
         most = self._limits.max_group_request_bytes if api_key in LARGE else self._limits.max_other_request_bytes
         if length > most:
-            raise BadMessage(f"a request about groups (API key {api_key}) has {length} bytes; the limit is {most}")
+            raise BadMessage(f"a request about groups (API key {api_key}) is {length} bytes long; the limit is {most}")
         if len(self._buffer) < _LENGTH + length:
             return False
         frame = bytes(memoryview(self._buffer)[_LENGTH : _LENGTH + length])
@@ -359,7 +359,7 @@ class ClientConnection(asyncio.Protocol):
         requests. Returns the response. Raises :class:`OSError` and :class:`BadMessage`."""
         if self._broker is None:
             if self._has_sasl:
-                raise ConnectionError("the broker has closed the connection that was authenticated")
+                raise ConnectionError("the broker has closed the authenticated connection")
             self._broker = await self._connected_broker()
         try:
             async with asyncio.timeout(ANSWER_S):
@@ -390,8 +390,8 @@ class ClientConnection(asyncio.Protocol):
         self.pause_or_resume()
 
     def pause_or_resume(self) -> None:
-        """Pauses or resumes reading from the client. Must be called after every change to what this connection keeps in
-        memory."""
+        """Pauses or resumes reading from the client. Must be called after every change to what this connection
+        buffers."""
         pause = (self._task is not None and bool(self._buffer)) or self._has_enough()
         pause = pause or (self._broker is not None and self._broker.is_full)
         if self._buffer or self._kept or pause:
@@ -401,7 +401,7 @@ class ClientConnection(asyncio.Protocol):
         self._reading_paused = pause
         (self._transport.pause_reading if pause else self._transport.resume_reading)()
 
-    # --- answers -----------------------------------------------------------------------------------------------------
+    # --- responses ---------------------------------------------------------------------------------------------------
 
     def forward_answers(self) -> None:
         """Sends the responses that are available, in the order of the requests. The last one may be incomplete."""
@@ -438,9 +438,9 @@ class ClientConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def broker_lost(self, reason: str) -> None:
-        """Ends the client's connection if a request is in flight. Also ends it if the client had authenticated, because
-        a new connection to the broker would not be authenticated. Otherwise, the broker only closed an idle
-        connection."""
+        """Ends the client's connection if a request is in flight, or if the client had authenticated, because a new
+        connection to the broker would not be authenticated. Otherwise, the broker has only closed an idle
+        connection, which does not matter."""
         self._broker = None
         if any(slot.from_broker for slot in self._slots) or self._passing or self._has_sasl:
             self.end(f"the broker closed the connection: {reason}" if reason else "the broker closed the connection")

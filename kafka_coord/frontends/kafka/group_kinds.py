@@ -1,4 +1,4 @@
-"""Tells whether this instance coordinates a group, and whether the group is managed. Converts groups."""
+"""Decides whether this instance coordinates a group and whether the group is managed, and converts groups."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Converted(NamedTuple):
 
 
 class GroupKinds:
-    """Knows the kind of each group, and converts groups. Use this class only on the event loop. ``manager`` has the
-    client-assigned groups. ``managed`` has the managed groups, or is ``None`` if they are not served.
-    ``is_managed_by_name`` tells whether a group's name matches the setting ``managed_groups``."""
+    """Knows the kind of each group and converts groups. Use this class only on the event loop. ``manager`` keeps the
+    client-assigned groups, and ``managed`` the managed groups (or is ``None`` if they are not served).
+    ``is_managed_by_name`` returns whether a group's name matches the setting ``managed_groups``."""
 
     def __init__(
         self,
@@ -46,11 +46,11 @@ class GroupKinds:
         self._manager, self._managed = manager, managed
         self._matches: Callable[[str], bool] = lambda group_id: is_legal(group_id) and is_managed_by_name(group_id)
         self._changing: set[str] = set()
-        """The groups that are being converted. Requests about them are refused, so their clients retry."""
+        """The groups that are being converted. Requests about them are refused, so that clients retry."""
 
     def availability(self, group_id: str | None) -> Error:
-        """Returns NONE if this instance coordinates the group, and an error otherwise. As in Kafka, consumers that
-        assign their own partitions may use an empty group id for their offsets."""
+        """Returns NONE if this instance coordinates the group, else an error. As in Kafka, consumers that assign their
+        own partitions may use an empty group id for their offsets."""
         if group_id is None:
             return Error.INVALID_GROUP_ID
         error = self._manager.availability(group_id)
@@ -59,8 +59,8 @@ class GroupKinds:
         return Error.COORDINATOR_LOAD_IN_PROGRESS if waits else error
 
     def managed(self, group_id: str) -> ManagedGroups | None:
-        """Returns the managed groups if they include ``group_id``. A client-assigned group stays client-assigned while
-        it has members (see :meth:`in_both`)."""
+        """Returns the handler of managed groups if ``group_id`` is one of them, else ``None``. A group that still has
+        client-assigned members is not managed yet (see :meth:`in_both`)."""
         managed = self._managed
         if managed is None or group_id not in managed.groups or self.has_classic_members(group_id):
             return None
@@ -78,9 +78,9 @@ class GroupKinds:
     async def of_newcomer(
         self, group_id: str, why: str, protocol_type: str | None = None
     ) -> tuple[Error, ManagedGroups | None]:
-        """Returns the managed groups if a client that joins this group becomes a member of a managed group. Before
-        that, takes over the group if it is an empty client-assigned group. ``protocol_type`` is the classic client's
-        protocol type, or ``None`` for a KIP-848 client."""
+        """Returns the handler of managed groups if a client that joins this group becomes a member of a managed group,
+        else ``None``. First takes over the group if it is an empty client-assigned one. ``protocol_type`` is the
+        classic client's protocol type, or ``None`` for a KIP-848 client."""
         managed, is_kip_848 = self._managed, protocol_type is None
         if managed is None or self.has_classic_members(group_id):
             return Error.NONE, None
@@ -93,9 +93,9 @@ class GroupKinds:
         return error, managed
 
     async def in_both(self) -> list[str]:
-        """Returns the client-assigned groups that also have members in ZooKeeper. In such a group, every record is read
-        twice. Omits groups whose clients use their own assignors, because a managed group would refuse these clients.
-        Raises :class:`StoreError`."""
+        """Returns the client-assigned groups that also have members in ZooKeeper, and in which every record is thus
+        read twice. Omits groups whose clients use their own assignors, because a managed group would refuse these
+        clients. Raises :class:`StoreError`."""
         managed = self._managed
         if managed is None:
             return []
@@ -109,7 +109,7 @@ class GroupKinds:
 
     async def take_over_by_name(self) -> None:
         """Takes over the empty groups whose names match ``managed_groups``, so that consumers that use ZooKeeper find
-        the offsets. Ignores groups with other protocol types, such as Kafka Connect's groups."""
+        their offsets. Ignores groups with other protocol types, such as those of Kafka Connect."""
         if self._managed is None:
             return
         for group_id, group in list(self._manager.groups_cache.items()):
@@ -125,7 +125,7 @@ class GroupKinds:
 
     async def take_over(self, managed: ManagedGroups, group_id: str, why: str) -> Error:
         """Converts an empty client-assigned group to a managed group. The group is removed from the log only after its
-        offsets have been written to ZooKeeper. So if the conversion fails half-way, the next join or request completes
+        offsets have been written to ZooKeeper, so if the conversion fails halfway, the next join or request completes
         it. If members already hold the partitions, the offsets stay in the log until they expire."""
         if not is_legal(group_id):
             return Error.INVALID_GROUP_ID
@@ -157,11 +157,11 @@ class GroupKinds:
         finally:
             self._changing.discard(group_id)
 
-    # --- operators' conversions --------------------------------------------------------------------------------------
+    # --- conversions by operators ------------------------------------------------------------------------------------
 
     async def convert(self, asked: Request) -> Converted | None:
-        """Converts the group to the kind ``asked.to``. Returns ``None`` if another instance now coordinates the group
-        and will carry out the request."""
+        """Converts the group to the kind ``asked.to``. Returns ``None`` if this instance no longer coordinates the
+        group, so that another one will carry out the request."""
         group_id, managed = asked.group, self._managed
         if managed is None or self._manager.availability(group_id) is not Error.NONE:
             return None
@@ -187,28 +187,28 @@ class GroupKinds:
         return None if error is Error.NOT_COORDINATOR else _unfinished(group_id, error.name)
 
     async def _give_back(self, managed: ManagedGroups, asked: Request) -> Converted | None:
-        """Converts a managed group to a client-assigned group. Evicts its members, which then join again. Refuses the
-        conversion if any member is not a classic client.
+        """Converts a managed group to a client-assigned group. Evicts its members, which then join again. Refuses to
+        convert the group if any member is not a classic client.
 
         The offsets are written to the log before the group is removed from ZooKeeper. The elected coordinator removes
         the group only if it has no members and no offset has changed since the request or, if members were evicted,
-        since the eviction. The group stays managed until it is removed. If the conversion fails half-way, the next run
+        since the eviction. The group stays managed until it is removed. If the conversion fails halfway, the next run
         completes it.
         """
         group_id, administration = asked.group, managed.administration
         with self._change(group_id):
             await self._manager.prove(group_id)
             try:
-                found = await administration.registered(group_id)
-                others = [one for one, protocol in found.protocols.items() if protocol != PROTOCOL]
+                group = await administration.registered(group_id)
+                others = [one for one, protocol in group.protocols.items() if protocol != PROTOCOL]
                 if others:
                     return _refused(_in_the_way(group_id, others))
-                if not found.is_decided:
+                if not group.is_decided:
                     return _unfinished(group_id, "no coordinator is elected")
-                why_not = await administration.evict(group_id, found.protocols, asked) if found.protocols else ""
+                why_not = await administration.evict(group_id, group.protocols, asked) if group.protocols else ""
                 if why_not or not await self._is_left(managed, group_id):
                     return _unfinished(group_id, why_not or "its members did not leave")
-                found = await administration.registered(group_id)
+                group = await administration.registered(group_id)
                 error, offsets = await managed.stored(group_id)
                 exist = await administration.topics_that_exist(group_id, {topic for topic, _ in offsets})
                 if error is not Error.NONE or self._manager.availability(group_id) is not Error.NONE:
@@ -219,7 +219,7 @@ class GroupKinds:
                     return _unfinished(group_id, error.name)
                 # do not delete the copies if the removal fails: if it was refused, they do no harm; if it was partial,
                 # they are the only copies
-                why_not = await administration.remove(group_id, asked, max(asked.unchanged_since, found.zxid))
+                why_not = await administration.remove(group_id, asked, max(asked.unchanged_since, group.zxid))
             except StoreError as failure:
                 return _unfinished(group_id, str(failure))
             if why_not:
@@ -240,8 +240,8 @@ class GroupKinds:
         return False
 
     async def _copy(self, group_id: str, offsets: Offsets) -> Error:
-        """Writes the offsets to the log, and returns the error. Does not delete the group's other offsets from the log,
-        because an earlier run may have removed part of the group from ZooKeeper."""
+        """Writes the offsets to the log and returns the error. Does not delete the group's other offsets from the log,
+        because an earlier run may already have removed part of the group from ZooKeeper."""
         manager, now_ms = self._manager, self._manager.now_ms()
         manager.add_group(group_id)
         rest, error = iter(offsets.items()), Error.NONE
@@ -260,7 +260,7 @@ def _refused(message: str) -> Converted:
 
 
 def _unfinished(group_id: str, why: str) -> Converted:
-    return _refused(f"group {group_id} was not converted: {why}. No offset is lost; run it again")
+    return _refused(f"group {group_id} was not converted: {why}. No offsets were lost; run the command again")
 
 
 def _in_the_way(group_id: str, members: Iterable[str]) -> str:

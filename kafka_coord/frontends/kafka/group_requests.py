@@ -1,4 +1,4 @@
-"""The group coordinator for stock Kafka clients, with one handler for each kind of request about groups."""
+"""Coordinates groups of stock Kafka clients, with one handler for each kind of request about groups."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _GROUP, _TRANSACTION = 0, 1
 """The key types of FindCoordinator."""
 _LOADED_WITHIN_S = 5.0
 """The longest time that commits and offset fetches wait while their group is being loaded. They do not fail at once,
-because librdkafka repeats failed commits in any order, and an older offset could then replace a newer one (ADR 36)."""
+because librdkafka repeats failed commits in any order, so that an older offset could replace a newer one (ADR 36)."""
 _FIND_COORDINATOR = 1
 """A version that 0.11 and all later brokers support."""
 
@@ -64,8 +64,8 @@ _FIND_COORDINATOR = 1
 class GroupCoordinator:
     """Answers requests about groups. Use this class only on the event loop.
 
-    ``manager`` has the groups that this instance coordinates. ``instances`` finds the coordinators of all other groups.
-    ``holds`` tells whether to hold the heartbeats of clients that can wait
+    ``manager`` keeps the groups that this instance coordinates, and ``instances`` finds the coordinators of all others.
+    If ``holds`` is set, the heartbeats of clients that can wait are held
     (:mod:`~kafka_coord.classic_groups.heartbeat_hold`).
     """
 
@@ -106,28 +106,27 @@ class GroupCoordinator:
         }
 
     async def answer(self, frame: bytes, client: Caller) -> bytes:
-        """Takes the frame of a request and returns the frame of the response. Raises :class:`BadMessage`. Raises
-        :class:`OSError` if the broker cannot be asked about the client's rights."""
+        """Takes the frame of a request and returns the frame of the response. Raises :class:`BadMessage`, and
+        :class:`OSError` if the broker cannot be asked about the client's permissions."""
         name, versions = LOCAL[int.from_bytes(frame[:2], "big")]
         version = int.from_bytes(frame[2:4], "big")
         if version not in versions:
             raise BadMessage(f"{name} version {version} is not supported")
         form = message(f"{name}Request")
         header, at = read_header(frame, flexible=version in form.flexible)
-        found = await self._handlers[name](Call(header, form.decode(frame, version, at), client))
-        self._statistics.told(name, found)
-        return answer_frame(header, message(f"{name}Response"), found)
+        response = await self._handlers[name](Call(header, form.decode(frame, version, at), client))
+        self._statistics.told(name, response)
+        return answer_frame(header, message(f"{name}Response"), response)
 
-    # --- rights ------------------------------------------------------------------------------------------------------
+    # --- permissions -------------------------------------------------------------------------------------------------
 
     async def _denied(self, call: Call, operation: Operation, group_id: str | None) -> Error:
-        """Returns GROUP_AUTHORIZATION_FAILED, or NONE if the client has the right."""
+        """Returns NONE if the client has the permission, else GROUP_AUTHORIZATION_FAILED."""
         denied = group_id is not None and await call.client.access.denied_groups(operation, (group_id,))
         return Error.GROUP_AUTHORIZATION_FAILED if denied else Error.NONE
 
     async def _may_take_part(self, call: Call) -> Error:
-        """Returns NONE if the client may use the group and this instance coordinates it. Otherwise, returns the
-        error."""
+        """Returns NONE if the client may use the group and this instance coordinates it, else the error."""
         group_id = call.request.group_id
         return await self._denied(call, Operation.READ, group_id) or self._available(group_id)
 
@@ -135,22 +134,22 @@ class GroupCoordinator:
         request = call.request
         keys = request.coordinator_keys if call.version >= 4 else (request.key,)
         if request.key_type == _TRANSACTION:
-            found = [(key, *await self._transaction_coordinator(call, key)) for key in keys]
+            results = [(key, *await self._transaction_coordinator(call, key)) for key in keys]
         elif request.key_type == _GROUP:
             denied = await call.client.access.denied_groups(Operation.DESCRIBE, keys)
             failed = Error.GROUP_AUTHORIZATION_FAILED, answers.NOWHERE
-            found = [(key, *(failed if key in denied else await self._coordinator_of(key))) for key in keys]
+            results = [(key, *(failed if key in denied else await self._coordinator_of(key))) for key in keys]
         else:
-            found = [(key, Error.INVALID_REQUEST, answers.NOWHERE) for key in keys]
-        return answers.coordinators(found, call.version)
+            results = [(key, Error.INVALID_REQUEST, answers.NOWHERE) for key in keys]
+        return answers.coordinators(results, call.version)
 
     async def _transaction_coordinator(self, call: Call, key: str) -> tuple[int, Node]:
         """Returns the coordinator that the broker itself names to this client."""
-        asked = message("FindCoordinatorRequest")(key=key, key_type=_TRANSACTION)
-        found = await call.client.ask_broker("FindCoordinator", _FIND_COORDINATOR, asked)
-        node = self._instances.node(found.node_id, found.host, found.port)
-        if found.error_code or node is None:
-            return found.error_code or Error.COORDINATOR_NOT_AVAILABLE, answers.NOWHERE
+        request = message("FindCoordinatorRequest")(key=key, key_type=_TRANSACTION)
+        response = await call.client.ask_broker("FindCoordinator", _FIND_COORDINATOR, request)
+        node = self._instances.node(response.node_id, response.host, response.port)
+        if response.error_code or node is None:
+            return response.error_code or Error.COORDINATOR_NOT_AVAILABLE, answers.NOWHERE
         return Error.NONE, node
 
     async def _coordinator_of(self, group_id: str) -> tuple[int, Node]:
@@ -166,55 +165,55 @@ class GroupCoordinator:
     async def handle_join_group(self, call: Call) -> Any:
         request = call.request
         error = await self._may_take_part(call)
-        found: Instruction | None = None
+        outcome: Instruction | None = None
         managed = None
         if error is Error.NONE:
             why, kind = "a classic client joins", request.protocol_type
             error, managed = await self.kinds.of_newcomer(request.group_id, why, kind)
         if error is Error.NONE and managed is not None:
-            found = await managed.classic.join(call)
+            outcome = await managed.classic.join(call)
         elif error is Error.NONE:
-            found = await self._ask(
+            outcome = await self._ask(
                 request.group_id, lambda token: _join(token, call, self._fresh_id()), make=not request.member_id
             )
             error = Error.UNKNOWN_MEMBER_ID
-        if not isinstance(found, Joined):
-            found = Joined(None, error, request.member_id)
-        return answers.joined(found, call.version)
+        if not isinstance(outcome, Joined):
+            outcome = Joined(None, error, request.member_id)
+        return answers.joined(outcome, call.version)
 
     async def handle_sync_group(self, call: Call) -> Any:
         request = call.request
-        error, found = await self._may_take_part(call), None
+        error, outcome = await self._may_take_part(call), None
         if error is Error.COORDINATOR_LOAD_IN_PROGRESS:
             error = Error.REBALANCE_IN_PROGRESS  # as in Kafka: the client joins again instead of giving up
         elif error is Error.NONE and (managed := self.kinds.managed(request.group_id)) is not None:
-            found = await managed.classic.sync(call)
+            outcome = await managed.classic.sync(call)
         elif error is Error.NONE:
             assignments = {one.member_id: one.assignment for one in request.assignments}
             who = request.member_id, request.group_instance_id, request.generation_id
             protocol = request.protocol_type, request.protocol_name
-            found = await self._ask(request.group_id, lambda token: Sync(token, *who, *protocol, assignments))
+            outcome = await self._ask(request.group_id, lambda token: Sync(token, *who, *protocol, assignments))
             error = Error.UNKNOWN_MEMBER_ID
-        return answers.synced(found if isinstance(found, Synced) else Synced(None, error))
+        return answers.synced(outcome if isinstance(outcome, Synced) else Synced(None, error))
 
     async def handle_heartbeat(self, call: Call) -> Any:
         request = call.request
         error = await self._may_take_part(call)
         if error is Error.COORDINATOR_LOAD_IN_PROGRESS:
-            error = Error.NONE  # as in Kafka: members' timers restart when the group is loaded
+            error = Error.NONE  # as in Kafka: the members' timers restart when the group is loaded
         elif error is Error.NONE and (managed := self.kinds.managed(request.group_id)) is not None:
             error = await managed.classic.beat(call, self._software(call))
         elif error is Error.NONE:
             who = request.member_id, request.group_instance_id, request.generation_id
             software = self._software(call)
-            found = await self._ask(
+            outcome = await self._ask(
                 request.group_id, lambda token: Heartbeat(token, *who, software), client=call.client
             )
-            error = found.error if isinstance(found, Answered) else Error.UNKNOWN_MEMBER_ID
+            error = outcome.error if isinstance(outcome, Answered) else Error.UNKNOWN_MEMBER_ID
         return message("HeartbeatResponse")(error_code=error)
 
     def _software(self, call: Call) -> str:
-        """Returns the client's software if its heartbeats may be held, otherwise an empty string."""
+        """Returns the client's software if its heartbeats may be held, else an empty string."""
         return call.client.software if self.holds else ""
 
     async def handle_leave_group(self, call: Call) -> Any:
@@ -228,14 +227,14 @@ class GroupCoordinator:
         managed = self.kinds.managed(request.group_id)
         if managed is not None:
             return answers.left(await managed.classic.leave(call, leaving), call.version)
-        found = await self._ask(request.group_id, lambda token: Leave(token, leaving))
-        if not isinstance(found, Left):
-            found = Left(None, Error.NONE, tuple((*who, Error.UNKNOWN_MEMBER_ID) for who in leaving))
-        return answers.left(found, call.version)
+        outcome = await self._ask(request.group_id, lambda token: Leave(token, leaving))
+        if not isinstance(outcome, Left):
+            outcome = Left(None, Error.NONE, tuple((*who, Error.UNKNOWN_MEMBER_ID) for who in leaving))
+        return answers.left(outcome, call.version)
 
     async def handle_consumer_group_heartbeat(self, call: Call) -> Any:
-        """Answers a KIP-848 heartbeat. A group has members of only one kind, because a managed group would not find
-        the offsets in the groups log."""
+        """Answers a KIP-848 heartbeat. Refuses it if the group has client-assigned members, because a managed group
+        would not find their offsets, which are in the groups log."""
         request = call.request
         error = await self._denied(call, Operation.READ, request.group_id)
         denied = await call.client.access.denied_topics(Operation.DESCRIBE, request.subscribed_topic_names or ())
@@ -261,7 +260,7 @@ class GroupCoordinator:
     # --- offsets -----------------------------------------------------------------------------------------------------
 
     async def handle_commit_offsets(self, call: Call) -> Any:
-        """Rejects partitions that do not exist and passes only existing partitions to the group, as Kafka does."""
+        """Rejects partitions that do not exist and passes only the others on to the group, as Kafka does."""
         request = call.request
         await self._manager.wait_until_loaded([request.group_id], _LOADED_WITHIN_S)
         error = await self._denied(call, Operation.READ, request.group_id)
@@ -323,7 +322,7 @@ class GroupCoordinator:
 
     async def handle_fetch_offsets(self, call: Call) -> Any:
         asked = call.request.groups if call.version >= 8 else (call.request,)
-        access, known = call.client.access, self._manager.offsets_cache
+        access, cache = call.client.access, self._manager.offsets_cache
         await self._manager.wait_until_loaded((one.group_id for one in asked), _LOADED_WITHIN_S)
         no_groups = await access.denied_groups(Operation.DESCRIBE, [one.group_id for one in asked])
         visible = []
@@ -332,26 +331,26 @@ class GroupCoordinator:
             owner = self.kinds.managed(group)
             if owner is not None and group not in no_groups and not self.kinds.availability(group):
                 managed = await owner.fetch(one)
-            stored = known.get(group, {}) if managed is None else managed[1]
+            stored = cache.get(group, {}) if managed is None else managed[1]
             names = {topic for topic, _ in stored} if topics is None else {topic.name for topic in topics}
             hidden = frozenset() if group in no_groups else await access.denied_topics(Operation.DESCRIBE, names)
             visible.append((group, topics, names, hidden, managed))
         await self._manager.prove_all(one.group_id for one in asked)
-        found = []
+        fetched = []
         for group, topics, names, hidden, managed in visible:
             error = Error.GROUP_AUTHORIZATION_FAILED if group in no_groups else self.kinds.availability(group)
             if managed is not None:
                 error = error or managed[0]
-            stored = known.get(group, {}) if managed is None else managed[1]
+            stored = cache.get(group, {}) if managed is None else managed[1]
             offsets = {} if error else stored
             if topics is None and hidden:  # topics added since have not been authorized
                 offsets = {where: one for where, one in offsets.items() if where[0] in names}
             is_repeated = topics is not None and answers.repeats_offset_fetch(call.client.software, error)
-            found.append(answers.FetchedGroup(group, topics, error, offsets, hidden, is_repeated))
-        return answers.fetched(found, call.version)
+            fetched.append(answers.FetchedGroup(group, topics, error, offsets, hidden, is_repeated))
+        return answers.fetched(fetched, call.version)
 
     async def handle_delete_offsets(self, call: Call) -> Any:
-        """Deletes offsets. Rejects partitions that do not exist, and topics to which members subscribe."""
+        """Deletes offsets. Rejects partitions that do not exist and topics to which members subscribe."""
         request, group_id = call.request, call.request.group_id
         denied = await call.client.access.denied_topics(Operation.READ, {topic.name for topic in request.topics})
         error, group = await self._may_delete(call, group_id), self._manager.group(group_id)
@@ -392,7 +391,7 @@ class GroupCoordinator:
         return Error.GROUP_SUBSCRIBED_TO_TOPIC if topic in subscribed else Error.NONE
 
     async def handle_add_offsets_to_transaction(self, call: Call) -> Any:
-        """Refuses offsets in transactions before the transaction has any effect, because they are not supported."""
+        """Refuses offsets in a transaction, which are not supported, before the transaction has any effect."""
         log.warning(
             "refused offsets in a transaction, which is not supported group=%s address=%s",
             call.request.group_id,
@@ -417,8 +416,7 @@ class GroupCoordinator:
         return form(results=results)
 
     async def _may_delete(self, call: Call, group_id: str) -> Error:
-        """Returns NONE if the client has the right to delete the group and the group exists. Otherwise, returns the
-        error."""
+        """Returns NONE if the client may delete the group and the group exists, else the error."""
         return await self._denied(call, Operation.DELETE, group_id) or self._existing(group_id)[0]
 
     async def _delete(self, group_id: str) -> Error:
@@ -436,7 +434,7 @@ class GroupCoordinator:
         return error
 
     def convert(self, asked: Request) -> None:
-        """Carries out an operator's request to convert a group, and answers the request."""
+        """Starts carrying out an operator's request to convert a group, and answers it when done."""
         self._run(self._convert(asked))
 
     async def end_in_both(self) -> None:
@@ -456,11 +454,11 @@ class GroupCoordinator:
         term = self._manager.terms.get(partition_of(asked.group))
         if term is None or self._managed is None:
             return
-        found = await self.kinds.convert(asked)
-        if found is not None:
-            await self._managed.administration.answer_conversion(asked, term.term, found.result, found.message)
+        outcome = await self.kinds.convert(asked)
+        if outcome is not None:
+            await self._managed.administration.answer_conversion(asked, term.term, outcome.result, outcome.message)
 
-    # --- events and timers of groups ---------------------------------------------------------------------------------
+    # --- group events and timers -------------------------------------------------------------------------------------
 
     def _available(self, group_id: str | None) -> Error:
         return self.kinds.availability(group_id) if group_id else Error.INVALID_GROUP_ID
@@ -531,8 +529,8 @@ class GroupCoordinator:
         self._carry_out(group_id, group, group.handle(Stored(store, error), _now()))
 
     def _set_timer(self, group_id: str, group: Group) -> None:
-        """Moves the timer only if it would fire late. A timer that fires early is just set again, which costs
-        little."""
+        """Moves the timer only if it would otherwise fire too late. One that fires too early is simply set again, which
+        is cheap."""
         before, due = self._timers.get(group_id), group.due
         if (before is not None and before.when() <= due) or self._manager.group(group_id) is not group:
             return
@@ -548,13 +546,12 @@ class GroupCoordinator:
             self._carry_out(group_id, group, group.tick(_now()))
 
     def begin_partition(self, partition: int) -> None:
-        """Starts the timers of the partition's groups, once they have been loaded."""
+        """Starts the timers of the partition's groups, which must have been loaded."""
         for group_id, group in self._groups_of(partition):
             self._set_timer(group_id, group)
 
     def end_partition(self, partition: int) -> None:
-        """Answers the held requests about the partition's groups. The groups have moved, so the clients find the new
-        coordinator."""
+        """Answers the held requests about the partition's groups, so that their clients find the new coordinator."""
         for group_id, group in self._groups_of(partition):
             self._carry_out(group_id, group, group.end(Error.NOT_COORDINATOR))
 
@@ -571,7 +568,7 @@ class GroupCoordinator:
 
 
 def _take_out_large(offsets: Offsets) -> dict[tuple[str, int], Error]:
-    """Removes the offsets whose metadata is too large, and returns their errors."""
+    """Removes the offsets whose metadata is too large and returns their errors."""
     large = [where for where, one in offsets.items() if len(one.metadata) > MAX_OFFSET_METADATA_CHARS]
     for where in large:
         del offsets[where]

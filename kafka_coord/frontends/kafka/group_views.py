@@ -27,26 +27,26 @@ class GroupViews:
 
     async def handle_describe_groups(self, call: Call) -> Any:
         errors = await self._errors(call, call.request.groups)
-        seen = await self._managed(errors)
-        found = []
+        managed = await self._managed(errors)
+        groups = []
         for group_id, error in errors.items():
-            if group_id in seen:
-                found.append(views.described_as_classic(seen[group_id]))
+            if group_id in managed:
+                groups.append(views.described_as_classic(managed[group_id]))
             else:
-                found.append(answers.described(group_id, error, self._manager.group(group_id)))
-        return message("DescribeGroupsResponse")(groups=tuple(found))
+                groups.append(answers.described(group_id, error, self._manager.group(group_id)))
+        return message("DescribeGroupsResponse")(groups=tuple(groups))
 
     async def handle_consumer_group_describe(self, call: Call) -> Any:
         errors = await self._errors(call, call.request.group_ids)
         errors |= dict.fromkeys(errors.keys() & {""}, Error.INVALID_GROUP_ID)
-        seen = await self._managed(errors)
+        managed = await self._managed(errors)
         missing = (views.GroupView(one, error or Error.GROUP_ID_NOT_FOUND) for one, error in errors.items())
-        groups = tuple(views.described(seen.get(one.group, one)) for one in missing)
+        groups = tuple(views.described(managed.get(one.group, one)) for one in missing)
         return message("ConsumerGroupDescribeResponse")(groups=groups)
 
     async def _errors(self, call: Call, group_ids: Iterable[str]) -> dict[str, Error]:
-        """Returns an error for each group that the client may not see or that this instance does not serve. Returns
-        NONE for all other groups."""
+        """Returns an error for each group that the client may not see or that this instance does not serve, and NONE
+        for every other group."""
         denied = await call.client.access.denied_groups(Operation.DESCRIBE, group_ids)
         await self._manager.prove_all(group_ids)
         failed = Error.GROUP_AUTHORIZATION_FAILED
@@ -66,10 +66,10 @@ class GroupViews:
         hidden: frozenset[str] = frozenset()
         if not await access.may_describe_cluster():
             hidden = await access.denied_groups(Operation.DESCRIBE, [*classic, *managed])
-        known = self._manager.groups_cache  # some may have been deleted since
-        found = [known[name].metadata for name in classic - hidden if name in known]
+        cache = self._manager.groups_cache  # some may have been deleted since
+        visible = [cache[name].metadata for name in classic - hidden if name in cache]
         rows = [
-            answers.Listed(one.group_id, one.protocol_type or "", one.state.value, answers.CLASSIC) for one in found
+            answers.Listed(one.group_id, one.protocol_type or "", one.state.value, answers.CLASSIC) for one in visible
         ]
         rows += await self._listed_managed(call, [name for name in managed if name not in hidden])
         return answers.listed(rows, call.request, loading)

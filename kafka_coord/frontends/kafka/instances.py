@@ -1,6 +1,7 @@
-"""Finds the instance that coordinates a group, and the number of a topic's partitions.
+"""Finds out which instance coordinates a group and how many partitions a topic has.
 
-It asks the broker beside this instance, on a listener that advertises the instances' addresses.
+It asks the broker beside this instance, whose listener advertises the instances' addresses unless ``--kafka-rewrite``
+is set.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _METADATA, _CREATE_TOPICS = 4, 2
 """The versions of these requests. Every broker from 0.11 to 3.9 supports them."""
 _KNOWN_FOR_S = 30.0
 _MISSING_FOR_S = 0.2
-"""Seconds between two requests about a missing partition. Its topic may be about to be created or to grow."""
+"""Seconds between two requests about a missing partition, whose topic may be about to be created or to grow."""
 _TOPIC_EXISTS, _INVALID_REPLICATION = 36, 38
 _MOST_REPLICAS = 3
 _LOG_SETTINGS = {
@@ -36,7 +37,7 @@ _LOG_SETTINGS = {
 
 class Instances:
     """Asks one broker about the cluster. Use this class only on the event loop. ``connect`` connects to the broker's
-    listener for instances. If the broker does not advertise the instances' addresses (``--kafka-rewrite``),
+    listener for this instance. If the broker does not advertise the instances' addresses (``--kafka-rewrite``),
     ``addresses`` returns them."""
 
     def __init__(
@@ -83,7 +84,7 @@ class Instances:
             await self._make_topic(answer.controller_id)
 
     async def _make_topic(self, controller: int) -> None:
-        """If this instance's broker is the controller, creates the topic."""
+        """Creates the topic if this instance's broker is the controller."""
         if controller != self.broker_id:
             return
         replicas = min(_MOST_REPLICAS, len(self.nodes))
@@ -108,9 +109,9 @@ class Instances:
         return self.nodes.get(self.leaders.get(partition, -1))
 
     async def learn(self, highest: Mapping[str, int]) -> None:
-        """Requests the partitions of those topics whose cached partitions are too old. ``highest`` maps each topic to
-        the highest partition in a client's request. If this partition is not cached, the topic may have grown, so the
-        cached partitions count as too old sooner."""
+        """Asks the broker again about those topics whose cached partition counts are too old. ``highest`` maps each
+        topic to the highest partition in a client's request. If that partition does not exist according to the cache,
+        the topic may have grown, so its count becomes too old much sooner."""
         now = time.monotonic()
         unknown = []
         for topic, partition in highest.items():
@@ -121,7 +122,7 @@ class Instances:
             await self._metadata(unknown)
 
     def partitions_of(self, topic: str) -> int:
-        """Returns the number of the topic's partitions, or 0 if it is unknown."""
+        """Returns how many partitions the topic has, or 0 if that is unknown."""
         return self._partitions.get(topic, (0.0, 0))[1]
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The limits on Kafka clients: connections, bytes and time. If one is exceeded, the instance closes a connection."""
+"""Defines the limits on Kafka clients, beyond which the instance pauses reading, or refuses or closes connections."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kafka_coord.frontends.descriptors import OTHER_DESCRIPTORS, allow_descripto
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """The limits on Kafka clients. Where Kafka has the same limit, the default is Kafka's."""
+    """The limits on connections, bytes and time. Where Kafka has the same limit, the default is Kafka's."""
 
     max_connections: int = 10_000
     max_connections_per_ip: int | None = None
@@ -22,22 +22,20 @@ class ClientLimits:
     max_other_request_bytes: int = 1 << 20
     """The limit for every other request that this instance answers."""
     max_in_flight: int = 1_000
-    """The maximum number of unanswered requests on one connection. At this number, reading from the connection
-    pauses."""
+    """The number of unanswered requests on one connection at which reading from it pauses."""
     max_answer_bytes: int = 1 << 20
-    """The maximum number of unsent response bytes of one connection. Above it, reading from the connection pauses."""
+    """The number of bytes of unsent responses on one connection above which reading from it pauses."""
     max_kept_bytes: int = 256 << 20
-    """The limit for all connections together, like ``queued.max.request.bytes``. It counts requests that have not
-    arrived completely or are being answered, and responses that clients have not read."""
+    """The limit for all connections together, like ``queued.max.request.bytes``. It counts requests that have not fully
+    arrived or are being answered, and responses that clients have not read."""
     first_request_s: float = 30.0
-    """The number of seconds within which a new connection must complete the TLS handshake and send its first
-    request."""
+    """The number of seconds within which a new client must complete the TLS handshake and send its first request."""
     request_s: float = 60.0
-    """The number of seconds within which a request must arrive. One second is added for each
-    :attr:`slowest_bytes_a_second` bytes of the request."""
+    """The number of seconds within which a request must fully arrive, plus one second for each
+    :attr:`slowest_bytes_a_second` bytes."""
     slowest_bytes_a_second: int = 16 << 10
     idle_s: float = 600.0
-    """The number of seconds for which a client may send no request or read no responses
+    """The number of seconds that a client may go without sending a request or reading its responses
     (``connections.max.idle.ms``)."""
 
     def connections(self) -> int:

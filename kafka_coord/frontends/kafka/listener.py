@@ -1,4 +1,4 @@
-"""Listens for Kafka clients, in a thread with an event loop. Has a term for each partition that its broker leads."""
+"""Listens for Kafka clients on its own event loop, and claims a term for each log partition that its broker leads."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from kafka_coord.zk.store import Store
 log = logging.getLogger(__name__)
 
 LEADER_CHECK_S = 0.5
-"""Seconds between two checks for changes of the partitions that the broker leads."""
+"""Seconds between two checks of which partitions the broker leads."""
 TAKE_OVER_CHECK_S = 5.0
 """Seconds between two searches for empty groups that match ``managed_groups``."""
 IN_BOTH_CHECK_S = 1.0
@@ -60,10 +60,10 @@ class KafkaListener:
     """Serves Kafka clients at ``address`` until :meth:`close`.
 
     ``broker_listener`` is the broker's listener for its instance, and ``security`` secures the connections to it.
-    ``tls`` secures the connections of clients. If the broker does not advertise the instances' addresses, ``rewrite``
-    replaces the addresses in its responses. ``holds`` tells whether to hold heartbeats. Groups of classic clients are
-    managed if their names match ``managed_groups``. Raises :class:`SettingsError` if it cannot listen at ``address``,
-    and :class:`InvalidPattern`.
+    ``tls`` secures client connections. If the broker does not advertise the instances' addresses, ``rewrite`` replaces
+    the addresses in its responses. If ``holds`` is set, heartbeats are held. Groups of classic clients are managed if
+    their names match ``managed_groups``. Raises :class:`SettingsError` if it cannot listen at ``address``, and
+    :class:`InvalidPattern`.
     """
 
     def __init__(
@@ -142,8 +142,8 @@ class KafkaListener:
         except BaseException as error:
             if self._started.done():
                 log.critical(
-                    "the listener for Kafka clients has ended (a bug); restart this instance, because its groups of"
-                    " Kafka clients have no coordinator now",
+                    "the listener for Kafka clients has ended (a bug); restart this instance, because no one"
+                    " coordinates its groups of Kafka clients now",
                     exc_info=True,
                 )
             else:
@@ -166,7 +166,7 @@ class KafkaListener:
         for task in self._claims.values():
             task.cancel()
         self.manager.close()
-        await asyncio.sleep(0)  # lets the held requests be answered, because their groups have moved
+        await asyncio.sleep(0)  # lets the held requests be answered before the connections close
         await asyncio.sleep(0)
         self.clients.end_all()
         await self.coordinator.close()
@@ -198,8 +198,8 @@ class KafkaListener:
             await asyncio.sleep(LEADER_CHECK_S)
 
     async def _refresh_leaders(self) -> None:
-        """Asks the broker which partitions it leads and claims these partitions. Logs only the first of several
-        consecutive failures."""
+        """Asks the broker which partitions it leads and claims them. Logs only the first of several consecutive
+        failures."""
         try:
             if self._addresses is not None:
                 self._addresses = await asyncio.to_thread(addresses_of_instances, self._store)
@@ -278,19 +278,19 @@ class KafkaListener:
 def addresses_of_instances(store: Store) -> dict[int, tuple[str, int]]:
     """Returns the addresses at which the running instances serve Kafka clients, by broker id. Raises
     :class:`StoreUnavailable`."""
-    found = {}
+    addresses = {}
     with contextlib.suppress(NoNode):
         for name in store.children(layout.COORDINATORS):
             path = f"{layout.COORDINATORS}/{name}"
             with contextlib.suppress(NoNode, MalformedValue, ValueError):
                 info = CoordinatorInfo.from_json(fields.load(store.get(path).data, path), path)
                 if "kafka" in info.endpoints:
-                    found[info.broker_id] = host_and_port(info.endpoints["kafka"])
-    return found
+                    addresses[info.broker_id] = host_and_port(info.endpoints["kafka"])
+    return addresses
 
 
 def claim_term(store: Store, partition: int, broker_id: int, managed_groups: str | None = None) -> int:
-    """Claims a term by compare-and-set on the partition's znode. Returns the term, which is the znode's new version.
+    """Claims a term by compare-and-set on the partition's znode. Returns the znode's new version, which is the term.
     The znode's value names the broker and the instance's ``managed_groups``. Raises :class:`BadVersion` if another
     instance was faster, and :class:`StoreUnavailable`."""
     path = layout.log_partition(partition)

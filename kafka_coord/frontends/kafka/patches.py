@@ -1,8 +1,8 @@
 """Changes some of the broker's responses on their way to a client. Does no I/O.
 
 ApiVersions always advertises the versions that this instance answers. With ``--kafka-rewrite``, Metadata and
-DescribeCluster contain the instances' addresses instead of the brokers' addresses. In this case, ApiVersions also omits
-the versions of other requests that return addresses, and the versions that this instance cannot rewrite.
+DescribeCluster contain the instances' addresses instead of the brokers', and ApiVersions omits the versions of other
+requests that return addresses, as well as the versions that this instance cannot rewrite.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kafka_coord.wire.messages import Message, message
 METADATA, DESCRIBE_CLUSTER = 3, 60
 _KIP_848 = frozenset({68, 69})
 _TOPIC_IDS = 10
-"""The first version of Metadata with topic ids. Brokers support it since 2.8."""
+"""The first version of Metadata with topic ids. Brokers have supported it since 2.8."""
 Patch = Callable[[bytes, int], bytes]
 """Maps a response's frame and version to the frame to pass on. Raises :class:`BadMessage`."""
 Addresses = Callable[[], Mapping[int, tuple[str, int]]]
@@ -32,7 +32,7 @@ MOST_WITH_REWRITE = {
 
 
 def patches(addresses: Addresses | None = None) -> dict[int, Patch]:
-    """Returns the patches by API key. ``addresses`` is set if addresses must be rewritten."""
+    """Returns the patches by API key. Pass ``addresses`` if addresses must be rewritten."""
     if addresses is None:
         return {API_VERSIONS: patch_api_versions}
     known = addresses
@@ -46,8 +46,8 @@ def patches(addresses: Addresses | None = None) -> dict[int, Patch]:
 
 
 def patch_api_versions(frame: bytes, version: int, most: Mapping[int, int] | None = None) -> bytes:
-    """Returns an ApiVersions response in which the ranges of this instance replace those of the broker. Limits all
-    other ranges to ``most``. Leaves an error response unchanged, because error responses always have version 0."""
+    """Returns an ApiVersions response in which this instance's ranges replace the broker's, and ``most`` limits the
+    other ranges. Leaves an error response unchanged, because error responses always have version 0."""
     form = message("ApiVersionsResponse")
     start = answer_start(form, version)
     if int.from_bytes(frame[start : start + 2], "big") or version not in form.versions:
@@ -58,7 +58,7 @@ def patch_api_versions(frame: bytes, version: int, most: Mapping[int, int] | Non
     has_topic_ids = METADATA in ranges and ranges[METADATA].max_version >= _TOPIC_IDS
     for api_key, (_, versions) in LOCAL.items():
         if api_key not in ranges and not (api_key in _KIP_848 and has_topic_ids):
-            continue  # clients of this broker do not expect this request
+            continue  # the broker is too old for this request, so clients do not expect it
         first = 0 if api_key == 9 else versions.first
         ranges[api_key] = entry(api_key=api_key, min_version=first, max_version=versions.last)
     for api_key, last in (most or {}).items():
@@ -72,10 +72,10 @@ def _with_instances(
     name: str, id_field: str, frame: bytes, version: int, addresses: Mapping[int, tuple[str, int]]
 ) -> bytes:
     """Returns the response with the instances' addresses instead of the brokers'. Omits brokers without an instance,
-    because clients that connected to them would bypass the instances."""
+    because clients that connect to them would bypass the instances."""
     form = message(name)
     if version not in form.versions:
-        raise BadMessage(f"{name} version {version} is not supported; its response has the brokers' own addresses")
+        raise BadMessage(f"{name} version {version} is not supported; its response contains the brokers' addresses")
     start = answer_start(form, version)
     answer = form.decode(frame, version, start)
     brokers = [one for one in answer.brokers if getattr(one, id_field) in addresses]

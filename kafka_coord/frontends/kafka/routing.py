@@ -1,4 +1,4 @@
-"""Decides which requests this instance answers, and in which versions. The broker answers all other requests."""
+"""Decides which requests this instance answers, and in which versions. The broker answers all others."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ PRODUCE, SASL_HANDSHAKE, SASL_AUTHENTICATE = 0, 17, 36
 OFFSET_COMMIT, HEARTBEAT = 8, 12
 SASL = frozenset({SASL_HANDSHAKE, SASL_AUTHENTICATE})
 _ENOUGH_BYTES = 2048
-"""The number of bytes at the start of a Produce request that surely contain its client id, transactional id and
-acks."""
+"""The number of bytes at the start of a Produce request that must contain its client id, transactional id and acks."""
 
 LOCAL = {
     8: ("OffsetCommit", Versions(0, 9)),
@@ -36,12 +35,12 @@ LOCAL = {
 LARGE = frozenset({11, 14})
 """JoinGroup and SyncGroup, which contain the members' metadata and assignments."""
 GROUPS_OF_LATER = frozenset({68, 69, 76, 77, 78, 79, 88, 89, 90, 91, 92})
-"""The requests of KIP-848, share groups and streams groups. The broker's version ranges for them are not advertised,
+"""The requests for KIP-848, share groups and streams groups. The broker's version ranges for them are not advertised,
 because the broker would serve its own groups."""
 SASL_HANDSHAKE_VERSION = 1
 """The lowest supported version. After version 0, the client sends bytes without a header, so later requests could not
-be recognized. Version 0 is advertised nevertheless, because librdkafka assumes that a broker without it supports no
-handshake at all."""
+be recognized. Version 0 is advertised nevertheless, because librdkafka assumes that a broker without it does not
+support the handshake at all."""
 
 
 def expects_answer(frame: bytes | bytearray | memoryview, length: int) -> bool | None:
@@ -67,7 +66,7 @@ def expects_answer(frame: bytes | bytearray | memoryview, length: int) -> bool |
         size = int.from_bytes(frame[at : at + 2], "big", signed=True)
         at += 2 + max(0, size)
     if at + 2 > len(frame):
-        raise BadMessage("a Produce ends before its acks")
+        raise BadMessage(f"a Produce has no acks within its first {_ENOUGH_BYTES} bytes")
     return bytes(frame[at : at + 2]) != b"\0\0"
 
 

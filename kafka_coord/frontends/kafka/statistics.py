@@ -1,4 +1,4 @@
-"""Counts what a listener for Kafka clients has done since its start. Only one thread writes the counters, but any
+"""Counts what a listener for Kafka clients has done since it started. Only one thread writes the counters, but any
 thread may read them."""
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ NAMES = {
     36: "SaslAuthenticate",
     60: "DescribeCluster",
 } | {api_key: name for api_key, (name, _) in LOCAL.items()}
-"""The names of requests that are counted separately, by API key. All other requests are counted together, because a
-client could invent any number of API keys."""
+"""The names of the requests that are counted separately, by API key. All others are counted together, because a client
+could invent any number of API keys."""
 _PARTS = ("topics", "partitions", "groups", "coordinators", "results", "members")
 
 
 @dataclass(slots=True)
 class Statistics:
-    """``answered`` has the seconds from a request to its complete response, by request name. Like the broker's
-    TotalTimeMs, they include waits. ``errors`` counts this instance's own responses with an error, by request name and
-    error name."""
+    """``answered`` records the seconds from a request to its complete response, by request name. Like the broker's
+    TotalTimeMs, they include waits. ``errors`` counts this instance's own error responses, by request name and error
+    name."""
 
     answered: dict[str, Durations] = field(default_factory=lambda: defaultdict(Durations))
     errors: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -54,7 +54,7 @@ class Statistics:
         self.answered[NAMES.get(api_key, OTHER)].add(took_s)
 
     def told(self, name: str, answer: Any) -> None:
-        """Counts the first error in a response of this instance, if there is one."""
+        """Counts the first error in a response from this instance, if there is one."""
         code = first_error(answer)
         if code:
             self.errors[name, CODES.get(code, OTHER)] += 1
@@ -74,7 +74,6 @@ def first_error(answer: Any) -> int:
 
 @cache
 def _errors_in(kind: Hashable) -> tuple[bool, tuple[str, ...]]:
-    """Returns whether a message of this type has an error code, and the names of those fields that contain parts with
-    error codes."""
+    """Returns whether a message of this type contains an error code, and the names of the fields whose parts may."""
     fields = getattr(kind, "_fields", ())
     return "error_code" in fields, tuple(name for name in _PARTS if name in fields)

@@ -243,7 +243,7 @@ def test_what_failed_half_way_is_finished_by_the_next_run(
     with published(front.store, alone):  # but nobody is elected
         ran = coord("groups", "convert", group, "--to", to, "--execute")
         assert ran.code == 6, ran.err
-        assert "No offset is lost; run it again" in ran.err
+        assert "No offsets were lost; run the command again" in ran.err
         assert front.store.exists(layout.group(group)) is not None
     monkeypatch.undo()
     with elected(front, front.of_elected):

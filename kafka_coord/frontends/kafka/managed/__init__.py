@@ -1,1 +1,1 @@
-"""Managed groups for stock Kafka clients, which use KIP-848 (``group.protocol=consumer``) or the classic protocol."""
+"""Serves managed groups to stock Kafka clients, with KIP-848 (``group.protocol=consumer``) or the classic protocol."""

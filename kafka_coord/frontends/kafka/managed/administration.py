@@ -1,6 +1,7 @@
 """Handles administrative requests about managed groups: shows and deletes groups, and changes their offsets.
 
-It reads from ZooKeeper. Like this project's own commands, it sends each change as a request to the elected coordinator.
+It reads from ZooKeeper, but sends each change as a request to the elected coordinator, as this project's own commands
+do.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ ANSWER_S = 10.0
 """The number of seconds that a tool waits for the coordinator's response."""
 _LOOK_AGAIN_S = 0.05
 _AT_ONCE = 200
-"""The maximum number of groups in one read. It is small because other requests wait for the read."""
+"""The maximum number of groups read at once. It is small because other requests wait for the read."""
 _OFFSETS_AT_ONCE = 2_000
 """The maximum number of offsets in one request. The coordinator writes them in a single multi."""
 _DONE, _SILENT = "done", "no response from the elected coordinator"
@@ -40,26 +41,26 @@ _A_CLIENT = "a Kafka client"
 
 
 class Administration:
-    """Answers administrative requests. Use this class only on the event loop. It uses other threads to access
-    ZooKeeper."""
+    """Answers administrative requests. Use this class only on the event loop; it accesses ZooKeeper on other
+    threads."""
 
     def __init__(self, store: Store, terms: ManagedTerms) -> None:
         self._store, self._terms = store, terms
 
     async def states(self, groups: Sequence[str]) -> dict[str, State]:
         """Returns the states of the groups that exist and can be read."""
-        found: dict[str, State] = {}
+        states: dict[str, State] = {}
         for part in _parts(groups):
             try:
-                seen = await asyncio.to_thread(read_groups, self._store, part)
+                observed = await asyncio.to_thread(read_groups, self._store, part)
             except StoreError as error:
                 log.warning("cannot read managed groups: %s", error)
                 break
-            found |= {group: state_of(one) for group, one in seen.items() if isinstance(one, Observation)}
-        return found
+            states |= {group: state_of(one) for group, one in observed.items() if isinstance(one, Observation)}
+        return states
 
     async def subscribed(self, group: str, topics: Iterable[str]) -> frozenset[str]:
-        """Returns those of the topics to which the group's members subscribe. Raises :class:`StoreError`."""
+        """Returns those topics to which the group's members subscribe. Raises :class:`StoreError`."""
         seen = (await asyncio.to_thread(read_groups, self._store, (group,)))[group]
         if isinstance(seen, StoreError):
             raise seen
@@ -91,8 +92,8 @@ class Administration:
         return GroupView(group, Error.NONE, seen, served, ids)
 
     async def adopt(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], why: str, term: int) -> Error:
-        """Creates the group with these offsets, if ``term`` is still current. Existing offsets stay unchanged. ``why``
-        becomes the first entry of the group's history."""
+        """Creates the group with these offsets, provided that ``term`` is still current. Existing offsets stay
+        unchanged. ``why`` becomes the first entry of the group's history."""
         fence = Check(layout.log_partition(partition_of(group)), term)
         try:
             missing = await asyncio.to_thread(begin_adoption, self._store, group, list(offsets), why, fence)
@@ -113,7 +114,7 @@ class Administration:
         return await asyncio.to_thread(read_registered, self._store, group)
 
     async def evict(self, group: str, consumers: Iterable[str], asked: Request) -> str:
-        """Evicts these members on behalf of an operator. If this fails, returns the reason, otherwise ``""``. Raises
+        """Evicts these members on behalf of an operator. Returns ``""``, or the reason if this fails. Raises
         :class:`StoreError`."""
         requests = (Request(RequestType.EVICT, group, one, asked.reason, asked.by) for one in consumers)
         answers = await asyncio.gather(*map(self._answer, requests))
@@ -131,8 +132,8 @@ class Administration:
         return error
 
     async def remove(self, group: str, asked: Request, since: int) -> str:
-        """Deletes the group on behalf of an operator, if it has no members and no offset has changed since the zxid
-        ``since``. If this fails, returns the reason, otherwise ``""``. Raises :class:`StoreError`."""
+        """Deletes the group on behalf of an operator, provided that it has no members and no offset has changed since
+        the zxid ``since``. Returns ``""``, or the reason if this fails. Raises :class:`StoreError`."""
         request = Request(RequestType.DELETE_GROUP, group, reason=asked.reason, by=asked.by, unchanged_since=since)
         answered = await self._answer(request)
         if answered is None:
@@ -143,7 +144,7 @@ class Administration:
         return ""
 
     async def answer_conversion(self, asked: Request, term: int, result: str, message: str) -> None:
-        """Answers an operator's request. Gives up if ZooKeeper stays unreachable for half a minute."""
+        """Answers an operator's request. Gives up if ZooKeeper remains unreachable for half a minute."""
         for _ in range(_ATTEMPTS):
             try:
                 await asyncio.to_thread(self._terms.conversions.answer, asked, term, result, message)
@@ -160,7 +161,7 @@ class Administration:
         by: str = _A_CLIENT,
         reason: str = "",
     ) -> Error:
-        """Sets the offsets of partitions that no member holds. The group's history names ``by`` and ``reason``."""
+        """Sets the offsets of partitions that no member holds. The group's history records ``by`` and ``reason``."""
         values = {tp: one.offset for tp, one in offsets.items()}
         request = Request(RequestType.RESET_OFFSETS, group, offsets=values, reason=reason, by=by)
         error = await self._ask(request, Error.UNKNOWN_MEMBER_ID)
@@ -191,17 +192,17 @@ class Administration:
         return Error.NONE if answered.result == _DONE else refused
 
     async def _answer(self, request: Request) -> Request | None:
-        """Sends the request and waits for the response. Returns the answered request, or ``None`` if there is no
-        response in time or the request is withdrawn. Deletes the request in any case. Raises :class:`StoreError`."""
+        """Sends the request and waits for the response. Returns the answered request, or ``None`` if it is not answered
+        in time or is withdrawn. Deletes the request in any case. Raises :class:`StoreError`."""
         store, loop = self._store, asyncio.get_running_loop()
         data = fields.dump(replace(request, timestamp_ms=time.time_ns() // 1_000_000).to_json())
         path = await asyncio.to_thread(store.create, layout.REQUEST_PREFIX, data, sequence=True)
         deadline = loop.time() + ANSWER_S
         try:
             while loop.time() < deadline:
-                found = await asyncio.to_thread(store.get, path)
+                node = await asyncio.to_thread(store.get, path)
                 with suppress(MalformedValue):
-                    answered = Request.from_json(fields.load(found.data, path), path.rpartition("/")[2], path)
+                    answered = Request.from_json(fields.load(node.data, path), path.rpartition("/")[2], path)
                     if answered.answered:
                         return answered
                 await asyncio.sleep(_LOOK_AGAIN_S)

@@ -20,17 +20,16 @@ from kafka_coord.zk.store import Check, Create, GetData, Node, Store
 def begin_adoption(
     store: Store, group: str, partitions: Sequence[TopicPartition], reason: str, fence: Check
 ) -> frozenset[TopicPartition]:
-    """Creates the group if it does not exist, with ``reason`` as the first entry of its history. Returns those of the
-    partitions whose topics exist and for which the group has no offset. Raises :class:`Fenced` and
-    :class:`StoreError`."""
+    """Creates the group if it does not exist, with ``reason`` as the first entry of its history. Returns those
+    partitions whose topics exist and for which no offset is stored. Raises :class:`Fenced` and :class:`StoreError`."""
     ensure_group(store, group)
     topics = sorted({tp.topic for tp in partitions})
     paths = [layout.broker_topic(topic) for topic in topics]
     paths += [layout.offset(group, tp.topic, tp.partition) for tp in partitions]
-    found = store.exists_many(paths)
-    there = {topic for topic, stat in zip(topics, found, strict=False) if stat is not None}
-    stored = zip(partitions, found[len(topics) :], strict=True)
-    missing = frozenset(tp for tp, stat in stored if stat is None and tp.topic in there)
+    stats = store.exists_many(paths)
+    existing = {topic for topic, stat in zip(topics, stats, strict=False) if stat is not None}
+    stored = zip(partitions, stats[len(topics) :], strict=True)
+    missing = frozenset(tp for tp, stat in stored if stat is None and tp.topic in existing)
     now_ms = round(store.clock.time() * 1000)
     entry = Decision(0, 0, reason, "", now_ms, 0, len(missing), 0, settled_ms=0, causes=(Cause.TAKEN_OVER,))
     try:
@@ -43,7 +42,7 @@ def begin_adoption(
 
 class Registered(NamedTuple):
     """The members of a group. ``protocols`` maps each member to its protocol, or to ``None`` if the member is not a
-    stock client or cannot be read. No member has registered or left since ``zxid``. ``is_decided`` tells whether a
+    stock client or cannot be read. No member has registered or left since ``zxid``. ``is_decided`` is true if a
     coordinator is elected."""
 
     protocols: Mapping[str, str | None]
@@ -64,15 +63,15 @@ def read_registered(store: Store, group: str) -> Registered:
 
 
 def topics_that_exist(store: Store, group: str, topics: Iterable[str]) -> frozenset[str]:
-    """Returns those of the topics that exist and to which the group's stored offsets belong. Offsets that were stored
-    before a topic was deleted and created again do not belong to the new topic. Raises :class:`StoreError`."""
+    """Returns those topics that exist and to which the group's stored offsets belong. Offsets that were stored before a
+    topic was deleted and recreated do not belong to the new topic. Raises :class:`StoreError`."""
     names = sorted(set(topics))
-    found = store.read_many(
+    nodes = store.read_many(
         [GetData(layout.topic_offsets(group, name)) for name in names]
         + [GetData(layout.broker_topic(name)) for name in names]
     )
     current = set()
-    for name, stored, topic in zip(names, found, found[len(names) :], strict=False):
+    for name, stored, topic in zip(names, nodes, nodes[len(names) :], strict=False):
         if not isinstance(topic, Node):
             continue
         written = stored.data.decode(errors="replace") if isinstance(stored, Node) else ""

@@ -1,4 +1,4 @@
-"""Classic clients (JoinGroup, SyncGroup, Heartbeat, LeaveGroup) as members of managed groups. Does no I/O.
+"""Serves classic clients (JoinGroup, SyncGroup, Heartbeat, LeaveGroup) as members of managed groups. Does no I/O.
 
 ::
 
@@ -8,10 +8,10 @@
                                             └──────────────JoinGroup───────────────┘ REBALANCE_IN_PROGRESS
 
 No member is the leader. The coordinator decides, and SyncGroup returns the member's share. Only members whose shares
-change must join again. All other members keep their generation. A SyncGroup acknowledges the start of the partitions
-in its response, and the response is sent once that acknowledgement is stored. A JoinGroup acknowledges the stop of all
-partitions that it does not list as owned. A cooperative client lists the partitions that it keeps. An eager client owns
-nothing when it joins.
+change must join again; all others keep their generation. A SyncGroup acknowledges the start of the partitions in its
+response, which is sent once that acknowledgement has been stored. A JoinGroup acknowledges the stop of all partitions
+that it does not list as owned: a cooperative client lists the partitions that it keeps, whereas an eager client does
+not own any when it joins.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ PROTOCOL = "classic"
 """The value of ``group.protocol`` in these clients, and of ``protocol`` in their registrations."""
 COOPERATIVE = "cooperative-sticky"
 ASSIGNORS = ("range", "roundrobin", "sticky", COOPERATIVE)
-"""The names of Kafka's own assignors. A client that uses any of them accepts any share."""
+"""The names of Kafka's own assignors. A client that uses one of them accepts any share."""
 
 _MORE_S = 1.0
-"""Once the member has part of its share, its JoinGroup is held for up to this many seconds to wait for the rest."""
+"""Once a member has part of its share, its JoinGroup is held for up to this many seconds to wait for the rest."""
 _WRITE_S = 5.0
 """The maximum number of seconds that a SyncGroup waits for its acknowledgement to be written."""
 _ADMISSION_S = 1.0
@@ -57,10 +57,10 @@ class _ClassicRequest(Request):
 
 @dataclass(frozen=True, slots=True)
 class Join(_ClassicRequest):
-    """A JoinGroup request. If ``is_new`` is set, the client sent no member id, and ``member_id`` was generated for it.
-    ``assignor`` is the chosen protocol. ``owned`` holds the partitions that the client keeps, which are none if the
-    client is eager. The client received them in ``generation``, which is -1 if the client does not report it.
-    ``registration`` is the content of the registration, in case the member is new."""
+    """A JoinGroup request. If ``is_new`` is set, the client did not send a member id, and ``member_id`` was generated
+    for it. ``assignor`` is the chosen protocol. ``owned`` contains the partitions that the client keeps (none if it is
+    eager). The client received them in ``generation``, which is -1 if it does not report it. ``registration`` is the
+    content of the registration, in case the member is new."""
 
     is_new: bool
     assignor: str
@@ -78,8 +78,8 @@ class Join(_ClassicRequest):
 
     @property
     def limit_s(self) -> float:
-        """The number of seconds for which this request may be held. The client sends no other request in that time, so
-        its session timeout must be longer."""
+        """The number of seconds for which this request may be held. This must be shorter than the session timeout,
+        because the client does not send any other request meanwhile."""
         return min(self.rebalance_timeout_s, self.session_timeout_s * 2 / 3)
 
     def answered(self, error: Error, _message: str | None = None) -> Joined:
@@ -89,8 +89,8 @@ class Join(_ClassicRequest):
 
     def join(self, members: KafkaMembers, found: KafkaMember | None) -> None:
         """Handles a join. A static client without a member id replaces its predecessor. A client with an unknown member
-        id is refused if it is static or owns partitions, because by now another member may have its place or its
-        partitions."""
+        id is refused if it is static or owns partitions, because another member may have its place or its partitions by
+        now."""
         before = found.member_id if found is not None else members.earlier_id(self.key)
         if before is not None and before != self.member_id:
             if self.is_new:
@@ -130,8 +130,8 @@ class Sync(_ClassicRequest):
 
 @dataclass(frozen=True, slots=True)
 class Beat(_ClassicRequest):
-    """A Heartbeat request. ``software`` is the name that the client sent in ApiVersions. It is empty if the client's
-    heartbeats must not be held."""
+    """A Heartbeat request. ``software`` is the client's name and version from ApiVersions, or empty if its heartbeats
+    must not be held."""
 
     generation: int
     software: str = ""
@@ -145,7 +145,7 @@ class Beat(_ClassicRequest):
 
 @dataclass(frozen=True, slots=True)
 class Leave(_ClassicRequest):
-    """One member of a LeaveGroup request. An operator names a static member only by its instance id."""
+    """One member in a LeaveGroup request. An operator names a static member only by its instance id."""
 
     leaves: ClassVar[bool] = True
 
@@ -185,8 +185,8 @@ class ClassicMember(KafkaMember):
 
     @property
     def owns_nothing(self) -> bool:
-        """Whether this is an eager client between JoinGroup and SyncGroup. At this time, librdkafka may repeat an
-        outdated commit."""
+        """Whether this is an eager client between JoinGroup and SyncGroup, when librdkafka may repeat an outdated
+        commit."""
         is_joining = self.sent is None or self.syncs or self.waits_for_share
         return is_joining and self.joined is not None and self.joined.is_eager
 
@@ -285,8 +285,8 @@ class ClassicMember(KafkaMember):
                 self.hold(sync, _WRITE_S)
 
     def settled(self) -> None:
-        """Answers a SyncGroup. Because the acknowledgement is already stored, the client keeps its share even if this
-        instance fails."""
+        """Answers a held SyncGroup. Because the acknowledgement has been stored, the client keeps its share even if
+        this instance fails."""
         if isinstance(self.waiting, Sync) and self.joined is not None:
             sync, self.waiting = self.waiting, None
             self._sync_answered(sync, self.joined)

@@ -1,4 +1,4 @@
-"""Turns the requests of classic clients about managed groups into members' requests, and returns the responses."""
+"""Turns requests from classic clients about managed groups into member requests and returns the responses."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from kafka_coord.wire.consumer_protocol import subscription
 log = logging.getLogger(__name__)
 
 _MUST_KNOW_ID = 4
-"""From this version of JoinGroup on, a client without a member id gets an id and joins again with it (KIP-394)."""
+"""The version of JoinGroup from which a client without a member id gets an id and joins again with it (KIP-394)."""
 
 
 class ClassicRequests:
-    """Handles authorized requests about managed groups. ``broker_id`` identifies this instance."""
+    """Handles authorized requests from classic clients about managed groups. ``broker_id`` identifies this instance."""
 
     def __init__(self, terms: ManagedTerms, broker_id: int, limits: GroupLimits) -> None:
         self._terms, self._broker_id, self._limits = terms, broker_id, limits
@@ -64,21 +64,21 @@ class ClassicRequests:
         if request.protocol_type != CONSUMER or assignor is None:
             kind, names = request.protocol_type[:80], ", ".join(sorted(offered))[:200]
             return f"it offers {names!r} of type {kind!r}; a managed group needs one of {', '.join(ASSIGNORS)}"
-        found = subscription(offered[assignor])
-        if found is None:
+        subscribed = subscription(offered[assignor])
+        if subscribed is None:
             return f"its subscription for {assignor} cannot be read"
         instance_id = request.group_instance_id
         key = request.group_id, consumer_name(member_id if instance_id is None else instance_id)
         if not is_legal(key[1]):
-            return f"a member of a managed group cannot have the id {key[1][:80]!r}"
-        topics = Topics(frozenset(filter(is_legal, found.topics)))
+            return f"{key[1][:80]!r} is not a legal member id in a managed group"
+        topics = Topics(frozenset(filter(is_legal, subscribed.topics)))
         session_ms = request.session_timeout_ms
         rebalance_ms = request.rebalance_timeout_ms if call.version >= 1 else session_ms
         member = Member(
             key[1],
             0,
             topics.subscription(),
-            rack=getattr(found, "rack_id", None) or None,
+            rack=getattr(subscribed, "rack_id", None) or None,
             session_timeout_ms=session_ms,
             rejoin_grace_ms=0 if instance_id is None else session_ms,
             protocol=PROTOCOL,
@@ -88,7 +88,7 @@ class ClassicRequests:
         if isinstance(value, Refusal):
             return value.message
         owned = frozenset(
-            TopicPartition(one.topic, number) for one in found.owned_partitions for number in one.partitions
+            TopicPartition(one.topic, number) for one in subscribed.owned_partitions for number in one.partitions
         )
         return partial(
             Join,
@@ -102,7 +102,7 @@ class ClassicRequests:
             session_timeout_s=session_ms / 1000,
             rebalance_timeout_s=max(0, rebalance_ms) / 1000,
             registration=value,
-            generation=found.generation_id,
+            generation=subscribed.generation_id,
         )
 
     async def sync(self, call: Call) -> Any:
@@ -130,7 +130,7 @@ class ClassicRequests:
     async def leave(self, call: Call, leaving: tuple[tuple[str, str | None], ...]) -> Left:
         group = call.request.group_id
 
-        async def one(member_id: str, instance_id: str | None) -> Error:
+        async def leave_one(member_id: str, instance_id: str | None) -> Error:
             who = _who(group, member_id, instance_id)
             if not member_id and instance_id is None:
                 return Error.UNKNOWN_MEMBER_ID
@@ -138,7 +138,7 @@ class ClassicRequests:
             error: Error = answer.error
             return error
 
-        errors = await asyncio.gather(*(one(*who) for who in leaving))
+        errors = await asyncio.gather(*(leave_one(*who) for who in leaving))
         return Left(None, Error.NONE, tuple((*who, error) for who, error in zip(leaving, errors, strict=True)))
 
 

@@ -1,4 +1,4 @@
-"""Finds operators' requests to convert groups, and passes on requests for groups that this instance coordinates."""
+"""Finds operators' requests to convert groups, and passes on those for groups that this instance coordinates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class ConversionRequests:
-    """The unanswered requests. Use this class on one thread only, except :meth:`answer`.
+    """Follows the unanswered requests to convert groups. Use this class on one thread only, except :meth:`answer`.
 
     In each term in which this instance serves a request's group, ``carry_out`` receives the request once, with
     ``unchanged_since`` set to the zxid of its creation.
@@ -30,7 +30,7 @@ class ConversionRequests:
     def __init__(self, store: Store, watches: Watches, carry_out: Callable[[Request], None]) -> None:
         self._store, self._carry_out = store, carry_out
         self._known: dict[str, Request | None] = {}
-        """The requests by znode name. ``None`` stands for a request that is unreadable or is not for this class."""
+        """The requests by znode name. ``None`` stands for a request that is unreadable, answered or of another type."""
         self._passed_on: dict[str, int] = {}
         watches.children(layout.REQUESTS, self._listed)
 
@@ -67,7 +67,7 @@ def _conversion(name: str, node: Node) -> Request | None:
         value = fields.load_object(node.data, where)
         if value.get("type") != RequestType.CONVERT_GROUP:
             return None
-        found = Request.from_json(value, name, where, node.stat.version)
+        request = Request.from_json(value, name, where, node.stat.version)
     except MalformedValue:
         return None  # the elected coordinator reports it
-    return None if found.answered else replace(found, unchanged_since=node.stat.czxid)
+    return None if request.answered else replace(request, unchanged_since=node.stat.czxid)

@@ -1,16 +1,16 @@
-"""Decides how long each heartbeat of a member is held, and when the next heartbeat is due. Does no I/O.
+"""Decides how long to hold each KIP-848 heartbeat, and when the next one is due. Does no I/O.
 
 librdkafka gives up a heartbeat that takes longer than the last interval that it received. It sends a heartbeat one
-interval after the previous heartbeat, however early the response arrived. So a hold ends a little before that. The next
-interval is close to the length of the hold, because the member would learn nothing in the rest of the interval. A
+interval after the previous one, however early the response arrived, so a hold ends a little before that. The next
+interval is close to the length of the hold, because the member would not learn anything in the rest of the interval. A
 commit ends a hold early, because it arrives on the same connection. Most clients commit at regular times, so a hold
 ends when the next commit is due.
 
-franz-go waits for a heartbeat's response as long as for any response. It gets a short interval and long holds.
+franz-go waits for a heartbeat's response as long as for any other. It gets a short interval and long holds.
 
 The Java client waits just as long, but two of its threads spin while a heartbeat takes longer than the last interval
-that it received (KAFKA-21031). A changed interval restarts its timer, but an unchanged interval does not. So it always
-gets the same interval, and its heartbeats are held until the interval is nearly over.
+that it received (KAFKA-21031). A changed interval restarts its timer, but an unchanged one does not. So it normally
+gets the same interval, and its heartbeats are held until that is nearly over.
 """
 
 from __future__ import annotations
@@ -27,52 +27,51 @@ from kafka_coord.classic_groups.heartbeat_hold import (
 )
 
 NOT_HELD_S = 1.0
-"""The interval for clients whose heartbeats are not held, and for members that are stopping partitions. The latter send
-a heartbeat as soon as they have stopped the partitions, without waiting for the interval."""
+"""The interval for clients whose heartbeats are not held, and for members that are stopping partitions. The latter do
+not wait for the interval, but send a heartbeat as soon as they have stopped the partitions."""
 WITH_NEWS_S = 3.0
-"""The interval in a response with an assignment. The client acknowledges the assignment without waiting for the
-interval."""
+"""The interval in a response with an assignment, which the client acknowledges without waiting for the interval."""
 JOIN_S = 0.9
-"""The number of seconds that a join is held if it is unknown which interval the client received before."""
+"""The number of seconds for which a join is held if it is unknown which interval the client last received."""
 LONGEST_INTERVAL_S = 1.7
 SHORTEST_INTERVAL_S = 0.15
 LONGEST_SILENCE_S = 0.35
 _BETWEEN_POLLS_S = 0.05
 _MARGIN_S = 0.07
-"""A hold ends this many seconds before the client would give up."""
+"""The number of seconds by which a hold ends before the client would give up."""
 _GROWTH = 0.6
-"""An interval may be longer than the preceding hold by this fraction of the hold."""
+"""The fraction of a hold by which the next interval may be longer than the hold."""
 OFTEN_S = 3.0
-"""A client that commits more often than this gets no interval below :data:`SLOWEST_S`. Each commit ends a hold, so with
-a shorter interval the client would send a heartbeat after every commit."""
+"""A client that commits more often than this does not get an interval below :data:`SLOWEST_S`. Each commit ends a hold,
+so with a shorter interval, the client would send a heartbeat after every commit."""
 SLOWEST_S = 1.0
 _LONGEST_BETWEEN_S = 2.0
 _BEHIND_COMMIT_S = 0.05
 _NEAR_COMMIT_S = 0.2
 _ABOUT = 0.1
 _STILL_COMMITS = 2.5
-"""After this many periods without a commit, a client no longer counts as one that commits often."""
+"""The number of periods without a commit after which a client no longer counts as one that commits often."""
 
 STEADY_S = 5.0
 """Kafka's heartbeat interval, and the interval of the Java client's automatic commits."""
 _BEFORE_AGAIN_S = 0.1
-"""How long the client waits after a response (``retry.backoff.ms``)."""
+"""How long the Java client waits after a response (``retry.backoff.ms``)."""
 _SOON_S = 0.3
 _SPINS_S = 0.4
-"""A hold may exceed the interval by this many seconds, so that it ends with a commit and the next heartbeat follows
-the commit."""
+"""The number of seconds by which a hold may exceed the interval, so that it ends with a commit, which the next
+heartbeat then follows."""
 _ASKED_EVERY_S = 60.0
 _ASKED_AT_ONCE = 3
 
 
 @dataclass(slots=True)
 class Pace:
-    """The pace of one client. Times are in monotonic seconds. ``told_s`` is the last interval that the client received.
-    The current heartbeat arrived at ``began``, and the last commit at ``committed_at``. ``period_s`` is the usual time
-    between two commits."""
+    """The pace of one client's heartbeats. Times are in monotonic seconds. ``told_s`` is the last interval that the
+    client received. The current heartbeat arrived at ``began``, and the last commit at ``committed_at``. ``period_s``
+    is the usual time between two commits."""
 
     joins_for_all: ClassVar[bool] = False
-    """Whether a join is held until its member has its whole share of the group's target."""
+    """Whether a join is held until its member has its entire share of the group's target."""
     longest_s: float
     polls_long: bool
     told_s: float = 0.0
@@ -82,8 +81,8 @@ class Pace:
 
     @classmethod
     def of(cls, software: str) -> Pace:
-        """Returns the pace for a client. ``software`` is the name that the client sent in ApiVersions. It is empty if
-        the client's heartbeats must not be held."""
+        """Returns the pace for a client. ``software`` is its name and version from ApiVersions, or empty if its
+        heartbeats must not be held."""
         kind = SteadyPace if spins_beyond_interval(software) else cls
         return kind(longest_hold_s(software), waits_beyond_interval(software))
 
@@ -108,13 +107,13 @@ class Pace:
         return max(0.0, self.told_s - _MARGIN_S) if self.told_s else JOIN_S
 
     def committed(self, now: float) -> None:
-        found_s, before_s = now - self.committed_at, self.period_s
-        is_regular = before_s / 2 < found_s < before_s * 2
-        self.committed_at, self.period_s = now, (found_s + before_s) / 2 if is_regular else found_s
+        since_s, before_s = now - self.committed_at, self.period_s
+        is_regular = before_s / 2 < since_s < before_s * 2
+        self.committed_at, self.period_s = now, (since_s + before_s) / 2 if is_regular else since_s
 
     def asks_again(self, _now: float) -> bool:
-        """Returns whether to answer with COORDINATOR_LOAD_IN_PROGRESS when another request ends a hold. This error
-        makes the client repeat the heartbeat soon."""
+        """Returns whether to answer COORDINATOR_LOAD_IN_PROGRESS when another request ends a hold, which makes the
+        client repeat the heartbeat soon."""
         return False
 
     def after_news(self) -> float:
@@ -126,7 +125,7 @@ class Pace:
         return self._tell(NOT_HELD_S)
 
     def after_interruption(self, now: float) -> float:
-        """Returns the interval after a hold that another request ended. The next heartbeat is due as soon as the
+        """Returns the interval after a hold that another request ended. It makes the next heartbeat due as soon as the
         client's pace allows."""
         held_s, often = now - self.began, self._commits_often(now)
         if self.polls_long:
@@ -158,8 +157,8 @@ class Pace:
 
     def _in_step(self, now: float, commit_at: float) -> float:
         """Returns an interval of at least :data:`SLOWEST_S` that makes the next heartbeat follow a commit. If commits
-        are far apart, several holds share the time between two commits. Commits are due at ``commit_at`` and one period
-        after each commit."""
+        are far apart, several holds share the time between two of them. Commits are due at ``commit_at`` and every
+        period after that."""
         period_s = self.period_s
         if period_s < SLOWEST_S:
             at = (
@@ -181,15 +180,15 @@ class Pace:
 
 @dataclass(slots=True)
 class SteadyPace(Pace):
-    """The pace of the Java client (see the top of the module). If the client commits automatically, each heartbeat
-    follows a commit and is held until the next commit, because the client restarts the commit timer when it has carried
-    out an assignment. If another request, such as an OffsetFetch, ends a hold too early, an error makes the client
-    repeat the heartbeat."""
+    """The pace of the Java client (see the top of the module). If it commits automatically, each heartbeat follows a
+    commit and is held until the next one, because the client restarts its commit timer whenever it has carried out an
+    assignment. If another request, such as an OffsetFetch, ends a hold too early, an error makes the client repeat the
+    heartbeat."""
 
-    joins_for_all: ClassVar[bool] = True  # each part of the share would take two polls of the application
+    joins_for_all: ClassVar[bool] = True  # each part of the share would take two polls by the application
     told_s: float = STEADY_S  # the interval that the client received in an earlier term
     _allowance: Allowance = field(default_factory=Allowance)
-    """Limits how often the client must repeat a heartbeat, because it logs a line each time."""
+    """Limits how often the client is made to repeat a heartbeat, because it logs a line each time."""
 
     def joins(self) -> None:
         self.told_s = SLOWEST_S

@@ -1,4 +1,4 @@
-"""The heartbeats of KIP-848 members (``group.protocol=consumer``), and the responses to them. Does no I/O.
+"""Handles and answers heartbeats from KIP-848 members (``group.protocol=consumer``). Does no I/O.
 
 A heartbeat with epoch 0 registers the member, and responses carry its assignment. A heartbeat acknowledges a
 stop-fetcher if the client no longer owns the command's partitions, and a start-fetcher if the client owns all of them.
@@ -26,7 +26,7 @@ from kafka_coord.model import Command, StartFetcher, TopicPartition
 PROTOCOL = "consumer"
 """The value of ``group.protocol`` in these clients, and of ``protocol`` in their registrations."""
 JOIN, LEAVE, LEAVE_FOR_NOW = 0, -1, -2
-"""The epochs with a special meaning in a heartbeat. After ``LEAVE_FOR_NOW``, a static member keeps its place."""
+"""The epochs with a special meaning in a heartbeat. A static member keeps its place after ``LEAVE_FOR_NOW``."""
 
 Owned = frozenset[tuple[bytes, int]]
 """Partitions by topic id."""
@@ -36,7 +36,7 @@ Owned = frozenset[tuple[bytes, int]]
 class Heartbeat(Request):
     """A ConsumerGroupHeartbeat request. ``owned`` and the parts of ``topics`` are ``None`` if the client omitted them
     because they are unchanged. ``registration`` is the content of a joining member's registration. ``software`` is the
-    name that the client sent in ApiVersions. It is empty if the client's heartbeats must not be held."""
+    client's name and version from ApiVersions, or empty if its heartbeats must not be held."""
 
     protocol: ClassVar[str] = PROTOCOL
     epoch: int
@@ -59,7 +59,7 @@ class Heartbeat(Request):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the heartbeat has all fields. A client sends all fields if it has not received the last response."""
+        """Whether the heartbeat contains all fields, as it does if the client did not receive the last response."""
         return self.joins or (self.owned is not None and self.topics.is_told)
 
     def answered(self, error: Error, message: str | None = None) -> HeartbeatAnswer:
@@ -69,13 +69,13 @@ class Heartbeat(Request):
         return ConsumerGroupMember(members, self, number)
 
     def join(self, members: KafkaMembers, found: KafkaMember | None) -> None:
-        """Handles a join. A client that only repeats a join because the response was lost stays the same incarnation.
-        Any other client that joins again becomes a new incarnation and has no partitions."""
+        """Handles a join. A client that only repeats its join because the response was lost stays the same incarnation.
+        Any other client that joins again becomes a new incarnation, which does not hold any partitions."""
         if not self.topics.is_told:
             members.refuse(self, Error.INVALID_REQUEST, "a joining member must send its subscription")
             return
         if found is not None and (not isinstance(found, ConsumerGroupMember) or found.member_id != self.member_id):
-            members.refuse(self, Error.UNRELEASED_INSTANCE_ID, f"another member has the instance id {self.key[1]}")
+            members.refuse(self, Error.UNRELEASED_INSTANCE_ID, f"another member is using instance id {self.key[1]}")
             return
         topics = self.topics.since(UNCHANGED)
         if found is not None and found.topics == topics and not found.has_acknowledged:
@@ -94,8 +94,8 @@ class Heartbeat(Request):
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
     """The response to a heartbeat. ``assignment`` is ``None`` if the client already knows it. ``ids`` is the assignment
-    by topic id, and omits topics that have no id. The next heartbeat is due ``interval_s`` seconds after this heartbeat
-    was sent."""
+    by topic id, without topics that have no id. The next heartbeat is due ``interval_s`` seconds after this one was
+    sent."""
 
     token: Hashable
     error: Error
@@ -108,7 +108,7 @@ class HeartbeatAnswer:
 
 
 class ConsumerGroupMember(KafkaMember):
-    """One member. ``sent`` is the last assignment that a response contained. ``owned`` holds the partitions that the
+    """One member. ``sent`` is the last assignment that a response contained. ``owned`` contains the partitions that the
     client last reported as owned."""
 
     protocol = PROTOCOL
@@ -119,12 +119,12 @@ class ConsumerGroupMember(KafkaMember):
         self.pace = Pace.of(beat.software)
         self.first_epoch = self.epoch = self.previous_epoch = max(FIRST_EPOCH, beat.epoch)
         self.topic_ids: dict[str, bytes | None] = {}
-        """The ids that the topics in ``assignment`` had when they were assigned. Since then, a topic may have been
-        deleted and created again."""
+        """The ids that the topics in ``assignment`` had when they were assigned. A topic may have been deleted and
+        recreated since."""
         self.sent: frozenset[TopicPartition] | None = None
         self.owned: Owned | None = None
         self._asked_again = False
-        """Whether an error has made the client repeat its last heartbeat. The repetition has all fields."""
+        """Whether an error has made the client repeat its last heartbeat. The repetition contains all fields."""
 
     @property
     def waits_for_share(self) -> bool:
@@ -138,7 +138,7 @@ class ConsumerGroupMember(KafkaMember):
         if generation <= self.epoch:
             return
         self.previous_epoch, self.epoch = self.epoch, generation
-        if not self.sent:  # the client has received no partitions, so only a late commit has an earlier epoch
+        if not self.sent:  # the client does not know of any partitions, so only a late commit has an earlier epoch
             self.first_epoch = generation
 
     def wait(self, request: Request) -> None:
@@ -190,10 +190,9 @@ class ConsumerGroupMember(KafkaMember):
     def _acknowledge(self) -> None:
         """Acknowledges the delivered command if the client has carried it out.
 
-        Topics are compared by id, because a topic may be deleted and created again under the same name. If the client
-        still owns partitions of a deleted topic, it has not stopped them. It need not start partitions of a deleted
-        topic. If the client owns the partitions of a start-fetcher before any response contained them, it received them
-        in an earlier term.
+        Topics are compared by id, because a topic may be deleted and recreated under the same name. A client that still
+        owns partitions of a deleted topic has not stopped them. It need not start partitions of a deleted topic. If it
+        owns the partitions of a start-fetcher before any response contained them, it received them in an earlier term.
         """
         if self.command is None or self.owned is None:
             return
@@ -218,9 +217,10 @@ class ConsumerGroupMember(KafkaMember):
                 self.acknowledged()  # the commit shows that the client has started these partitions
 
     def resumed(self, topic_ids: Mapping[str, bytes], newest: int, *, is_settled: bool) -> None:
-        """Resumes the member with the epoch that the client sent. A client with unacknowledged commands may already
-        know the newest epoch, if its acknowledgement of a response was not written. A settled client may not know the
-        newest epoch yet, because the response may have been lost. So a settled client may use either epoch."""
+        """Resumes the member with the epoch that the client sent. If commands are unacknowledged, the client may
+        nevertheless know the newest epoch, because its acknowledgement may not have been written. If all commands are
+        acknowledged, the client may still not know the newest epoch, because the response may have been lost, so it may
+        use either epoch."""
         self._learn(self.assignment, topic_ids)
         self.first_epoch = self.epoch = self.previous_epoch = min(self.epoch, newest)
         if is_settled:
@@ -266,9 +266,9 @@ class ConsumerGroupMember(KafkaMember):
             self._tell(_heartbeat(request), interval_s)
 
     def _by_id(self, partitions: Iterable[TopicPartition]) -> Owned:
-        """Returns the partitions by topic id. Omits topics that have no id."""
-        found = ((self.topic_ids.get(tp.topic), tp.partition) for tp in partitions)
-        return frozenset((topic_id, partition) for topic_id, partition in found if topic_id is not None)
+        """Returns the partitions by topic id, without topics that have no id."""
+        pairs = ((self.topic_ids.get(tp.topic), tp.partition) for tp in partitions)
+        return frozenset((topic_id, partition) for topic_id, partition in pairs if topic_id is not None)
 
 
 def _heartbeat(request: Request) -> Heartbeat:

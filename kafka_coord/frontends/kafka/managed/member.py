@@ -1,8 +1,8 @@
-"""The base class of stock Kafka clients that are members of a managed group, for both protocols. Does no I/O.
+"""Defines what stock Kafka clients of both protocols have in common as members of a managed group. Does no I/O.
 
-A delivered stop-fetcher makes the member's assignment smaller, and a delivered start-fetcher makes it larger. The
-member's epoch is the newest generation of a delivered start-fetcher or of an acknowledged command. How a client
-acknowledges commands depends on its protocol: see :mod:`~kafka_coord.frontends.kafka.managed.heartbeats` (KIP-848) and
+A delivered stop-fetcher shrinks the member's assignment, and a delivered start-fetcher extends it. The member's epoch
+is the newest generation of a delivered start-fetcher or of an acknowledged command. How a client acknowledges commands
+depends on its protocol: see :mod:`~kafka_coord.frontends.kafka.managed.heartbeats` (KIP-848) and
 :mod:`~kafka_coord.frontends.kafka.managed.classic`.
 """
 
@@ -26,13 +26,12 @@ if TYPE_CHECKING:
 FIRST_EPOCH = 1
 
 Key = tuple[str, str]
-"""The group and the consumer name. The consumer name is made from the instance id or, if there is none, from the member
-id."""
+"""The group and the consumer name, which is made from the instance id or, if there is none, from the member id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request(ABC):
-    """A request of a member, other than a commit. ``protocol`` is the client's protocol (``Member.protocol``)."""
+    """A request from a member, other than a commit. ``protocol`` is the client's protocol (``Member.protocol``)."""
 
     protocol: ClassVar[str]
     token: Hashable
@@ -61,7 +60,7 @@ class Request(ABC):
 
     @abstractmethod
     def answered(self, error: Error, message: str | None = None) -> Answer:
-        """Returns a response with this error. NONE confirms that the member has left."""
+        """Returns a response with this error. For a request to leave, NONE confirms that the member has left."""
 
     @abstractmethod
     def made(self, members: KafkaMembers, number: int) -> KafkaMember:
@@ -74,7 +73,7 @@ class Request(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """An OffsetCommit of a member. In the classic protocol, ``epoch`` is the member's generation."""
+    """An OffsetCommit from a member. In the classic protocol, ``epoch`` is the member's generation."""
 
     token: Hashable
     key: Key
@@ -86,7 +85,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The response to a commit. ``topics`` holds the topics that no longer exist."""
+    """The response to a commit. ``topics`` contains the topics that no longer exist."""
 
     token: Hashable
     error: Error
@@ -100,10 +99,10 @@ Answer = Any
 class KafkaMember(ABC):
     """One member. ``id`` is ``None`` until the machine has admitted the member.
 
-    ``assignment`` holds the partitions that the client should own. ``command`` is the delivered command that the client
-    has not acknowledged yet. ``told`` is true once a response has passed this command on to the client. ``waiting`` is
-    the held request, which must be answered by ``answer_at``. ``changing`` is the request whose subscription is being
-    written. The ``topics`` of a member that registered in an earlier term are unknown.
+    ``assignment`` contains the partitions that the client should own. ``command`` is the delivered command that the
+    client has not acknowledged yet. ``told`` is true once a response has passed this command on to the client.
+    ``waiting`` is the held request, which must be answered by ``answer_at``. ``changing`` is the request whose
+    subscription is being written. The ``topics`` of a member that registered in an earlier term are unknown.
     """
 
     protocol: ClassVar[str]
@@ -140,16 +139,16 @@ class KafkaMember(ABC):
 
     @abstractmethod
     def arrived(self, request: Request) -> None:
-        """Handles a request of an admitted member."""
+        """Handles a request from an admitted member."""
 
     @abstractmethod
     def wait(self, request: Request) -> None:
-        """Holds a request until the machine has admitted the member. Holds a join further, until there is news for the
+        """Holds a request until the machine has admitted the member. A join is held longer, until there is news for the
         client."""
 
     @abstractmethod
     def go_on(self, request: Request) -> None:
-        """Continues with a request whose subscription has been written."""
+        """Continues to handle a request whose subscription has been written."""
 
     @abstractmethod
     def delivered(self, command: Command, topic_ids: Mapping[str, bytes]) -> None:
@@ -167,15 +166,15 @@ class KafkaMember(ABC):
     @abstractmethod
     def resumed(self, topic_ids: Mapping[str, bytes], newest: int, *, is_settled: bool) -> None:
         """Resumes a member with the ``assignment`` that it had in an earlier term. For ``topic_ids``, see
-        :meth:`KafkaMembers.receive`. ``newest`` is the latest epoch that the client can know. ``is_settled`` tells
-        whether the client has acknowledged all commands."""
+        :meth:`KafkaMembers.receive`. ``newest`` is the latest epoch that the client can know. ``is_settled`` is true if
+        the client has acknowledged all commands."""
 
     @abstractmethod
     def committed(self, commit: Commit) -> None:
         """Handles a valid commit."""
 
     def settled(self) -> None:  # noqa: B027  only the classic protocol waits for it
-        """Called once every acknowledgement is stored."""
+        """Called once the member's last acknowledgement has been stored."""
 
     @property
     def late_until(self) -> float:
@@ -193,7 +192,7 @@ class KafkaMember(ABC):
         return False
 
     def target_read(self) -> None:  # noqa: B027  only the classic protocol waits for it
-        """Called when the group's target was read or has changed while the member waits for its share."""
+        """Called when the group's target has been read or has changed while the member waits for its share."""
 
     # --- common ------------------------------------------------------------------------------------------------------
 
@@ -231,13 +230,13 @@ class KafkaMember(ABC):
         self.members.tell(stimuli.CommandAcknowledged(self.connection, command_id, {}))
 
     def written(self, command_id: CommandId) -> None:
-        """Notes that the acknowledgement of this command is stored."""
+        """Notes that the acknowledgement of this command has been stored."""
         if command_id == self.settling:
             self.settling = None
             self.settled()
 
     def hold(self, request: Request, limit_s: float) -> None:
-        """Holds a request for up to ``limit_s`` seconds. Refuses the request that was held before, because the client
+        """Holds a request for up to ``limit_s`` seconds. Refuses any request that was held before, because the client
         no longer waits for its response."""
         if self.waiting is not None:
             self.members.refuse(self.waiting, Error.COORDINATOR_LOAD_IN_PROGRESS)
@@ -251,7 +250,7 @@ class KafkaMember(ABC):
         self.members.waits(self)
 
     def subscribe(self, request: Request, topics: Topics) -> None:
-        """Requests the write of a new subscription. Once it is written, :meth:`go_on` is called."""
+        """Requests that a new subscription be written. After that, :meth:`go_on` is called."""
         try:
             subscription = topics.subscription()
         except InvalidPattern as error:

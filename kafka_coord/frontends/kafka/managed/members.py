@@ -1,4 +1,4 @@
-"""The stock Kafka clients that are members of managed groups, as connections of the members' machine. Does no I/O.
+"""Presents stock Kafka clients to the member state machine as if they were socket connections. Does no I/O.
 
 A member is not bound to a TCP connection. Instead, each member has a number, which the machine treats as a connection.
 A request may be held until there is news for the client.
@@ -25,15 +25,15 @@ _ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]")
 
 
 def consumer_name(identity: str) -> str:
-    """Returns the consumer name for an instance id or a member id. The ids of librdkafka contain characters that are
-    illegal in names."""
+    """Returns the consumer name for an instance id or a member id, with illegal characters escaped. librdkafka's ids
+    contain such characters."""
     return _ILLEGAL.sub(lambda found: "".join(f"_{byte:02X}" for byte in found[0].encode()), identity)
 
 
 class KafkaMembers:
-    """The members in one term. ``machine`` belongs to the term, and this class only reads it. ``identity`` returns a
-    topic's id, or ``None`` if it is unknown. ``session_timeout_s`` applies to KIP-848 members. :meth:`take` returns and
-    clears the stimuli for the machine and the responses to clients."""
+    """The members served in one term. ``machine`` belongs to the term, and this class only reads it. ``identity``
+    returns a topic's id, or ``None`` if it is unknown. ``session_timeout_s`` applies to KIP-848 members. :meth:`take`
+    returns and clears the stimuli for the machine and the responses to clients."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class KafkaMembers:
         self._late = LateBeats()
         self._numbers = itertools.count(1)
         self.doubtful: set[str] = set()
-        """Topics that may no longer exist, because a client has not started all the partitions that it should start."""
+        """Topics that may no longer exist, because a client has not started all the partitions that it should have."""
         self._stimuli: list[Stimulus] = []
         self._answers: list[Answer] = []
 
@@ -66,10 +66,10 @@ class KafkaMembers:
         self._stimuli, self._answers = [], []
         return taken
 
-    # --- requests of clients -----------------------------------------------------------------------------------------
+    # --- requests from clients ---------------------------------------------------------------------------------------
 
     def arrived(self, request: Request, now: float) -> None:
-        """Handles a member's request, except a commit."""
+        """Handles a request from a member, except a commit."""
         self.now = now
         if not request.member_id:  # an operator names a static member by its instance id
             request = replace(request, member_id=self.earlier_id(request.key) or "")
@@ -94,15 +94,14 @@ class KafkaMembers:
             member.arrived(request)
 
     def interrupted(self, group: str, member_id: str, token: Hashable, now: float) -> None:
-        """Answers a held request early because its client has sent another request. Responses must be in the order of
-        the requests."""
+        """Answers a held request early, because its client has sent another one and responses must be in order."""
         self.now = now
         member = self._waits_for(group, member_id, token)
         if member is not None and member.id is not None:
             member.interrupted()
 
     def gone(self, group: str, member_id: str, token: Hashable) -> None:
-        """Drops a held request whose client no longer waits for the response."""
+        """Drops a held request, because its client no longer waits for the response."""
         member = self._waits_for(group, member_id, token)
         if member is not None:
             member.waiting = None
@@ -129,25 +128,25 @@ class KafkaMembers:
 
     def why_not(self, key: Key, member_id: str, epoch: int) -> Error:
         """Returns why a member with this epoch may not commit or fetch offsets, or NONE if it may. Every epoch since
-        the member joined is valid, because the machine knows which partitions the member holds."""
+        the member joined is valid, because the machine itself checks which partitions the member holds."""
         member = self.members.get(key)
         if member is None or member.id is None:
-            found = self._machine.members.get(key)
-            may_return = found is not None and found.options.resume_key == member_id
+            state = self._machine.members.get(key)
+            may_return = state is not None and state.options.resume_key == member_id
             return Error.COORDINATOR_LOAD_IN_PROGRESS if may_return else Error.UNKNOWN_MEMBER_ID
         if member.member_id != member_id:
             return member.wrong_id
         return Error.NONE if member.knows(epoch) else member.wrong_epoch
 
     def key_of(self, key: Key, member_id: str) -> Key:
-        """Returns the key of the member with this id, or ``key`` if there is no such member. Only the key of a static
-        member can differ from ``key``."""
+        """Returns the key of the member with this id, or ``key`` if there is no such member. The two can differ only if
+        the member is static."""
         member = self._of_group.get(key[0], {}).get(member_id)
         if member is not None or key in self._machine.members:
             return key if member is None else member.key
-        known = self._machine.members.values()  # these include members from an earlier term
-        ids = (one.key for one in known if one.id.group == key[0] and one.options.resume_key == member_id)
-        return next(ids, key)
+        states = self._machine.members.values()  # these include members from an earlier term
+        keys = (one.key for one in states if one.id.group == key[0] and one.options.resume_key == member_id)
+        return next(keys, key)
 
     def heard_of(self, group: str) -> list[KafkaMember]:
         """Returns the members that have sent a request in this term. Any thread may call this method."""
@@ -193,13 +192,13 @@ class KafkaMembers:
 
     def resume(self, request: Request) -> None:
         """Resumes a member that registered in an earlier term."""
-        found = self._machine.members.get(request.key)
-        if found is None or (found.options.resume_key, found.options.protocol) != (request.member_id, request.protocol):
+        state = self._machine.members.get(request.key)
+        if state is None or (state.options.resume_key, state.options.protocol) != (request.member_id, request.protocol):
             self.refuse(request, Error.UNKNOWN_MEMBER_ID)
             return
         member = self.add(request)
         member.wait(request)
-        self.tell(stimuli.ResumeWanted(member.connection, request, found.id, request.member_id))
+        self.tell(stimuli.ResumeWanted(member.connection, request, state.id, request.member_id))
 
     def drop(self, member: KafkaMember) -> None:
         """Forgets a member whose client joins again under the same name."""
@@ -212,11 +211,11 @@ class KafkaMembers:
 
     def replace(self, join: Request, member: KafkaMember | None, member_id: str) -> None:
         """Replaces the static member that has this id and the key of ``join``. That member leaves, and the client that
-        sent ``join`` gets its place."""
-        known = self._machine.members.get(join.key)
-        if member is None and known is not None:
+        sent ``join`` takes its place."""
+        state = self._machine.members.get(join.key)
+        if member is None and state is not None:
             member = self.add(replace(join, member_id=member_id))
-            self.tell(stimuli.ResumeWanted(member.connection, join, known.id, member_id))
+            self.tell(stimuli.ResumeWanted(member.connection, join, state.id, member_id))
         if member is None:
             return
         if member.successor is not None:
@@ -238,12 +237,12 @@ class KafkaMembers:
         """Makes :meth:`tick` answer the member's held request at ``answer_at``."""
         heapq.heappush(self._waits, (member.answer_at, next(self._numbers), member))
 
-    # --- messages of the machine -------------------------------------------------------------------------------------
+    # --- messages from the machine -----------------------------------------------------------------------------------
 
     def receive(self, instruction: instructions.ToClient, topic_ids: Mapping[str, bytes] | None = None) -> None:
         """Handles a message from the machine to a client, except the refusal of a registration (see
-        :meth:`not_registered`). ``topic_ids`` holds the ids in the member's ledger. A topic may have been created again
-        since they were written."""
+        :meth:`not_registered`). ``topic_ids`` contains the ids in the member's ledger. Since they were written, a topic
+        may have been recreated."""
         member = self._by_connection.get(instruction.connection)
         if member is None:
             return
@@ -252,13 +251,13 @@ class KafkaMembers:
                 member.id = instruction.member
                 self._admitted(member)
             case instructions.Resumed():
-                found = self._machine.members.get(member.key)
-                if found is None or found.id != instruction.member:
+                state = self._machine.members.get(member.key)
+                if state is None or state.id != instruction.member:
                     return  # the next instruction reports the member's end
                 member.returning, member.has_acknowledged = instruction.member, True
-                member.assignment = frozenset(found.held)
-                known = instruction.generation
-                newest = member.epoch if known is None else max(FIRST_EPOCH, known)
+                member.assignment = frozenset(state.held)
+                generation = instruction.generation
+                newest = member.epoch if generation is None else max(FIRST_EPOCH, generation)
                 member.resumed(topic_ids or {}, newest, is_settled=not instruction.outstanding)
                 if not instruction.outstanding:
                     self._returned(member)
@@ -272,12 +271,12 @@ class KafkaMembers:
                 self._end(member, Error.UNKNOWN_MEMBER_ID)
             case instructions.Probe(done=done) if done is not None:
                 member.written(done)
-            case _:  # other probes need no message, because clients send heartbeats of their own accord
+            case _:  # other probes do not need a message, because clients send heartbeats of their own accord
                 pass
 
     def groups_joining(self) -> set[str]:
-        """Returns the groups with members that wait for their share. The caller passes the targets of these groups to
-        :meth:`target_read`."""
+        """Returns the groups with members that wait for their shares. The caller must pass the targets of these groups
+        to :meth:`target_read`."""
         for member in [one for one in self._joining if not one.waits_for_share]:
             del self._joining[member]
         groups = {member.key[0] for member in self._joining}
@@ -296,25 +295,25 @@ class KafkaMembers:
             self._end(member, error, message)
 
     def _admitted(self, member: KafkaMember, *, resumed: bool = False) -> None:
-        """Handles the request that waited for admission. The join of a new member stays held until there is news."""
+        """Handles the request that waited for admission. A new member's join stays held until there is news."""
         if member.successor is not None:
             self._leave_for(member, member.successor)
         elif member.waiting is not None and (resumed or not member.waiting.joins):
             request, member.waiting = member.waiting, None
             self.arrived(request, self.now)
 
-    def _deliver(self, member: KafkaMember, found: instructions.Deliver, topic_ids: Mapping[str, bytes]) -> None:
-        """Delivers a command. If the member was resumed, handles its waiting request only now."""
+    def _deliver(self, member: KafkaMember, sent: instructions.Deliver, topic_ids: Mapping[str, bytes]) -> None:
+        """Delivers a command. If the member was resumed, its waiting request is handled only after that."""
         request = member.waiting
         if member.returning is not None:
             member.waiting = None
-        member.deliver(found.command_id, found.command, topic_ids)
+        member.deliver(sent.command_id, sent.command, topic_ids)
         if member.returning is not None:
             member.waiting = request
             self._returned(member)
 
     def _returned(self, member: KafkaMember) -> None:
-        """Admits a resumed member, whose state and last command are known now."""
+        """Admits a resumed member once its first command is known, if it has one, or the wait has taken too long."""
         member.id, member.returning = member.returning, None
         self._admitted(member, resumed=True)
 
@@ -326,7 +325,7 @@ class KafkaMembers:
         self._end(member, Error.UNKNOWN_MEMBER_ID)
 
     def _answer_commit(self, member: KafkaMember, instruction: instructions.AnswerCommit) -> None:
-        """Handles the outcome of a commit or of a new subscription, or the failure of a leave."""
+        """Handles the outcome of a commit or of a new subscription, or the failure to leave."""
         request, refused = instruction.request, instruction.refused
         if not isinstance(request, Request):
             member.commits.discard(request)
@@ -370,7 +369,7 @@ class KafkaMembers:
             self.arrived(successor, self.now)
 
     def end(self) -> None:
-        """Ends the term, and makes all clients find the coordinator again."""
+        """Ends the term, which makes all clients find the coordinator again."""
         for member in list(self.members.values()):
             self._end(member, Error.NOT_COORDINATOR)
 

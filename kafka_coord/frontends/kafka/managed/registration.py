@@ -1,4 +1,4 @@
-"""Builds the registration of a stock Kafka client, of either protocol, as a member of a managed group."""
+"""Builds the registration of a stock Kafka client, in either protocol, as a member of a managed group."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from kafka_coord.model import Member
 
 
 def registration(call: Call, broker_id: int, member: Member, member_id: str) -> bytes | Refusal:
-    """Returns the value of the registration, or the reason for refusing it. Adds the facts about the client that sent
-    ``call``."""
+    """Returns the value of the registration, including what is known about the client that sent ``call``, or the reason
+    for refusing it."""
     client, client_id = call.client, call.header.client_id
     member = replace(member, client=client_id or None, host=client.host, software=client.software or None)
     register = Register(call.request.group_id, member, auto_commit=False, resume_key=member_id)

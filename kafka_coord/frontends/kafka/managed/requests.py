@@ -1,4 +1,4 @@
-"""Handles the requests of stock clients about managed groups, and builds the responses as Kafka's messages."""
+"""Handles requests from stock clients about managed groups, and builds the responses as Kafka messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from kafka_coord.model.names import is_legal
 from kafka_coord.wire.messages import message
 
 _WITH_IDS_OF_CLIENTS = 1
-"""From this version of ConsumerGroupHeartbeat on, clients generate their own member ids."""
+"""The version of ConsumerGroupHeartbeat from which clients generate their own member ids."""
 _WITH_EPOCHS = 9
 """The version of OffsetCommit that introduced the errors for KIP-848 members."""
 
@@ -51,14 +51,14 @@ class ManagedGroups:
         self.knows, self.members = terms.knows, terms.members
 
     async def heartbeat(self, call: Call, *, holds: bool) -> Any:
-        """Answers a valid and authorized ConsumerGroupHeartbeat. ``holds`` tells whether the heartbeat may be held."""
+        """Answers a valid and authorized ConsumerGroupHeartbeat, which may be held if ``holds`` is set."""
         request, is_static = call.request, call.request.instance_id is not None
         member_id = request.member_id or (str(uuid.uuid4()) if request.member_epoch == JOIN else "")
         consumer = consumer_name(request.instance_id or member_id)
         if not is_legal(request.group_id):
-            return refused(Error.INVALID_GROUP_ID, f"a managed group cannot have the name {request.group_id[:80]!r}")
+            return refused(Error.INVALID_GROUP_ID, f"{request.group_id[:80]!r} is not a legal name for a managed group")
         if not is_legal(consumer):
-            return refused(Error.INVALID_REQUEST, f"a member of a managed group cannot have the id {consumer[:80]!r}")
+            return refused(Error.INVALID_REQUEST, f"{consumer[:80]!r} is not a legal member id in a managed group")
         try:
             topics = _topics(request)
         except InvalidPattern as error:
@@ -102,8 +102,7 @@ class ManagedGroups:
         return _heartbeat_answer(await self._terms.take(group, member_id, beat, call.client), member_id)
 
     async def commit(self, request: Any, version: int, offsets: Offsets) -> tuple[Error, dict[tuple[str, int], Error]]:
-        """Commits offsets for a member or a tool. Returns an error for all partitions, and errors for single
-        partitions."""
+        """Commits offsets for a member or a tool. Returns an error for the commit, and errors for single partitions."""
         wanted = {TopicPartition(*where): one for where, one in offsets.items()}
         group, epoch = request.group_id, request.generation_id_or_member_epoch
         if epoch < 0 and not request.member_id:
@@ -115,11 +114,11 @@ class ManagedGroups:
         key = group, consumer_name(request.group_instance_id or request.member_id)
         values = {tp: one.offset for tp, one in wanted.items()}
         details = {tp: one for tp, one in wanted.items() if not one.is_bare}
-        found = await self._terms.commit(
+        committed = await self._terms.commit(
             group, lambda token: Commit(token, key, request.member_id, epoch, values, details)
         )
-        gone = {where: Error.UNKNOWN_TOPIC_OR_PARTITION for where in offsets if where[0] in found.topics}
-        return found.error, gone
+        gone = {where: Error.UNKNOWN_TOPIC_OR_PARTITION for where in offsets if where[0] in committed.topics}
+        return committed.error, gone
 
     async def stored(self, group: str) -> tuple[Error, Offsets]:
         """Returns all stored offsets of the group."""
@@ -127,7 +126,7 @@ class ManagedGroups:
         return error, {where: one for where, one in found.items() if one is not None}
 
     async def fetch(self, asked: Any) -> tuple[Error, Mapping[tuple[str, int], CommittedOffset]]:
-        """Returns the offsets that an OffsetFetch requests. If the request names no topics, returns all offsets."""
+        """Returns the offsets that an OffsetFetch requests, or all offsets if it does not name any topics."""
         wanted = None
         if asked.topics is not None:
             wanted = [TopicPartition(one.name, number) for one in asked.topics for number in one.partition_indexes]
@@ -138,12 +137,12 @@ class ManagedGroups:
 
 
 def invalid(request: Any, version: int) -> tuple[Error, str] | None:
-    """Returns why a ConsumerGroupHeartbeat is invalid by Kafka's rules for every group, or ``None`` if it is valid."""
+    """Returns why a ConsumerGroupHeartbeat is invalid by Kafka's general rules, or ``None`` if it is valid."""
     epoch, regex = request.member_epoch, getattr(request, "subscribed_topic_regex", None)
     if not request.member_id and (version >= _WITH_IDS_OF_CLIENTS or epoch != JOIN):
-        return Error.INVALID_REQUEST, "a heartbeat needs a member id"
+        return Error.INVALID_REQUEST, "a heartbeat must contain a member id"
     if not request.group_id or request.instance_id == "" or request.rack_id == "":
-        return Error.INVALID_REQUEST, "a group id, an instance id or a rack is empty"
+        return Error.INVALID_REQUEST, "the group id, the instance id and the rack must not be empty"
     if epoch < LEAVE_FOR_NOW:
         return Error.INVALID_REQUEST, f"epoch {epoch} is not valid"
     if epoch == LEAVE_FOR_NOW and request.instance_id is None:

@@ -1,4 +1,4 @@
-"""Reads groups' targets from ZooKeeper while members wait for their shares."""
+"""Reads group targets from ZooKeeper while members wait for their shares."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Target = Mapping[str, PartitionSet]
 
 
 class Targets:
-    """Follows the targets of groups. Use this class on one thread only. It calls ``tell`` with a group's target when
-    the target is read first, and after each change."""
+    """Follows the targets of groups. Use this class on one thread only. It calls ``tell`` with a group's target when it
+    first reads the target, and after each change."""
 
     def __init__(self, store: Store, wake: Callable[[], None], tell: Callable[[str, Target], None]) -> None:
         self._watches, self._tell = Watches(store, wake), tell
         self._followed: set[str] = set()
 
     def step(self, wanted: set[str]) -> None:
-        """Follows exactly these groups. Raises :class:`StoreUnavailable`."""
+        """Follows these groups and no others. Raises :class:`StoreUnavailable`."""
         for group in self._followed - wanted:
             self._watches.drop(layout.assignment(group))
         for group in wanted - self._followed:

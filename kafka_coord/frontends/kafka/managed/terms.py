@@ -1,6 +1,6 @@
-"""Runs the terms of managed groups on one thread, with one term for each groups-log partition of this instance.
+"""Runs the terms of managed groups on a single thread. There is one term for each groups-log partition served here.
 
-The listener's event loop passes requests in and gets the responses as futures, while this thread waits for ZooKeeper.
+The listener's event loop passes requests in and gets the responses as futures, so only this thread waits for ZooKeeper.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _REFUSALS = {
 
 
 class Served:
-    """The groups of one partition, while this instance coordinates them."""
+    """Serves the groups of one partition while this instance coordinates them."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Served:
         wake()
 
     def consumers(self, group: str) -> list[str]:
-        """Returns the group's members, including members that are being registered."""
+        """Returns the group's members, including those that are being registered."""
         machine = self.term.machine
         keys = {*self.members.members, *machine.members}
         keys |= {(one.group, one.consumer) for one in machine.registering.values()}
@@ -120,7 +120,8 @@ class Served:
         self.term.close()
 
     def _topic_ids_in(self, instruction: instructions.ToClient) -> dict[str, bytes]:
-        """Returns the ids of the topics that this message to a client concerns. Raises :class:`StoreError`."""
+        """Returns the ids in the member's ledger if this message to a client concerns topics. Raises
+        :class:`StoreError`."""
         if isinstance(instruction, instructions.Deliver) and isinstance(instruction.command, StartFetcher):
             topics = {tp.topic for tp in instruction.command.partitions}
         elif isinstance(instruction, instructions.Resumed):
@@ -147,8 +148,8 @@ class Served:
 @dataclass(frozen=True, slots=True)
 class Presence:
     """The state of one member. ``heard_ms_ago`` is the time since the member last sent a request or since this instance
-    began to serve it, whichever was later. If the member has sent nothing yet, ``epoch`` is ``None``. If no request of
-    the member is held, ``held_ms`` is ``None``."""
+    began to serve it, whichever was later. ``epoch`` is ``None`` if the member has not sent any request in this term,
+    and ``held_ms`` is ``None`` if none of its requests is held."""
 
     group: str
     consumer: str
@@ -168,9 +169,9 @@ class GroupNames(set[str]):
 
 
 class ManagedTerms:
-    """The thread that runs the terms. It calls ``lost`` with a partition that another instance serves now, and
-    ``convert`` with an operator's request to convert a group that this instance serves. ``session_timeout_s`` applies
-    to KIP-848 members (``group.consumer.session.timeout.ms`` in Kafka)."""
+    """The thread that runs the terms. It calls ``lost`` with a partition that another instance now serves (and the
+    reason), and ``convert`` with an operator's request to convert a group that this instance serves.
+    ``session_timeout_s`` applies to KIP-848 members (``group.consumer.session.timeout.ms`` in Kafka)."""
 
     def __init__(
         self,
@@ -182,7 +183,7 @@ class ManagedTerms:
         self.session_timeout_s = session_timeout_s
         self._store, self._lost = store, lost
         self.groups, self._topic_ids = GroupNames(), TopicIds(store)
-        """The groups in ZooKeeper. As long as :meth:`knows` is false for a group, it may exist although it is not in
+        """The groups in ZooKeeper. As long as :meth:`knows` returns false for a group, it may exist without being in
         this set."""
         self._served: dict[int, Served] = {}
         self._inbox: deque[Callable[[], None]] = deque()
@@ -204,7 +205,7 @@ class ManagedTerms:
     # --- listener's event loop ---------------------------------------------------------------------------------------
 
     def begin(self, partition: int, number: int) -> None:
-        """Begins a term in which this instance coordinates the partition's groups. ``number`` is the term."""
+        """Begins the term ``number``, in which this instance coordinates the partition's groups."""
         self._pass(partial(self._begin, partition, number))
 
     def end(self, partition: int) -> None:
@@ -216,23 +217,23 @@ class ManagedTerms:
         return served is not None and served.knows_groups
 
     def heard_of(self, group: str) -> list[KafkaMember]:
-        """Returns those members of the group that this instance serves and that have sent a request."""
+        """Returns those members of the group that this instance serves and that have sent a request in this term."""
         served = self._served.get(partition_of(group))
         return served.members.heard_of(group) if served is not None else []
 
     def presences(self) -> list[Presence]:
         """Returns the members that this instance serves."""
-        found, now = [], self._store.clock.monotonic()
+        presences, now = [], self._store.clock.monotonic()
         for served in list(self._served.values()):
             machine = served.term.machine
-            for member in list(machine.members.values()):
-                one = served.members.members.get(member.key)
-                is_held = one is not None and one.waiting is not None
-                held_ms = max(0, round((now - one.held_since) * 1000)) if one is not None and is_held else None
-                epoch = one.epoch if one is not None else None
-                heard_ms_ago = machine.heard_ms_ago(member, now)
-                found.append(Presence(*member.key, heard_ms_ago, epoch, held_ms, member.options.protocol or ""))
-        return found
+            for state in list(machine.members.values()):
+                member = served.members.members.get(state.key)
+                is_held = member is not None and member.waiting is not None
+                held_ms = max(0, round((now - member.held_since) * 1000)) if member is not None and is_held else None
+                epoch = member.epoch if member is not None else None
+                heard_ms_ago = machine.heard_ms_ago(state, now)
+                presences.append(Presence(*state.key, heard_ms_ago, epoch, held_ms, state.options.protocol or ""))
+        return presences
 
     async def members(self, group: str) -> list[str] | None:
         """Returns the consumers that this instance serves or is registering, or ``None`` if it does not serve the
@@ -240,7 +241,8 @@ class ManagedTerms:
         return await self._ask(group, lambda served, token: _resolve(token, served.consumers(group)), None)
 
     async def take(self, group: str, member_id: str, request: Callable[[object], Request], client: Caller) -> Answer:
-        """Answers a member's request, which may be held. ``request`` creates the request from a token."""
+        """Returns the response to a member's request, which may be held. ``request`` creates the request from a
+        token."""
         refused = request(None).answered(Error.COORDINATOR_LOAD_IN_PROGRESS)
 
         def pass_on(served: Served, token: object) -> None:
@@ -258,7 +260,7 @@ class ManagedTerms:
         self, group: str, partitions: Iterable[TopicPartition] | None, member: tuple[str, int] | None
     ) -> tuple[Error, Found]:
         """Returns the stored offsets of these partitions, or of all partitions if ``partitions`` is ``None``.
-        ``member`` holds the member id and the epoch, if the client sent them."""
+        ``member`` consists of the member id and the epoch, if the client sent them."""
 
         def pass_on(served: Served, token: asyncio.Future[tuple[Error, Found]]) -> None:
             error = Error.NONE
@@ -281,8 +283,8 @@ class ManagedTerms:
         refused: T,
         held: tuple[Caller, str] | None = None,
     ) -> T:
-        """Passes on a request and returns its response. If the request may be held, ``held`` holds its client and its
-        member id."""
+        """Passes on a request and returns its response. If the request may be held, ``held`` consists of its client and
+        its member id."""
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def take() -> None:
@@ -377,7 +379,7 @@ class ManagedTerms:
             self._begin(served.partition, served.term.scope.number)
             anew = self._served[served.partition]
             anew.due, anew.woken = now + _REFUSED_AGAIN_S, False
-            anew.knows_groups = served.knows_groups  # client-assigned groups need nothing else
+            anew.knows_groups = served.knows_groups  # that is all that client-assigned groups need
 
     def _pass_on(self, served: Served) -> bool:
         """Passes on the results of the step. Returns whether there is input for the next step."""
@@ -389,7 +391,7 @@ class ManagedTerms:
         return bool(arrived)
 
     def _term_of(self, partition: int) -> int | None:
-        """Returns the term for a partition whose groups this instance knows, or ``None`` for any other partition."""
+        """Returns the term for a partition whose groups this instance knows, else ``None``."""
         served = self._served.get(partition)
         return served.term.scope.number if served is not None and served.knows_groups else None
 
@@ -407,7 +409,7 @@ class ManagedTerms:
             served.close()
 
     def _stored(self, group: str) -> list[TopicPartition]:
-        """Returns the group's partitions that have a stored offset."""
+        """Returns the partitions for which the group has a stored offset."""
         (listing,) = self._store.children_many([layout.offsets(group)])
         topics = listing.names if listing is not None else ()
         listings = self._store.children_many([layout.topic_offsets(group, topic) for topic in topics]) if topics else ()
@@ -433,7 +435,7 @@ class ManagedTerms:
 
 
 def _best(stored: CommittedOffset | None, known: CommittedOffset | None) -> CommittedOffset | None:
-    """Returns ``known``, which has a leader epoch, if the stored offset is the same and has no details. Otherwise,
+    """Returns ``known``, which has a leader epoch, if the stored offset is the same but has no details. Otherwise,
     returns the stored offset."""
     is_same = stored is not None and known is not None and known.offset == stored.offset and stored.is_bare
     return known if is_same else stored

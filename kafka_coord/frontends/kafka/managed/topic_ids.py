@@ -1,4 +1,4 @@
-"""Reads the ids of topics from ZooKeeper. Kafka 2.8 and later versions assign these ids."""
+"""Reads topic ids, which Kafka 2.8 and later versions assign, from ZooKeeper."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class TopicIds:
         return self._ids.get(topic)
 
     def learn(self, topics: Iterable[str]) -> None:
-        """Reads the ids of these topics again, because topics may be deleted and created again. Raises
-        :class:`StoreError`."""
+        """Reads the ids of these topics, even if they are cached, because a topic may have been deleted and recreated.
+        Raises :class:`StoreError`."""
         names = sorted(topics)
         nodes = self._store.read_many([GetData(layout.broker_topic(topic)) for topic in names]) if names else ()
         for topic, node in zip(names, nodes, strict=True):
@@ -41,22 +41,22 @@ class TopicIds:
                 self._ids[topic] = _decoded(fields.text(fields.load_object(node.data, path), "topic_id", path))
 
     def of_ledger(self, group: str, consumer: str, topics: set[str]) -> dict[str, bytes]:
-        """Returns the ids that these topics had when the consumer received the command to start them. Also reads their
-        current ids. Raises :class:`StoreError`."""
+        """Returns the ids that the consumer's topics had when it received the commands to start them. Also reads the
+        current ids of these ``topics``. Raises :class:`StoreError`."""
         self.learn(topics)
         path = layout.ledger(group, consumer)
         (node,) = self._store.read_many([GetData(path)])
-        found = {}
+        ids = {}
         with suppress(MalformedValue, binascii.Error):
             if isinstance(node, Node):
                 ledger = Ledger.from_json(fields.load(node.data, path), consumer, node.stat.version, path)
                 for topic, identity in ledger.topic_ids.items():
                     topic_id, space, _ = identity.rpartition(" ")
                     if space:
-                        found[topic] = _decoded(topic_id)
-        for topic in found.keys() & topics:
-            self._ids.setdefault(topic, found[topic])  # the topic may exist although its znode cannot be read
-        return found
+                        ids[topic] = _decoded(topic_id)
+        for topic in ids.keys() & topics:
+            self._ids.setdefault(topic, ids[topic])  # the topic may exist although its znode cannot be read
+        return ids
 
 
 def _decoded(topic_id: str) -> bytes:
@@ -64,7 +64,7 @@ def _decoded(topic_id: str) -> bytes:
 
 
 def grouped(partitions: Iterable[tuple[bytes, int]]) -> Assigned:
-    """Returns the partitions, grouped by topic id."""
+    """Returns the partitions grouped by topic id."""
     found: dict[bytes, list[int]] = {}
     for topic_id, partition in sorted(partitions):
         found.setdefault(topic_id, []).append(partition)

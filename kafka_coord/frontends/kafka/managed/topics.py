@@ -1,4 +1,4 @@
-"""The subscription of a KIP-848 client, which consists of topic names, a regular expression, or both. Does no I/O."""
+"""Handles the subscriptions of KIP-848 clients: topic names, a regular expression, or both. Does no I/O."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class Topics(NamedTuple):
         return self.names is not None or self.regex is not None
 
     def since(self, before: Topics) -> Topics:
-        """Returns these topics, with the missing parts taken from ``before``."""
+        """Returns these topics, with any missing part taken from ``before``."""
         names = before.names if self.names is None else self.names
         regex = before.regex if self.regex is None else self.regex
         return Topics(names or frozenset(), regex or "")
 
     def subscription(self) -> Subscription:
-        """Returns a subscription to all of these topics. If there is a regular expression, combines everything into one
-        pattern. Raises :class:`InvalidPattern`."""
+        """Returns a subscription to all of these topics, combined into one pattern if there is a regular expression.
+        Raises :class:`InvalidPattern`."""
         names = sorted(self.names or ())
         if not self.regex:
             return Subscription.to(names)
-        # commas and spaces have another meaning in topic patterns
+        # commas and spaces have a meaning of their own in topic patterns
         regex = self.regex.replace(",", "\\,").replace(" ", "\\x20")
         if not names:
             return Subscription.matching(regex)

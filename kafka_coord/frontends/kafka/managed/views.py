@@ -1,4 +1,4 @@
-"""Reads managed groups from ZooKeeper, and builds the responses that describe them to Kafka's own tools."""
+"""Reads managed groups from ZooKeeper and builds the responses that describe them to Kafka's own tools."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class KnownMember(NamedTuple):
 
 
 class GroupView(NamedTuple):
-    """One group. ``seen`` is ``None`` if the group does not exist, or if it cannot be read (see ``error``). ``served``
-    holds the members that this instance serves, by consumer name."""
+    """One group. ``seen`` is ``None`` if the group does not exist or cannot be read (see ``error``). ``served``
+    contains the members that this instance serves, by consumer name."""
 
     group: str
     error: Error
@@ -61,13 +61,13 @@ class GroupView(NamedTuple):
 
 
 def read_groups(store: Store, groups: Iterable[str]) -> dict[str, Observation | StoreError | None]:
-    """Reads these groups. Returns ``None`` for each group that does not exist, and the error for each group that cannot
+    """Reads these groups. Returns ``None`` for each group that does not exist, and the error for each one that cannot
     be read. Raises :class:`StoreError`."""
     queries = [GroupQuery(GroupMemory(group), {}, ()) for group in groups]
-    found = observe(store, queries, epoch=0, options=CoordinatorOptions())
+    results = observe(store, queries, epoch=0, options=CoordinatorOptions())
     return {
         query.memory.group: one.observation if isinstance(one, Snapshot) else one
-        for query, one in zip(queries, found, strict=True)
+        for query, one in zip(queries, results, strict=True)
     }
 
 
@@ -83,7 +83,7 @@ def state_of(seen: Observation) -> State:
 
 
 def topics_of(seen: Observation) -> set[str]:
-    """Returns the topics with partitions that members own or should own."""
+    """Returns the topics whose partitions members own or should own."""
     sets = [ledger.owned for ledger in seen.ledgers.values()]
     sets += seen.assignment.members.values() if seen.assignment is not None else ()
     return {topic for partitions in sets for topic in partitions.topics}
