@@ -509,12 +509,12 @@ class Group:
             self._complete_join_if_all_joined(now)
             return Error.NONE
         if instance_id is not None:
-            known = group.static_members.get(instance_id)
-            if known is None:
+            current_id = group.static_members.get(instance_id)
+            if current_id is None:
                 return Error.UNKNOWN_MEMBER_ID
-            if member_id not in {NO_MEMBER, known}:
+            if member_id not in {NO_MEMBER, current_id}:
                 return Error.FENCED_INSTANCE_ID
-            member_id = known
+            member_id = current_id
         member = group.members.get(member_id)
         if member is None:
             return Error.UNKNOWN_MEMBER_ID

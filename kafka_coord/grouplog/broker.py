@@ -89,10 +89,10 @@ class BrokerConnection(asyncio.Protocol):
         """Fails the requests that have timed out and sets the timer for the one that may time out next."""
         self._late = None
         now = self._loop.time()
-        for one in self._waiting.values():
-            if one.due <= now and not one.found.done():
-                one.found.set_exception(TimeoutError())
-        due = min((one.due for one in self._waiting.values() if one.due > now), default=None)
+        for question in self._waiting.values():
+            if question.due <= now and not question.found.done():
+                question.found.set_exception(TimeoutError())
+        due = min((question.due for question in self._waiting.values() if question.due > now), default=None)
         if due is not None:
             self._set_timer(due)
 
@@ -136,9 +136,9 @@ class BrokerConnection(asyncio.Protocol):
         if self._late is not None:
             self._late.cancel()
             self._late = None
-        for one in self._waiting.values():
-            if not one.found.done():
-                one.found.set_exception(ConnectionError(reason))
+        for question in self._waiting.values():
+            if not question.found.done():
+                question.found.set_exception(ConnectionError(reason))
         if self._transport is not None:
             self._transport.abort()  # an orderly TLS close would take a round trip, and no one would wait for it
 

@@ -258,9 +258,9 @@ class GroupMetadataManager:
 
     def _removals(self, group_id: str, gone: list[tuple[str, int]]) -> Iterator[_Part]:
         def forget(part: list[tuple[str, int]]) -> None:
-            known = self.offsets_cache.get(group_id, {})
+            stored = self.offsets_cache.get(group_id, {})
             for where in part:
-                known.pop(where, None)
+                stored.pop(where, None)
 
         at_once = max(1, _REMOVED_BYTES // (len(group_id.encode()) + _TOPIC_BYTES))
         for at in range(0, len(gone), at_once):

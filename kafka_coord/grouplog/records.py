@@ -165,36 +165,36 @@ def _read_offset(value: bytes | None) -> CommittedOffset | None:
         if size >= 0 and len(value) == end + _TIMESTAMP.size:
             metadata = str(value[_OFFSET_VALUE_START.size : end], "utf-8", "replace")
             return CommittedOffset(offset, leader_epoch, metadata, *_TIMESTAMP.unpack_from(value, end))
-    found = _read("OffsetCommitValue", value)
-    return CommittedOffset(found.offset, found.leader_epoch, found.metadata, found.commit_timestamp)
+    decoded = _read("OffsetCommitValue", value)
+    return CommittedOffset(decoded.offset, decoded.leader_epoch, decoded.metadata, decoded.commit_timestamp)
 
 
 def _read_group(group_id: str, value: bytes | None) -> GroupMetadata | None:
     if value is None:
         return None
-    found = _read("GroupMetadataValue", value)
+    decoded = _read("GroupMetadataValue", value)
     group = GroupMetadata(
         group_id,
-        GroupState.STABLE if found.members else GroupState.EMPTY,
-        state_since_ms=found.current_state_timestamp,
-        generation_id=found.generation,
-        protocol_type=found.protocol_type or None,
-        protocol_name=found.protocol,
+        GroupState.STABLE if decoded.members else GroupState.EMPTY,
+        state_since_ms=decoded.current_state_timestamp,
+        generation_id=decoded.generation,
+        protocol_type=decoded.protocol_type or None,
+        protocol_name=decoded.protocol,
     )
-    for one in found.members:
+    for entry in decoded.members:
         member = MemberMetadata(
-            one.member_id,
-            one.group_instance_id,
-            one.client_id,
-            one.client_host,
-            one.session_timeout / 1000,
-            (one.rebalance_timeout if one.rebalance_timeout >= 0 else one.session_timeout) / 1000,
-            (Protocol(found.protocol or "", one.subscription),),
-            assignment=one.assignment,
+            entry.member_id,
+            entry.group_instance_id,
+            entry.client_id,
+            entry.client_host,
+            entry.session_timeout / 1000,
+            (entry.rebalance_timeout if entry.rebalance_timeout >= 0 else entry.session_timeout) / 1000,
+            (Protocol(decoded.protocol or "", entry.subscription),),
+            assignment=entry.assignment,
             is_new=False,
         )
-        group.add(member, found.protocol_type)
-    group.leader_id = found.leader if found.leader in group.members else group.leader_id
+        group.add(member, decoded.protocol_type)
+    group.leader_id = decoded.leader if decoded.leader in group.members else group.leader_id
     return group
 
 

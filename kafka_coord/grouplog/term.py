@@ -295,8 +295,8 @@ class LogTerm:
         result = answer.responses[0].partition_responses[0]
         if result.error_code == _FENCED:
             raise BrokerError(
-                f"partition {self.partition}: the log contains a newer term than {self.term}; unless another instance "
-                f"claims the partition, its znode was recreated, and each claim adds 1 to its version until it is newer"
+                f"partition {self.partition}: the log contains a newer term than {self.term}: either another instance "
+                f"has claimed the partition, or its znode was recreated; then each claim adds 1 until its term is newest"
             )
         if result.error_code:
             raise BrokerError(f"partition {self.partition}: the broker refused the write: {named(result.error_code)}")

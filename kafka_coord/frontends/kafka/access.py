@@ -94,23 +94,23 @@ class Access:
         if await self._everything():
             return True
         form = message("MetadataRequest")
-        found = await self._ask("Metadata", _METADATA, form(topics=(), include_cluster_authorized_operations=True))
-        return Operation.DESCRIBE.within(found.cluster_authorized_operations)
+        response = await self._ask("Metadata", _METADATA, form(topics=(), include_cluster_authorized_operations=True))
+        return Operation.DESCRIBE.within(response.cluster_authorized_operations)
 
     async def _denied(self, operation: Operation, of_group: bool, names: Iterable[str]) -> frozenset[str]:
         if self._is_open and time.monotonic() < self._until:  # most requests then need no further coroutine
             return _NO_NAMES
         if await self._everything():
             return _NO_NAMES
-        wanted = set(names)
-        unknown = sorted(name for name in wanted if (operation, of_group, name) not in self._allowed)
+        requested = set(names)
+        unknown = sorted(name for name in requested if (operation, of_group, name) not in self._allowed)
         if unknown:
             asked = self._ask_groups if of_group else self._ask_topics
             if len(self._allowed) + len(unknown) > MOST_KNOWN:
                 self._allowed.clear()
-                unknown = sorted(wanted)
+                unknown = sorted(requested)
             await asked(operation, unknown)
-        return frozenset(name for name in wanted if not self._allowed.get((operation, of_group, name)))
+        return frozenset(name for name in requested if not self._allowed.get((operation, of_group, name)))
 
     async def _everything(self) -> bool:
         """Returns whether everything is allowed because the broker has no authorizer."""
@@ -123,16 +123,16 @@ class Access:
             form = message("DescribeAclsRequest")
             filters = {"resource_name_filter": "kafka-cluster", "principal_filter": "User:", "host_filter": None}
             kinds = {"resource_type_filter": _CLUSTER_RESOURCE, "operation": _ANY, "permission_type": _ANY}
-            found = await self._ask("DescribeAcls", 0, form(**filters, **kinds))
-            self._is_open = found.error_code == _SECURITY_DISABLED
+            response = await self._ask("DescribeAcls", 0, form(**filters, **kinds))
+            self._is_open = response.error_code == _SECURITY_DISABLED
             self._broker.has_authorizer = not self._is_open
         self._until = now + KNOWN_S
         return self._is_open
 
     async def _ask_groups(self, operation: Operation, groups: list[str]) -> None:
         if operation is Operation.DESCRIBE:
-            found = await self._ask("DescribeGroups", 0, message("DescribeGroupsRequest")(groups=groups))
-            errors = {one.group_id: one.error_code for one in found.groups}
+            response = await self._ask("DescribeGroups", 0, message("DescribeGroupsRequest")(groups=groups))
+            errors = {one.group_id: one.error_code for one in response.groups}
         else:
             name, fields = _HARMLESS[operation]
             form = message(f"{name}Request")

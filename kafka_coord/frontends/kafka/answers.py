@@ -24,60 +24,62 @@ NOWHERE: Node = (-1, "", -1)
 _NO_ERRORS: Mapping[tuple[str, int], Error] = {}
 
 
-def coordinators(found: Iterable[tuple[str, int, Node]], version: int) -> Any:
+def coordinators(results: Iterable[tuple[str, int, Node]], version: int) -> Any:
     """Builds the response to FindCoordinator. The request contains one key before version 4, and any number of keys
     from then on (KIP-699)."""
     form = message("FindCoordinatorResponse")
     if version >= 4:
-        one = form.struct("Coordinator")
+        of_key = form.struct("Coordinator")
         return form(
             coordinators=tuple(
-                one(key=key, node_id=node[0], host=node[1], port=node[2], error_code=error, error_message=_words(error))
-                for key, error, node in found
+                of_key(
+                    key=key, node_id=node[0], host=node[1], port=node[2], error_code=error, error_message=_words(error)
+                )
+                for key, error, node in results
             )
         )
-    ((_, error, node),) = found
+    ((_, error, node),) = results
     words = _words(error) if version >= 1 else None
     return form(error_code=error, error_message=words, node_id=node[0], host=node[1], port=node[2])
 
 
-def joined(found: Joined, version: int) -> Any:
+def joined(outcome: Joined, version: int) -> Any:
     form = message("JoinGroupResponse")
-    one = form.struct("JoinGroupResponseMember")
+    of_member = form.struct("JoinGroupResponseMember")
     no_protocol = None if version >= 7 else ""
     return form(
-        error_code=found.error,
-        generation_id=found.generation_id,
-        protocol_type=found.protocol_type,
-        protocol_name=no_protocol if found.protocol_name is None else found.protocol_name,
-        leader=found.leader_id,
-        skip_assignment=found.skip_assignment,
-        member_id=found.member_id,
+        error_code=outcome.error,
+        generation_id=outcome.generation_id,
+        protocol_type=outcome.protocol_type,
+        protocol_name=no_protocol if outcome.protocol_name is None else outcome.protocol_name,
+        leader=outcome.leader_id,
+        skip_assignment=outcome.skip_assignment,
+        member_id=outcome.member_id,
         members=tuple(
-            one(member_id=member_id, group_instance_id=instance_id, metadata=metadata)
-            for member_id, instance_id, metadata in found.members
+            of_member(member_id=member_id, group_instance_id=instance_id, metadata=metadata)
+            for member_id, instance_id, metadata in outcome.members
         ),
     )
 
 
-def synced(found: Synced) -> Any:
+def synced(outcome: Synced) -> Any:
     return message("SyncGroupResponse")(
-        error_code=found.error,
-        protocol_type=found.protocol_type,
-        protocol_name=found.protocol_name,
-        assignment=found.assignment,
+        error_code=outcome.error,
+        protocol_type=outcome.protocol_type,
+        protocol_name=outcome.protocol_name,
+        assignment=outcome.assignment,
     )
 
 
-def left(found: Left, version: int) -> Any:
+def left(outcome: Left, version: int) -> Any:
     """Builds the response to LeaveGroup. Before version 3, the request names only one member, whose error becomes the
     response's error."""
     form = message("LeaveGroupResponse")
     if version < 3:
-        return form(error_code=found.error or next((error for _, _, error in found.members), Error.NONE))
-    one = form.struct("MemberResponse")
-    members = tuple(one(member_id=m, group_instance_id=i, error_code=e) for m, i, e in found.members)
-    return form(error_code=found.error, members=members)
+        return form(error_code=outcome.error or next((error for _, _, error in outcome.members), Error.NONE))
+    of_member = form.struct("MemberResponse")
+    members = tuple(of_member(member_id=m, group_instance_id=i, error_code=e) for m, i, e in outcome.members)
+    return form(error_code=outcome.error, members=members)
 
 
 def per_partition(name: str, topics: Any, error: Error, errors: Mapping[tuple[str, int], Error] = _NO_ERRORS) -> Any:
@@ -145,17 +147,17 @@ def fetched(asked: Sequence[FetchedGroup], version: int) -> Any:
         return form(
             groups=tuple(
                 of_group(
-                    group_id=one.group_id,
-                    error_code=one.error,
-                    topics=one.topics_in(version, of_topic, of_part),
+                    group_id=group.group_id,
+                    error_code=group.error,
+                    topics=group.topics_in(version, of_topic, of_part),
                 )
-                for one in asked
+                for group in asked
             )
         )
-    (one,) = asked
+    (group,) = asked
     of_topic, of_part = form.struct("OffsetFetchResponseTopic"), form.struct("OffsetFetchResponsePartition")
-    topics = one.topics_in(version, of_topic, of_part)
-    return form(topics=topics, error_code=one.error) if version >= 2 else form(topics=topics)
+    topics = group.topics_in(version, of_topic, of_part)
+    return form(topics=topics, error_code=group.error) if version >= 2 else form(topics=topics)
 
 
 def _offsets(
@@ -168,7 +170,7 @@ def _offsets(
     nothing: CommittedOffset = _NOTHING,
 ) -> Sequence[Any]:
     """Builds the topics of a response. If the client requested all topics, omits those that it may not see."""
-    wanted: dict[str, list[int]] = {}
+    requested: dict[str, list[int]] = {}
     if denied:
         known = {where: value for where, value in known.items() if where[0] not in denied}
     for topic, partitions in (
@@ -176,9 +178,9 @@ def _offsets(
         if asked is None
         else ((one.name, one.partition_indexes) for one in asked)
     ):
-        wanted.setdefault(topic, []).extend(partitions)
+        requested.setdefault(topic, []).extend(partitions)
     topics = []
-    for topic, partitions in wanted.items():
+    for topic, partitions in requested.items():
         code = Error.TOPIC_AUTHORIZATION_FAILED if topic in denied else error
         parts = []
         for partition in partitions:
@@ -199,13 +201,13 @@ def _offsets(
 def described(group_id: str, error: Error, group: Group | None) -> Any:
     """Describes a client-assigned group for DescribeGroups. A group that does not exist is reported as Dead."""
     form = message("DescribeGroupsResponse")
-    one = form.struct("DescribedGroup")
+    of_group = form.struct("DescribedGroup")
     if error is not Error.NONE or group is None:
         state = GroupState.DEAD.value if error is Error.NONE else ""
-        return one(error_code=error, group_id=group_id, group_state=state)
+        return of_group(error_code=error, group_id=group_id, group_state=state)
     metadata = group.metadata
     stable = metadata.state is GroupState.STABLE
-    return one(
+    return of_group(
         group_id=group_id,
         group_state=metadata.state.value,
         protocol_type=metadata.protocol_type or "",
@@ -214,9 +216,9 @@ def described(group_id: str, error: Error, group: Group | None) -> Any:
     )
 
 
-def _members(metadata: GroupMetadata, one: Any, *, stable: bool) -> tuple[Any, ...]:
+def _members(metadata: GroupMetadata, of_member: Any, *, stable: bool) -> tuple[Any, ...]:
     return tuple(
-        one(
+        of_member(
             member_id=member.member_id,
             group_instance_id=member.instance_id,
             client_id=member.client_id,
@@ -240,13 +242,13 @@ class Listed(NamedTuple):
 def listed(groups: Iterable[Listed], request: Any, error: Error) -> Any:
     """Builds the response to ListGroups, filtered by the requested states and types."""
     form = message("ListGroupsResponse")
-    one = form.struct("ListedGroup")
+    of_group = form.struct("ListedGroup")
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
     return form(
         error_code=error,
         groups=tuple(
-            one(group_id=row.group_id, protocol_type=row.protocol_type, group_state=row.state, group_type=row.type)
+            of_group(group_id=row.group_id, protocol_type=row.protocol_type, group_state=row.state, group_type=row.type)
             for row in sorted(groups)
             if (not states or row.state.lower() in states) and (not types or row.type in types)
         ),

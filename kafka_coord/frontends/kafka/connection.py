@@ -238,13 +238,13 @@ class ClientConnection(asyncio.Protocol):
 
     def _overdue(self, now: float) -> str:
         unread = self._transport.get_write_buffer_size() if self._transport is not None else 0
-        seen = (self._requests, len(self._slots), len(self._buffer), self._passing, unread)
-        if seen != self._last_seen:
+        state = (self._requests, len(self._slots), len(self._buffer), self._passing, unread)
+        if state != self._last_seen:
             self._still_since = now
         half = bool(self._passing or (self._buffer and self._task is None)) and not self._reading_paused
-        if self._requests and (not half or not self._last_seen or seen[0] != self._last_seen[0]):
+        if self._requests and (not half or not self._last_seen or state[0] != self._last_seen[0]):
             self._frame_since = now
-        self._last_seen = seen
+        self._last_seen = state
         limits = self._limits
         if not self._requests:
             late = now - self._frame_since > limits.first_request_s

@@ -326,11 +326,11 @@ class GroupCoordinator:
         await self._manager.wait_until_loaded((one.group_id for one in asked), _LOADED_WITHIN_S)
         no_groups = await access.denied_groups(Operation.DESCRIBE, [one.group_id for one in asked])
         visible = []
-        for one in asked:
-            group, topics, managed = one.group_id, one.topics, None
+        for requested in asked:
+            group, topics, managed = requested.group_id, requested.topics, None
             owner = self.kinds.managed(group)
             if owner is not None and group not in no_groups and not self.kinds.availability(group):
-                managed = await owner.fetch(one)
+                managed = await owner.fetch(requested)
             stored = cache.get(group, {}) if managed is None else managed[1]
             names = {topic for topic, _ in stored} if topics is None else {topic.name for topic in topics}
             hidden = frozenset() if group in no_groups else await access.denied_topics(Operation.DESCRIBE, names)

@@ -78,9 +78,9 @@ def _with_instances(
         raise BadMessage(f"{name} version {version} is not supported; its response contains the brokers' addresses")
     start = answer_start(form, version)
     answer = form.decode(frame, version, start)
-    brokers = [one for one in answer.brokers if getattr(one, id_field) in addresses]
-    for one in brokers:
-        one.host, one.port = addresses[getattr(one, id_field)]
+    brokers = [broker for broker in answer.brokers if getattr(broker, id_field) in addresses]
+    for broker in brokers:
+        broker.host, broker.port = addresses[getattr(broker, id_field)]
     answer.brokers = tuple(brokers)
     return _encoded(form, answer, version, frame[:start])
 

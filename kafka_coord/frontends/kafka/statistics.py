@@ -67,8 +67,8 @@ def first_error(answer: Any) -> int:
         return int(answer.error_code)
     for name in parts:
         for part in getattr(answer, name):
-            if found := first_error(part):
-                return found
+            if code := first_error(part):
+                return code
     return 0
 
 

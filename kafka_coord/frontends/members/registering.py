@@ -100,13 +100,13 @@ def made_id(group: str, address: str, now_ms: int) -> str:
     return f"{group}_{host}"[: 249 - len(tail)] + tail
 
 
-def register_all(store: FencedStore, wanted: Sequence[Registering]) -> None:
+def register_all(store: FencedStore, requests: Sequence[Registering]) -> None:
     """Writes and finishes these registrations. If ZooKeeper refuses one of them, the others are not affected.
 
     Raises :class:`Fenced` and :class:`StoreUnavailable`. After an error, call this function again for the unfinished
     registrations. It recognizes those that have already been written.
     """
-    isolated(wanted, partial(_register, store), _refused)
+    isolated(requests, partial(_register, store), _refused)
 
 
 def _refused(request: Registering, error: StoreError) -> None:
@@ -117,8 +117,8 @@ def _refused(request: Registering, error: StoreError) -> None:
         request.finish(Refusal(Code.UNAVAILABLE, str(error)))
 
 
-def _register(store: FencedStore, wanted: Sequence[Registering]) -> None:
-    left = [one for one in wanted if not one.finished]
+def _register(store: FencedStore, requests: Sequence[Registering]) -> None:
+    left = [one for one in requests if not one.finished]
     for attempt in range(_ATTEMPTS):
         if attempt > 0:  # most groups exist already
             for group in sorted({one.group for one in left}):
@@ -130,13 +130,13 @@ def _register(store: FencedStore, wanted: Sequence[Registering]) -> None:
         request.finish(Refusal(Code.UNAVAILABLE, "the consumer's znodes changed at every attempt; retry"))
 
 
-def _examine(store: FencedStore, wanted: Sequence[Registering]) -> list[Registering]:
+def _examine(store: FencedStore, requests: Sequence[Registering]) -> list[Registering]:
     """Returns the registrations that can be written now and finishes all others."""
-    paths = [layout.registration(one.group, one.consumer) for one in wanted]
-    channels = [layout.channel(one.group, one.consumer) for one in wanted]
+    paths = [layout.registration(one.group, one.consumer) for one in requests]
+    channels = [layout.channel(one.group, one.consumer) for one in requests]
     nodes = store.read_many([GetData(path) for path in (*paths, *channels)])
     possible, names = [], set()
-    for request, node, channel in zip(wanted, nodes, nodes[len(wanted) :], strict=False):
+    for request, node, channel in zip(requests, nodes, nodes[len(requests) :], strict=False):
         registered = node if isinstance(node, Node) else None
         stat = channel.stat if isinstance(channel, Node) else None
         if (request.group, request.consumer) in names:
@@ -198,18 +198,18 @@ def _who(node: Node) -> str:
     return f"a consumer at {where} ({fields.plain(value.get('client', 'unknown'))[:100]}) is using it"
 
 
-def _write(store: FencedStore, wanted: Sequence[Registering]) -> list[Registering]:
+def _write(store: FencedStore, requests: Sequence[Registering]) -> list[Registering]:
     """Writes and finishes the registrations. Returns those that failed and must be examined again."""
     again: list[Registering] = []
-    left = iter(wanted)
-    for units in packed([one.ops for one in wanted], store.acl_bytes, MAX_REQUEST_BYTES):
+    left = iter(requests)
+    for units in packed([one.ops for one in requests], store.acl_bytes, MAX_REQUEST_BYTES):
         again += _write_batch(store, [next(left) for _ in units])
     return again
 
 
-def _write_batch(store: FencedStore, wanted: list[Registering]) -> list[Registering]:
+def _write_batch(store: FencedStore, requests: list[Registering]) -> list[Registering]:
     again: list[Registering] = []
-    left = wanted
+    left = requests
     while left:
         try:
             results = store.multi([op for one in left for op in one.ops])

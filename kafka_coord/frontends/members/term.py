@@ -103,13 +103,13 @@ class Term:
         return groups
 
     def _find(self, groups: Iterable[str]) -> None:
-        found, unread = find_members(self.store, groups, self.scope.protocols)
+        members, unread = find_members(self.store, groups, self.scope.protocols)
         for group in unread.keys() - self._unread_groups.keys():
             kind = self.scope.kind
             log.warning("cannot read the %s consumers of group=%s: %s; retrying", kind, group, unread[group])
         self._unread_groups = unread
         self._find_due = self.store.clock.monotonic() + _FIND_AGAIN_S
-        for registration, options in found:
+        for registration, options in members:
             if (registration.group, registration.consumer) not in self.machine.members:
                 self._handle(stimuli.MemberFound(self._track(registration), options))
 
@@ -299,10 +299,10 @@ class Term:
         self._members_to_read.pop(member, None)
         self._handle(stimuli.MemberRead(member, None, None, str(error)))
 
-    def _read_commands(self, wanted: Sequence[tuple[MemberId, CommandId]]) -> None:
-        paths = [layout.command(member.group, member.consumer, command_id.name) for member, command_id in wanted]
+    def _read_commands(self, commands: Sequence[tuple[MemberId, CommandId]]) -> None:
+        paths = [layout.command(member.group, member.consumer, command_id.name) for member, command_id in commands]
         nodes = self.store.read_many([GetData(path) for path in paths])
-        for (member, command_id), path, node in zip(wanted, paths, nodes, strict=True):
+        for (member, command_id), path, node in zip(commands, paths, nodes, strict=True):
             if self._commands_to_read.get(member) == command_id:
                 del self._commands_to_read[member]
             try:

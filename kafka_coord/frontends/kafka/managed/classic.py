@@ -87,23 +87,23 @@ class Join(_ClassicRequest):
             error = Error.FENCED_INSTANCE_ID
         return Joined(self.token, error, self.member_id)
 
-    def join(self, members: KafkaMembers, found: KafkaMember | None) -> None:
+    def join(self, members: KafkaMembers, current: KafkaMember | None) -> None:
         """Handles a join. A static client without a member id replaces its predecessor. A client with an unknown member
         id is refused if it is static or owns partitions, because another member may have its place or its partitions by
         now."""
-        before = found.member_id if found is not None else members.earlier_id(self.key)
+        before = current.member_id if current is not None else members.earlier_id(self.key)
         if before is not None and before != self.member_id:
             if self.is_new:
-                members.replace(self, found, before)
+                members.replace(self, current, before)
             else:
                 members.refuse(self, Error.FENCED_INSTANCE_ID)
-        elif found is not None:
-            if not isinstance(found, ClassicMember):
+        elif current is not None:
+            if not isinstance(current, ClassicMember):
                 members.refuse(self, Error.UNKNOWN_MEMBER_ID)
-            elif found.id is None:
-                found.wait(self)
+            elif current.id is None:
+                current.wait(self)
             else:
-                found.rejoin(self)
+                current.rejoin(self)
         elif before is not None:
             members.resume(self)
         elif not self.is_new and (self.is_static or self.owned):

@@ -68,25 +68,27 @@ class Heartbeat(Request):
     def made(self, members: KafkaMembers, number: int) -> ConsumerGroupMember:
         return ConsumerGroupMember(members, self, number)
 
-    def join(self, members: KafkaMembers, found: KafkaMember | None) -> None:
+    def join(self, members: KafkaMembers, current: KafkaMember | None) -> None:
         """Handles a join. A client that only repeats its join because the response was lost stays the same incarnation.
         Any other client that joins again becomes a new incarnation, which does not hold any partitions."""
         if not self.topics.is_told:
             members.refuse(self, Error.INVALID_REQUEST, "a joining member must send its subscription")
             return
-        if found is not None and (not isinstance(found, ConsumerGroupMember) or found.member_id != self.member_id):
+        if current is not None and (
+            not isinstance(current, ConsumerGroupMember) or current.member_id != self.member_id
+        ):
             members.refuse(self, Error.UNRELEASED_INSTANCE_ID, f"another member is using instance id {self.key[1]}")
             return
         topics = self.topics.since(UNCHANGED)
-        if found is not None and found.topics == topics and not found.has_acknowledged:
-            found.repeats_join(self)
+        if current is not None and current.topics == topics and not current.has_acknowledged:
+            current.repeats_join(self)
             return
-        if found is not None:
-            members.drop(found)
+        if current is not None:
+            members.drop(current)
         member = members.add(self)
         member.topics = topics
-        if found is not None and isinstance(member, ConsumerGroupMember):
-            member.pace = found.pace
+        if current is not None and isinstance(member, ConsumerGroupMember):
+            member.pace = current.pace
         options = RegistrationOptions(members.session_timeout_s, False, self.member_id, self.protocol)
         members.register(member, self, options, self.registration)
 

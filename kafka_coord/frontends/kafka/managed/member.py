@@ -66,8 +66,8 @@ class Request(ABC):
     def made(self, members: KafkaMembers, number: int) -> KafkaMember:
         """Creates a member for this client. ``number`` is the member's connection in the machine."""
 
-    def join(self, members: KafkaMembers, found: KafkaMember | None) -> None:
-        """Handles a join. ``found`` is the member with the same key, or ``None``."""
+    def join(self, members: KafkaMembers, current: KafkaMember | None) -> None:
+        """Handles a join. ``current`` is the member with the same key, or ``None``."""
         raise NotImplementedError(f"{type(self).__name__} is not a join")
 
 

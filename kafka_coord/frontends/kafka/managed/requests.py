@@ -69,13 +69,13 @@ class ManagedGroups:
         value = b""
         if topics.is_told:
             try:
-                wanted = topics.subscription()
+                subscription = topics.subscription()
             except InvalidPattern as error:
                 return refused(Error.INVALID_REQUEST, str(error))
             member = Member(
                 consumer,
                 0,
-                wanted,
+                subscription,
                 assignor=None if request.server_assignor is None else ASSIGNORS[request.server_assignor],
                 rack=request.rack_id or None,
                 session_timeout_ms=self._session_timeout_ms,
@@ -103,17 +103,17 @@ class ManagedGroups:
 
     async def commit(self, request: Any, version: int, offsets: Offsets) -> tuple[Error, dict[tuple[str, int], Error]]:
         """Commits offsets for a member or a tool. Returns an error for the commit, and errors for single partitions."""
-        wanted = {TopicPartition(*where): one for where, one in offsets.items()}
+        by_partition = {TopicPartition(*where): one for where, one in offsets.items()}
         group, epoch = request.group_id, request.generation_id_or_member_epoch
         if epoch < 0 and not request.member_id:
-            return await self.administration.set_offsets(group, wanted) if offsets else Error.NONE, {}
+            return await self.administration.set_offsets(group, by_partition) if offsets else Error.NONE, {}
         if version < _WITH_EPOCHS:
             protocols = {one.member_id: one.protocol for one in self._terms.heard_of(group)}
             if protocols.get(request.member_id) == PROTOCOL:
                 return Error.UNSUPPORTED_VERSION, {}
         key = group, consumer_name(request.group_instance_id or request.member_id)
-        values = {tp: one.offset for tp, one in wanted.items()}
-        details = {tp: one for tp, one in wanted.items() if not one.is_bare}
+        values = {tp: one.offset for tp, one in by_partition.items()}
+        details = {tp: one for tp, one in by_partition.items() if not one.is_bare}
         committed = await self._terms.commit(
             group, lambda token: Commit(token, key, request.member_id, epoch, values, details)
         )
@@ -153,9 +153,9 @@ def invalid(request: Any, version: int) -> tuple[Error, str] | None:
         return Error.INVALID_REQUEST, "a joining member must send an empty list of owned partitions"
     if epoch == JOIN and request.subscribed_topic_names is None and regex is None:
         return Error.INVALID_REQUEST, "a joining member must send its subscription"
-    wanted = request.server_assignor
-    if wanted is not None and wanted not in ASSIGNORS:
-        return Error.UNSUPPORTED_ASSIGNOR, f"assignor {wanted[:80]!r} is not one of {', '.join(sorted(ASSIGNORS))}"
+    assignor = request.server_assignor
+    if assignor is not None and assignor not in ASSIGNORS:
+        return Error.UNSUPPORTED_ASSIGNOR, f"assignor {assignor[:80]!r} is not one of {', '.join(sorted(ASSIGNORS))}"
     return None
 
 
@@ -177,8 +177,8 @@ def _heartbeat_answer(answer: HeartbeatAnswer, member_id: str) -> Any:
     form = message("ConsumerGroupHeartbeatResponse")
     assignment = None
     if answer.assignment is not None:
-        one = form.struct("TopicPartitions")
-        parts = tuple(one(topic_id=topic_id, partitions=numbers) for topic_id, numbers in grouped(answer.ids))
+        of_topic = form.struct("TopicPartitions")
+        parts = tuple(of_topic(topic_id=topic_id, partitions=numbers) for topic_id, numbers in grouped(answer.ids))
         assignment = form.struct("Assignment")(topic_partitions=parts)
     return form(
         member_id=member_id,

@@ -425,13 +425,13 @@ class ManagedTerms:
         self,
         token: asyncio.Future[Any],
         known: ChainMap[TopicPartition, CommittedOffset],
-        found: Found | StoreError | MalformedValue,
+        outcome: Found | StoreError | MalformedValue,
     ) -> None:
-        if isinstance(found, (StoreError, MalformedValue)):
-            log.warning("cannot read stored offsets: %s", found)
+        if isinstance(outcome, (StoreError, MalformedValue)):
+            log.warning("cannot read stored offsets: %s", outcome)
             _resolve(token, (Error.COORDINATOR_LOAD_IN_PROGRESS, {}))  # librdkafka does not retry other errors
         else:
-            _resolve(token, (Error.NONE, {tp: _best(one, known.get(tp)) for tp, one in found.items()}))
+            _resolve(token, (Error.NONE, {tp: _best(one, known.get(tp)) for tp, one in outcome.items()}))
 
 
 def _best(stored: CommittedOffset | None, known: CommittedOffset | None) -> CommittedOffset | None:

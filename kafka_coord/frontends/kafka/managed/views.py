@@ -92,13 +92,13 @@ def topics_of(seen: Observation) -> set[str]:
 def described(view: GroupView) -> Any:
     """Describes one group for ConsumerGroupDescribe."""
     form = message("ConsumerGroupDescribeResponse")
-    one, seen = form.struct("DescribedGroup"), view.seen
+    of_group, seen = form.struct("DescribedGroup"), view.seen
     if view.error is not Error.NONE or seen is None or view.ids is None:
         error = view.error or Error.GROUP_ID_NOT_FOUND
         words = f"Group {view.group} not found." if error is Error.GROUP_ID_NOT_FOUND else None
-        return one(error_code=error, error_message=words, group_id=view.group)
+        return of_group(error_code=error, error_message=words, group_id=view.group)
     target, generation = seen.assignment, _generation(seen)
-    return one(
+    return of_group(
         group_id=view.group,
         group_state=view.state,
         group_epoch=generation,
@@ -110,19 +110,19 @@ def described(view: GroupView) -> Any:
 
 def _member(form: Any, view: GroupView, seen: Observation, ids: TopicIds, consumer: str) -> Any:
     member = seen.members[consumer]
-    known = view.served.get(consumer, KnownMember(consumer, _generation(seen)))
-    owned, wanted = _owned(seen, consumer), _wanted(seen, consumer)
+    served = view.served.get(consumer, KnownMember(consumer, _generation(seen)))
+    owned, target = _owned(seen, consumer), _wanted(seen, consumer)
     return form.struct("Member")(
-        member_id=known.member_id,
-        instance_id=consumer if known.is_static else None,
+        member_id=served.member_id,
+        instance_id=consumer if served.is_static else None,
         rack_id=member.rack,
-        member_epoch=known.epoch,
+        member_epoch=served.epoch,
         client_id=member.client or "",
         client_host=f"/{member.host or ''}",
         subscribed_topic_names=tuple(sorted(member.subscription.topics)),
         subscribed_topic_regex=member.subscription.pattern,
         assignment=_assignment(form, ids, owned),
-        target_assignment=_assignment(form, ids, wanted),
+        target_assignment=_assignment(form, ids, target),
         member_type=_TYPES.get(member.protocol or "", _OTHER),
     )
 
@@ -153,11 +153,11 @@ def _assignment(form: Any, ids: TopicIds, partitions: PartitionSet) -> Any:
 def described_as_classic(view: GroupView) -> Any:
     """Describes one group for DescribeGroups as if it were a classic group, for tools that do not know KIP-848."""
     form = message("DescribeGroupsResponse")
-    one, seen = form.struct("DescribedGroup"), view.seen
+    of_group, seen = form.struct("DescribedGroup"), view.seen
     if view.error is not Error.NONE or seen is None:
-        return one(error_code=view.error, group_id=view.group, group_state="" if view.error else State.DEAD)
+        return of_group(error_code=view.error, group_id=view.group, group_state="" if view.error else State.DEAD)
     is_settled = view.state in {State.EMPTY, State.STABLE}
-    return one(
+    return of_group(
         group_id=view.group,
         group_state=view.state if is_settled else "PreparingRebalance",
         protocol_type=CONSUMER,
@@ -168,11 +168,11 @@ def described_as_classic(view: GroupView) -> Any:
 
 def _classic_member(form: Any, view: GroupView, seen: Observation, consumer: str) -> Any:
     member = seen.members[consumer]
-    known = view.served.get(consumer, KnownMember(consumer, 0))
+    served = view.served.get(consumer, KnownMember(consumer, 0))
     owned = ((topic, number) for topic, numbers in _owned(seen, consumer).by_topic() for number in numbers)
     return form.struct("DescribedGroupMember")(
-        member_id=known.member_id,
-        group_instance_id=consumer if known.is_static else None,
+        member_id=served.member_id,
+        group_instance_id=consumer if served.is_static else None,
         client_id=member.client or "",
         client_host=f"/{member.host or ''}",
         member_assignment=encoded_assignment(owned),

@@ -112,7 +112,7 @@ class Writes:
             acknowledges = write.delivered.command_id if isinstance(write, AcknowledgeWrite) else None
             leaves = isinstance(write, LeaveWanted)
             for_good = isinstance(write, LeaveWanted) and write.for_good
-            wanted = instructions.WriteMember(
+            instruction = instructions.WriteMember(
                 member.id,
                 member.write_number,
                 dict(write.offsets),
@@ -122,7 +122,7 @@ class Writes:
                 write.subscription if isinstance(write, SubscriptionWanted) else None,
                 _details(member, write),
             )
-            self._machine.emit(wanted)
+            self._machine.emit(instruction)
 
     def member_written(self, outcome: stimuli.MemberWritten) -> None:
         member = self._machine.current(outcome.member)
