@@ -296,7 +296,7 @@ class LogTerm:
         if result.error_code == _FENCED:
             raise BrokerError(
                 f"partition {self.partition}: the log contains a newer term than {self.term}: either another instance "
-                f"has claimed the partition, or its znode was recreated; then each claim adds 1 until its term is newest"
+                f"has claimed the partition, or its znode was recreated; then each claim adds 1 until it is the newest"
             )
         if result.error_code:
             raise BrokerError(f"partition {self.partition}: the broker refused the write: {named(result.error_code)}")

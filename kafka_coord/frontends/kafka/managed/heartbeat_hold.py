@@ -3,8 +3,8 @@
 librdkafka gives up a heartbeat that takes longer than the last interval that it received. It sends a heartbeat one
 interval after the previous one, however early the response arrived, so a hold ends a little before that. The next
 interval is close to the length of the hold, because the member would not learn anything in the rest of the interval. A
-commit ends a hold early, because it arrives on the same connection. Most clients commit at regular times, so a hold
-ends when the next commit is due.
+commit ends a hold early, because it arrives on the same connection. Most clients commit at regular times, so holds are
+timed to end when the next commit is due.
 
 franz-go waits for a heartbeat's response as long as for any other. It gets a short interval and long holds.
 

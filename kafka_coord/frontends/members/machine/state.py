@@ -58,38 +58,39 @@ PendingWrite = OffersWrite | AcknowledgeWrite | CommitWanted | SubscriptionWante
 
 @dataclass(slots=True, eq=False)
 class MemberState:
-    """The state of one member. All times are in seconds of the machine's own clock.
-
-    A silent member expires at ``deadline``. ``stuck`` is the reason why the member does not get its next command or
-    cannot resume. ``held`` contains the partitions whose start it has acknowledged, the only ones that it may commit.
-    ``held_known`` is false for a member that registered with an earlier coordinator, until it resumes. ``reported``
-    contains the offsets that are not part of a write yet. ``leader_epochs`` contains committed offsets whose details
-    are written when the member gives up the partition. ``newest_answer`` is the newest answered probe. ``probes``
-    contains the unanswered probes, of which those in ``confirming`` only confirm the previous response. The outcome of
-    ``writing`` is unknown, and ``writes`` wait for it.
-    """
+    """The state of one member. All times are in seconds of the machine's own clock."""
 
     id: MemberId
     options: RegistrationOptions
     deadline: float
+    """When the member expires if it stays silent."""
     connection: int | None = None
     probe_due: float = 0.0
     last_probe: int = 0
     probes: set[int] = field(default_factory=set)
+    """The unanswered probes."""
     confirming: set[int] = field(default_factory=set)
+    """Those unanswered probes that only confirm the previous response."""
     heard: int = 0
     done: CommandId | None = None
     queue: deque[CommandId] = field(default_factory=deque)
     reading: CommandId | None = None
     delivered: Delivered | None = None
     stuck: str = ""
+    """The reason why the member does not get its next command or cannot resume."""
     held: set[TopicPartition] = field(default_factory=set)
+    """The partitions whose start the member has acknowledged, which are the only ones that it may commit."""
     held_known: bool = True
+    """False for a member that registered with an earlier coordinator, until it resumes."""
     reread_due: float = 0.0
     reported: dict[TopicPartition, int] = field(default_factory=dict)
+    """The reported offsets that are not part of a write yet."""
     leader_epochs: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
+    """Committed offsets whose details are written when the member gives up the partition."""
     newest_answer: int = 0
+    """The newest answered probe."""
     writes: deque[PendingWrite] = field(default_factory=deque)
+    """The writes that wait until the outcome of ``writing`` is known."""
     writing: PendingWrite | None = None
     write_number: int = 0
     expiring: bool = False
