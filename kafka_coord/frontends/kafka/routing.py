@@ -71,5 +71,5 @@ def expects_answer(frame: bytes | bytearray | memoryview, length: int) -> bool |
 
 
 def is_local(api_key: int, version: int) -> bool:
-    """Returns whether this instance answers the request. This includes requests whose version it refuses."""
+    """Returns whether this instance answers the request, even if only to refuse its version."""
     return api_key in LOCAL and not (api_key == 9 and version == 0)
