@@ -362,7 +362,7 @@ def test_a_transaction_that_fails_notes_nothing(request, batch, database):
     with pytest.raises(refusal, match=r'no column named no|column "no" of relation'):
         each(batch({0: (0, 10)}), 0)
     assert not DatabaseTable(database, "delays", group="delays").covered()
-    with pytest.raises(SettingsError, match="not a table's name"):
+    with pytest.raises(SettingsError, match="not a legal table name"):
         DatabaseTable(database, 'delays"; DROP TABLE delays; --', group="delays")
 
 
