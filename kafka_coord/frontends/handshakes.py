@@ -8,7 +8,7 @@ import ssl
 HANDSHAKE_S = 5.0
 """The number of seconds that a TLS handshake may take."""
 MAX_HANDSHAKES = 128
-"""The maximum number of simultaneous TLS handshakes. Further connections wait, which uses few resources."""
+"""The maximum number of simultaneous TLS handshakes. Further connections wait, which costs little."""
 
 
 class Handshakes:

@@ -54,7 +54,8 @@ _BATCH_BYTES = 512 << 10
 _RECORD_BYTES = 32
 """An upper bound for the overhead of a record, besides its key and value, in bytes."""
 MOST_BYTES = 900 << 10
-"""The maximum size of one append, in bytes. A broker accepts batches of up to 1 MiB (``max.message.bytes``)."""
+"""The maximum size of one append, in bytes. By default, a broker accepts batches of up to 1 MiB
+(``max.message.bytes``)."""
 KEEP_ALIVE_S = 3600.0
 PROOF_S = 0.25
 """For this many seconds after a successful append was sent, reads may be served from memory. See

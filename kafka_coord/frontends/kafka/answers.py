@@ -133,8 +133,8 @@ class FetchedGroup(NamedTuple):
 
 
 def repeats_offset_fetch(software: str, error: Error) -> bool:
-    """Returns whether a client with this software name needs an error on each partition in order to repeat an
-    OffsetFetch after this error."""
+    """Returns whether a client with this software name repeats an OffsetFetch after this error only if every partition
+    in the response carries an error."""
     return (error in MOVING or error is Error.STALE_MEMBER_EPOCH) and software.startswith(LIBRDKAFKA)
 
 

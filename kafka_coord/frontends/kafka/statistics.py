@@ -37,12 +37,13 @@ _PARTS = ("topics", "partitions", "groups", "coordinators", "results", "members"
 
 @dataclass(slots=True)
 class Statistics:
-    """``answered`` records the seconds from a request to its complete response, by request name. Like the broker's
-    TotalTimeMs, they include waits. ``errors`` counts this instance's own error responses, by request name and error
-    name."""
+    """The counters of one listener."""
 
     answered: dict[str, Durations] = field(default_factory=lambda: defaultdict(Durations))
+    """The seconds from a request to its complete response, by request name. Like the broker's TotalTimeMs, they include
+    waits."""
     errors: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """The number of this instance's own error responses, by request name and error name."""
     accepted: int = 0
     refused: int = 0
     closed: int = 0

@@ -7,19 +7,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class GatewayOptions:
-    """Limits and intervals.
-
-    A consumer may request a session timeout from ``least_session_timeout_ms`` to ``most_session_timeout_ms``. One
-    instance accepts at most ``most_consumers`` consumers. Registrations above the rate ``registrations_per_s`` must be
-    retried later, so that members do not wait and one rebalance serves many consumers. A connection is closed if its
-    client does not try to register within ``unregistered_ms``. Offsets that arrive in responses to pings are collected
-    for ``commit_interval_ms`` and then written together. Metadata is at most ``metadata_age_ms`` old.
-    """
+    """Limits and intervals."""
 
     least_session_timeout_ms: int = 1_000
+    """The shortest session timeout that a consumer may request."""
     most_session_timeout_ms: int = 300_000
+    """The longest session timeout that a consumer may request."""
     most_consumers: int = 10_000
+    """The maximum number of consumers that one instance accepts."""
     registrations_per_s: int = 200
+    """Registrations above this rate must be retried later, so that members do not have to wait and one rebalance serves
+    many new consumers."""
     unregistered_ms: int = 10_000
+    """A connection is closed if its client does not try to register within this time."""
     commit_interval_ms: int = 100
+    """Offsets that arrive in responses to pings are collected for this long and then written together."""
     metadata_age_ms: int = 200
+    """The maximum age of metadata in a response."""
