@@ -98,7 +98,7 @@ class Access:
         return Operation.DESCRIBE.within(response.cluster_authorized_operations)
 
     async def _denied(self, operation: Operation, of_group: bool, names: Iterable[str]) -> frozenset[str]:
-        if self._is_open and time.monotonic() < self._until:  # most requests then need no further coroutine
+        if self._is_open and time.monotonic() < self._until:  # saves most requests another coroutine
             return _NO_NAMES
         if await self._everything():
             return _NO_NAMES

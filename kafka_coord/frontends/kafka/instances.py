@@ -76,7 +76,8 @@ class Instances:
         return None if known is None else (broker_id, *known)
 
     async def find_leaders(self) -> None:
-        """Finds the leaders of the log's partitions. Creates the topic if necessary. Raises :class:`BrokerError`."""
+        """Finds the leaders of the log's partitions. If there are none yet, creates the topic, unless that is another
+        instance's task. Raises :class:`BrokerError`."""
         answer = await self._metadata([TOPIC])
         (topic,) = answer.topics
         self.leaders = {one.partition_index: one.leader_id for one in topic.partitions if one.leader_id >= 0}
