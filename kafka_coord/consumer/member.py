@@ -137,7 +137,7 @@ class GroupMember(Generic[K, V]):
     @classmethod
     def from_config(cls, config: Mapping[str, Any], **arguments: Any) -> Self:
         """Creates a consumer from confluent-kafka's settings. ``arguments`` contains the arguments that have no
-        counterpart in confluent-kafka, such as ``zookeeper`` and ``topics``. See docs/consumer.md, "Moving over from
+        counterpart in confluent-kafka, such as ``zookeeper`` and ``topics``. See docs/consumer.md, "Migrating from
         confluent-kafka".
 
         Raises :class:`SettingsError` for a setting that does not exist, or that this project does not support.

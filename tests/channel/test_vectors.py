@@ -151,7 +151,7 @@ def test_the_table_of_errors_and_the_schema_say_the_same_of_the_connection() -> 
 def test_the_conversation_on_the_page_follows_the_rules() -> None:
     """Each frame fits its schema, and each end accepts the other's frames. A new connection begins where ids start from
     1."""
-    block = PAGE.split("## A conversation")[1].split("```text\n")[1].split("```")[0]
+    block = PAGE.split("## An example")[1].split("```text\n")[1].split("```")[0]
     lines = [line for line in block.replace("\n   ", "").splitlines() if line[0] in "→←"]
     consumer, coordinator = Rpc(), Rpc()
     for line in lines:
