@@ -20,9 +20,9 @@ from kafka_coord.zk.store import Store
 
 
 def rebalance(store: Store, group: str, acting: Acting, paused_by: Callable[[Pause], str]) -> dict[str, Any]:
-    """Requests a new target from the coordinator and returns the response's document. Raises :class:`NotFound`,
+    """Requests a new target from the coordinator and returns the document of the response. Raises :class:`NotFound`,
     :class:`RequestRefused` and :class:`Timeout`. If the group is paused, raises :class:`Timeout` immediately, because
-    the request stays queued.
+    the request then stays queued.
     """
     if store.exists(layout.group(group)) is None:
         raise NotFound(f"no managed group {group!r}")
@@ -40,26 +40,27 @@ def rebalance(store: Store, group: str, acting: Acting, paused_by: Callable[[Pau
 def evict(
     instances: Instances, group: str, kind: GroupKind, consumers: Sequence[str], acting: Acting
 ) -> list[dict[str, Any]]:
-    """Deletes the registrations and returns the responses' documents. If one of the consumers is not a member, evicts
-    nobody and raises :class:`NotFound`. Also raises :class:`RequestRefused`, :class:`Timeout` and :class:`BrokerError`.
+    """Deletes the registrations and returns one document per consumer. If any of the consumers is not a member, raises
+    :class:`NotFound` without evicting anyone. Also raises :class:`RequestRefused`, :class:`Timeout` and
+    :class:`BrokerError`.
     """
     store = instances.store
     if kind is GroupKind.MANAGED:
         _require_members(snapshot_of(store, group)[1], consumers)
         requests = [Request(RequestType.EVICT, group, consumer, acting.reason, acting.by) for consumer in consumers]
         return [answer_document(ask(store, one, acting.timeout_s, acting.on_progress)) for one in requests]
-    told = evict_members(instances, group, consumers, acting.timeout_s)
+    messages = evict_members(instances, group, consumers, acting.timeout_s)
     record(store, f"evict {', '.join(consumers)}", group, by=acting.by, reason=acting.reason)
-    return [done_document("evict", group, sentence) for sentence in told]
+    return [done_document("evict", group, message) for message in messages]
 
 
 def _require_members(snapshot: GroupSnapshot, consumers: Sequence[str]) -> None:
-    found = membership_of(snapshot.observation)
+    membership = membership_of(snapshot.observation)
     known = {
-        *found.live,
-        *found.in_grace,
-        *found.gone,
-        *found.any_registration_unreadable,
-        *found.any_ledger_unreadable,
+        *membership.live,
+        *membership.in_grace,
+        *membership.gone,
+        *membership.any_registration_unreadable,
+        *membership.any_ledger_unreadable,
     }
     require_members(snapshot.group, consumers, known)

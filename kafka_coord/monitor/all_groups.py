@@ -13,7 +13,7 @@ from kafka_coord.monitor.groups import EndOffsets, GroupRow, OnOffsets, list_gro
 @dataclass(frozen=True, slots=True)
 class AllGroups:
     """The groups of both kinds. ``rows`` are sorted by descending lag, then by name. ``lag_note`` says why some lags
-    are unknown. ``missing`` says which groups cannot be shown, and why."""
+    are unknown, and ``missing`` says which groups cannot be shown, and why."""
 
     cluster: Cluster
     rows: tuple[GroupRow, ...]
@@ -30,11 +30,11 @@ def list_all_groups(
     clients = list_client_groups(instances)
     rows = clients.rows
     if end_offsets is not None:
-        found = described(with_offsets(instances, clients.groups), cluster.topics, end_offsets)
-        rows = tuple(replace(row, lag=one.lag) for row, one in zip(rows, found, strict=True))
-        note = note or next((one.lag_note for one in found), "")
+        descriptions = described(with_offsets(instances, clients.groups), cluster.topics, end_offsets)
+        rows = tuple(replace(row, lag=one.lag) for row, one in zip(rows, descriptions, strict=True))
+        note = note or next((one.lag_note for one in descriptions), "")
         if on_offsets is not None:
-            for one in found:
+            for one in descriptions:
                 on_offsets(one.group, one.offsets, 0)
     return AllGroups(cluster, tuple(sorted((*managed, *rows), key=_largest_first)), note, clients.missing)
 

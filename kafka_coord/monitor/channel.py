@@ -1,4 +1,4 @@
-"""Reads the outstanding commands, which consumers have not acknowledged yet."""
+"""Reads the outstanding commands, that is, those that consumers have not acknowledged yet."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ class WaitingCommand:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The commands, sorted by group, then by consumer, then in order of execution."""
+    """The outstanding commands, sorted by group, then by consumer, then in order of execution."""
 
     commands: tuple[WaitingCommand, ...]
     unreadable: tuple[Unreadable, ...] = ()
 
 
 def read_waiting(store: Store, snapshots: Mapping[str, GroupSnapshot]) -> Waiting:
-    """Reads every outstanding command of these groups in one round."""
-    wanted = [
+    """Reads every outstanding command of these groups in one round trip."""
+    listed = [
         (group, consumer, command)
         for group, snapshot in sorted(snapshots.items())
         for consumer, commands in sorted(snapshot.pending.items())
         for command in commands
     ]
-    nodes = store.read_many([GetData(layout.command(group, c, one.name)) for group, c, one in wanted]) if wanted else ()
-    found, unreadable = [], []
-    for (group, consumer, command_id), node in zip(wanted, nodes, strict=True):
+    nodes = store.read_many([GetData(layout.command(group, c, one.name)) for group, c, one in listed]) if listed else ()
+    waiting, unreadable = [], []
+    for (group, consumer, command_id), node in zip(listed, nodes, strict=True):
         if not isinstance(node, Node):
             continue  # acknowledged since the listing
         path = layout.command(group, consumer, command_id.name)
@@ -66,5 +66,5 @@ def read_waiting(store: Store, snapshots: Mapping[str, GroupSnapshot]) -> Waitin
             unreadable.append(Unreadable(error.where, error.reason))
         member = snapshots[group].observation.members.get(consumer)
         live = member is not None and command is not None and command.incarnation == member.incarnation
-        found.append(WaitingCommand(group, consumer, command_id, node.stat.ctime_ms, live, command))
-    return Waiting(tuple(found), tuple(unreadable))
+        waiting.append(WaitingCommand(group, consumer, command_id, node.stat.ctime_ms, live, command))
+    return Waiting(tuple(waiting), tuple(unreadable))

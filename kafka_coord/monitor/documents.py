@@ -1,4 +1,4 @@
-"""The documents of ``-o json`` and of the JSON API, in the shapes of docs/operations.md."""
+"""Builds the documents for ``-o json`` and the JSON API, whose shapes docs/operations.md defines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # commands that only print a time also import this module
 
 
 def group_document(row: GroupRow) -> dict[str, Any]:
-    """Returns one entry of a list of groups. The entry has the lag fields only if the brokers were queried."""
+    """Returns one entry of a list of groups. The entry contains the lag fields only if the brokers were queried."""
     return {
         "group": row.group,
         "state": str(row.state),
@@ -252,5 +252,5 @@ def answer_document(answered: Request) -> dict[str, Any]:
 
 
 def done_document(kind: str, group: str, message: str) -> dict[str, Any]:
-    """Returns the document of a response that arrived directly from a group's coordinator, without a request."""
+    """Returns the document for an action that was carried out without a request to the elected instance."""
     return {"request": None, "type": kind, "group": group, "result": "done", "message": message}

@@ -31,10 +31,10 @@ PREFIX = "kafka_coord"
 REQUEST_S = 10.0
 """The time limit for one request and its response together, in seconds."""
 MAX_REQUESTS = 32
-"""The maximum number of concurrent requests. Above it, the oldest request is aborted. Long-lived responses do not
-count."""
+"""The maximum number of concurrent requests. Above it, the oldest request is aborted. Requests with a long-lived
+response do not count."""
 _WRITE_S = 10.0
-"""A long-lived response is aborted if its client reads nothing for this many seconds."""
+"""A long-lived response is aborted if its client does not read anything for this many seconds."""
 
 
 class Collector(Protocol):
@@ -88,7 +88,8 @@ class Exposition:
     """Serves ``/metrics``, ``/health`` and the JSON ``pages`` (by path) at ``address`` (``host:port``; port 0 is any
     free port) on its own threads.
 
-    ``setting`` is the name of the option with the address, for the :class:`SettingsError` about an unusable address.
+    ``setting`` is the name of the option for the address, which the :class:`SettingsError` about an unusable address
+    names.
     ``site`` is the WSGI application for all other paths. In its ``environ``, ``REQUEST_URI`` is the path as the client
     sent it. The application must call ``kafka_coord.lasts`` for a long-lived response. ``kafka_coord.certificate`` is
     the common name in the client's certificate.
@@ -123,9 +124,9 @@ class Exposition:
                 found: Iterable[bytes] = metrics(environ, start)
                 return found
             if path == "/health":
-                healthy, said = health()
+                healthy, body = health()
                 start("200 OK" if healthy else "503 Service Unavailable", [("Content-Type", "application/json")])
-                return [json.dumps(said).encode() + b"\n"]
+                return [json.dumps(body).encode() + b"\n"]
             called = environ.get("HTTP_HOST")  # every browser sends one
             if names and called is not None and not is_own(called, names):
                 start(
@@ -138,7 +139,7 @@ class Exposition:
             if site is not None:
                 return site(environ, start)
             start("404 Not Found", [("Content-Type", "text/plain")])
-            return [f"This server has {', '.join(['/metrics', *also])} and /health.\n".encode()]
+            return [f"This server serves {', '.join(['/metrics', *also])} and /health.\n".encode()]
 
         try:
             host, port = host_and_port(address)
@@ -162,8 +163,8 @@ class Exposition:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """Handles each request on a thread. Limits the number of threads and the total time of a request, so that a slow
-    peer cannot keep a thread."""
+    """Handles each request on its own thread. Limits the number of threads and the total time of a request, so that a
+    slow peer cannot keep a thread busy."""
 
     daemon_threads = True
 
@@ -173,7 +174,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().__init__(*args, **options)
 
     def get_request(self) -> tuple[Any, Any]:
-        """Leaves the TLS handshake to the first read, which happens on the request's thread."""
+        """Defers the TLS handshake to the first read, which happens on the request's thread."""
         request, address = super().get_request()
         if self.tls is not None:
             request = self.tls.wrap_socket(request, server_side=True, do_handshake_on_connect=False)

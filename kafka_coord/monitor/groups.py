@@ -45,7 +45,7 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 
 EndOffsets = Callable[[PartitionSet], tuple[Mapping[TopicPartition, int], str]]
-"""Returns the known end offsets, and a sentence that says why the rest are unknown (or ``""``)."""
+"""Returns the known end offsets, and a message that says why the rest are unknown (or ``""``)."""
 
 Presences = Callable[[str], Mapping[tuple[str, str], Presence]]
 """Queries the instance at this HTTP URL about each (group, consumer) that it serves. Raises ``OSError`` and
@@ -80,13 +80,13 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class MemberRow:
-    """One member, live or gone. A gone member (``registered`` is false) has a kept place or unreleased partitions.
+    """One member, live or gone. A gone member (``registered`` is false) still has a reserved place or partitions.
 
     ``channel`` is its connection: ``zookeeper``, ``socket`` or ``kafka``. ``since_ms`` is when it registered (ms since
     1970), and ``target`` is the partitions that it should own. For a member that an instance serves, ``gateway`` is the
     instance's broker id, ``address`` is the member's address, and ``heard_ms_ago`` is the time since the instance last
-    heard from the member. Only Kafka clients have ``software`` (their library), ``protocol`` (their group protocol),
-    ``epoch`` (the member epoch) and ``held_ms`` (how long the instance has held their heartbeat). ``None`` means
+    heard from the member. ``software`` (the library), ``protocol`` (the group protocol), ``epoch`` (the member epoch)
+    and ``held_ms`` (how long the instance has held the heartbeat) are set only for Kafka clients. ``None`` means
     unknown.
     """
 
@@ -117,9 +117,9 @@ class MemberRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """Everything about one group. ``status`` is the planner's sentence about faults and about the commands for which
-    the group waits. ``settings`` is ``None`` if the coordinator does not report the settings. ``lag_note`` says why end
-    offsets are unknown. ``heard_note`` says why the ``heard_ms_ago`` of members is unknown.
+    """Everything about one group. ``status`` is the planner's summary, followed by missing topics and by the commands
+    that the group waits for. ``settings`` is ``None`` if the coordinator does not report the settings. ``lag_note``
+    says why end offsets are unknown. ``heard_note`` says why the ``heard_ms_ago`` of members is unknown.
     """
 
     group: str
@@ -159,8 +159,8 @@ OnOffsets = Callable[[str, Sequence[OffsetRow], int], None]
 def list_groups(
     store: Store, end_offsets: EndOffsets | None = None, on_offsets: OnOffsets | None = None
 ) -> tuple[Cluster, tuple[GroupRow, ...], str]:
-    """Lists all groups by name in a fixed number of rounds of reads. If ``end_offsets`` is given, calls it once for all
-    partitions, and passes each group's partitions to ``on_offsets``. The third returned value says why some lags are
+    """Lists all groups by name in a fixed number of round trips. If ``end_offsets`` is given, calls it once for all
+    partitions and passes each group's partitions to ``on_offsets``. The third returned value says why some lags are
     unknown (or is ``""``)."""
     cluster = read_cluster(store)
     snapshots = read_groups(store, cluster.groups, cluster)
@@ -183,7 +183,7 @@ def list_groups(
 def _ends(
     snapshots: Mapping[str, GroupSnapshot], committed: Mapping[str, Committed], end_offsets: EndOffsets | None
 ) -> tuple[Mapping[TopicPartition, int], str]:
-    """Requests and returns the end offsets of all these groups at once."""
+    """Requests the end offsets of all these groups at once."""
     if end_offsets is None:
         return {}, ""
     wanted = (partitions_of(one.observation, committed[group]) for group, one in snapshots.items())
@@ -191,8 +191,8 @@ def _ends(
 
 
 def snapshot_of(store: Store, group: str, earlier: Cluster | None = None) -> tuple[Cluster, GroupSnapshot]:
-    """Reads the cluster and one group. If there is no such group, raises :class:`NotFound` with the existing names.
-    ``earlier`` is an earlier reading of the cluster, which may save listing the groups."""
+    """Reads the cluster and one group. If there is no such group, raises :class:`NotFound`, which lists the existing
+    groups. ``earlier`` is an earlier reading of the cluster, which may save listing the groups."""
     cluster = read_cluster(store, earlier)
     found = read_groups(store, [group], cluster).get(group)
     if found is None:
@@ -202,9 +202,9 @@ def snapshot_of(store: Store, group: str, earlier: Cluster | None = None) -> tup
 
 
 def kind_of(store: Store, group: str, wanted: str | None = None) -> GroupKind:
-    """Returns the kind ``wanted`` if it is given. Otherwise, returns "managed" if ZooKeeper has such a group, or else
-    "client-assigned" if instances serve Kafka clients. Raises :class:`NotFound` with the existing names, and
-    :class:`InvalidName`.
+    """Returns the kind ``wanted`` if it is given. Otherwise, returns "managed" if ZooKeeper contains such a group, or
+    else "client-assigned" if instances serve Kafka clients. Raises :class:`NotFound`, which lists the existing groups,
+    and :class:`InvalidName`.
     """
     if wanted == GroupKind.MANAGED:
         legal("group", group)
@@ -256,8 +256,8 @@ def describe_snapshots(
     presences: Presences | None = None,
     waiting: Waiting | None = None,
 ) -> Iterator[GroupDescription]:
-    """Describes groups that have already been read, like :func:`describe_group`. Reads the groups' waiting commands,
-    unless they are given."""
+    """Describes groups that have already been read, like :func:`describe_group`. Reads the groups' outstanding
+    commands, unless ``waiting`` is given."""
     waiting = waiting or read_waiting(store, snapshots)
     commands = grouped(waiting.commands, lambda one: one.group)
     damaged = grouped(waiting.unreadable, lambda one: group_of(one.path))

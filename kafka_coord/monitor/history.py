@@ -1,4 +1,4 @@
-"""Reads the histories that the coordinator keeps in ZooKeeper, of each group and of the cluster."""
+"""Reads the histories of groups and of the cluster, which the coordinator keeps in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def read_history(store: Store, group: str) -> tuple[Decision, ...]:
 
 
 def read_trail(store: Store, group: str) -> tuple[tuple[Decision, ...], tuple[Action, ...]]:
-    """Returns the decisions and the operators' actions, oldest first. Raises like :func:`read_history`."""
+    """Returns the decisions and the operator actions, oldest first. Raises the same errors as :func:`read_history`."""
     path = layout.history(group)
     try:
         node = store.get(path)
@@ -47,8 +47,8 @@ def read_cluster_history(store: Store) -> ClusterHistory:
 
 
 def read_client_actions(store: Store, group: str) -> tuple[Action, ...]:
-    """Returns the operators' actions on a client-assigned group, oldest first. They are in the cluster's history, and
-    begin with the group's name (:func:`kafka_coord.monitor.operate.record`). Raises :class:`MalformedValue`."""
+    """Returns the operator actions on a client-assigned group, oldest first. The cluster's history contains them, and
+    each begins with the group's name (:func:`kafka_coord.monitor.operate.record`). Raises :class:`MalformedValue`."""
     about = f"group {group} "
     return tuple(
         replace(one, change=f"{one.change} ".removeprefix(about).strip())
@@ -62,7 +62,7 @@ def _trail(value: fields.Json, where: str) -> tuple[tuple[Decision, ...], tuple[
 
 
 def read_actions(store: Store, groups: Iterable[str]) -> tuple[dict[str, tuple[Action, ...]], list[Unreadable]]:
-    """Returns the operators' actions on each group, oldest first, and the unreadable ``history`` and ``settled``
+    """Returns the operator actions on each group, oldest first, and the unreadable ``history`` and ``settled``
     znodes."""
     reading, names, actions = Reading(store), tuple(groups), {}
     found = reading.all(GetData(path(name)) for name in names for path in (layout.history, layout.settled))

@@ -1,7 +1,7 @@
 """Decides which ``Host`` headers the HTTP server accepts, as a defence against DNS rebinding.
 
 A malicious site can let its own name resolve to this server's address. The visitor's browser then lets the site's
-scripts read the responses of this server. But the ``Host`` header still has the site's name. An IP address in the
+scripts read the responses from this server, but the ``Host`` header still carries the site's name. An IP address in the
 header is always accepted, because such a request did not use a name.
 """
 
@@ -20,7 +20,7 @@ def own_names(listen_host: str, also: Iterable[str]) -> frozenset[str]:
 
 
 def is_own(header: str, names: frozenset[str]) -> bool:
-    """Returns whether a ``Host`` header names this server. The port does not matter."""
+    """Returns whether a ``Host`` header names this server, with any port."""
     try:
         host, _ = host_and_port(header if header.rpartition(":")[2].isdigit() else f"{header}:0")
     except ValueError:

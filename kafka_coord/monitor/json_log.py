@@ -17,27 +17,27 @@ _OWN = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskN
 
 
 class JsonFormatter(logging.Formatter):
-    """Writes one object per line, with ``time`` (UTC), ``level``, ``logger``, ``message``, and ``exception`` for a
-    traceback.
+    """A formatter that writes one object per line, with ``time`` (UTC), ``level``, ``logger``, ``message``, and
+    ``exception`` for a traceback.
 
-    Each ``key=%d`` of the message also becomes a field, with the type of its value, and so does each item of ``extra``.
-    Programs should use lines with an ``event``, because the words of messages may change. docs/observability.md lists
-    the events and their fields.
+    Each ``key=%d`` in the message also becomes a field, with the type of its value, and so does each item of ``extra``.
+    Programs should rely on lines with an ``event``, because the wording of messages may change. docs/observability.md
+    lists the events and their fields.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        said: dict[str, Any] = {
+        line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
         }
         extra = {name: value for name, value in vars(record).items() if name not in _OWN}
         for name, value in {**extra, **_of_message(record)}.items():
-            said.setdefault(name, _plain(value))
-        said["message"] = record.getMessage()
+            line.setdefault(name, _plain(value))
+        line["message"] = record.getMessage()
         if record.exc_info:
-            said["exception"] = self.formatException(record.exc_info)
-        return json.dumps(said)
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)
 
 
 def _of_message(record: logging.LogRecord) -> Mapping[str, object]:

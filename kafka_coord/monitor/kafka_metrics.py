@@ -1,4 +1,4 @@
-"""Metrics of the listener for Kafka clients, and of the groups log partitions that the instance coordinates."""
+"""Yields metrics of the listener for Kafka clients, and of the groups log partitions that the instance coordinates."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ _LOG_GAUGES = (
     (
         "term",
         "term",
-        "The term in which this instance coordinates the partition. All instances together have one series for each "
+        "The term in which this instance coordinates the partition. All instances together export one series for each "
         "partition.",
     ),
-    ("load_seconds", "figures.load_s", "Time to claim and load the partition. Its groups waited for so long."),
+    ("load_seconds", "figures.load_s", "Time to claim and load the partition, for which its groups had to wait."),
     ("loaded_records", "figures.loaded_records", "Records loaded at the start of this term."),
 )
 _LOG_COUNTERS = (
@@ -86,12 +86,12 @@ _LOG_COUNTERS = (
     ("appended_records", "figures.records", "Records written in this term."),
     ("append_seconds", "figures.append_s", "Total time until the batches were on all in-sync replicas."),
 )
-"""The name, the attribute of the :class:`LogTerm`, and the help of each metric by log partition."""
+"""The name, the attribute of the :class:`LogTerm`, and the help text of each metric by log partition."""
 
 
 def _of_log(listener: KafkaListener) -> Iterator[Metric]:
-    """Yields metrics by log partition. If a partition has no term here, another instance coordinates it, or none does.
-    The counters restart with each term."""
+    """Yields metrics by log partition. A partition without a term here is coordinated by a different instance or by
+    none. The counters restart with each term."""
     manager = listener.manager
     terms = sorted(dict(manager.terms).items())
     for kind, metrics in ((GaugeMetricFamily, _LOG_GAUGES), (CounterMetricFamily, _LOG_COUNTERS)):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CHUNK = 5_000
-"""The maximum number of partitions in a request. librdkafka keeps an entry for each in memory."""
+"""The maximum number of partitions in a request, because librdkafka keeps an entry for each of them in memory."""
 
 DEFAULT_TIMEOUT_S = 5.0
 _LEADERLESS = "the partition has no live leader"
@@ -37,7 +37,7 @@ class BrokerOffsets(NamedTuple):
 
 @dataclass(slots=True)
 class _Listed:
-    """The result for the requested partitions. ``leaderless`` lists the partitions whose leader is unavailable."""
+    """The result for the requested partitions: their offsets, those whose leader is unavailable, and other problems."""
 
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
     leaderless: list[TopicPartition] = field(default_factory=list)
@@ -53,7 +53,7 @@ def bootstrap_servers(
 ) -> str:
     """Returns ``bootstrap.servers`` if it is set, and otherwise the addresses of the live brokers. Calls
     ``on_left_out`` for each broker with an unusable registration. Raises :class:`BrokerError` if no broker is live, or
-    no live broker has a listener with the wanted security protocol.
+    if no live broker has a listener with the configured security protocol.
     """
     from kafka_coord.consumer.brokers import choose
 
@@ -71,10 +71,12 @@ def bootstrap_servers(
 
 
 class OffsetReader:
-    """Queries the brokers in batches. Each method takes at most about ``timeout_s``. Close the reader after use.
-    ``properties`` are librdkafka's (such as security). A result leaves out unknown offsets and says why they are
-    unknown, so commands show an unknown lag instead of failing while brokers are down. With ``read_committed``, a
-    partition ends before the first record of an open transaction, as for a consumer with that isolation level.
+    """Queries the brokers for offsets, in batches. ``properties`` are librdkafka's (such as security). Each method
+    takes at most about ``timeout_s``. Close the reader after use.
+
+    A result leaves out unknown offsets and says why they are unknown, so commands show an unknown lag instead of
+    failing while brokers are down. With ``read_committed``, a partition ends before the first record of an open
+    transaction, as it does for a consumer with that isolation level.
     """
 
     def __init__(
@@ -186,9 +188,9 @@ class OffsetReader:
         return listed
 
     def _with_leader(self, admin: AdminClient, partitions: PartitionSet) -> tuple[list[TopicPartition], list[str]]:
-        """Separates the partitions that have a leader from the others. Returns the former, and one problem for each of
-        the latter. librdkafka fails a whole batch if any of its partitions has no leader, so only the former are
-        requested. If one of them loses its leader after this check, the caller repeats the batch.
+        """Returns the partitions that have a leader, and one problem for each of the others. librdkafka fails a whole
+        batch if any of its partitions has no leader, so only the former are requested. If one of them loses its leader
+        after this check, the caller repeats the request.
         """
         metadata = admin.list_topics(timeout=self._timeout_s)
         led: list[TopicPartition] = []
@@ -226,8 +228,9 @@ def _sentence(trouble: list[str], asked: int) -> str:
 
 
 class BrokerLog:
-    """An :class:`OffsetReader` that connects at the first call, so a command that needs no offsets needs no broker.
-    ``latest``, ``earliest`` and ``at_time`` raise :class:`BrokerError` if no usable broker is registered.
+    """An :class:`OffsetReader` that connects at the first call, so that a command that does not read offsets works
+    without a broker. ``latest``, ``earliest`` and ``at_time`` raise :class:`BrokerError` if no usable broker is
+    registered.
     """
 
     def __init__(
@@ -248,7 +251,7 @@ class BrokerLog:
         return self._connected().at_time(partitions, timestamp_ms)
 
     def known_ends(self, partitions: PartitionSet) -> BrokerOffsets:
-        """Returns the end offsets. Does not raise :class:`BrokerError`, but puts its text into the note."""
+        """Returns the end offsets. Puts the text of a :class:`BrokerError` into the note instead of raising it."""
         if not partitions:
             return BrokerOffsets({})
         try:

@@ -1,4 +1,4 @@
-"""Measures the lag of all groups at an interval, for the metrics of the elected instance."""
+"""Measures the lag of all groups periodically, for the metrics of the elected instance."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Sample:
 
 
 class LagSampler:
-    """Measures the lag on its own thread and ZooKeeper session, so that the coordinator's requests do not wait for it.
+    """Measures the lag with its own thread and ZooKeeper session, so the coordinator's requests do not wait for it.
     Measures only while ``leads`` returns true, so only one instance reports the lag. Reports at most ``most`` groups,
-    to limit the number of series. Adds their samples to ``rings``, for the dashboard."""
+    to limit the number of series, and adds their samples to ``rings``, for the dashboard."""
 
     def __init__(
         self,
@@ -66,8 +66,7 @@ class LagSampler:
         self._thread.join(5)
 
     def collect(self) -> Iterator[Metric]:
-        """Yields the metrics of the last sample. Yields nothing before the first sample, or if this instance does not
-        lead."""
+        """Yields the metrics of the last sample, or nothing if there is none yet or this instance does not lead."""
         sample = self._sample
         if sample is None or not self._leads():
             return

@@ -1,4 +1,4 @@
-"""Keeps a bounded number of samples of groups' lag, so that a trend is available immediately."""
+"""Keeps a bounded number of lag samples of all groups, so that a trend is available immediately."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Ring:
 
     @property
     def size(self) -> int:
-        """The size in samples. Each partition counts as two more samples, because it takes that much memory itself."""
+        """The size in samples. Each partition adds two samples, because its own entry takes that much memory."""
         return sum(2 + len(taken) for taken in self.samples.values())
 
 
@@ -53,8 +53,8 @@ class LagRings:
         self._rings: OrderedDict[str, _Ring] = OrderedDict()
 
     def add(self, group: str, now_ms: int, rows: Sequence[OffsetRow], decided_ms: int = 0) -> None:
-        """Adds a sample whose reading began at ``now_ms``. Drops a sample that is older than the last one.
-        ``decided_ms`` is the time of the group's last rebalance."""
+        """Adds a sample whose reading began at ``now_ms``, if it is newer than the last one. ``decided_ms`` is the time
+        of the group's last rebalance."""
         total = LagTotal.of(row.lag for row in rows)
         most = max(_LEAST, min(_OF_PARTITION, _OF_GROUP // max(1, len(rows))))
         with self._lock:
@@ -109,7 +109,7 @@ class LagRings:
         return Trends({tp: trend(taken) for tp, taken in found.items()}, total_trend(totals), hot_partitions(found))
 
     def verdict(self, group: str) -> Verdict:
-        """Returns the verdict of :meth:`trends`, but does less work."""
+        """Returns the verdict of :meth:`trends` with less work."""
         with self._lock:
             ring = self._rings.get(group) or _Ring()
             return worst([total_trend(ring.known_totals).verdict, *map(verdict, ring.samples.values())])

@@ -2,7 +2,7 @@
 
 The rules come from Burrow's evaluator (``core/internal/evaluator/caching.go``). Burrow applies them to the last ten
 commits, and this module to a window of samples. Burrow cannot see owners, so it calls a consumer stopped when its
-commits end. Here, a partition is stopped if nobody owned it, and stalled if its owner did not move its offset.
+commits end. Here, a partition is stopped if no one owned it, and stalled if its owner did not move its offset.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from kafka_coord.model import TopicPartition
 WINDOW_MS = 120_000
 """The time that a verdict covers. A consumer that commits less often looks stalled."""
 _LEAST_MS = WINDOW_MS // 4
-"""If the samples cover less time and the time of the commit is unknown, the only verdicts are "keeping up", "rewound"
-and "unknown"."""
+"""If the samples cover less time and the time of the commit is unknown, the only possible verdicts are "keeping up",
+"rewound" and "unknown"."""
 _LEAST_MOVES, _PATIENCE = 4, 4
-"""A consumer whose offset moved at least so often hangs if its offset stands still for so many times the longest
-pause between these moves. It also has fallen behind if its offset moved so often since its lag was zero."""
+"""A consumer whose offset has moved at least ``_LEAST_MOVES`` times hangs once its offset has stood still for
+``_PATIENCE`` times the longest pause between moves. A consumer has fallen behind only after as many moves since its lag
+was zero."""
 _LEAST_RECORDS = 100
-"""If the window has fewer new records, no partition is hot."""
+"""If the window contains fewer new records, no partition is hot."""
 
 
 class Verdict(StrEnum):
-    """Verdicts from good to bad. The verdict of a group is the worst among its partitions."""
+    """The verdicts by severity. The verdict of a group is the worst of those on its partitions and on its total lag."""
 
     UNKNOWN = "unknown"
-    """There are too few samples, or no committed offset or no end offset is known."""
+    """There are too few samples, or the committed offset or the end offset is unknown."""
     KEEPING_UP = "keeping up"
     BEHIND = "behind"
     """The offset moves, but the lag never shrank, or grew overall."""
@@ -40,7 +41,7 @@ class Verdict(StrEnum):
     STALLED = "stalled"
     """The partition has an owner and lag, but its offset does not move."""
     STOPPED = "stopped"
-    """The partition has lag, and nobody owns it."""
+    """The partition has lag, but no owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +96,8 @@ class Trends:
 
 
 def trend(samples: Sequence[LagSample]) -> Trend:
-    """Returns the trend of one partition. ``samples`` are in order of time. The verdict uses only the window, and how
-    often the offset moved before."""
+    """Returns the trend of one partition. ``samples`` are in order of time. The verdict depends only on the window, and
+    on how often the offset moved before it."""
     found = verdict(samples)
     if found in {Verdict.UNKNOWN, Verdict.KEEPING_UP}:
         return Trend(found)
@@ -161,8 +162,8 @@ def _verdict(window: Sequence[LagSample]) -> Verdict:
 
 
 def _hangs(samples: Sequence[LagSample]) -> bool:
-    """Returns whether the owner of the partition stopped committing, although it used to commit often. This is known
-    before the window has passed without a commit. Burrow has no such rule."""
+    """Returns whether the owner of the partition stopped committing, although it used to commit often. This can be
+    detected before a whole window has passed without a commit. Burrow has no such rule."""
     last = samples[-1] if samples else None
     if last is None or not (last.owned and last.lag) or last.still_ms is None:
         return False
@@ -178,7 +179,7 @@ def _hangs(samples: Sequence[LagSample]) -> bool:
 
 def _fell_behind(late: Sequence[LagSample]) -> bool:
     """Returns whether the partition fell behind in the samples since its lag was zero. A consumer that commits seldom
-    has not, because its lag is large before each commit."""
+    does not count as behind, because its lag is always large before a commit."""
     lags = [one.lag for one in late if one.lag is not None]
     covered = bool(late) and late[-1].owned and late[-1].at_ms - late[0].at_ms >= _LEAST_MS
     return covered and len(_moves(late)) >= _LEAST_MOVES and _grows(lags)
@@ -189,7 +190,7 @@ def _since_zero(window: Sequence[LagSample]) -> Sequence[LagSample]:
 
 
 def _moves(samples: Sequence[LagSample]) -> list[int]:
-    """Returns the times of the samples with another offset than before."""
+    """Returns the times of the samples whose offset differs from the one before."""
     return [new.at_ms for old, new in pairwise(samples) if old.committed != new.committed]
 
 
@@ -198,9 +199,9 @@ def _grows(lags: Sequence[int]) -> bool:
 
 
 def _grew(lags: Sequence[int]) -> bool:
-    """Returns whether every lag in the last third of the window is larger than every lag in the first third. Burrow has
-    no such rule, because it measures at commits. Here samples fall between commits, so a growing lag shrinks at
-    times."""
+    """Returns whether every lag in the last third of the window is larger than every lag in the first third. Burrow
+    does not need this rule, because it measures at commits. Here, samples fall between commits, so even a growing lag
+    shrinks at times."""
     third = max(1, len(lags) // 3)
     return max(lags[:third]) < min(lags[-third:])
 
@@ -210,7 +211,8 @@ def _is_back(old: LagSample, new: LagSample) -> bool:
 
 
 def _began(samples: Sequence[LagSample], ends: Callable[[LagSample, LagSample], bool]) -> int:
-    """Returns the time of the first sample of the current run. ``ends`` is true for a pair of samples between runs."""
+    """Returns the time of the first sample in the current run. ``ends`` returns whether a run ends between two
+    samples."""
     began = samples[-1].at_ms
     for old, new in reversed(list(pairwise(samples))):
         if ends(old, new):
@@ -230,8 +232,8 @@ def _rate_s(points: Sequence[tuple[int, int]]) -> float | None:
 
 
 def hot_partitions(samples: Mapping[TopicPartition, Sequence[LagSample]]) -> list[Hot]:
-    """Returns the partitions that receive most of their topic's new records. A topic's only partition is never hot. The
-    limit is halfway between an equal share and all records: 3/4 for two partitions, 5/8 for four."""
+    """Returns the partitions that receive most of their topic's new records. The only partition of a topic is never
+    hot. The threshold is halfway between an equal share and all records: 3/4 for two partitions, 5/8 for four."""
     new: dict[str, dict[int, tuple[int, float]]] = {}
     of_topic = Counter(tp.topic for tp in samples)
     for tp, taken in samples.items():

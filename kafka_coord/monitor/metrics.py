@@ -1,4 +1,4 @@
-"""Exports one instance's Prometheus metrics, and its health for load balancers and people."""
+"""Exports one instance's Prometheus metrics, and its health for load balancers and humans."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ServiceCollector:
-    """Reads the running service at each scrape. It keeps no state and sends no request to ZooKeeper."""
+    """Collects the metrics of the running service at each scrape. Keeps no state and does not query ZooKeeper."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class ServiceCollector:
         yield gauge("zookeeper_connected", "1 while the ZooKeeper session is connected.", int(connected))
         yield gauge(
             "zookeeper_session_lease_seconds",
-            "Time for which the ZooKeeper session certainly lasts. At 0, the elected instance makes no decisions.",
+            "Time for which the ZooKeeper session is sure to last. At 0, the elected instance makes no decisions.",
             max(0.0, session.lease_deadline() - now),
         )
         yield gauge(
@@ -79,7 +79,7 @@ class ServiceCollector:
 
 
 def _of_coordinator(coordinator: ConsumerCoordinator) -> Iterator[Metric]:
-    """Yields the metrics that only the elected instance has. The counters start at zero when it is elected."""
+    """Yields the metrics that only the elected instance exports. The counters start at zero when it is elected."""
     handler = coordinator.handler
     yield gauge(
         "epoch",
@@ -105,7 +105,7 @@ def _of_coordinator(coordinator: ConsumerCoordinator) -> Iterator[Metric]:
     )
     yield gauge(
         "ownerless_partitions",
-        "Partitions of stuck groups that have no owner, so nobody reads them.",
+        "Partitions of stuck groups that have no owner, so no one reads them.",
         sum(one.ownerless for one in stuck),
     )
     yield gauge(
@@ -182,16 +182,17 @@ def _presences(gateway: Gateway | None, kafka: KafkaListener | None) -> list[dic
 MOST_TOLD = 20
 """The maximum number of groups named in one health response."""
 STUCK_S = 30.0
-"""A thread hangs if it completes no step for this many seconds. An idle thread completes a step each second. The
-longest steps (a plan for 100,000 partitions, or a request that ZooKeeper does not answer) take half of this time."""
+"""A thread counts as hung if it does not complete a step for this many seconds. An idle thread completes a step at
+least once a second. The longest steps (a plan for 100,000 partitions, or a request that ZooKeeper does not answer) take
+half of this time."""
 
 
 def health(
     service: CoordinatorService, store: Store, gateway: Gateway | None = None, threads: Sequence[Thread] = ()
 ) -> tuple[bool, dict[str, Any]]:
-    """Returns whether the instance is healthy, and the response's body. A healthy instance is registered, is connected
-    to ZooKeeper, and has no ``problems``. It need not be elected. ``threads`` are the listeners' threads, which must be
-    alive."""
+    """Returns whether the instance is healthy, and the body of the response. A healthy instance is registered, is
+    connected to ZooKeeper, and has no ``problems``, but need not be elected. ``threads`` are the listeners' threads,
+    which must be alive."""
     session = store.session
     connected = session.state is SessionState.CONNECTED and service.wait_registered(0.0)
     coordinator = service.coordinator
@@ -202,7 +203,7 @@ def health(
     problems += [_told(one) for one in [one for one in stuck if one.is_loud][:MOST_TOLD]]
     for what, age_s in (("handler", handler_age_s), ("gateway", gateway_age_s)):
         if age_s is not None and age_s > STUCK_S:
-            problems.append(f"the {what} has completed no step for {age_s:.0f} s")
+            problems.append(f"the {what} has not completed a step for {age_s:.0f} s")
     problems += [
         f"the listener thread {one.name} has ended; restart this instance. Its log says why"
         for one in threads

@@ -8,7 +8,7 @@ _DAY_S = 86_400
 
 
 def duration(ms: int) -> str:
-    """Returns ``47 s``, ``12 min``, ``5 h`` or ``3 d``."""
+    """Formats a duration as ``47 s``, ``12 min``, ``5 h`` or ``3 d``."""
     seconds = max(0, ms) // 1000
     for least, size, unit in ((2 * _DAY_S, _DAY_S, "d"), (7_200, 3_600, "h"), (120, 60, "min")):
         if seconds >= least:
@@ -17,12 +17,12 @@ def duration(ms: int) -> str:
 
 
 def lasting(began_ms: int, now_ms: int) -> str:
-    """Returns ``for 12 min (since 10:45:03 UTC)``."""
+    """Formats the time since a beginning, as ``for 12 min (since 10:45:03 UTC)``."""
     return f"for {duration(now_ms - began_ms)} (since {_clock(began_ms, now_ms)})"
 
 
 def ago(at_ms: int, now_ms: int) -> str:
-    """Returns ``12 min ago (10:45:03 UTC)``."""
+    """Formats a past time as ``12 min ago (10:45:03 UTC)``."""
     return f"{duration(now_ms - at_ms)} ago ({_clock(at_ms, now_ms)})"
 
 

@@ -31,9 +31,9 @@ from kafka_coord.zk.store import GetChildren, GetData, Node, ReadResult, Store
 class Committed:
     """The committed offsets of one group. Each offset is that of the next record to read.
 
-    ``of_earlier_topic`` are the partitions whose offset belongs to a deleted topic of the same name. They count as not
-    committed, because consumers ignore these offsets too. ``stored`` are all partitions with an offset znode, readable
-    or not. ``at_ms`` are the times of the last commits (ms since 1970).
+    ``of_earlier_topic`` are the partitions whose offset belongs to a deleted topic of the same name. They count as
+    uncommitted, because consumers ignore these offsets too. ``stored`` are all partitions with an offset znode,
+    readable or not. ``at_ms`` are the times of the last commits (ms since 1970).
     """
 
     offsets: Mapping[TopicPartition, int]
@@ -49,7 +49,7 @@ def read_committed(store: Store, group: str, topics: Mapping[str, TopicInfo]) ->
 
 
 def read_all_committed(store: Store, groups: Iterable[str], topics: Mapping[str, TopicInfo]) -> dict[str, Committed]:
-    """Reads everything below each group's ``offsets`` in three rounds, for any number of groups."""
+    """Reads everything below each group's ``offsets`` in three round trips, however many groups there are."""
     names, reading = tuple(groups), Reading(store)
     listings = reading.all(GetChildren(layout.offsets(group)) for group in names)
     parents = [
@@ -95,7 +95,7 @@ def read_all_committed(store: Store, groups: Iterable[str], topics: Mapping[str,
 
 
 class _Belong(Enum):
-    """Returns whether the offsets belong to the current topic of their name or to an earlier one."""
+    """Whether offsets belong to the current topic of their name or to an earlier one."""
 
     CURRENT = auto()
     EARLIER = auto()
@@ -146,25 +146,25 @@ class OffsetRow:
 
 def partitions_of(seen: Observation, committed: Committed) -> PartitionSet:
     """Returns all partitions to which a group subscribes, which it holds, or for which it has a committed offset."""
-    found = PartitionSet.of(committed.offsets) | subscribed(seen)
+    partitions = PartitionSet.of(committed.offsets) | subscribed(seen)
     for ledger in seen.ledgers.values():
-        found |= ledger.held
-    return found
+        partitions |= ledger.held
+    return partitions
 
 
 def subscribed(seen: Observation) -> PartitionSet:
     """Returns the existing partitions of the topics to which members subscribe."""
-    found = NO_PARTITIONS
+    partitions = NO_PARTITIONS
     subscriptions = {
         (m.subscription.kind, m.subscription.pattern or id(m)): m.subscription for m in seen.members.values()
     }
     for subscription in subscriptions.values():
         if subscription.is_wildcard:
-            wanted = [name for name in seen.topics if subscription.wants(name)]
+            topics = [name for name in seen.topics if subscription.wants(name)]
         else:
-            wanted = [name for name in subscription.topics if name in seen.topics]
-        found |= PartitionSet({name: seen.topics[name].partitions for name in wanted})
-    return found
+            topics = [name for name in subscription.topics if name in seen.topics]
+        partitions |= PartitionSet({name: seen.topics[name].partitions for name in topics})
+    return partitions
 
 
 def holders(ledgers: Iterable[Ledger]) -> dict[TopicPartition, tuple[str, str]]:

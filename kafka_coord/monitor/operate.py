@@ -1,4 +1,4 @@
-"""Writes the operators' changes that need no coordinator (pauses, group settings), and then requests a pass."""
+"""Writes operator changes that do not go through the coordinator (pauses, group settings), then asks it for a pass."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def change_settings(
     reason: str = "",
     create: bool = False,
 ) -> GroupSettings:
-    """Applies ``change`` to the group's settings, keeps concurrent changes, and returns the new settings. With
+    """Applies ``change`` to the group's settings without losing concurrent changes, and returns the new settings. With
     ``create``, creates a missing group. Raises :class:`NotFound`.
     """
     path = layout.group(group)
@@ -102,16 +102,16 @@ def change_settings(
         except NoNode:
             raise NotFound(f"no group {group!r}; use --create to create it before its first consumer") from None
         try:
-            found = GroupSettings.from_json(fields.load(node.data, path), path) if node.data else GroupSettings()
+            current = GroupSettings.from_json(fields.load(node.data, path), path) if node.data else GroupSettings()
         except MalformedValue:
-            found = GroupSettings()  # the write below repairs the znode
-        changed = change(found)
+            current = GroupSettings()  # the write below repairs the znode
+        changed = change(current)
         try:
             store.set(path, fields.dump(changed.to_json()), node.stat.version)
         except BadVersion:
             continue
-        told = "; ".join(filter(None, ["created" if created else "", _settings_change(found, changed)]))
-        submit(store, Request(RequestType.LOOK, group, by=by, reason=reason, action="settings", change=told))
+        recorded = "; ".join(filter(None, ["created" if created else "", _settings_change(current, changed)]))
+        submit(store, Request(RequestType.LOOK, group, by=by, reason=reason, action="settings", change=recorded))
         return changed
 
 
@@ -122,17 +122,17 @@ def _settings_change(before: GroupSettings, after: GroupSettings) -> str:
 
 def record(store: Store, kind: str, group: str, *, by: str, reason: str, change: str = "") -> None:
     """Asks the coordinator to record an action on a client-assigned group in the cluster's history."""
-    told = " ".join(filter(None, ["group", group, change]))
-    submit(store, Request(RequestType.LOOK, by=by, reason=reason, action=kind, change=told))
+    recorded = " ".join(filter(None, ["group", group, change]))
+    submit(store, Request(RequestType.LOOK, by=by, reason=reason, action=kind, change=recorded))
 
 
 @contextmanager
 def held_by_nobody(store: Store, group: str, partitions: PartitionSet, acting: Acting) -> Iterator[None]:
-    """Takes the partitions from their owners while the block runs. Pauses the group, evicts the owners, and waits until
-    nobody holds the partitions. If the group was not paused before, resumes it at the end. The owners register again
-    immediately, and receive partitions after the block.
+    """Keeps the partitions free of owners while the block runs. Pauses the group, evicts the owners, and waits until no
+    one holds the partitions. If the group was not paused before, resumes it at the end. The owners register again
+    immediately, but do not receive partitions before the group is resumed.
 
-    Raises :class:`Timeout`, :class:`RequestRefused` and :class:`NotFound`, also after it has resumed the group.
+    Raises :class:`Timeout`, :class:`RequestRefused` and :class:`NotFound`. The group is resumed in these cases too.
     """
     paused_here = store.exists(layout.paused(group)) is None
     if paused_here:
@@ -147,7 +147,7 @@ def held_by_nobody(store: Store, group: str, partitions: PartitionSet, acting: A
         yield
     finally:
         if paused_here:
-            with suppress(RequestRefused):  # somebody else has resumed it
+            with suppress(RequestRefused):  # someone else has resumed it
                 resume(store, group, by=acting.by, reason=acting.reason)
         else:
             acting.on_progress(f"group {group} stays paused, because it was paused before")
@@ -196,7 +196,8 @@ def settled(_: GroupSnapshot, state: GroupState) -> bool:
 
 
 def quiet(snapshot: GroupSnapshot, _: GroupState) -> bool:
-    """Returns whether members have acknowledged every command, so nothing moves while the group is paused."""
+    """Returns whether the members have acknowledged every command, for :func:`wait_until`. In a paused group, nothing
+    moves from then on."""
     return not any(consumer in snapshot.observation.members for consumer in snapshot.pending)
 
 

@@ -25,8 +25,8 @@ _BUSY = (GroupState.REBALANCING, GroupState.PAUSED, GroupState.STABLE)
 
 @dataclass(frozen=True, slots=True)
 class OwnerRow:
-    """The partitions of a group that one consumer owns, and their lag. ``consumer`` is ``None`` for partitions that
-    nobody owns. ``pending`` counts the consumer's unacknowledged commands."""
+    """The partitions of a group that one consumer owns, and their lag. ``consumer`` is ``None`` for partitions without
+    an owner. ``pending`` counts the consumer's unacknowledged commands."""
 
     group: str
     consumer: str | None
@@ -38,7 +38,7 @@ class OwnerRow:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """One frame. ``lags`` has the lag of some of the groups."""
+    """One frame. ``lags`` and ``owners`` cover only the groups that were read in detail."""
 
     cluster: Cluster
     groups: tuple[GroupRow, ...]

@@ -1,4 +1,4 @@
-"""Finds the partitions of a group that nobody owns. Does no I/O."""
+"""Finds the partitions of a group that no one owns. Does no I/O."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from kafka_coord.zk import layout
 
 @dataclass(frozen=True, slots=True)
 class Unowned:
-    """Partitions that nobody has owned at least since ``since_ms`` (ms since 1970; ``None`` is unknown)."""
+    """Partitions that have had no owner at least since ``since_ms`` (ms since 1970; ``None`` if unknown)."""
 
     partitions: PartitionSet = NO_PARTITIONS
     since_ms: int | None = None
 
 
 def without_member(snapshot: GroupSnapshot, committed: Committed, topics_changed_ms: Mapping[str, int]) -> Unowned:
-    """Returns the partitions that no registered member holds. They are those to which the group's members subscribe. A
-    group without members has the existing partitions with a committed offset."""
+    """Returns the existing partitions that no registered member holds, among those to which members subscribe or that a
+    ledger names. In a group without members, partitions with a committed offset count too."""
     seen = snapshot.observation
-    wanted = partitions_of(seen, Committed({}) if seen.members else committed)
-    wanted &= PartitionSet({topic: seen.topics[topic].partitions for topic in wanted.topics if topic in seen.topics})
+    free = partitions_of(seen, Committed({}) if seen.members else committed)
+    free &= PartitionSet({topic: seen.topics[topic].partitions for topic in free.topics if topic in seen.topics})
     for consumer, ledger in seen.ledgers.items():
         if consumer in snapshot.registrations:
-            wanted -= ledger.held
-    return Unowned(wanted, _since_ms(snapshot, wanted, topics_changed_ms)) if wanted else Unowned()
+            free -= ledger.held
+    return Unowned(free, _since_ms(snapshot, free, topics_changed_ms)) if free else Unowned()
 
 
 def lost(snapshot: GroupSnapshot, topics_changed_ms: Mapping[str, int], now_ms: int) -> Unowned | None:
-    """Returns the subscribed partitions that nobody has held for longer than a session, or ``None`` if there are none.
-    Returns ``None`` for a paused group, and for a group with an unreadable ledger, because that ledger may hold them.
+    """Returns the subscribed partitions that no one has held for longer than a session, or ``None`` if there are none.
+    Also returns ``None`` for a group that is paused, has no members, or has an unreadable ledger, which may hold them.
     """
     seen = snapshot.observation
     hidden = any(one.path.startswith(layout.owners(seen.group)) for one in seen.unreadable)
     if seen.pause is not None or hidden or not seen.members:
         return None
-    wanted = subscribed(seen)
+    free = subscribed(seen)
     for ledger in seen.ledgers.values():
-        wanted -= ledger.held
-    since_ms = _since_ms(snapshot, wanted, topics_changed_ms)
+        free -= ledger.held
+    since_ms = _since_ms(snapshot, free, topics_changed_ms)
     session_ms = max([DEFAULT_SESSION_TIMEOUT_MS, *(one.session_timeout_ms or 0 for one in seen.members.values())])
-    return Unowned(wanted, since_ms) if wanted and since_ms and now_ms - since_ms > session_ms else None
+    return Unowned(free, since_ms) if free and since_ms and now_ms - since_ms > session_ms else None
 
 
 def _since_ms(snapshot: GroupSnapshot, partitions: PartitionSet, topics_changed_ms: Mapping[str, int]) -> int | None:

@@ -18,8 +18,9 @@ _MAX_BYTES = 16 << 20
 
 
 class Presence(NamedTuple):
-    """The presence of one member. ``heard_ms_ago`` is the time since the instance last heard from it. Only Kafka
-    clients have ``epoch`` (the member epoch) and ``held_ms`` (how long the instance has held its heartbeat)."""
+    """What an instance knows about one member. ``heard_ms_ago`` is the time since it last heard from the member.
+    ``epoch`` (the member epoch) and ``held_ms`` (how long it has held the heartbeat) are known only for Kafka
+    clients."""
 
     heard_ms_ago: int
     epoch: int | None = None
@@ -35,15 +36,15 @@ def read_presences(url: str) -> Mapping[tuple[str, str], Presence]:
     connection = kind(address, timeout=_TIMEOUT_S)
     try:
         connection.request("GET", PRESENCES)
-        answer = connection.getresponse()
-        raw = answer.read(_MAX_BYTES)
+        response = connection.getresponse()
+        raw = response.read(_MAX_BYTES)
     except http.client.HTTPException as error:
         raise OSError(f"{type(error).__name__}: {error}") from error
     finally:
         connection.close()
     where = f"{url}{PRESENCES}"
-    if answer.status != http.client.OK:
-        raise MalformedValue(where, f"the HTTP status is {answer.status}")
+    if response.status != http.client.OK:
+        raise MalformedValue(where, f"the HTTP status is {response.status}")
     try:
         rows = json.loads(raw)
     except (ValueError, RecursionError) as error:

@@ -26,23 +26,24 @@ def plainly(from_json: Callable[[fields.Json, str], T]) -> Decoder[T]:
 
 
 class Reading:
-    """Reads znodes in rounds. ``unreadable`` collects each unreadable znode with the reason."""
+    """Reads many znodes per round trip and decodes them. ``unreadable`` collects the unreadable ones, with reasons."""
 
     def __init__(self, store: Store, unreadable: Iterable[Unreadable] = ()) -> None:
         self.store = store
         self.unreadable = list(unreadable)
 
     def many(self, reads: Iterable[Read]) -> tuple[ReadResult, ...]:
-        """Sends all reads at once. If the ACL forbids a read, returns ``None`` and notes the znode as unreadable."""
-        answers: list[ReadResult] = []
-        for answer in read_each(self.store, tuple(reads)):
-            if isinstance(answer, Unreadable):
-                self.unreadable.append(answer)
-            answers.append(None if isinstance(answer, Unreadable) else answer)
-        return tuple(answers)
+        """Sends all reads at once and returns their results in order. If the ACL forbids a read, its result is
+        ``None``, and the znode is noted as unreadable."""
+        results: list[ReadResult] = []
+        for result in read_each(self.store, tuple(reads)):
+            if isinstance(result, Unreadable):
+                self.unreadable.append(result)
+            results.append(None if isinstance(result, Unreadable) else result)
+        return tuple(results)
 
     def all(self, reads: Iterable[Read]) -> Mapping[Read, ReadResult]:
-        """Sends all reads like :meth:`many`, and returns the result of each read."""
+        """Sends all reads like :meth:`many` and maps each read to its result."""
         wanted = tuple(reads)
         return dict(zip(wanted, self.many(wanted), strict=True))
 
@@ -77,10 +78,10 @@ class Reading:
         self.unreadable.append(Unreadable(path, reason, incarnation))
 
     def by_group(self) -> dict[str, list[Unreadable]]:
-        """Returns the unreadable znodes below each group."""
+        """Returns the unreadable znodes by group."""
         return grouped(self.unreadable, lambda one: group_of(one.path))
 
 
 def group_of(path: str) -> str:
-    """Returns the group in the path of a znode below it."""
+    """Returns the group that a path below :data:`layout.GROUPS` belongs to."""
     return path.removeprefix(f"{layout.GROUPS}/").partition("/")[0]

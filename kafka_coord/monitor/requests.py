@@ -20,7 +20,7 @@ from kafka_coord.zk.successor import HOLD_BACK_S, read_successor
 REFUSED = "refused"
 
 OnProgress = Callable[[str], None]
-"""Receives sentences about the progress during the wait for a response."""
+"""Receives messages about the progress while a request waits for its response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Acting:
 
 
 _LOOK_AGAIN_S = 1.0
-"""How often the request is read again in case a watch does not fire, in seconds."""
+"""The interval at which the request is read again in case a watch does not fire, in seconds."""
 _ELECTED_S = 0.05
 
 
@@ -85,12 +85,12 @@ def await_answer(store: Store, request_id: str, timeout_s: float, on_progress: O
     path = layout.request(request_id)
     deadline = store.clock.monotonic() + timeout_s
     changed = threading.Event()
-    told = False
+    reported = False
     while True:
         changed.clear()
-        found = _read(store, path, changed)
-        if found is not None and found.answered:
-            return found
+        request = _read(store, path, changed)
+        if request is not None and request.answered:
+            return request
         left_s = deadline - store.clock.monotonic()
         try:
             elected = read_coordinator(store)
@@ -98,9 +98,9 @@ def await_answer(store: Store, request_id: str, timeout_s: float, on_progress: O
             whose = f", and none from ZooKeeper ({error})"
         else:
             whose = _whose(elected)
-            if not told and elected is None:
+            if not reported and elected is None:
                 on_progress(f"no coordinator is elected; {request_id} stays queued until one is")
-                told = True
+                reported = True
         if left_s <= 0:
             stays = f"{request_id} stays queued (withdraw it: kafka-coord coordinator withdraw {request_id})"
             raise Timeout(f"no response within {timeout_s:g} s{whose}; {stays}")
@@ -108,8 +108,8 @@ def await_answer(store: Store, request_id: str, timeout_s: float, on_progress: O
 
 
 def await_successor(store: Store, successor: int, timeout_s: float) -> str:
-    """Waits for an election after the coordinator resigned in favour of ``successor``. Returns a sentence. Raises
-    :class:`Timeout` if another instance is elected, or if no instance is elected within ``timeout_s`` seconds.
+    """Waits for an election after the coordinator resigned in favour of ``successor``. Returns a message. Raises
+    :class:`Timeout` if a different instance is elected, or if no instance is elected within ``timeout_s`` seconds.
     """
     named = read_successor(store)
     if named is None or named.broker_id != successor:
@@ -135,7 +135,7 @@ def _read(store: Store, path: str, changed: threading.Event) -> Request | None:
     except StoreUnavailable:
         return None  # the deadline decides
     except NoNode:
-        raise Timeout(f"{path} disappeared; somebody withdrew the request, or its response expired") from None
+        raise Timeout(f"{path} disappeared; someone withdrew the request, or its response expired") from None
     try:
         return _request(fields.load(node.data, path), node, path)
     except MalformedValue:
@@ -143,7 +143,7 @@ def _read(store: Store, path: str, changed: threading.Event) -> Request | None:
 
 
 def _whose(elected: CoordinatorInfo | None) -> str:
-    """Returns the words that name the coordinator whose response is missing, to follow "no response within … s"."""
+    """Returns the end of the sentence "no response within … s", which says whose response is missing."""
     if elected is None:
         return ": no coordinator is elected"
     return f" from coordinator {elected.broker_id} (epoch {elected.epoch})"

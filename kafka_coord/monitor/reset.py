@@ -1,6 +1,6 @@
 """Computes new offsets by the rules of Kafka's own ``kafka-consumer-groups --reset-offsets``.
 
-As in Kafka, the nearest end of the log replaces an offset outside the log. A note in the row says so.
+As in Kafka, an offset outside the log is replaced by the nearest end of the log. A note in the row says so.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Rule:
     number: int = 0
 
     def __str__(self) -> str:
-        """Returns the text in the history, such as ``to-earliest`` or ``shift-by -100``."""
+        """Returns the text for the history, such as ``to-earliest`` or ``shift-by -100``."""
         if self.kind is RuleKind.TO_TIME:
             return f"{self.kind} {iso_time(self.number)}"
         numbered = self.kind in {RuleKind.TO_OFFSET, RuleKind.SHIFT_BY}
@@ -143,8 +143,8 @@ def _rows(
     offsets: Mapping[TopicPartition, int],
     notes: Mapping[TopicPartition, str] | None = None,
 ) -> tuple[ResetRow, ...]:
-    told = notes or {}
-    return tuple(ResetRow(tp.topic, tp.partition, committed.get(tp), offsets[tp], told.get(tp, "")) for tp in wanted)
+    notes = notes or {}
+    return tuple(ResetRow(tp.topic, tp.partition, committed.get(tp), offsets[tp], notes.get(tp, "")) for tp in wanted)
 
 
 def duration_ms(written: str) -> int:
@@ -155,13 +155,13 @@ def duration_ms(written: str) -> int:
     days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
     milliseconds = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
     if milliseconds > _MAX_OFFSET:
-        raise SettingsError(f"duration {written[:60]!r} does not fit into 63 bits of milliseconds")
+        raise SettingsError(f"duration {written[:60]!r} is too long (over 2^63 - 1 ms)")
     return round(milliseconds)
 
 
 def before_now_ms(duration: str) -> int:
-    """Returns the time that lies ``duration`` (ISO 8601) before now, in ms since 1970, or 0 if that time is negative.
-    Raises :class:`SettingsError` if ``duration`` is invalid."""
+    """Returns the time ``duration`` (ISO 8601) before now, in ms since 1970, or 0 if that is before 1970. Raises
+    :class:`SettingsError` if ``duration`` is invalid."""
     return max(0, round(time.time() * 1000) - duration_ms(duration))
 
 
@@ -187,8 +187,8 @@ FileOffsets = Mapping[str, Mapping[TopicPartition, int]]
 
 def read_csv(lines: Iterable[str], groups: Sequence[str], where: str) -> FileOffsets:
     """Parses lines ``group,topic,partition,offset``, as Kafka's ``--export`` writes them. For a single group, also
-    accepts ``topic,partition,offset``. Skips groups that are not in ``groups``. If ``groups`` is empty, reads all.
-    Raises :class:`MalformedValue` with the malformed line, or with a group that has no line.
+    accepts ``topic,partition,offset``. Skips groups that are not in ``groups``, but reads all groups if it is empty.
+    Raises :class:`MalformedValue`, which names a malformed line or a group without a line.
     """
     found: dict[str, dict[TopicPartition, int]] = {group: {} for group in groups}
     for at, line in enumerate(lines, 1):
@@ -211,7 +211,7 @@ def read_csv(lines: Iterable[str], groups: Sequence[str], where: str) -> FileOff
     missing = [group for group in groups if not found[group]]
     if missing or not found:
         raise MalformedValue(
-            where, f"the file names no partition of {f'group {missing[0]}' if missing else 'any group'}"
+            where, f"the file does not list a partition of {f'group {missing[0]}' if missing else 'any group'}"
         )
     return found
 

@@ -26,8 +26,8 @@ from kafka_coord.monitor.snapshot import read_groups
 from kafka_coord.zk.store import Store
 
 IN_ONE_REQUEST = 2_000
-"""The maximum number of partitions in a request. The coordinator writes each request as one multi, which must fit
-ZooKeeper's limit."""
+"""The maximum number of partitions in a request. The coordinator executes each request as one multi, which must not
+exceed ZooKeeper's size limit."""
 
 AT_ONCE = 8
 """The number of client-assigned groups that are read at the same time."""
@@ -35,8 +35,9 @@ AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class Resettable:
-    """The data of one group for a reset. ``there`` has all existing partitions, and ``known`` has the partitions of the
-    group. ``owners`` maps partitions to their owners. ``write`` sets offsets and returns a sentence about the result.
+    """The data that a reset of one group needs. ``there`` contains all existing partitions, and ``known`` contains
+    those of the group. ``owners`` maps partitions to their owners. ``write`` sets offsets and returns a message about
+    the result.
     """
 
     group: str
@@ -48,12 +49,12 @@ class Resettable:
     write: Callable[[Mapping[TopicPartition, int]], str]
 
     def owned(self, rows: Sequence[ResetRow]) -> PartitionSet:
-        """Returns the partitions in ``rows`` that somebody owns."""
+        """Returns the partitions in ``rows`` that have an owner."""
         return PartitionSet.of(row.tp for row in rows if row.tp in self.owners)
 
     def chosen(self, scope: Scope) -> PartitionSet:
-        """Returns the partitions in ``scope``. If it names no topics, returns the group's partitions. Raises like
-        :meth:`Scope.choose`."""
+        """Returns the partitions in ``scope``, or the group's partitions if the scope does not name topics. Raises the
+        same errors as :meth:`Scope.choose`."""
         return scope.choose(self.there if scope.topics else self.known & self.there, self.group)
 
 
@@ -103,8 +104,8 @@ def _ask_for(
     acting: Acting,
     offsets: Mapping[TopicPartition, int],
 ) -> str:
-    """Sends the offsets to the coordinator and returns its message. Only the coordinator can prevent a concurrent start
-    of the partitions."""
+    """Sends the offsets to the coordinator and returns its message. Only the coordinator can prevent the partitions
+    from being started at the same time."""
     request = Request(
         RequestType.RESET_OFFSETS,
         group=group,
@@ -113,8 +114,8 @@ def _ask_for(
         by=acting.by,
         change=f"{asked_for}: {offsets_change(committed, offsets)}",
     )
-    answer = ask(store, request, acting.timeout_s, acting.on_progress)
-    return f"{answer.result}: {answer.message}"
+    answered = ask(store, request, acting.timeout_s, acting.on_progress)
+    return f"{answered.result}: {answered.message}"
 
 
 def _client_group(
@@ -123,10 +124,10 @@ def _client_group(
     group = client.group
 
     def write(offsets: Mapping[TopicPartition, int]) -> str:
-        told = write_offsets(instances, group, offsets, acting.timeout_s)
+        message = write_offsets(instances, group, offsets, acting.timeout_s)
         change = f"{asked_for}: {offsets_change(client.committed, offsets)}"
         record(instances.store, "reset-offsets", group, by=acting.by, reason=acting.reason, change=change)
-        return f"done: {told}"
+        return f"done: {message}"
 
     there, known = all_partitions(cluster.topics), client.partitions(cluster.topics)
     return Resettable(group, GroupKind.CLIENT_ASSIGNED, there, known, client.committed, client.held, write)
@@ -141,11 +142,12 @@ def reset(
     pause: bool,
     again: Callable[[], Plan],
 ) -> Plan:
-    """Sets the offsets and returns the executed plan. With ``pause``, consumers may be running. In that case, takes the
-    partitions from their owners and executes a new plan, which ``again`` returns, because the owners may have committed
-    since ``rows`` was computed.
+    """Sets the offsets and returns the executed plan. With ``pause``, the partitions may have owners: it then takes the
+    partitions from them and executes a new plan from ``again``, because the owners may have committed since ``rows``
+    was computed.
 
-    Raises :class:`RequestRefused` if somebody owns one of the partitions. Also raises like :func:`held_by_nobody`.
+    Raises :class:`RequestRefused` if a partition has an owner when its offset is to be set. Also raises the same errors
+    as :func:`held_by_nobody`.
     """
     owned = found.owned(rows)
     if not (pause and owned):
@@ -169,13 +171,13 @@ def _execute(found: Resettable, rows: tuple[ResetRow, ...], acting: Acting) -> N
     done = 0
     for part in parts(rows, IN_ONE_REQUEST):
         try:
-            sentence = found.write({row.tp: row.new_offset for row in part})
+            message = found.write({row.tp: row.new_offset for row in part})
         except RequestRefused as error:
             raise RequestRefused(
-                f"{error}" + (f"; {counted(done, 'partition')} were reset before that" if done else "")
+                f"{error}" + (f"; {counted(done, 'partition')} had already been reset" if done else "")
             ) from error
         done += len(part)
-        acting.on_progress(f"group {found.group}: {sentence}")
+        acting.on_progress(f"group {found.group}: {message}")
 
 
 def reset_documents(found: Resettable, rows: Sequence[ResetRow]) -> list[dict[str, Any]]:

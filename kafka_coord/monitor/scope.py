@@ -1,4 +1,4 @@
-"""Parses the operators' choice of partitions: ``flights``, ``flights:0,3-5``, or all."""
+"""Parses an operator's choice of partitions: ``flights``, ``flights:0,3-5``, or all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Scope:
         partition."""
         if not self.topics:
             if not there:
-                raise NotFound(f"group {group!r} has no offsets and subscribes to no existing topic")
+                raise NotFound(f"group {group!r} has no offsets and does not subscribe to any existing topic")
             return there
         chosen = {}
         for topic, numbers in self.topics.items():
@@ -45,7 +45,7 @@ def parse_scope(topics: Sequence[str], *, all_topics: bool) -> Scope:
         raise SettingsError(
             "choose topics with --topic NAME (repeatable; NAME:0,3-5 for some partitions) or --all-topics"
         )
-    found: dict[str, frozenset[int] | None] = {}
+    by_topic: dict[str, frozenset[int] | None] = {}
     for written in topics:
         name, colon, numbers = written.partition(":")
         legal("topic", name)
@@ -55,9 +55,9 @@ def parse_scope(topics: Sequence[str], *, all_topics: bool) -> Scope:
             raise SettingsError(f"--topic {written[:80]!r}: {error.reason}") from None
         if colon and not chosen:
             raise SettingsError(f"--topic {written!r} has no partitions; write {name}:0,3-5, or {name} for all")
-        before = found.get(name, frozenset())
-        found[name] = None if chosen is None or before is None else before | chosen
-    return Scope(found)
+        before = by_topic.get(name, frozenset())
+        by_topic[name] = None if chosen is None or before is None else before | chosen
+    return Scope(by_topic)
 
 
 def all_partitions(topics: Mapping[str, TopicInfo]) -> PartitionSet:

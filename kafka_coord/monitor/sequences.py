@@ -1,4 +1,4 @@
-"""Groups, splits and names the items of sequences. Does no I/O."""
+"""Groups and splits sequences, and formats them as text. Does no I/O."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def grouped(found: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 
 def parts(found: Sequence[T], most: int) -> Iterator[Sequence[T]]:
-    """Yields a sequence in parts of at most ``most`` items."""
+    """Yields the sequence in parts of at most ``most`` items."""
     return (found[at : at + most] for at in range(0, len(found), most))
 
 

@@ -29,8 +29,8 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class GroupSnapshot:
     """The planner's observation of one group, and facts that only operators need. ``registrations`` are the stats of
-    the ``ids`` znodes, decodable or not. ``pause`` is the group's own pause. ``paused_everywhere`` is the pause of all
-    groups. If both exist, the observation has the pause of all groups. ``decided_ms`` is when its target or one of its
+    the ``ids`` znodes, decodable or not. ``pause`` is the group's own pause, and ``paused_everywhere`` is the pause of
+    all groups. If both exist, the observation contains the latter. ``decided_ms`` is when the target or one of the
     ledgers was last written (ms since 1970).
     """
 
@@ -46,19 +46,19 @@ class GroupSnapshot:
 
     @property
     def missing_topics(self) -> list[str]:
-        """The topics that members name in their subscriptions, but that do not exist."""
+        """The topics that members name in their subscriptions, but which do not exist."""
         seen = self.observation
         named = {t for m in seen.members.values() if not m.subscription.is_wildcard for t in m.subscription.topics}
         return sorted(named - seen.topics.keys())
 
     @property
     def pending(self) -> Mapping[str, tuple[CommandId, ...]]:
-        """The outstanding commands by consumer, in order of execution, without consumers that have none."""
+        """The outstanding commands by consumer, in order of execution. Leaves out consumers without commands."""
         return {c: channel.commands for c, channel in self.observation.channels.items() if channel.commands}
 
 
 def read_groups(store: Store, groups: Iterable[str], cluster: Cluster) -> dict[str, GroupSnapshot]:
-    """Reads the groups in two rounds, for any number of groups. Skips missing groups, and tolerates malformed
+    """Reads the groups in two round trips, however many there are. Skips missing groups and tolerates malformed
     znodes."""
     names, reading = tuple(groups), Reading(store)
     first = reading.all(
@@ -119,8 +119,8 @@ def _snapshot(
         topics=cluster.topics,
         settings=settings or GroupSettings(),
         pause=cluster.pause or pause,
-        # Treat every absent consumer with a place as within its grace period. Only the coordinator knows when the
-        # period ends, and it then acts immediately.
+        # Treat every absent consumer with a reserved place as within its grace period. Only the coordinator knows when
+        # the period ends, and it then acts immediately.
         in_grace=frozenset(c for c, led in ledgers.items() if led.place is not None and c not in registrations),
         unreadable=tuple(reading.unreadable),
     )

@@ -26,7 +26,7 @@ def group_status(seen: Observation) -> GroupStatus:
     the coordinator's rules.
 
     If a group's inputs changed after its target (for example, a member has just joined), the group is rebalancing, even
-    if the new target moves nothing.
+    if the new target does not move anything.
     """
     hidden = next((one for one in seen.unreadable if one.path in _listings(seen.group)), None)
     if hidden is not None:  # the coordinator's pass over the group fails at this znode
@@ -54,8 +54,8 @@ def _installed() -> Mapping[str, Assignor]:
 
 
 def _assignors(seen: Observation) -> Mapping[str, Assignor]:
-    """Returns the installed assignors, and placeholders for assignors that only the coordinator has. A placeholder lets
-    the planner judge existing targets."""
+    """Returns the installed assignors, and placeholders for assignors that are installed only at the coordinator. A
+    placeholder lets the planner judge existing targets."""
     named = {seen.settings.assignor, *(member.assignor for member in seen.members.values())}
     if seen.assignment is not None:
         named.add(seen.assignment.assignor)

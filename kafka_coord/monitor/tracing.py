@@ -30,7 +30,7 @@ MAX_TEXT = 500
 
 
 class Tracing:
-    """Exports over OTLP (HTTP) on its own thread. The standard ``OTEL_*`` variables configure it."""
+    """Exports traces over OTLP (HTTP) on its own thread, as configured by the standard ``OTEL_*`` variables."""
 
     def __init__(self, broker_id: int) -> None:
         own = {"service.name": "kafka-coord", "service.version": __version__, "service.instance.id": str(broker_id)}
@@ -49,8 +49,8 @@ class Tracing:
 @dataclass(slots=True)
 class _Rebalance:
     """A decision that has not settled. ``commands`` maps the consumer and name of each unacknowledged command to its
-    span and start time. ``began_ns`` is the time since 1970 at which the monotonic clock was 0. It is the same for the
-    whole trace."""
+    span and start time. ``began_ns`` is the time (ns since 1970) at which the monotonic clock was 0. It is fixed for
+    the whole trace, so that all its times are consistent."""
 
     root: Span
     context: Context
@@ -64,7 +64,7 @@ class _Rebalance:
 
 class RebalanceTracer:
     """Creates a trace of each rebalance that this instance decides. A trace ends when the rebalance settles, when a
-    newer decision replaces it, or when the leadership ends. Does not trace decisions of earlier coordinators."""
+    newer decision replaces it, or when the leadership ends. Does not trace decisions made by earlier coordinators."""
 
     def __init__(self, provider: trace.TracerProvider, clock: Clock) -> None:
         self._tracer = provider.get_tracer("kafka_coord", __version__)
@@ -84,18 +84,18 @@ class RebalanceTracer:
 
     def _written(self, plan: PreparedPlan, commands: NewCommands) -> None:
         group = plan.memory.group
-        known = self._open.get(group)
-        if known is not None:
-            self._acknowledge(known, plan)
+        rebalance = self._open.get(group)
+        if rebalance is not None:
+            self._acknowledge(rebalance, plan)
         decision = plan.decision
         if decision is not None and any(isinstance(step, SetTarget) for step in plan.plan.steps):
             self._end(group, f"replaced by generation {decision.generation}")
-            known = self._begin(plan, decision)
-        if known is None:
+            rebalance = self._begin(plan, decision)
+        if rebalance is None:
             return
         for path in commands:
             *_, consumer, name = path.split("/")
-            known.commands[consumer, name] = self._command(known, plan, consumer, name)
+            rebalance.commands[consumer, name] = self._command(rebalance, plan, consumer, name)
         if decision is not None and decision.settled_ms is not None:
             self._end(group, "settled")
 
@@ -119,14 +119,16 @@ class RebalanceTracer:
                 "kafka_coord.moved_partitions": decision.moved,
             },
         )
-        found = self._open[memory.group] = _Rebalance(root, trace.set_span_in_context(root, Context()), began_ns)
+        rebalance = self._open[memory.group] = _Rebalance(root, trace.set_span_in_context(root, Context()), began_ns)
         if memory.requested is not None:
-            self._tracer.start_span("wait", found.context, start_time=found.ns(began)).end(found.ns(memory.taken))
-        decide = self._tracer.start_span("decide", found.context, start_time=found.ns(memory.taken))
-        decide.end(found.ns(self._clock.monotonic()))
-        return found
+            self._tracer.start_span("wait", rebalance.context, start_time=rebalance.ns(began)).end(
+                rebalance.ns(memory.taken)
+            )
+        decide = self._tracer.start_span("decide", rebalance.context, start_time=rebalance.ns(memory.taken))
+        decide.end(rebalance.ns(self._clock.monotonic()))
+        return rebalance
 
-    def _command(self, known: _Rebalance, plan: PreparedPlan, consumer: str, name: str) -> tuple[Span, int]:
+    def _command(self, rebalance: _Rebalance, plan: PreparedPlan, consumer: str, name: str) -> tuple[Span, int]:
         command_id = parse_command_id(name)
         kind = str(command_id.type) if command_id is not None else name
         partitions = [
@@ -136,10 +138,10 @@ class RebalanceTracer:
             for command in step.commands
             if str(command.type) == kind
         ]
-        now = known.ns(self._clock.monotonic())
+        now = rebalance.ns(self._clock.monotonic())
         span = self._tracer.start_span(
             kind,
-            known.context,
+            rebalance.context,
             start_time=now,
             attributes={
                 "kafka_coord.consumer": consumer,
@@ -149,29 +151,29 @@ class RebalanceTracer:
         )
         return span, now
 
-    def _acknowledge(self, known: _Rebalance, plan: PreparedPlan) -> None:
+    def _acknowledge(self, rebalance: _Rebalance, plan: PreparedPlan) -> None:
         """Ends the spans of commands whose znodes no longer exist."""
         seen = plan.snapshot.observation
         outstanding = {(c, one.name) for c, channel in seen.channels.items() for one in channel.commands}
-        at = known.ns(_began(plan))
-        for key in known.commands.keys() - outstanding:
-            span, written = known.commands.pop(key)
+        at = rebalance.ns(_began(plan))
+        for key in rebalance.commands.keys() - outstanding:
+            span, written = rebalance.commands.pop(key)
             span.set_attribute("kafka_coord.acknowledged", key[0] in seen.members)
             span.end(max(at, written))  # the acknowledgement may arrive before this instance knows of its write
 
     def _end(self, group: str, why: str) -> None:
-        known = self._open.pop(group, None)
-        if known is None:
+        rebalance = self._open.pop(group, None)
+        if rebalance is None:
             return
-        now = known.ns(self._clock.monotonic())
-        for span, _ in known.commands.values():
+        now = rebalance.ns(self._clock.monotonic())
+        for span, _ in rebalance.commands.values():
             span.set_attribute("kafka_coord.acknowledged", False)
             span.end(now)
-        known.root.set_attribute("kafka_coord.ended", why)
-        known.root.end(now)
+        rebalance.root.set_attribute("kafka_coord.ended", why)
+        rebalance.root.end(now)
 
 
 def _began(plan: PreparedPlan) -> float:
-    """Returns the time of the event that caused this pass (monotonic seconds). If there was no event, returns the start
-    of the pass."""
+    """Returns the time of the event that caused this pass (monotonic seconds), or the start of the pass if there was no
+    event."""
     return plan.memory.taken if plan.memory.requested is None else plan.memory.requested

@@ -67,9 +67,9 @@ def test_the_history_of_a_partition_says_why_it_moved(audited, scribe: Scribe):
     scribe.obey("c2")
     told = audited("--partition", "flights-1", "-o", "json").json()["history"]
     assert [(event["what"], event["why"]) for event in told] == [
-        ("generation 1: flights-1 is to move from nobody to c1", "reason 1"),
+        ("generation 1: flights-1 is to move from no owner to c1", "reason 1"),
         (
-            "c1 is told to start flights-1 from the offset that its auto.offset.reset chooses (start-0000000000)",
+            "c1 is told to start flights-1 from the offset chosen by its auto.offset.reset (start-0000000000)",
             "reason 1",
         ),
         ("c1 acknowledged start-0000000000 (start flights-1) at offset 100", ""),

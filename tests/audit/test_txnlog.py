@@ -201,7 +201,7 @@ def test_a_length_that_cannot_be_is_an_error(copied: Path, length: int):
 
 def test_what_is_no_log_is_refused(tmp_path: Path):
     (tmp_path / "log.1").write_bytes(b"2026-01-31 12:00:00 INFO started")
-    with pytest.raises(MalformedValue, match="not a transaction log"):
+    with pytest.raises(MalformedValue, match="not a ZooKeeper transaction log"):
         audit([tmp_path])
     (tmp_path / "log.1").write_bytes(pack(">4siq", b"ZKLG", 3, 0))
     with pytest.raises(MalformedValue, match="format 3"):
@@ -267,10 +267,10 @@ def test_a_log_missing_in_the_middle_is_refused_unless_a_snapshot_or_another_ser
     logs(copied)[1].unlink()
     assert audit([copied, written], chroot="/kafka").warnings == []
     report = audit([copied], chroot="/kafka")
-    assert "nothing was found between zxid" in report.warnings[0].what
+    assert "transactions are missing between zxid" in report.warnings[0].what
     for snapshot in copied.glob("snapshot.*"):
         snapshot.unlink()
-    with pytest.raises(MalformedValue, match="nothing was found between zxid"):
+    with pytest.raises(MalformedValue, match="transactions are missing between zxid"):
         audit([copied], chroot="/kafka")
 
 
@@ -281,7 +281,7 @@ def test_a_broken_snapshot_is_passed_over_for_the_next(copied: Path):
     damaged = bytearray(fitting[0].read_bytes())
     damaged[len(damaged) // 2] ^= 1
     fitting[0].write_bytes(damaged)
-    with pytest.raises(MalformedValue, match="not a complete snapshot"):
+    with pytest.raises(MalformedValue, match="not a complete ZooKeeper snapshot"):
         list(read_snapshot(fitting[0]))
     assert fitting[1].name in audit([copied], chroot="/kafka").warnings[0].what
 

@@ -105,7 +105,7 @@ def test_evict_takes_the_registration_and_the_partitions(elected: World, coord: 
     assert [(row["consumer"], row["owned"]) for row in found] == [("c1", {"flights": "0-3"})]
     ran = coord("groups", "evict", "delays", "c1", "c2")
     assert ran.code == 7
-    assert "c2 is not a member of group delays, whose members are c1; nobody was evicted" in ran.err
+    assert "c2 is not a member of group delays, whose members are c1; no one was evicted" in ran.err
     assert coord("groups", "evict", "nobody", "c1").code == 7
     assert coord("groups", "rebalance", "nobody").code == 7
     assert stable(coord, 1)

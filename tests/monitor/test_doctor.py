@@ -74,7 +74,7 @@ def test_nothing_is_found_where_nothing_is_wrong(healthy: Tree, zk_hosts: str) -
         "groups",
     }
     assert any("3.9" in one.what for one in findings)
-    assert any("anybody who reaches ZooKeeper may change" in one.what for one in findings)
+    assert any("anyone who reaches ZooKeeper may change" in one.what for one in findings)
 
 
 def test_the_scratch_znode_is_removed(healthy: Tree, zk_hosts: str) -> None:

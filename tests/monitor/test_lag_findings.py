@@ -35,7 +35,7 @@ def test_a_consumer_that_hangs_is_named_with_its_host_and_what_it_holds_up() -> 
     (found,) = told([row(0), row(1)], Verdict.STALLED, members={"c1": "host-1"})
     assert found.severity is Severity.WARNING
     assert found.what == (
-        "group delays: c1 on host host-1 has committed nothing in flights[0-1] for 12 min (since 07:48:00 UTC);"
+        "group delays: c1 on host host-1 has not committed in flights[0-1] for 12 min (since 07:48:00 UTC);"
         " 1,800 records wait"
     )
     assert "Restart it" in found.todo
@@ -52,7 +52,7 @@ def test_a_consumer_that_hangs_is_named_with_its_host_and_what_it_holds_up() -> 
 )
 def test_partitions_that_nobody_reads(more: dict[str, Any], severity: Severity, remedy: str) -> None:
     (found,) = told([row(3, owner=None)], Verdict.STOPPED, **more)
-    assert "nobody reads flights[3] for 12 min" in found.what
+    assert "no one reads flights[3] for 12 min" in found.what
     assert found.severity is severity
     assert remedy in found.todo
 

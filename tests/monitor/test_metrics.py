@@ -95,11 +95,11 @@ def test_a_handler_or_gateway_that_hangs_fails_health(elected: Instance, monkeyp
     assert 0 <= said["handler_step_age_s"] < STUCK_S
     gateway.step_age_s = STUCK_S + 1
     assert health(elected.service, elected.store, gateway)[1]["problems"] == [  # type: ignore[arg-type]
-        f"the gateway has completed no step for {STUCK_S + 1:.0f} s"
+        f"the gateway has not completed a step for {STUCK_S + 1:.0f} s"
     ]
     monkeypatch.setattr(RebalanceRequestHandler, "age_s", lambda _: STUCK_S + 2)
     assert health(elected.service, elected.store)[1]["problems"] == [
-        f"the handler has completed no step for {STUCK_S + 2:.0f} s"
+        f"the handler has not completed a step for {STUCK_S + 2:.0f} s"
     ]
 
 

@@ -202,6 +202,6 @@ def test_a_partition_nobody_owns_for_longer_than_a_session_is_an_error(world: Wo
     world.store.ensure_path(layout.REQUESTS)
     world.consumer("c1", subscription=Subscription.to(["flights"])).join()
     within = coord("doctor", "-o", "json")
-    assert "NOBODY OWNS" not in within.out
-    found = eventually(lambda: findings(coord, "group delays: NOBODY OWNS flights[0-3]"), every_s=1.0)
+    assert "NO ONE OWNS" not in within.out
+    found = eventually(lambda: findings(coord, "group delays: NO ONE OWNS flights[0-3]"), every_s=1.0)
     assert len(found) == 1

@@ -1,4 +1,4 @@
-"""Checks which session removes a command, and when. Removing a live incarnation's command acknowledges it."""
+"""Checks which session removes a command, and when. A live incarnation acknowledges a command by removing it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kafka_coord.zk import layout
 def acknowledgement_faults(
     context: StepContext, group: GroupState, consumer: str, removed: Outstanding
 ) -> Iterator[tuple[Rule, str]]:
-    """Yields the violations in this command's removal.
+    """Yields the violations in the removal of a command.
 
-    Four removals are legal. A consumer acknowledges its oldest command, with both checks. The coordinator does the same
-    for a consumer without ZooKeeper. A consumer drops a command for an earlier incarnation. The coordinator removes the
-    commands of a departed incarnation.
+    Four removals are legal: a consumer acknowledges its oldest command, with both checks; an instance does the same for
+    a consumer that does not use ZooKeeper; a consumer drops a command for an earlier incarnation; or the coordinator
+    removes the commands for a departed incarnation.
     """
     name, command, session = removed.id.name, removed.command, context.step.session_id
     registered = group.registrations.get(consumer)
@@ -35,7 +35,7 @@ def acknowledgement_faults(
     by_member = registered is not None and (registered.session_id == session or fenced)
     if registered is None or not by_member:
         if command.incarnation < context.state.incarnations.get((session, group.name, consumer), 0):
-            return  # the incarnation that dropped the command was evicted, so nobody waits for the acknowledgement
+            return  # the incarnation that dropped the command was evicted, so no one waits for the acknowledgement
         owner = context.state.names.of(registered.session_id) if registered is not None else ""
         why = f"is registered by {owner}" if owner else "is not registered"
         yield Rule.ACK_BY_ANOTHER, f"a session other than the consumer's removed {name} of {consumer}, which {why}"
@@ -45,7 +45,8 @@ def acknowledgement_faults(
     if command.incarnation > registered.incarnation:
         yield (
             Rule.ACK_BY_ANOTHER,
-            f"{name} is for incarnation {command.incarnation} of {consumer}, but {registered.incarnation} removed it",
+            f"{name} is for incarnation {command.incarnation} of {consumer}, but incarnation"
+            f" {registered.incarnation} removed it",
         )
         return
     if not context.fenced_as(group.name, consumer):

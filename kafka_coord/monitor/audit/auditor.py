@@ -48,10 +48,10 @@ _COORDINATORS_OWN = frozenset({Kind.LEDGER, Kind.TARGET, Kind.HISTORY, Kind.SETT
 
 
 class Auditor:
-    """Keeps the :class:`ZooKeeperState`, and reports each violation.
+    """Maintains the :class:`ZooKeeperState` and reports each violation.
 
-    Rules about permissions use the state before the step. Rules about invariants use the state after the step. The
-    operations of one step have no order.
+    Rules about permissions use the state before the step, and rules about invariants use the state after it. Within a
+    step, the order of the operations does not matter.
     """
 
     def __init__(self, report: Report) -> None:
@@ -81,7 +81,7 @@ class Auditor:
         }
 
     def learn(self, changes: tuple[Change, ...]) -> None:
-        """Records a tree without checking how it was written."""
+        """Adopts a tree without checking how it was written."""
         self._judging = False
         for change in changes:
             node = change.new
@@ -170,7 +170,7 @@ class Auditor:
     def _epoch(self, _: Znode, change: Change) -> None:
         state, node = self.state, change.new
         if node is None:
-            self._warning(Rule.BY_HAND, "", "the epoch's znode was deleted")
+            self._warning(Rule.BY_HAND, "", "the epoch znode was deleted")
             return
         state.epoch_version = node.version
         written = node.data.decode("ascii", "replace").strip()
@@ -231,7 +231,7 @@ class Auditor:
             self._departed(group, consumer)
             step, owner = self._context.step, change.old.session_id if change.old is not None else 0
             if self._context.fence is None and not step.session_ended and owner not in {0, step.session_id}:
-                self._warning(Rule.BY_HAND, znode.group, f"somebody deleted the registration of {consumer}")
+                self._warning(Rule.BY_HAND, znode.group, f"someone deleted the registration of {consumer}")
             return
         if not any(request.consumer == consumer for request in self._context.asked(group.name, RequestType.EVICT)):
             group.given_up.discard(consumer)
@@ -337,13 +337,13 @@ class Auditor:
     def _command(self, znode: Znode, change: Change) -> None:
         group, consumer, name = self.state.group(znode.group), znode.name, znode.leaf
         if change.new is None:
-            found = group.commands.get(consumer, {}).get(name)
-            if found is not None:
+            removed = group.commands.get(consumer, {}).get(name)
+            if removed is not None:
                 if self._judging:
                     self._report.count("commands_removed")
-                    faults = acknowledgement_faults(self._context, group, consumer, found)
+                    faults = acknowledgement_faults(self._context, group, consumer, removed)
                     self._violations(znode.group, faults)
-                self._removed(group, consumer, found)
+                self._removed(group, consumer, removed)
             return
         command_id = parse_command_id(name)
         if command_id is None:
@@ -366,7 +366,7 @@ class Auditor:
                 self._violation(
                     Rule.STALE_EPOCH,
                     znode.group,
-                    f"{name} for {consumer} names epoch {command.epoch}; the newest epoch is {self.state.epoch}",
+                    f"{name} for {consumer} carries epoch {command.epoch}; the newest epoch is {self.state.epoch}",
                 )
             highest = max(group.told.get(consumer, 0), group.generation if group.target is None else 0)
             if command.generation < highest:
@@ -410,7 +410,7 @@ class Auditor:
                 self._violation(
                     Rule.STALE_EPOCH,
                     znode.group,
-                    f"the target of generation {target.generation} names epoch {target.epoch}; the newest epoch is"
+                    f"the target of generation {target.generation} carries epoch {target.epoch}; the newest epoch is"
                     f" {self.state.epoch}",
                 )
             self._aimed(group, target)
@@ -418,8 +418,8 @@ class Auditor:
         group.generation = max(group.generation, target.generation)
 
     def _aimed(self, group: GroupState, target: Assignment) -> None:
-        """Checks that the coordinator may write a target now, and that the target keeps every place that is within its
-        grace period."""
+        """Checks that the coordinator may write a target now, and that the target keeps every place whose grace period
+        has not ended."""
         group.removing = False
         for consumer in group.ledgers.keys() - target.members.keys():
             if not was_unreadable(self._context, group, consumer):
@@ -427,8 +427,8 @@ class Auditor:
         since = self._context.paused_since(group)
         if since is None:
             return
-        # A target names consumers, not incarnations. A consumer that came back may therefore be in the target on
-        # account of its earlier incarnation or its reserved place.
+        # A target lists consumers, not incarnations, so a returned consumer may be in the target because of its earlier
+        # incarnation or its reserved place.
         departed = group.gone_since.items()
         returned = {consumer for (consumer, _), gone in departed if not self._context.must_have_seen(gone)}
         known = returned.union(group.target.members if group.target is not None else ())
@@ -484,11 +484,11 @@ class Auditor:
             self._violation(Rule.COMMIT_BY_ANOTHER, group.name, f"{named} set {tp} to {after} without holding it")
 
     def _committers(self, group: GroupState) -> tuple[str, ...]:
-        """Returns the members whose checks are in the step. A coordinator may write for several members together."""
-        known = self._context.committers
-        if group.name not in known:
-            known[group.name] = tuple(self._find_committers(group))
-        return known[group.name]
+        """Returns the members whose checks are in the step. An instance may commit for several members in one step."""
+        cached = self._context.committers
+        if group.name not in cached:
+            cached[group.name] = tuple(self._find_committers(group))
+        return cached[group.name]
 
     def _find_committers(self, group: GroupState) -> Iterator[str]:
         for path in self._context.checked:

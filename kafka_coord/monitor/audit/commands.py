@@ -44,7 +44,8 @@ def command_faults(context: StepContext, group: GroupState, consumer: str, writt
 
 
 def ledger_faults(context: StepContext, group: GroupState, consumer: str, before: Ledger | None) -> Iterator[Fault]:
-    """Yields a fault for each change of a ledger without its command in the same step."""
+    """Yields a fault if the ledger changed without the matching command in the same step, or if its generation went
+    back."""
     after = group.ledgers.get(consumer)
     if after is None or consumer in group.unreadable_ledgers:
         return
@@ -57,7 +58,7 @@ def ledger_faults(context: StepContext, group: GroupState, consumer: str, before
     if started:
         yield (
             Rule.SPLIT_UNIT,
-            f"the ledger of {consumer} owns {started} without a start-fetcher in the same transaction",
+            f"the ledger of {consumer} gained {started} without a start-fetcher in the same transaction",
         )
     stopped = after.stopping - stopping - context.told(group.name, consumer, StopFetcher)
     if stopped:
@@ -73,9 +74,10 @@ def ledger_faults(context: StepContext, group: GroupState, consumer: str, before
 
 
 def _paused(context: StepContext, group: GroupState, consumer: str, written: Outstanding) -> Iterator[Fault]:
-    """Checks that no pass that read the group after the pause wrote a command. A pass that read the group before the
-    pause may still write, if it does not know of a later event. (A pass that writes to a departed consumer knows
-    neither of the departure nor of the partitions that became free.)
+    """Checks that a command for a paused group comes from a pass that may have read the group before the pause. It does
+    not if enough time has passed, or if the command reflects a later event: a new incarnation, or a partition that
+    became free. (A start for a departed consumer proves nothing: its pass knew neither of the departure nor of the
+    partitions that became free.)
     """
     command = written.command
     since = context.paused_since(group)
@@ -134,7 +136,7 @@ def _needless_stop(
 
 
 def _recreated(context: StepContext, ledger: Ledger, topic: str) -> bool:
-    """Returns whether the ledger's partitions of ``topic`` belong to a deleted topic of the same name."""
+    """Returns whether ``topic`` was deleted, and perhaps created again, after the ledger received its partitions."""
     now, held = context.state.topics.get(topic), ledger.topic_ids.get(topic)
     return held is not None and (now is None or not same_topic(now.identity, held))
 
@@ -172,8 +174,8 @@ def _start_point(
 
 
 def held_by_anybody(group: GroupState, partitions: PartitionSet) -> Iterator[tuple[str, PartitionSet]]:
-    """Yields each live consumer that holds some of ``partitions``, and the partitions that it holds. A partition with
-    an acknowledged stop counts as released."""
+    """Yields each live consumer that holds some of ``partitions``, with those partitions. A partition whose stop has
+    been acknowledged counts as released."""
     for consumer in group.ledgers:
         ledger = group.live(consumer)
         if ledger is None:

@@ -10,14 +10,15 @@ from kafka_coord.monitor.audit.state import GroupState, ZooKeeperState
 
 
 def unsettled(state: ZooKeeperState) -> Iterator[tuple[str, str]]:
-    """Yields each group that has not reached its target, with the reason. Skips paused groups."""
+    """Yields each group that has not reached its target, with the reasons. Skips paused groups and groups without
+    members."""
     for name, group in sorted(state.groups.items()):
         if state.all_paused or group.paused or not group.registrations:
             continue
-        found = list(_of_group(group, state.topics))
-        if found:
-            more = f", and {len(found) - 5} more" if len(found) > 5 else ""
-            yield name, "; ".join(found[:5]) + more
+        reasons = list(_of_group(group, state.topics))
+        if reasons:
+            more = f", and {len(reasons) - 5} more" if len(reasons) > 5 else ""
+            yield name, "; ".join(reasons[:5]) + more
 
 
 def _of_group(group: GroupState, topics: Mapping[str, TopicInfo]) -> Iterator[str]:
@@ -50,13 +51,13 @@ def _of_member(group: GroupState, target: Assignment, consumer: str) -> Iterator
     if ledger is not None and ledger.stopping:
         yield f"{consumer} is still stopping {ledger.stopping}"
     if wanted - owned:
-        yield f"{consumer} was not given {wanted - owned}"
+        yield f"{consumer} has not received {wanted - owned}"
     if owned - wanted:
         yield f"{consumer} still owns {owned - wanted}"
 
 
 def _subscribed(group: GroupState, topics: Mapping[str, TopicInfo]) -> PartitionSet:
-    """Returns the subscribed partitions. A member with an unreadable registration subscribes to none."""
+    """Returns the subscribed partitions. Members with an unreadable registration do not count as subscribers."""
     members = {
         consumer: registered.member
         for consumer, registered in group.registrations.items()

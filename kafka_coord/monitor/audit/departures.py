@@ -1,4 +1,4 @@
-"""Checks evictions, and that a departed member's place is kept for its grace period."""
+"""Checks evictions, and that a departed member's place stays reserved for its grace period."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from kafka_coord.monitor.audit.report import Rule
 from kafka_coord.monitor.audit.state import Evicted, GroupState, Instant, StepContext
 
 _TOLERANCE_MS = 200
-"""The tolerated difference, in ms. Timers use the coordinator's monotonic clock, but the log has the wall clocks of
-ZooKeeper's servers."""
+"""The tolerated difference, in ms. Timers use the coordinator's monotonic clock, but the log carries the wall-clock
+times of the ZooKeeper servers."""
 
 
 def eviction_faults(context: StepContext, group: GroupState, consumer: str, evicted: Evicted) -> Iterator[Fault]:
@@ -25,8 +25,8 @@ def eviction_faults(context: StepContext, group: GroupState, consumer: str, evic
         if not _is_overdue(context, group, consumer, oldest):
             yield (
                 Rule.EVICTED_EARLY,
-                f"{consumer} was evicted, although no operator requested it, and none of its commands was outstanding"
-                f" for the timeout of {group.shortest_timeout_ms / 1000:g} s",
+                f"{consumer} was evicted, although no operator requested it, and none of its commands had been"
+                f" outstanding for the timeout of {group.shortest_timeout_ms / 1000:g} s",
             )
     if ledger is None:
         return
@@ -42,11 +42,12 @@ def eviction_faults(context: StepContext, group: GroupState, consumer: str, evic
     )
     if taken or given:
         what = f"{taken | given} was taken from {consumer} in the transaction that evicted it"
-        yield Rule.EVICTED_AND_RELEASED, f"{what}, before anybody could know that its registration was gone"
+        yield Rule.EVICTED_AND_RELEASED, f"{what}, before anyone could know that its registration was gone"
 
 
 def _is_overdue(context: StepContext, group: GroupState, consumer: str, oldest: Instant | None) -> bool:
-    """Returns whether the member may be evicted, because a command was overdue or the member's channel was deleted."""
+    """Returns whether the member may be evicted: a command was, or may have been, overdue, or its channel was
+    deleted."""
     if oldest is None:
         return consumer not in group.commands
     elapsed = context.elapsed_ms(oldest)
@@ -54,8 +55,8 @@ def _is_overdue(context: StepContext, group: GroupState, consumer: str, oldest: 
 
 
 def grace_faults(context: StepContext, group: GroupState, consumer: str) -> Iterator[Fault]:
-    """Checks that the place of ``consumer`` may be given away. ``group`` still has the consumer's ledger from before
-    the step."""
+    """Checks that the place of ``consumer`` may be given away. ``group`` must still contain the consumer's ledger from
+    before the step."""
     ledger = group.ledgers.get(consumer)
     if ledger is None or ledger.place is None or consumer in group.registrations or group.removing:
         return
@@ -74,8 +75,8 @@ def grace_faults(context: StepContext, group: GroupState, consumer: str) -> Iter
 
 
 def was_unreadable(context: StepContext, group: GroupState, consumer: str, other_than: int | None = None) -> bool:
-    """Returns whether the coordinator may not have read the registration of ``consumer`` since it was unreadable. Such
-    a consumer is not a member, but still holds the partitions in its ledger. Ignores the registration of incarnation
-    ``other_than``."""
+    """Returns whether the coordinator may still consider the registration of ``consumer`` unreadable, although it was
+    repaired or removed. A consumer with an unreadable registration is not a member, but still holds the partitions in
+    its ledger. Ignores the registration of incarnation ``other_than``."""
     until, incarnation = group.unreadable_until.get(consumer, (None, None))
     return until is not None and incarnation != other_than and not context.must_have_seen(until)

@@ -29,7 +29,7 @@ from kafka_coord.monitor.audit.tree import Change, Node, Step
 from kafka_coord.zk import layout
 
 MAX_EVENTS = 100_000
-"""A history keeps only the newest events, up to this number."""
+"""The maximum number of events in a history. A longer history loses its oldest events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def parse_partition(written: str) -> TopicPartition:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event of a history. ``who`` is the writer, and ``why`` its reason ("" if unknown)."""
+    """One event in a history. ``who`` is the writer, and ``why`` is its reason ("" if unknown)."""
 
     zxid: int
     time_ms: int
@@ -76,7 +76,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One change and its step, with the state before it."""
+    """A change, with its step and the state before the step."""
 
     context: StepContext
     znode: Znode
@@ -84,11 +84,11 @@ class Scene:
 
 
 Told = tuple[str, str]
-"""The event, and its reason ("" if unknown)."""
+"""The description of an event, and its reason ("" if unknown)."""
 
 
 class EventHistory:
-    """Receives each step before the auditor checks it, and keeps the events of the selection."""
+    """Collects the events of the selection. Must receive each step before the auditor checks it."""
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection
@@ -126,15 +126,15 @@ class EventHistory:
     # --- the selection -----------------------------------------------------------------------------------------------
 
     def _about(self, consumer: str, partitions: PartitionSet | None = None) -> bool:
-        """Returns whether the history covers an event of this consumer and these partitions (``None`` for an event
+        """Returns whether the history covers an event about this consumer and these partitions (``None`` for an event
         without partitions)."""
-        wanted = self._selection
-        if wanted.consumer and consumer != wanted.consumer:
+        selection = self._selection
+        if selection.consumer and consumer != selection.consumer:
             return False
-        return wanted.partition is None or (partitions is not None and wanted.partition in partitions)
+        return selection.partition is None or (partitions is not None and selection.partition in partitions)
 
     def _shown(self, partitions: PartitionSet) -> str:
-        """Formats the partitions. In a partition's history, formats only that partition."""
+        """Formats the partitions, or only the selected partition if the history is about one."""
         wanted = self._selection.partition
         return str(wanted) if wanted is not None else str(partitions)
 
@@ -174,7 +174,7 @@ class EventHistory:
             return "its session ended"
         if context.fence is not None:
             return "the coordinator evicted it"
-        return "it left" if context.step.session_id == old.session_id else "somebody deleted its registration"
+        return "it left" if context.step.session_id == old.session_id else "someone deleted its registration"
 
     def _target(self, at: Scene) -> Iterator[Told]:
         if at.change.new is None:
@@ -186,8 +186,8 @@ class EventHistory:
         head = f"generation {after.generation}"
         if self._selection.partition is not None:
             tp = self._selection.partition
-            was = next((c for c, owned in had.items() if tp in owned), "nobody")
-            now = next((c for c, owned in after.members.items() if tp in owned), "nobody")
+            was = next((c for c, owned in had.items() if tp in owned), "no owner")
+            now = next((c for c, owned in after.members.items() if tp in owned), "no owner")
             if was != now and (not self._selection.consumer or self._selection.consumer in {was, now}):
                 yield f"{head}: {tp} is to move from {was} to {now}", after.reason
             return
@@ -222,7 +222,7 @@ class EventHistory:
         if tp is None or isinstance(command, StopFetcher) or tp not in command.starts:
             return ""
         offset = command.starts[tp].offset
-        return f" from offset {offset}" if offset >= 0 else " from the offset that its auto.offset.reset chooses"
+        return f" from offset {offset}" if offset >= 0 else " from the offset chosen by its auto.offset.reset"
 
     def _committed(self, context: StepContext, group: str) -> str:
         tp = self._selection.partition
@@ -253,7 +253,7 @@ class EventHistory:
         name = f"{at.znode.name}-{at.znode.leaf}"
         old, new = (_number(at.change.old), _number(at.change.new))
         if at.context.fence is not None and not at.context.fences_a_member_of(at.znode.group):
-            why = "an operator's request" if new is not None else "reset, deleted, or its topic was created again"
+            why = "an operator's request" if new is not None else "reset, deleted, or its topic was recreated"
             yield f"the offset of {name} was set from {_said(old)} to {_said(new)} by the coordinator", why
         elif new is None:
             yield f"the offset of {name} was deleted", ""
@@ -272,13 +272,13 @@ class EventHistory:
         if at.change.new is None:
             return
         request = Request.from_json(fields.load(at.change.new.data, at.change.path), at.znode.name, at.change.path)
-        wanted = self._selection
-        if wanted.group and request.group != wanted.group:
+        selection = self._selection
+        if selection.group and request.group != selection.group:
             return
         named = PartitionSet.of(request.offsets) | request.partitions
-        if wanted.partition is not None and wanted.partition not in named and request.type != "rebalance":
+        if selection.partition is not None and selection.partition not in named and request.type != "rebalance":
             return
-        if wanted.consumer and request.consumer != wanted.consumer:
+        if selection.consumer and request.consumer != selection.consumer:
             return
         about = " ".join(part for part in (request.group, request.consumer) if part)
         by = f"{request.reason} ({request.by})" if request.by else request.reason

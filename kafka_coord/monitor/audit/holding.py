@@ -1,4 +1,4 @@
-"""Checks that a partition has one holder, starts only with its ledger, and leaves a holder only after its stop."""
+"""Checks that a partition has at most one holder, is started only if owned, and is released only after its stop."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def released_faults(group: GroupState, consumer: str, before: Ledger, released: 
 
 
 def start_faults(context: StepContext, group: GroupState, consumer: str, started: Outstanding) -> Iterator[Fault]:
-    """Checks that a start-fetcher names partitions that only its consumer's ledger owns, with their stored offsets."""
+    """Checks that a start-fetcher lists only partitions that no ledger but its consumer's owns, at their stored
+    offsets."""
     command, name = started.command, started.id.name
     if not isinstance(command, StartFetcher):
         return
@@ -56,8 +57,8 @@ def start_faults(context: StepContext, group: GroupState, consumer: str, started
         yield Rule.START_WITHOUT_LEDGER, f"{name} starts {unledgered} on {consumer}, whose ledger does not name it"
     for tp, point in command.starts.items():
         stored = group.offsets.get(tp, NO_OFFSET)
-        known = tp not in group.unreadable_offsets and (group.name, tp) in context.freed
-        if known and point.offset != stored:
+        was_free = tp not in group.unreadable_offsets and (group.name, tp) in context.freed
+        if was_free and point.offset != stored:
             what = f"{name} starts {tp} on {consumer} at offset {point.offset}, but the stored offset is {stored}"
             yield Rule.START_ELSEWHERE, what
         others = [other for other in group.live_holders(tp) if other != consumer]

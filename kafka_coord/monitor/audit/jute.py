@@ -1,4 +1,4 @@
-"""Reads ZooKeeper's serialization (jute): big-endian numbers, and length-prefixed strings and buffers."""
+"""Reads ZooKeeper's serialization format (jute): big-endian numbers, and length-prefixed strings and buffers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _INT = struct.Struct(">i").unpack_from
 
 
 class Truncated(ValueError):
-    """The value is incomplete, or contains an impossible length."""
+    """The value is cut off, contains an impossible length, or is not valid UTF-8."""
 
 
 class JuteReader:
@@ -26,8 +26,8 @@ class JuteReader:
         self.at = at + 4
         if self.at > self._end:
             raise Truncated("a number is cut off")
-        found: int = _INT(self.data, at)[0]
-        return found
+        value: int = _INT(self.data, at)[0]
+        return value
 
     def flag(self) -> bool:
         if self.at >= self._end:

@@ -73,7 +73,7 @@ _GROUPS = f"{layout.GROUPS}/"
 
 
 class Znodes:
-    """Caches the results of :meth:`of`, because the same paths recur."""
+    """A parser of paths that caches its results, because the same paths recur."""
 
     def __init__(self) -> None:
         self._known: dict[str, Znode] = {}

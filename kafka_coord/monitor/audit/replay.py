@@ -49,7 +49,7 @@ class _Audit:
         self._auditor = Auditor(self._report)
         self._tree = ZnodeTree(chroot, ROOTS)
         self._learned_to = 0
-        """The last transaction whose effects the first snapshot may contain."""
+        """The last transaction whose effects the first snapshot may contain, or 0 once the audit has passed it."""
         self._known_from = 0
         """The first snapshot contains every transaction up to this one."""
 
@@ -93,17 +93,18 @@ class _Audit:
             self._load(first.zxid, f"the log begins at zxid {first.zxid:#x}; the transactions before it are gone")
 
     def _bridge(self, last: Txn, following: Txn) -> None:
-        gap = f"nothing was found between zxid {last.zxid:#x} and {following.zxid:#x}"
+        gap = f"transactions are missing between zxid {last.zxid:#x} and {following.zxid:#x}"
         if following.zxid <= self._known_from:
             return
         self._tree = ZnodeTree(self._chroot, ROOTS)
         self._load(following.zxid, gap)
 
     def _load(self, first: int, why: str) -> None:
-        """Restarts from the oldest snapshot after which the log has no gap."""
+        """Restarts from the oldest snapshot that contains everything before ``first``. If there is none, uses the
+        newest snapshot from an earlier epoch."""
         snapshots = sorted((zxid, path) for files in self._sources for zxid, path in files.snapshots)
-        fitting = [found for found in snapshots if found[0] >= first - 1]
-        before = [found for found in snapshots if found[0] < first - 1 and found[0] >> 32 < first >> 32]
+        fitting = [one for one in snapshots if one[0] >= first - 1]
+        before = [one for one in snapshots if one[0] < first - 1 and one[0] >> 32 < first >> 32]
         problems = []
         for zxid, path in [*fitting, *reversed(before)]:
             try:
@@ -117,10 +118,10 @@ class _Audit:
             what = f"{why}, so the audit begins with {path.name} and checks from zxid {learned_to:#x} on"
             self._report.warning(AuditFinding(Rule.INCOMPLETE, what))
             return
-        told = f" ({'; '.join(problems)})" if problems else ""
+        details = f" ({'; '.join(problems)})" if problems else ""
         raise MalformedValue(
             ", ".join(str(files.directory) for files in self._sources),
-            f"{why}, and no snapshot replaces it{told}; also name the directories of the other servers",
+            f"{why}, and no snapshot replaces it{details}; also name the directories of the other servers",
         )
 
     def _read(self, zxid: int, path: Path) -> int:
@@ -132,8 +133,8 @@ class _Audit:
             newest = max(newest, shown)
         self._tree = tree
         # A deletion leaves no trace in a snapshot, so the snapshot may reflect deletions later than its newest znode.
-        # As a safe bound, assume as many transactions after that znode as between the first zxid and that znode.
-        # Writing the rest of the snapshot took less time than writing it up to that znode.
+        # As a bound, assume that writing the rest of the snapshot took no longer than writing it up to that znode, so
+        # that at most as many transactions followed.
         return newest + (newest - zxid)
 
     # --- the end -----------------------------------------------------------------------------------------------------
@@ -146,7 +147,7 @@ class _Audit:
         self._report.count("log_files", sum(len(files.logs) for files in self._sources))
         at = (last.zxid, last.time_ms) if last is not None else (0, 0)
         for group, what in unsettled(state):
-            finding = AuditFinding(Rule.NOT_CONVERGED, f"at the end of the log {what}", group, *at)
+            finding = AuditFinding(Rule.NOT_CONVERGED, f"at the end of the log, {what}", group, *at)
             if self._running:
                 self._report.warning(finding)
             else:

@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from kafka_coord.monitor.documents import iso_time
 
 MAX_FINDINGS = 1_000
-"""The maximum number of violations, and of warnings, that the report keeps. It counts all of them."""
+"""The report keeps at most this many violations and this many warnings, but counts all of them."""
 
 
 class Rule(StrEnum):
@@ -22,15 +22,15 @@ class Rule(StrEnum):
     START_WITHOUT_LEDGER = "start-without-ledger"
     """2: a start-fetcher whose partitions are not in its consumer's ledger after the step."""
     START_ELSEWHERE = "start-elsewhere"
-    """8: a start-fetcher for a free partition does not begin at the partition's stored offset."""
+    """8: a start-fetcher for a free partition did not begin at the partition's stored offset."""
     RELEASED_EARLY = "released-early"
     """2: a live incarnation's ledger lost a partition without an acknowledged stop-fetcher."""
     UNFENCED_WRITE = "unfenced-write"
     """3: a znode that only the coordinator writes was written without a check of the epoch."""
     STALE_EPOCH = "stale-epoch"
-    """3: a write by a session that did not win the newest epoch, or that names an older epoch."""
+    """3: a write by a session that did not win the newest epoch, or a value that carries another epoch."""
     EPOCH_BACK = "epoch-back"
-    """5: an election that did not raise the epoch."""
+    """5: an election did not raise the epoch, or a manual change lowered it."""
     ACK_BY_ANOTHER = "ack-by-another"
     """4: a session other than the live consumer's own removed its command."""
     ACK_UNFENCED = "ack-unfenced"
@@ -38,7 +38,7 @@ class Rule(StrEnum):
     ACK_OUT_OF_ORDER = "ack-out-of-order"
     """4: a command was acknowledged while an earlier command of the consumer was outstanding."""
     GENERATION_BACK = "generation-back"
-    """5: the generation of a target did not grow, or the generation of a command went back."""
+    """5: the generation of a target did not grow, or the generation of a command or ledger went back."""
     OFFSET_BACK = "offset-back"
     """5: an offset was set back by a session that does not hold the partition."""
     UNFENCED_COMMIT = "unfenced-commit"
@@ -46,7 +46,7 @@ class Rule(StrEnum):
     COMMIT_BY_ANOTHER = "commit-by-another"
     """An offset written by a consumer that does not hold the partition."""
     SPLIT_UNIT = "split-unit"
-    """A ledger's change and the command that causes it were not written in one transaction."""
+    """A change to a ledger and the command for it were not written in one transaction."""
     TWO_LEDGERS = "two-ledgers"
     """1: two ledgers name a partition at once, and one of the incarnations has ended."""
     TWO_COMMANDS = "two-commands"
@@ -62,17 +62,17 @@ class Rule(StrEnum):
     OPERATOR_WRITE_UNASKED = "operator-write-unasked"
     """5: the coordinator set or deleted an offset without an operator's request."""
     EARLIER_TOPIC = "earlier-topic"
-    """8: a start-fetcher begins at an offset that belongs to a deleted topic of the same name."""
+    """8: a start-fetcher began at an offset that belongs to a deleted topic of the same name."""
     UNREADABLE_START = "unreadable-start"
     """8: a start-fetcher for a partition whose stored offset cannot be read."""
     GRACE_BROKEN = "grace-broken"
-    """The place of a consumer within its rejoin grace was given away."""
+    """The place of a departed consumer was given away before its rejoin grace had ended."""
     EVICTED_EARLY = "evicted-early"
-    """A member was evicted before its rebalance timeout, and no operator asked for it."""
+    """A member was evicted before its rebalance timeout without an operator's request."""
     EVICTED_AND_RELEASED = "evicted-and-released"
-    """2: a member's partitions were taken in the very transaction that evicts it."""
+    """2: a member's partitions were taken in the very transaction that evicted it."""
     LIVE_GROUP_REMOVED = "live-group-removed"
-    """The offsets of a group were deleted while the group had members, a kept place, or a target with members."""
+    """A group's offsets were deleted while it had members, a reserved place, or a target with members."""
     RETENTION_BROKEN = "retention-broken"
     """The offsets of an empty group were deleted before their retention had passed."""
     SPLIT_ELECTION = "split-election"
@@ -125,7 +125,7 @@ def clock_time(time_ms: int) -> str:
 
 
 class Finding(Protocol):
-    """A finding of an audit of ZooKeeper's log or the groups log."""
+    """A finding from an audit of ZooKeeper's log or of the groups log."""
 
     def to_json(self) -> dict[str, Any]: ...
 
@@ -135,7 +135,7 @@ F = TypeVar("F", bound=Finding)
 
 @dataclass(slots=True)
 class Findings(Generic[F]):
-    """All findings of an audit. ``figures`` counts the checked items, which shows whether the audit had any input."""
+    """All findings from an audit. ``figures`` counts the checked items, which shows whether there were any."""
 
     violations: list[F] = field(default_factory=list)
     warnings: list[F] = field(default_factory=list)

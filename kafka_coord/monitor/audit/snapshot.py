@@ -3,8 +3,8 @@
 The format of ``org.apache.zookeeper.server.persistence.FileSnap`` and ``DataTree.serialize`` is: a file header (magic
 "ZKSN"), the sessions, the cache of ACLs, the znodes with parents first, a final "/", and an Adler-32 checksum.
 
-A snapshot is fuzzy, because the server processes writes while it takes the snapshot. So the snapshot contains all
-changes up to the zxid in its name, and perhaps some later changes.
+A snapshot is fuzzy, because the server processes writes while it takes one: it contains all changes up to the zxid in
+its name, and perhaps some later changes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NOT_A_SESSION = 0xFF
 
 
 class _Source:
-    """Reads a file and computes the checksum of the bytes."""
+    """A snapshot file, which also computes the checksum of the bytes read so far."""
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
         self._file = file
@@ -40,12 +40,12 @@ class _Source:
     def read(self, length: int) -> bytes:
         if not 0 <= length <= 1 << 30:
             self.fail(f"impossible length {length}")
-        found = self._file.read(length)
-        if len(found) < length:
+        data = self._file.read(length)
+        if len(data) < length:
             self.fail("it is cut off")
         self._at += length
-        self.checksum = zlib.adler32(found, self.checksum)
-        return found
+        self.checksum = zlib.adler32(data, self.checksum)
+        return data
 
     def int32(self) -> int:
         return int(_INT.unpack(self.read(4))[0])
@@ -55,7 +55,7 @@ class _Source:
         return self.read(length) if length != -1 else b""
 
     def fail(self, what: str) -> None:
-        raise MalformedValue(f"{self._path}:{self._at}", f"not a complete snapshot of ZooKeeper: {what}")
+        raise MalformedValue(f"{self._path}:{self._at}", f"not a complete ZooKeeper snapshot: {what}")
 
 
 def read_snapshot(path: Path) -> Iterator[tuple[str, Node, int]]:
@@ -65,7 +65,7 @@ def read_snapshot(path: Path) -> Iterator[tuple[str, Node, int]]:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             yield from _nodes(_Source(cast(BinaryIO, file), path))
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise MalformedValue(f"{path}", f"not a complete snapshot of ZooKeeper: {error}") from None
+        raise MalformedValue(f"{path}", f"not a complete ZooKeeper snapshot: {error}") from None
 
 
 def _nodes(source: _Source) -> Iterator[tuple[str, Node, int]]:

@@ -1,8 +1,8 @@
 """Finds the log files of all servers and merges them into one sequence of transactions.
 
-A directory belongs to one server. It is the ``dataDir``, the ``dataLogDir``, or the ``version-2`` below one of them.
-All directories must belong to servers of one ensemble, because then their logs agree where they overlap. A server that
-was down or received a snapshot lacks some transactions.
+Each directory belongs to one server: it is the ``dataDir``, the ``dataLogDir``, or the ``version-2`` below one of them.
+The servers must be members of one ensemble, because only then do their logs agree where they overlap. The log of a
+server that was down or received a snapshot lacks some transactions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from kafka_coord.monitor.audit.txnlog import Txn, read_log, read_zxids
 
 _NAME = re.compile(r"(log|snapshot)\.([0-9a-f]{1,16})(\.gz)?")
 _COUNTER = 0xFFFFFFFF
-"""A zxid consists of the leader's epoch (32 bits) and a counter that starts at 1 for each leader."""
+"""The mask for the counter in a zxid. The upper 32 bits are the leader's epoch, and the counter starts at 1 for each
+leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,8 @@ class Files:
 
 
 def find_files(paths: Sequence[Path]) -> tuple[Files, ...]:
-    """Lists the files of each directory. Raises :class:`NotFound` if there is no transaction log."""
+    """Lists the files of each directory. Raises :class:`NotFound` if one of ``paths`` is not a directory, or if there
+    is no transaction log."""
     found: list[Files] = []
     for path in paths:
         directory = next((d for d in (path / "data" / "version-2", path / "version-2", path) if d.is_dir()), None)
@@ -94,11 +96,12 @@ def never_committed(
     """Returns the transactions that never took effect. ``servers`` are the logs as segments in order.
 
     A leader that dies or loses its followers may have proposals at the end of its log that no other server has. When it
-    rejoins, ZooKeeper either truncates these proposals, or sends a snapshot and leaves them in the middle of the log. A
-    server whose log continues with the first transaction of the next epoch had the whole history before it. So if
-    another log has later transactions of the previous epoch, these were never committed. A server that received a
-    snapshot exactly between two epochs looks the same, but has fewer transactions, so the other servers outvote it. If
-    no vote is possible, the transactions count as committed.
+    rejoins, ZooKeeper either truncates these proposals, or sends a snapshot and leaves them in the middle of the log.
+
+    If a server's log runs straight from epoch N into the first transaction of N+1, it contains all of N. Anything
+    beyond that point in another server's copy of N was never committed. A server that received a snapshot exactly
+    between two epochs looks the same, but its copy of N is shorter, so the other servers outvote it. If no vote is
+    possible, the transactions count as committed.
     """
     ends: dict[int, Counter[int]] = {}
     for segments, taken in zip(servers, snapshots or [()] * len(servers), strict=True):
@@ -119,14 +122,14 @@ def never_committed(
 
 
 def _segments(files: Files) -> list[Segment]:
-    found: list[Segment] = []
+    segments: list[Segment] = []
     for _, path in files.logs:
         for zxid in read_zxids(path):
-            if found and zxid == found[-1].last + 1:
-                found[-1] = Segment(found[-1].first, zxid)
-            elif not found or zxid > found[-1].last:
-                found.append(Segment(zxid, zxid))
-    return found
+            if segments and zxid == segments[-1].last + 1:
+                segments[-1] = Segment(segments[-1].first, zxid)
+            elif not segments or zxid > segments[-1].last:
+                segments.append(Segment(zxid, zxid))
+    return segments
 
 
 def _zxid(txn: Txn) -> int:

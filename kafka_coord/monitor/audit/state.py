@@ -1,4 +1,4 @@
-"""Holds the decoded state of all groups at one point of the log."""
+"""Holds the decoded state of all groups at one point in the log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from kafka_coord.zk import layout
 from kafka_coord.zk import store as zk
 
 MAX_PASS_MS = 60_000
-"""The longest possible pass of a coordinator with an unknown session timeout."""
+"""The longest that a pass can take if the session timeout of its coordinator is unknown."""
 
 
 class Instant(NamedTuple):
@@ -41,7 +41,7 @@ NEVER = Instant(0, 0)
 
 
 class Registered(NamedTuple):
-    """A live registration. Its incarnation is its czxid. ``member`` is ``None`` if its value cannot be decoded."""
+    """A live registration. ``incarnation`` is its czxid. ``member`` is ``None`` if its value cannot be decoded."""
 
     incarnation: int
     session_id: int
@@ -58,7 +58,7 @@ class Outstanding(NamedTuple):
 
 @dataclass(slots=True)
 class GroupState:
-    """A group after the last step."""
+    """The state of a group after the last step."""
 
     name: str
     registrations: dict[str, Registered] = field(default_factory=dict)
@@ -82,23 +82,23 @@ class GroupState:
     """topic → the identity of the topic to which its stored offsets belong"""
     unreadable_ledgers: set[str] = field(default_factory=set)
     deleted_by_hand: dict[str, Ledger] = field(default_factory=dict)
-    """Ledgers that somebody deleted by hand. The coordinator may write them back."""
+    """The ledgers that were deleted by hand. The coordinator may write them back."""
     freed: dict[TopicPartition, int] = field(default_factory=dict)
-    """The transaction that last freed a partition: its stop was acknowledged, or its holder's registration ended"""
+    """partition → the transaction that last freed it: its stop was acknowledged, or its holder's registration ended"""
     gone_since: dict[tuple[str, int], Instant] = field(default_factory=dict)
-    """(consumer, incarnation) → the time when its registration was removed, for consumers whose ledger keeps a place. A
-    gateway registers several consumers in one transaction, so they have the same incarnation."""
+    """(consumer, incarnation) → the time when its registration was removed. The incarnation alone is not enough,
+    because a gateway registers several consumers in one transaction, which then share it."""
     unreadable_until: dict[str, tuple[Instant, int]] = field(default_factory=dict)
     """consumer → the time when its unreadable registration was repaired or removed, and the incarnation of that
     registration"""
     given_up: set[str] = field(default_factory=set)
-    """The consumers that gave up their place, or whose place an operator gave up"""
+    """The consumers that an operator asked to evict, so their place may be given away"""
     paused_since: Instant | None = None
     target_since: Instant = NEVER
     settings: GroupSettings | None = field(default_factory=GroupSettings)
     """``None`` if they cannot be decoded"""
     shortest_timeout_ms: int = GroupSettings().rebalance_timeout_ms
-    """The shortest rebalance timeout so far. It counts because a coordinator learns of a change only later."""
+    """The shortest rebalance timeout so far. A coordinator may still use it, because it notices a change only later."""
     removing: bool = False
     """Whether the coordinator has begun to remove the group."""
 
@@ -175,18 +175,18 @@ class ZooKeeperState:
     groups: dict[str, GroupState] = field(default_factory=dict)
     names: Names = field(default_factory=Names)
     epoch: int = 0
-    """The highest epoch of an election."""
+    """The highest epoch so far."""
     epoch_known: bool = False
     epoch_version: int = -1
     epoch_session: int | None = None
     """The session that won the newest epoch, or ``None`` if unknown."""
     incarnations: dict[tuple[int, str, str], int] = field(default_factory=dict)
-    """(session, group, consumer) → the newest incarnation it registered"""
+    """(session, group, consumer) → the newest incarnation that the session registered"""
     all_paused_since: Instant | None = None
     topics: dict[str, TopicInfo] = field(default_factory=dict)
     """Kafka's topics whose znodes can be decoded"""
     topics_since: dict[str, Instant] = field(default_factory=dict)
-    """topic → the time when the current topic of this name was created"""
+    """topic → the time when the current topic with this name was created"""
     deleted_topics: set[str] = field(default_factory=set)
     requests: dict[str, Request] = field(default_factory=dict)
     """znode name → the operator's request, without the requests that were answered before this step"""
@@ -194,7 +194,7 @@ class ZooKeeperState:
     """The names of the requests that this step answers"""
     session_timeouts_ms: dict[int, int] = field(default_factory=dict)
     clock_set_back: int = 0
-    """The last transaction whose wall clock went backwards. Durations across it are unknown."""
+    """The last transaction at which the wall clock went backwards. Durations across it are unknown."""
 
     def group(self, name: str) -> GroupState:
         found = self.groups.get(name)
@@ -207,7 +207,7 @@ class ZooKeeperState:
         return self.all_paused_since is not None
 
     def set_topic(self, name: str, node: Node | None) -> None:
-        """Records a topic. If it cannot be decoded, raises :class:`MalformedValue`, and the topic counts as absent."""
+        """Records a topic. Raises :class:`MalformedValue` if it cannot be decoded; the topic then counts as absent."""
         self.topics.pop(name, None)
         if node is None:
             return
@@ -237,7 +237,7 @@ class StepContext:
     gone: set[tuple[str, str]] = field(default_factory=set)
     """(group, consumer): the registrations that this step removed"""
     registered: set[tuple[str, str]] = field(default_factory=set)
-    """(group, consumer): the registrations that this step created. A gateway can replace a registration in one step"""
+    """(group, consumer): the registrations that this step created or changed. A gateway can replace one in one step"""
     removed: set[str] = field(default_factory=set)
     """The paths of the commands that this step removed"""
     commanded: list[tuple[str, str, Outstanding]] = field(default_factory=list)
@@ -247,7 +247,7 @@ class StepContext:
     evicted: dict[tuple[str, str], Evicted] = field(default_factory=dict)
     """(group, consumer): the members that the coordinator evicts in this step"""
     dropped: dict[tuple[str, str], list[Outstanding]] = field(default_factory=dict)
-    """(group, consumer): the commands that the coordinator removed in this step"""
+    """(group, consumer): the commands that an instance removed in this step, other than by acknowledging them"""
     freed: set[tuple[str, TopicPartition]] = field(default_factory=set)
     """(group, partition): the granted partitions that no live consumer held before this step"""
     granted: list[tuple[str, str, PartitionSet]] = field(default_factory=list)
@@ -294,7 +294,7 @@ class StepContext:
     def must_have_seen(self, since: Instant) -> bool:
         """Returns whether the coordinator that wrote this step must have read the tree after ``since``.
 
-        A coordinator reads and writes under one lease of its session. So a pass that began before ``since`` ends no
+        A coordinator reads and writes under one lease of its session, so a pass that began before ``since`` ends no
         later than two session timeouts after it.
         """
         session_ms = self.state.session_timeouts_ms.get(self.step.session_id, MAX_PASS_MS // 2)
@@ -314,5 +314,5 @@ class StepContext:
         return any(path.startswith(f"{layout.channels(group)}/") for path in self.checked)
 
     def fenced_as(self, group: str, consumer: str) -> bool:
-        """Returns whether the step has both checks of docs/protocol.md, section 4."""
+        """Returns whether the step contains both checks of docs/protocol.md, section 4."""
         return layout.registration(group, consumer) in self.checked and layout.channel(group, consumer) in self.checked

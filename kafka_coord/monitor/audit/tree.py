@@ -34,7 +34,7 @@ class Checked(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One transaction that touched the tree. Paths are below the chroot."""
+    """One transaction that changed the tree. Paths are relative to the chroot."""
 
     zxid: int
     time_ms: int
@@ -59,7 +59,7 @@ class ZnodeTree:
         return path.startswith(self._below) or path in self._roots
 
     def put(self, path: str, node: Node) -> None:
-        """Adds a znode of a snapshot. ``path`` includes the chroot."""
+        """Adds a znode from a snapshot. ``path`` includes the chroot."""
         if self.wants(path):
             self._put(path[self._cut :], node)
 
@@ -68,7 +68,8 @@ class ZnodeTree:
         return (Change(path, None, self.nodes[path]) for path in sorted(self.nodes))
 
     def apply(self, txn: Txn) -> Step | None:
-        """Applies ``txn``. Returns ``None`` if it did not touch this tree."""
+        """Applies ``txn`` and returns its step, or ``None`` if it did not change this tree. The end of a session is
+        always a step."""
         if txn.type == CLOSE_SESSION:
             return self._end_session(txn)
         changes: list[Change] = []
@@ -98,24 +99,24 @@ class ZnodeTree:
     def catch_up(self, txn: Txn) -> None:
         """Applies a transaction to a tree from a snapshot, which may already contain its effects and later effects.
 
-        The server processes writes while it takes a snapshot, so only a znode's own zxids tell how new it is.
+        The server processes writes while it takes a snapshot, so only a znode's own zxids show how new it is.
         """
         if txn.type == CLOSE_SESSION:
             self._end_session(txn)
             return
-        known: dict[str, Node | None] = {}
+        before: dict[str, Node | None] = {}
         for operation in txn.operations:
             path = operation.path[self._cut :] if self.wants(operation.path) else None
-            if path is not None and path not in known:
-                known[path] = self.nodes.get(path)
-        newer = {path: node for path, node in known.items() if node is not None and node.mzxid > txn.zxid}
+            if path is not None and path not in before:
+                before[path] = self.nodes.get(path)
+        newer = {path: node for path, node in before.items() if node is not None and node.mzxid > txn.zxid}
         self.apply(txn)
         for path, node in newer.items():
             self._put(path, node)
 
     def _end_session(self, txn: Txn) -> Step:
-        """Removes the ephemerals of an ended session, and returns this as a step. Before 3.6, the record does not list
-        them."""
+        """Removes the ephemerals of an ended session and returns the step. This tree tracks the ephemerals, because the
+        record does not list them before ZooKeeper 3.6."""
         changes = []
         for path in sorted(self._ephemerals.pop(txn.session_id, ())):
             old = self.nodes.pop(path)

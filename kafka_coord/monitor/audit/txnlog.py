@@ -9,9 +9,9 @@ write this format. ``zookeeper.jute``, module ``txn``, defines the records:
                  and in 3.6 and later a digest, which the audit ignores
     the rest:    zeros, to the length the file was preallocated to
 
-A server logs the results of requests, not the requests. Sequential names are complete, and a ``setData`` has the new
-version. A ``check`` has the checked version plus one (``PrepRequestProcessor.checkAndIncVersion``). A server also logs
-a failed multi, with at least one operation of type ``error``. None of its operations takes effect
+A server logs the results of requests, not the requests. Sequential names are complete, a ``setData`` carries the new
+version, and a ``check`` carries the checked version plus one (``PrepRequestProcessor.checkAndIncVersion``). A server
+also logs a failed multi, which contains at least one operation of type ``error``. None of its operations takes effect
 (``DataTree.processTxn``).
 """
 
@@ -34,7 +34,7 @@ _RECORD_HEADER = Struct(">qi")
 _TXN_HEADER = Struct(">qiqqi")
 _END_OF_RECORD = b"B"
 MAX_RECORD_BYTES = 1 << 27
-"""No server accepts such a large request, so a larger length is garbage."""
+"""No server accepts a request this large, so a larger length means that the log is damaged."""
 
 # org.apache.zookeeper.ZooDefs.OpCode
 CREATE = 1
@@ -112,7 +112,7 @@ def _payloads(path: Path, torn: list[str] | None) -> Iterator[tuple[int, bytes]]
             return
         magic, version, _ = _FILE_HEADER.unpack(head)
         if magic != _MAGIC:
-            raise MalformedValue(f"{path}", f"not a transaction log of ZooKeeper, because it begins with {magic!r}")
+            raise MalformedValue(f"{path}", f"not a ZooKeeper transaction log, because it begins with {magic!r}")
         if version != _VERSION:
             raise MalformedValue(f"{path}", f"a transaction log of format {version}; this release supports {_VERSION}")
         while True:
@@ -144,17 +144,17 @@ def _next_payload(file: BinaryIO, path: Path, offset: int, torn: list[str] | Non
     payload = file.read(length)
     end = file.read(1)
     if not end:
-        _torn(torn, path, offset, f"the last record has {len(payload)} of {length} bytes")
+        _torn(torn, path, offset, f"the last record contains only {len(payload)} of {length} bytes")
         return None
     if end != _END_OF_RECORD:
         # ZooKeeper treats this as the end of the file. So does this reader, if nothing follows.
         _only_zeros_follow(file, path, offset, torn, began=True)
         return None
-    found = zlib.adler32(payload)
-    if found != checksum:
+    computed = zlib.adler32(payload)
+    if computed != checksum:
         raise MalformedValue(
             f"{path}:{offset}",
-            f"the checksum of a record is {found:#x} instead of {checksum:#x}, so the log is damaged here",
+            f"the checksum of a record is {computed:#x} instead of {checksum:#x}, so the log is damaged here",
         )
     return payload
 
@@ -169,7 +169,7 @@ def _only_zeros_follow(file: BinaryIO, path: Path, offset: int, torn: list[str] 
 
 def _torn(torn: list[str] | None, path: Path, offset: int, what: str) -> None:
     if torn is not None:
-        torn.append(f"{path}:{offset}: {what}; it never took effect, or another server's log has it")
+        torn.append(f"{path}:{offset}: {what}; it never took effect, or another server's log contains it")
 
 
 def decode_txn(payload: bytes) -> Txn:
@@ -187,7 +187,7 @@ def decode_txn(payload: bytes) -> Txn:
 
 
 def _multi(reader: JuteReader) -> tuple[Operation, ...]:
-    found: list[Operation] = []
+    operations: list[Operation] = []
     for _ in range(reader.int32()):
         kind = reader.int32()
         if kind == ERROR:
@@ -199,12 +199,12 @@ def _multi(reader: JuteReader) -> tuple[Operation, ...]:
             raise Truncated("an operation of a multi is longer than its stated length")
         reader.at = end
         if operation is not None:
-            found.append(operation)
-    return tuple(found)
+            operations.append(operation)
+    return tuple(operations)
 
 
 def _operation(kind: int, reader: JuteReader) -> Operation | None:
-    """Decodes an operation. Returns ``None`` for a change of an ACL."""
+    """Decodes an operation. Returns ``None`` for a change to an ACL."""
     if kind in (SET_DATA, RECONFIG):
         return Operation(SET_DATA, reader.text(), reader.buffer(), reader.int32())
     if kind == CHECK:
@@ -217,4 +217,4 @@ def _operation(kind: int, reader: JuteReader) -> Operation | None:
         return Operation(CREATE, path, data, ephemeral=kind in {CREATE, CREATE2} and reader.flag())
     if kind == SET_ACL:
         return None
-    raise Truncated(f"a transaction of type {kind}, which this release does not know")
+    raise Truncated(f"a transaction of type {kind}, which this release does not support")

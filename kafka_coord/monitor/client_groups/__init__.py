@@ -1,1 +1,1 @@
-"""Shows and changes client-assigned groups by requests to the instances that coordinate them."""
+"""Shows and changes client-assigned groups through requests to the instances that coordinate them."""

@@ -33,7 +33,7 @@ class Moving(Exception):
 
 
 def unless_moving(code: int) -> int:
-    """Returns the error code if it is final. Otherwise raises :class:`Moving`."""
+    """Returns the code, unless it means that the coordinator is moving or loading; then raises :class:`Moving`."""
     if code in MOVING:
         raise Moving(code)
     return code
@@ -49,8 +49,8 @@ class Silent:
 
 
 class Instances:
-    """Queries the running instances for operators' commands. Of librdkafka's ``properties``, only the security settings
-    are used. ``timeout_s`` is the time limit for one response."""
+    """Sends the requests of operator commands to the running instances. Of librdkafka's ``properties``, only the
+    security settings are used. ``timeout_s`` is the time limit for one response."""
 
     def __init__(self, store: Store, properties: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> None:
         self.store, self.properties, self._timeout_s = store, properties, timeout_s
@@ -75,13 +75,13 @@ class Instances:
             return await asyncio.gather(*(hold(address) for address in addresses.values()))
 
         results = asyncio.run(hold_all())
-        told, silent = {}, []
+        answered, silent = {}, []
         for (broker_id, address), result in zip(addresses.items(), results, strict=True):
             if isinstance(result, str):
                 silent.append(Silent(broker_id, address, result))
             else:
-                told[broker_id] = result
-        return told, tuple(silent)
+                answered[broker_id] = result
+        return answered, tuple(silent)
 
     def ask_coordinator(
         self, group: str, conversation: Callable[[Ask], Awaitable[T]], timeout_s: float = 10.0
@@ -98,8 +98,8 @@ class Instances:
                 return broker_id, asyncio.run(self._held(address, conversation))
             except Moving as moving:
                 if time.monotonic() >= deadline:
-                    told = f"instance {broker_id} at {address} does not serve group {group!r}"
-                    raise BrokerError(f"{told} after {timeout_s:g} s: {moving}") from None
+                    problem = f"instance {broker_id} at {address} does not serve group {group!r}"
+                    raise BrokerError(f"{problem} after {timeout_s:g} s: {moving}") from None
             time.sleep(_AGAIN_S)
 
     async def _held(self, address: str, conversation: Callable[[Ask], Awaitable[T]]) -> T:

@@ -31,7 +31,8 @@ _REFUSED = {
 
 def write_offsets(instances: Instances, group: str, offsets: Mapping[TopicPartition, int], timeout_s: float) -> str:
     """Sets committed offsets of a group without members. While its coordinator is changing, retries for up to
-    ``timeout_s`` seconds. Returns a sentence for the operator. Raises :class:`RequestRefused`, :class:`BrokerError`."""
+    ``timeout_s`` seconds. Returns a message for the operator. Raises :class:`NotFound`, :class:`RequestRefused` and
+    :class:`BrokerError`."""
     request = by_topic(
         "OffsetCommitRequest",
         group,
@@ -43,19 +44,19 @@ def write_offsets(instances: Instances, group: str, offsets: Mapping[TopicPartit
 
 
 def delete_offsets(instances: Instances, group: str, partitions: PartitionSet, timeout_s: float) -> str:
-    """Deletes committed offsets. Returns a sentence for the operator. Raises like :func:`write_offsets`."""
+    """Deletes committed offsets and returns a message for the operator. Raises the same errors as
+    :func:`write_offsets`."""
     request = by_topic("OffsetDeleteRequest", group, dict.fromkeys(partitions, 0), lambda _: {})
     _ask_about_partitions(instances, group, "OffsetDelete", _DELETE_OFFSETS, request, timeout_s)
     return f"offsets of {counted(len(partitions), 'partition')} deleted"
 
 
 def delete_group(instances: Instances, group: str, timeout_s: float) -> str:
-    """Deletes a group without members and returns a sentence. Raises like :func:`write_offsets`, or
-    :class:`NotFound`."""
+    """Deletes a group without members and returns a message. Raises the same errors as :func:`write_offsets`."""
 
     async def delete(ask: Ask) -> int:
-        answer = await ask("DeleteGroups", _DELETE, message("DeleteGroupsRequest")(groups_names=(group,)))
-        return unless_moving(answer.results[0].error_code)
+        response = await ask("DeleteGroups", _DELETE, message("DeleteGroupsRequest")(groups_names=(group,)))
+        return unless_moving(response.results[0].error_code)
 
     _, code = instances.ask_coordinator(group, delete, timeout_s)
     _raise(group, code, "")
@@ -64,16 +65,16 @@ def delete_group(instances: Instances, group: str, timeout_s: float) -> str:
 
 def evict_members(instances: Instances, group: str, consumers: Sequence[str], timeout_s: float) -> list[str]:
     """Evicts members by instance id or member id, in one request. Their clients join again when they notice the
-    eviction. Returns a sentence for each member. If one of the consumers is not a member, evicts nobody. Raises like
-    :func:`delete_group`."""
+    eviction. Returns one message per member. If any of the consumers is not a member, no one is evicted. Raises the
+    same errors as :func:`delete_group`."""
 
     async def evict(ask: Ask) -> list[int]:
-        found = await ask("DescribeGroups", _DESCRIBE, message("DescribeGroupsRequest")(groups=(group,)))
-        (described,) = found.groups
+        response = await ask("DescribeGroups", _DESCRIBE, message("DescribeGroupsRequest")(groups=(group,)))
+        (described,) = response.groups
         if code := unless_moving(described.error_code):
             return [code] * len(consumers)
         if described.group_state == _DEAD:
-            raise NotFound(f"no group {group!r}; nobody was evicted")
+            raise NotFound(f"no group {group!r}; no one was evicted")
         members = {one.group_instance_id or one.member_id: one for one in described.members}
         require_members(group, consumers, members)
         form = message("LeaveGroupRequest")
@@ -82,18 +83,18 @@ def evict_members(instances: Instances, group: str, consumers: Sequence[str], ti
             who(member_id=member.member_id, group_instance_id=member.group_instance_id)
             for member in map(members.__getitem__, consumers)
         )
-        answer = await ask("LeaveGroup", _LEAVE, form(group_id=group, members=leaving))
-        if code := unless_moving(answer.error_code):
+        response = await ask("LeaveGroup", _LEAVE, form(group_id=group, members=leaving))
+        if code := unless_moving(response.error_code):
             return [code] * len(consumers)
-        return [int(one.error_code) for one in answer.members]
+        return [int(one.error_code) for one in response.members]
 
     _, codes = instances.ask_coordinator(group, evict, timeout_s)
-    told = []
+    messages = []
     for consumer, code in zip(consumers, codes, strict=True):
         left = code == Error.UNKNOWN_MEMBER_ID
         _raise(group, 0 if left else code, f"member {consumer}: ")
-        told.append(f"member {consumer} of group {group} {'left before the eviction' if left else 'evicted'}")
-    return told
+        messages.append(f"member {consumer} of group {group} {'left before the eviction' if left else 'evicted'}")
+    return messages
 
 
 def require_members(group: str, consumers: Iterable[str], members: Iterable[str]) -> None:
@@ -103,7 +104,7 @@ def require_members(group: str, consumers: Iterable[str], members: Iterable[str]
     if strangers:
         raise NotFound(
             f"{', '.join(strangers)} {'is not a member' if len(strangers) == 1 else 'are not members'} of group"
-            f" {group}, whose members are {', '.join(known) or 'none'}; nobody was evicted"
+            f" {group}, whose members are {', '.join(known) or 'none'}; no one was evicted"
         )
 
 
@@ -111,11 +112,11 @@ def _ask_about_partitions(
     instances: Instances, group: str, name: str, version: int, request: Any, timeout_s: float
 ) -> None:
     async def change(ask: Ask) -> list[tuple[int, str]]:
-        answer = await ask(name, version, request)
-        codes = [(getattr(answer, "error_code", 0), "")]
+        response = await ask(name, version, request)
+        codes = [(getattr(response, "error_code", 0), "")]
         codes += [
             (part.error_code, f"{topic.name}-{part.partition_index}: ")
-            for topic in answer.topics
+            for topic in response.topics
             for part in topic.partitions
         ]
         return [(code, where) for code, where in codes if unless_moving(code)]

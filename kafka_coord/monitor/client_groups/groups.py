@@ -71,8 +71,8 @@ class ClientGroup:
         return PartitionSet.of(self.committed) | PartitionSet.of(self.held) | self._subscribed(topics)
 
     def unowned(self, topics: Mapping[str, TopicInfo]) -> PartitionSet:
-        """Returns the partitions without an owner. They are those to which members subscribe. A group without members
-        has the existing partitions with a committed offset."""
+        """Returns the partitions without an owner among those to which members subscribe. If there are no members,
+        returns the existing partitions with a committed offset."""
         if self.members:
             return self._subscribed(topics) - PartitionSet.of(self.held)
         return PartitionSet.of(tp for tp in self.committed if tp.topic in topics)
@@ -89,7 +89,7 @@ class ClientGroup:
 
 @dataclass(frozen=True, slots=True)
 class ClientGroups:
-    """All client-assigned groups. The sentences in ``missing`` say which groups cannot be shown, and why."""
+    """All client-assigned groups. The messages in ``missing`` say which groups cannot be shown, and why."""
 
     groups: tuple[ClientGroup, ...] = ()
     missing: tuple[str, ...] = ()
@@ -100,13 +100,13 @@ class ClientGroups:
 
 
 def list_client_groups(instances: Instances) -> ClientGroups:
-    """Lists all client-assigned groups by name, without offsets. Queries all instances at once. Returns no groups if no
+    """Lists all client-assigned groups by name, without offsets. Queries all instances at once. There are none if no
     instance has ever served Kafka clients."""
     directory = instances.directory()
-    told, silent = instances.ask_each(directory.addresses, _list)
+    responses, silent = instances.ask_each(directory.addresses, _list)
     found: dict[str, ClientGroup] = {}
     missing = []
-    for broker_id, (loading, groups) in told.items():
+    for broker_id, (loading, groups) in responses.items():
         if loading:
             missing.append(f"instance {broker_id} is still loading, so some groups may be missing; try again soon")
         for group in groups:
@@ -118,17 +118,17 @@ def list_client_groups(instances: Instances) -> ClientGroups:
 
 
 def with_offsets(instances: Instances, groups: Sequence[ClientGroup]) -> tuple[ClientGroup, ...]:
-    """Returns the groups, with committed offsets if their coordinators answer."""
+    """Returns the groups with their committed offsets, except those of coordinators that do not answer."""
     form = message("OffsetFetchRequest")
     names = tuple(form.struct("OffsetFetchRequestGroup")(group_id=one.group, topics=None) for one in groups)
 
     async def fetch(ask: Ask) -> list[Any]:
-        answer = await ask("OffsetFetch", _FETCH_OF_SEVERAL, form(groups=names))
-        return [one for one in answer.groups if not one.error_code]
+        response = await ask("OffsetFetch", _FETCH_OF_SEVERAL, form(groups=names))
+        return [one for one in response.groups if not one.error_code]
 
-    told, _ = instances.ask_each(instances.directory().addresses if names else {}, fetch)
-    found = {(broker_id, one.group_id): _committed(one) for broker_id, answers in told.items() for one in answers}
-    return tuple(replace(one, committed=found.get((one.coordinator, one.group), {})) for one in groups)
+    fetched, _ = instances.ask_each(instances.directory().addresses if names else {}, fetch)
+    committed = {(broker_id, one.group_id): _committed(one) for broker_id, them in fetched.items() for one in them}
+    return tuple(replace(one, committed=committed.get((one.coordinator, one.group), {})) for one in groups)
 
 
 async def _list(ask: Ask) -> tuple[bool, list[Any]]:
@@ -136,13 +136,13 @@ async def _list(ask: Ask) -> tuple[bool, list[Any]]:
     listed = await ask("ListGroups", _LIST, message("ListGroupsRequest")(types_filter=(CLASSIC,)))
     groups = []
     for part in parts([group.group_id for group in listed.groups], _IN_ONE_REQUEST):
-        wanted = message("DescribeGroupsRequest")(groups=tuple(part))
-        groups += (await ask("DescribeGroups", _DESCRIBE, wanted)).groups
+        request = message("DescribeGroupsRequest")(groups=tuple(part))
+        groups += (await ask("DescribeGroups", _DESCRIBE, request)).groups
     return bool(listed.error_code), [one for one in groups if not one.error_code and one.group_state in _STATES]
 
 
 def _unserved(directory: InstanceDirectory, silent: tuple[Silent, ...]) -> Iterator[str]:
-    """Yields sentences that say why the groups of some log partitions are not shown."""
+    """Yields messages that say why the groups in some log partitions are not shown."""
     reasons: dict[str, list[int]] = {}
     unreached = {one.broker_id: f"instance {one.broker_id} does not answer: {one.reason}" for one in silent}
     for partition, leader in directory.leaders.items():
@@ -172,10 +172,10 @@ def read_client_group(instances: Instances, group: str) -> ClientGroup:
     """Reads the group and its offsets. Raises :class:`NotFound` and :class:`BrokerError`."""
 
     async def read(ask: Ask) -> tuple[Any, Any]:
-        found = await ask("DescribeGroups", _DESCRIBE, message("DescribeGroupsRequest")(groups=(group,)))
-        (described,) = found.groups
-        wanted = message("OffsetFetchRequest")(group_id=group, topics=None)
-        offsets = await ask("OffsetFetch", _FETCH_OFFSETS, wanted)
+        response = await ask("DescribeGroups", _DESCRIBE, message("DescribeGroupsRequest")(groups=(group,)))
+        (described,) = response.groups
+        request = message("OffsetFetchRequest")(group_id=group, topics=None)
+        offsets = await ask("OffsetFetch", _FETCH_OFFSETS, request)
         for code in (described.error_code, offsets.error_code):
             if unless_moving(code):
                 raise BrokerError(f"cannot read group {group!r} from its coordinator: {named(code)}")
@@ -258,8 +258,8 @@ def _group(described: Any, broker_id: int, committed: Mapping[TopicPartition, in
 
 
 def _member(one: Any, assignor: str, *, is_consumer: bool) -> MemberRow:
-    """Describes a member. A member that is not a consumer has no subscription and no partitions here, because only
-    consumers' metadata can be decoded."""
+    """Describes a member. The subscription and partitions are known only for consumers, because the metadata of other
+    members cannot be decoded."""
     subscribed = subscription(one.member_metadata) if is_consumer else None
     owned = owned_by(one.member_assignment) if is_consumer else PartitionSet()
     return MemberRow(

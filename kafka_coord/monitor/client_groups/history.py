@@ -16,9 +16,9 @@ _Owned = Mapping[str, PartitionSet]
 
 
 def decisions(entries: Iterable[LogEntry], group: str) -> tuple[Decision, ...]:
-    """Returns one decision for each generation in the log, oldest first. ``epoch`` is the term that wrote the
-    generation, or 0 if the log no longer has that term's claim. Generations without an assignment are not in the
-    log."""
+    """Returns one decision for each generation in the log, oldest first. Its ``epoch`` is the term that wrote the
+    generation, or 0 if the log no longer contains the claim of that term. Generations without an assignment are not in
+    the log."""
     found: list[Decision] = []
     before: GroupMetadata | None = None
     term = 0
@@ -87,13 +87,14 @@ def _members(group: GroupMetadata | None) -> dict[str, MemberMetadata]:
 
 
 def _subscribed(group: GroupMetadata | None) -> dict[str, frozenset[str]]:
-    """Returns each member's subscribed topics. Members that are not consumers have none."""
+    """Returns each member's subscribed topics, which are unknown for members that are not consumers."""
     protocol = group.protocol_name if group is not None and group.protocol_type == CONSUMER else None
     return {name: subscribed_topics([one.metadata(protocol)]) for name, one in _members(group).items()}
 
 
 def owned_in(group: GroupMetadata | None) -> dict[str, PartitionSet]:
-    """Returns each member's partitions, by instance id or member id. Members that are not consumers have none."""
+    """Returns each member's partitions by instance id or member id, or an empty mapping unless the members are
+    consumers."""
     if group is None or group.protocol_type != CONSUMER:
         return {}
     return {name: owned_by(one.assignment) for name, one in _members(group).items()}

@@ -22,9 +22,8 @@ ENDPOINT = "kafka"
 
 @dataclass(frozen=True, slots=True)
 class InstanceDirectory:
-    """The instances that serve Kafka clients. ``addresses`` maps broker ids to the addresses at which running instances
-    serve Kafka clients. ``leaders`` maps partitions of the groups log to their leading brokers, or to -1 without a
-    leader."""
+    """The running instances that serve Kafka clients. ``addresses`` maps their broker ids to the addresses at which
+    they do so. ``leaders`` maps each partition of the groups log to its leading broker, or to -1 without a leader."""
 
     addresses: Mapping[int, str]
     leaders: Mapping[int, int]
@@ -57,7 +56,7 @@ class InstanceDirectory:
 
 
 def read_instances(store: Store) -> InstanceDirectory:
-    """Reads the directory from ZooKeeper in two rounds."""
+    """Reads the directory from ZooKeeper in two round trips."""
     reading = Reading(store)
     log = f"{layout.broker_topic(TOPIC)}/partitions"
     instances, partitions = reading.many([GetChildren(layout.COORDINATORS), GetChildren(log)])

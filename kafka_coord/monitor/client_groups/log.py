@@ -1,4 +1,4 @@
-"""Reads the records of the groups log for operators' commands."""
+"""Reads the records of the groups log for operator commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.errors import BadMessage
 
 SILENCE_S = 15.0
-"""After this many seconds without a response, reading fails."""
+"""Reading fails after this many seconds without a response."""
 _REPORT_S = 2.0
 _VERSION = struct.Struct(">h")
 
@@ -76,8 +76,8 @@ def entry_of(record: LogRecord) -> LogEntry:
 
 
 def about_group(group: str, *, offsets: bool = True) -> Callable[[LogRecord], bool]:
-    """Returns a filter for claims and the group's records, which reads only the keys. Without ``offsets``, the filter
-    selects the claims and the group's generations."""
+    """Returns a filter that selects the claims and the group's records by their keys. Without ``offsets``, it selects
+    the claims and the group's generations."""
     name = group.encode("utf-8", "surrogatepass")
     versions = (0, OFFSET_KEY, GROUP_KEY) if offsets else (GROUP_KEY,)
     starts = tuple(struct.pack(">hh", version, len(name)) + name for version in versions)
@@ -123,15 +123,15 @@ def read_log(
                 newest = bounds.end - last if last is not None and wanted is None else bounds.first
                 begin = max(bounds.first, newest if first is None else first)
                 found: deque[LogRecord] = deque(maxlen=last)
-                told = clock()
+                reported = clock()
                 async for batch in reader.batches(begin, bounds.end):
                     silence.reschedule(clock() + SILENCE_S)
                     records = () if batch.is_control else batch.records
                     found.extend(
                         one for one in records if begin <= one.offset < bounds.end and (wanted is None or wanted(one))
                     )
-                    if clock() - told > _REPORT_S:
-                        told = clock()
+                    if clock() - reported > _REPORT_S:
+                        reported = clock()
                         on_progress(batch.end, bounds.end)
                 return bounds, found
         finally:

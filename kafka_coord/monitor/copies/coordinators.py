@@ -76,12 +76,12 @@ class Coordinators:
         """Lists all groups, sorted by name."""
 
         async def list_at(broker: Any) -> list[str]:
-            answer = await self._cluster.to((broker.host, broker.port)).ask(
+            response = await self._cluster.to((broker.host, broker.port)).ask(
                 "ListGroups", _LIST, message("ListGroupsRequest")(), _ANSWER_S
             )
-            if answer.error_code:
-                raise BrokerError(f"cannot list all groups: broker {broker.node_id}: {named(answer.error_code)}")
-            return [group.group_id for group in answer.groups]
+            if response.error_code:
+                raise BrokerError(f"cannot list all groups: broker {broker.node_id}: {named(response.error_code)}")
+            return [group.group_id for group in response.groups]
 
         brokers = (await self._cluster.metadata([])).brokers
         listed = await asyncio.gather(*map(list_at, brokers))
@@ -90,8 +90,8 @@ class Coordinators:
     async def each(
         self, groups: Sequence[str], work: Callable[[str], Awaitable[T]], timeout_s: float
     ) -> tuple[dict[str, T], dict[str, str]]:
-        """Returns results and problems by group. While a coordinator is moving, is loading or does not answer, retries
-        for up to ``timeout_s``."""
+        """Returns the results of ``work`` and the problems, each by group. While a coordinator is moving, is loading or
+        does not answer, retries for up to ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
         places = asyncio.Semaphore(_AT_ONCE)
         found: dict[str, T] = {}
@@ -115,12 +115,12 @@ class Coordinators:
     async def read(self, group: str) -> GroupPositions:
         """Reads a group. A group that does not exist has no members and no positions."""
         coordinator = await self._coordinator(group)
-        asked = message("DescribeGroupsRequest")(groups=(group,))
-        (described,) = (await self._ask(coordinator, "DescribeGroups", _DESCRIBE, asked)).groups
+        request = message("DescribeGroupsRequest")(groups=(group,))
+        (described,) = (await self._ask(coordinator, "DescribeGroups", _DESCRIBE, request)).groups
         _check(described.error_code)
         version = _FETCH_STABLE if await self._can_wait(coordinator) else _FETCH
-        asked = message("OffsetFetchRequest")(group_id=group, topics=None, require_stable=version == _FETCH_STABLE)
-        fetched = await self._ask(coordinator, "OffsetFetch", version, asked)
+        request = message("OffsetFetchRequest")(group_id=group, topics=None, require_stable=version == _FETCH_STABLE)
+        fetched = await self._ask(coordinator, "OffsetFetch", version, request)
         _check(fetched.error_code)
         positions = {}
         for topic in fetched.topics:
@@ -133,14 +133,14 @@ class Coordinators:
 
     async def commit(self, group: str, wanted: Positions) -> None:
         """Commits these offsets. Kafka allows this only for a group without members."""
-        asked = by_topic(
+        request = by_topic(
             "OffsetCommitRequest",
             group,
             wanted,
             lambda one: {"committed_offset": one.offset, "committed_metadata": one.metadata},
         )
-        answer = await self._ask(await self._coordinator(group), "OffsetCommit", _COMMIT, asked)
-        for topic in answer.topics:
+        response = await self._ask(await self._coordinator(group), "OffsetCommit", _COMMIT, request)
+        for topic in response.topics:
             for part in topic.partitions:
                 _check(part.error_code, f"{topic.name}-{part.partition_index}: ")
 
@@ -151,16 +151,16 @@ class Coordinators:
 
     async def _can_wait(self, coordinator: BrokerConnection) -> bool:
         if self._speak_stable is None:
-            asked = message("ApiVersionsRequest")()
-            spoken = (await self._ask(coordinator, "ApiVersions", _API_VERSIONS, asked)).api_keys
+            request = message("ApiVersionsRequest")()
+            supported = (await self._ask(coordinator, "ApiVersions", _API_VERSIONS, request)).api_keys
             self._speak_stable = any(
-                one.api_key == _OFFSET_FETCH and one.max_version >= _FETCH_STABLE for one in spoken
+                one.api_key == _OFFSET_FETCH and one.max_version >= _FETCH_STABLE for one in supported
             )
         return self._speak_stable
 
-    async def _ask(self, coordinator: BrokerConnection, name: str, version: int, asked: Any) -> Any:
+    async def _ask(self, coordinator: BrokerConnection, name: str, version: int, request: Any) -> Any:
         try:
-            return await coordinator.ask(name, version, asked, _ANSWER_S)
+            return await coordinator.ask(name, version, request, _ANSWER_S)
         except BrokerError as error:
             raise _Passing(str(error)) from error
 

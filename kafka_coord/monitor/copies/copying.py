@@ -13,7 +13,7 @@ from kafka_coord.monitor.copies.offset_stores import OffsetStore
 from kafka_coord.monitor.sequences import parts, some
 
 _AT_ONCE = 500
-"""The number of groups between two reports of progress."""
+"""The number of groups read or written at a time, between two progress reports."""
 
 OnProgress = Callable[[str], None]
 
@@ -24,7 +24,7 @@ class Verdict(StrEnum):
     COPY = "copy"
     SAME = "same"
     AHEAD = "target is ahead"
-    """The target has a later offset, so a copy would make the group read records again."""
+    """The target's offset is later, so a copy would make the group read records again."""
     GONE = "no such partition"
 
 
@@ -60,7 +60,7 @@ def compare(
     *,
     overwrite: bool = False,
 ) -> tuple[GroupCopy, ...]:
-    """Returns the planned copy of each group. If ``overwrite`` is set, the plan also replaces later offsets at the
+    """Returns the planned copy of each group. With ``overwrite``, the plan also replaces later offsets at the
     target."""
     found: list[GroupCopy] = []
     for part in parts(groups, _AT_ONCE):

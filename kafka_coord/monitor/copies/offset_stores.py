@@ -37,7 +37,7 @@ class OffsetStore(Protocol):
 
 
 class KafkaOffsetStore:
-    """The offsets that Kafka's protocol can reach. ``bootstrap`` has the addresses of the brokers or of the instances.
+    """The offsets that are reachable over Kafka's protocol. ``bootstrap`` lists addresses of brokers or instances.
 
     Does not use confluent-kafka, which reads beyond the end of an offset's metadata and writes one byte too many.
     """
@@ -91,7 +91,7 @@ class KafkaOffsetStore:
 
 
 class ZooKeeperOffsetStore:
-    """Managed groups. Writes go through the elected coordinator, as with ``groups reset-offsets``."""
+    """The offsets of managed groups. Writes go through the elected coordinator, as with ``groups reset-offsets``."""
 
     name = "ZooKeeper"
 
@@ -131,7 +131,7 @@ class ZooKeeperOffsetStore:
 
 
 class OwnOffsetStore:
-    """All groups that instances coordinate. If two groups share a name, the managed group is used."""
+    """The offsets of all groups that instances coordinate. If two groups share a name, uses the managed group."""
 
     name = "the instances"
 

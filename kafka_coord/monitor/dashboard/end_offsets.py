@@ -15,7 +15,7 @@ FRESH_S = 4.0
 
 class EndOffsetCache:
     """Requests end offsets from the brokers and caches them. ``properties`` are librdkafka's. Thread-safe. :meth:`read`
-    is an ``EndOffsets``."""
+    can be used as an ``EndOffsets``."""
 
     def __init__(self, store: Store, properties: Mapping[str, str]) -> None:
         self._log = BrokerLog(store, properties)
@@ -24,7 +24,8 @@ class EndOffsetCache:
         self._failed: tuple[float, str] = (0.0, "")
 
     def read(self, partitions: PartitionSet) -> tuple[Mapping[TopicPartition, int], str]:
-        """Returns the known end offsets, at most :data:`FRESH_S` old, and why the rest are unknown."""
+        """Returns the known end offsets, and why the rest are unknown. The offsets are at most :data:`FRESH_S` old,
+        unless a request has failed within this time."""
         now = time.monotonic()
         with self._lock:
             stale = PartitionSet.of(tp for tp in partitions if self._known.get(tp, (-FRESH_S, 0))[0] <= now - FRESH_S)
@@ -36,7 +37,7 @@ class EndOffsetCache:
             return {tp: self._known[tp][1] for tp in partitions if tp in self._known}, note
 
     def known(self, partitions: PartitionSet) -> tuple[Mapping[TopicPartition, int], str]:
-        """Returns the same as :meth:`read` without querying the brokers, so the offsets may be older."""
+        """Returns the same as :meth:`read`, but without querying the brokers, so the offsets may be older."""
         known, (until, note) = dict(self._known), self._failed
         found = {tp: known[tp][1] for tp in partitions if tp in known}
         return found, note if time.monotonic() < until and len(found) < len(partitions) else ""

@@ -1,6 +1,6 @@
-"""Measures the lag of all managed groups, some at a time.
+"""Measures the lag of all managed groups, a few at a time.
 
-Most groups of a large cluster are at rest. The target of such a group names its partitions and members, so only the
+In a large cluster, most groups are at rest. The target of such a group lists its partitions and members, so only the
 target and the offsets are read.
 """
 
@@ -27,7 +27,7 @@ MAX_LAGGING = 20
 
 
 class GroupLags:
-    """The lags by group name. One thread calls :meth:`step`."""
+    """The lags by group name. Only one thread may call :meth:`step`."""
 
     def __init__(self, store: Store, ends: EndOffsets, rings: LagRings) -> None:
         self.measured: dict[str, tuple[int, LagTotal]] = {}

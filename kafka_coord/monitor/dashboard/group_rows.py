@@ -1,8 +1,8 @@
-"""Keeps a row for each group up to date, and reads only the groups that changed.
+"""Keeps a row for each group up to date while reading only the groups that changed.
 
 For a group at rest (ADR 12), a few stats and small values are enough. A watch on the group's history fires when the
-group changes, because the history records every decision and every operator's action. Until a group is at rest, it is
-read in full every two seconds.
+group changes, because the history records every decision and every operator action. While a group is rebalancing or has
+outstanding commands, it is read in full every two seconds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ AT_ONCE = 100
 _AGAIN_S = 2.0
 _WHOLE_S, _EACH_S = 600.0, 0.5
 """Even without a watch event, every group is read again after about 600 s, or after 0.5 s for each existing group if
-this is longer. It takes more than 1 ms of CPU time to read a group."""
+that is longer, because reading a group takes more than 1 ms of CPU time."""
 RECENT_MS = 3_600_000
 """Rebalances are counted over this time."""
 
@@ -42,8 +42,8 @@ MAX_DECISIONS = 20_000
 
 
 class GroupRows:
-    """The rows by group name. One thread calls :meth:`step`. When a group changes, calls ``wake`` on ZooKeeper's
-    thread."""
+    """The rows by group name. Only one thread may call :meth:`step`. When a group changes, calls ``wake`` on
+    ZooKeeper's thread."""
 
     def __init__(self, store: Store, wake: Callable[[], None]) -> None:
         self.rows: dict[str, GroupRow] = {}
@@ -95,7 +95,7 @@ class GroupRows:
         self._names = groups
 
     def step(self, cluster: Cluster) -> int:
-        """Reads some of the due groups. Returns how many it read."""
+        """Reads some of the due groups and returns how many it read."""
         now = time.monotonic()
         with self._lock:
             if now < self._soonest:
@@ -115,7 +115,7 @@ class GroupRows:
         return len(names)
 
     def look_again(self, names: Iterable[str], at: float = 0.0) -> None:
-        """Makes these groups due at this time (monotonic seconds), if they are not due earlier."""
+        """Makes these groups due at this time (monotonic seconds), unless they are due earlier."""
         with self._lock:
             for name in names:
                 if name in self._due:
@@ -124,10 +124,10 @@ class GroupRows:
 
     def _read(self, names: Sequence[str], cluster: Cluster, now: float) -> None:
         self._count(self._watch(names))
-        answers = Reading(self._store).many(_reads(names))  # an ACL may forbid some reads
+        results = Reading(self._store).many(_reads(names))  # an ACL may forbid some reads
         busy = []
         for at, name in enumerate(names):
-            row = self._resting(name, answers[at * _PER_GROUP : (at + 1) * _PER_GROUP], cluster)
+            row = self._resting(name, results[at * _PER_GROUP : (at + 1) * _PER_GROUP], cluster)
             if row is None:
                 busy.append(name)
             else:
@@ -144,7 +144,7 @@ class GroupRows:
                 self.look_again([name], now + _AGAIN_S)
 
     def _watch(self, names: Sequence[str]) -> list[str]:
-        """Watches the histories of those groups whose watch has fired. Returns the groups that changed recently."""
+        """Sets a watch on the history of each group that has none. Returns those of them that changed recently."""
         names = [name for name in names if name not in self._watched]
         self._watched |= set(names)  # first, because a watch may fire before the call returns
         try:
@@ -185,12 +185,12 @@ class GroupRows:
     def _changed(self, event: WatchEvent) -> None:
         group = group_of(event.path)
         self._watched.discard(group)
-        # a lost connection ends the watch, so the group is read again when the connection may be back
+        # A lost connection ends the watch, so the group is read again once the connection may have been restored.
         self.look_again([group], time.monotonic() + _AGAIN_S if event.type is WatchType.CONNECTION else 0.0)
         self._wake()
 
     def _count(self, names: Sequence[str]) -> None:
-        """Records the new rebalances in these groups' histories."""
+        """Records the new rebalances from these groups' histories."""
         nodes = Reading(self._store).many(GetData(layout.history(name)) for name in names)
         for name, node in zip(names, nodes, strict=True):
             if not isinstance(node, Node):

@@ -1,4 +1,4 @@
-"""Keeps the documents of all open pages up to date, and sends the changes to the pages.
+"""Keeps the documents of all open pages up to date and sends the changes to the pages.
 
 Each document is read when a watch fires, and at intervals. The interval depends on the CPU time of the last read, so a
 large document costs no more of a core than a small one. While no page is open, nothing is read, and there is no
@@ -40,7 +40,7 @@ _AGAIN_S = 0.2
 LINGER_S = 15.0
 """After its last page has closed, a document stays up to date for this many seconds, because pages are reloaded."""
 MOST_WAITING = 200
-"""A reader that falls this many events behind is disconnected. It reconnects, and receives whole documents again."""
+"""A reader that falls this many events behind is disconnected. It reconnects and receives whole documents again."""
 MAX_DOCUMENTS = 500
 
 Open = Callable[[Callable[[], None]], Sources]
@@ -49,8 +49,8 @@ Open = Callable[[Callable[[], None]], Sources]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """``kind`` is ``document`` (a whole document), ``change`` or ``trouble``. ``data`` is JSON. ``status`` is an HTTP
-    status."""
+    """An event for the readers of a document. ``kind`` is ``document`` (a whole document), ``change`` or ``trouble``.
+    ``data`` is JSON. ``status`` is an HTTP status."""
 
     kind: str
     path: str
@@ -87,7 +87,7 @@ class _Document:
     route: Route
     parameters: Mapping[str, str]
     fired: Watcher = lambda _: None
-    """The document's watcher. It is always the same object, so each path has it only once."""
+    """The document's watcher. It is always the same object, so each path is watched by it only once."""
     armed: bool = False
     """Whether the document's watches are set and none has fired."""
     readers: list[Reader] = field(default_factory=list)
@@ -136,12 +136,12 @@ class Live:
     def join(self, paths: Iterable[str]) -> Reader:
         """Returns a reader of these documents, which first receives each whole document. Raises :class:`NotFound`."""
         reader = Reader()
-        wanted = [(path, *found(path)) for path in dict.fromkeys(paths)]
+        routed = [(path, *found(path)) for path in dict.fromkeys(paths)]
         with self._changed:
-            new = sum(path not in self._documents for path, _, _ in wanted)
+            new = sum(path not in self._documents for path, _, _ in routed)
             if len(self._documents) + new > MAX_DOCUMENTS:
                 raise NotFound(f"too many documents are open (limit {MAX_DOCUMENTS}); close some pages and try again")
-            for path, route, parameters in wanted:
+            for path, route, parameters in routed:
                 document = self._use(path, route, parameters)
                 document.readers.append(reader)
                 if document.shown is not None:
@@ -164,7 +164,7 @@ class Live:
             event = reader.next(timeout_s)
         finally:
             self.leave(reader)
-        return event or Event("trouble", path, json.dumps(f"not read within {timeout_s:g} s"), 503)
+        return event or Event("trouble", path, json.dumps(f"the document was not read within {timeout_s:g} s"), 503)
 
     @property
     def followed(self) -> list[str]:
@@ -227,7 +227,7 @@ class Live:
             try:
                 self._refresh(document)
             except Exception:
-                log.exception("cannot read a document of the dashboard path=%s", document.path)
+                log.exception("cannot read a dashboard document path=%s", document.path)
                 self._trouble(document, "an unexpected error; see the instance's log", 500)
             document.cpu_s = time.thread_time() - began
             with self._changed:
@@ -297,7 +297,7 @@ class Live:
             try:
                 sources.store.arm(children, data, document.fired)
             except NoAuth:
-                document.armed = False  # the document is still read at intervals, and names the unreadable znodes
+                document.armed = False  # the document is still read at intervals, and lists the unreadable znodes
             except StoreError:
                 document.armed = False
                 raise
@@ -325,15 +325,15 @@ class Live:
             return
         whole = Event("document", document.path, json.dumps(value))
         if document.shown is None or document.shown.kind != "document":
-            told = whole
+            event = whole
         elif whole.data == document.shown.data:
             return
         else:
             change = Event("change", document.path, json.dumps(changes(document.value, value)))
-            told = change if len(change.data) < len(whole.data) else whole
+            event = change if len(change.data) < len(whole.data) else whole
         with self._changed:
             document.value, document.shown = value, whole
-            self._tell(document, told)
+            self._tell(document, event)
 
     def _trouble(self, document: _Document, message: str, status: int) -> None:
         event = Event("trouble", document.path, json.dumps(message), status)

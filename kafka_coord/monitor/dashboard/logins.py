@@ -1,4 +1,4 @@
-"""Decides who may act in the dashboard, with the operators file, logins and sessions."""
+"""Decides who may act in the dashboard, based on the operators file, logins and sessions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_SESSIONS = 100
 """The maximum number of sessions. Above it, a new login ends the oldest session."""
 MAX_FAILURES = 5
 FAILURES_S = 60.0
-"""After :data:`MAX_FAILURES` failed logins, an address cannot log in for this many seconds."""
+"""An address with :data:`MAX_FAILURES` failed logins within this many seconds cannot log in."""
 MAX_ADDRESSES = 10_000
 MAX_TOKEN = 500
 _NOT_FOR_OTHERS = 0o026
@@ -41,8 +41,8 @@ class Denied(Exception):
 
 class OperatorsFile:
     """The operators in a TOML file, in tables such as ``[operators.alice]``. :mod:`kafka_coord.frontends.socket.access`
-    describes their fields. The file is read again when it changes. Raises :class:`SettingsError` if the file cannot be
-    used at the start.
+    describes their fields. The file is read again when it changes. The constructor raises :class:`SettingsError` if the
+    file cannot be used.
     """
 
     def __init__(self, path: Path) -> None:
@@ -66,23 +66,23 @@ class OperatorsFile:
 
     def _read(self) -> Access:
         try:
-            found = self._path.stat()
+            stat = self._path.stat()
         except OSError as error:
             raise SettingsError(f"{self._path}: cannot read the operators: {error.strerror}") from None
-        if found.st_mode & _NOT_FOR_OTHERS:
+        if stat.st_mode & _NOT_FOR_OTHERS:
             raise SettingsError(f"{self._path}: other users may read or change it; run chmod 600 {self._path}")
-        seen = (found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev)
-        if self._access is None or seen != self._seen:
+        version = (stat.st_mtime_ns, stat.st_size, stat.st_ino, stat.st_dev)
+        if self._access is None or version != self._seen:
             self._access = None  # the earlier content of an unusable file does not count
             self._access = Access.load(self._path, "operators")
-            self._seen, self._trouble = seen, ""
+            self._seen, self._trouble = version, ""
         return self._access
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A login. Each action must include ``csrf``, which only the logged-in page has. The cookie is not enough, because
-    a browser also sends it to other ports of this host."""
+    """A login. Each action must include ``csrf``, which only the logged-in page knows. The cookie is not enough,
+    because a browser also sends it to other ports of this host."""
 
     operator: User
     csrf: str
@@ -128,11 +128,11 @@ class Logins:
             if len(recent) >= MAX_FAILURES:
                 raise Denied(
                     HTTPStatus.TOO_MANY_REQUESTS,
-                    f"{MAX_FAILURES} logins from this address failed: try again in {FAILURES_S:g} s",
+                    "too many failed logins from this address; try again in a minute",
                 )
-            found = self._operators().proven(token, certificate if token is None else None) if fit else []
-            if found:
-                return found[0]
+            proven = self._operators().proven(token, certificate if token is None else None) if fit else []
+            if proven:
+                return proven[0]
             self._failures.pop(network, None)  # moves the network with the last failure to the end
             while len(self._failures) >= MAX_ADDRESSES:
                 del self._failures[next(iter(self._failures))]
@@ -161,16 +161,16 @@ class Logins:
 
 
 def _key(name: str) -> bytes:
-    """Returns the key of a session. It is a hash of the id, so the time of a lookup reveals nothing about the ids."""
+    """Returns the key of a session. It is a hash of the id, so the time of a lookup does not reveal an id."""
     return hashlib.sha256(name.encode()).digest()
 
 
 def _network(address: str) -> str:
     """Returns the network that counts as one address. For IPv6, it is the /64, because a host can use all of it."""
     try:
-        found = ipaddress.ip_address(address.partition("%")[0])
+        parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return address
-    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is None:
-        return str(ipaddress.ip_network((found, 64), strict=False))
+    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is None:
+        return str(ipaddress.ip_network((parsed, 64), strict=False))
     return address

@@ -1,8 +1,8 @@
-"""Handles operators' actions over HTTP: logins, and the actions of ``kafka-coord groups``.
+"""Handles operator actions over HTTP: logins, and the actions of ``kafka-coord groups``.
 
 An action is a POST with JSON. It proves the operator's identity, and that no other site made the browser send it. The
-second proof is a token that only the logged-in page has. A request with ``Authorization: Bearer`` needs no such token,
-because browsers do not add this header automatically.
+second proof is a token that only the logged-in page knows. A request with ``Authorization: Bearer`` does not need this
+token, because browsers do not add the header automatically.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Operating:
             status = next((one for kind, one in _STATUS if isinstance(error, kind)), HTTPStatus.SERVICE_UNAVAILABLE)
             return status, {"error": str(error)}, []
         except Exception:
-            log.exception("an action of the dashboard failed path=%s", path)
+            log.exception("a dashboard action failed path=%s", path)
             return HTTPStatus.INTERNAL_SERVER_ERROR, {"error": "an unexpected error; see the instance's log"}, []
 
     def _answer(self, environ: dict[str, Any], path: str, body: Body) -> Answer:
@@ -135,8 +135,8 @@ class Operating:
     def _log_in(self, environ: Mapping[str, Any], body: Body) -> Answer:
         token = _text(body, "token") or None
         name, session = self._logins.log_in(token, environ.get("kafka_coord.certificate"), environ["REMOTE_ADDR"])
-        told = {**operator_document(session.operator), "csrf": session.csrf, "valid_s": SESSION_S}
-        return HTTPStatus.OK, told, [("Set-Cookie", _set_cookie(environ, name, round(SESSION_S)))]
+        document = {**operator_document(session.operator), "csrf": session.csrf, "valid_s": SESSION_S}
+        return HTTPStatus.OK, document, [("Set-Cookie", _set_cookie(environ, name, round(SESSION_S)))]
 
     def _log_out(self, environ: Mapping[str, Any]) -> Answer:
         self._logins.log_out(_cookie(environ))
@@ -151,11 +151,11 @@ class Operating:
     def _acted(self, act: _Act, action: str, operator: User, group: str, address: str, body: Body) -> Any:
         notes: list[str] = []
         confirm = _text(body, "confirm") if act is _reset else ""
-        wanted = self.confirmed(operator, group, confirm) if confirm else None
-        reason = wanted.reason if wanted is not None else _text(body, "reason")
+        confirmed = self.confirmed(operator, group, confirm) if confirm else None
+        reason = confirmed.reason if confirmed is not None else _text(body, "reason")
         acting = Acting(f"{operator.name}@{address} over HTTP", reason, ANSWER_TIMEOUT_S, notes.append)
-        asked = _Asked(self, operator, group, body, acting, wanted)
-        if act is _reset and wanted is None:
+        asked = _Asked(self, operator, group, body, acting, confirmed)
+        if act is _reset and confirmed is None:
             action += " (dry run)"
         if not acting.reason:
             raise Denied(HTTPStatus.BAD_REQUEST, "give a reason, which the group's history records")
@@ -177,7 +177,7 @@ class Operating:
         return {**result, "notes": notes}
 
     def keep(self, dry_run: _DryRun) -> str:
-        """Stores the dry run. Returns the token that confirms it."""
+        """Stores the dry run and returns the token that confirms it."""
         now = time.monotonic()
         confirm = secrets.token_urlsafe(16)
         with self._lock:
@@ -188,11 +188,11 @@ class Operating:
     def confirmed(self, operator: User, group: str, confirm: str) -> _DryRun:
         """Returns and removes the dry run, so it can be confirmed only once. Raises :class:`RequestRefused`."""
         with self._lock:
-            found = self._dry_runs.get(confirm)
-            if found is not None and (found.operator, found.group) == (operator, group):
+            dry_run = self._dry_runs.get(confirm)
+            if dry_run is not None and (dry_run.operator, dry_run.group) == (operator, group):
                 del self._dry_runs[confirm]
-                if found.ends_at > time.monotonic():
-                    return found
+                if dry_run.ends_at > time.monotonic():
+                    return dry_run
         raise RequestRefused("this dry run no longer exists: review the change again; nothing was changed")
 
 
@@ -238,8 +238,8 @@ def _evict(asked: _Asked, instances: Instances, kind: GroupKind) -> dict[str, An
 
 
 def _reset(asked: _Asked, instances: Instances, kind: GroupKind) -> dict[str, Any]:
-    """Without ``confirm``, only returns the changes of a reset. With ``confirm``, sets exactly the offsets that were
-    shown before, and returns these changes."""
+    """Without ``confirm``, only returns the changes that a reset would make. With ``confirm``, sets exactly the offsets
+    that were shown before and returns these changes."""
     wanted, acting = asked.confirmed, asked.acting
     if wanted is None:
         return _shown(asked, instances, kind)
@@ -299,7 +299,7 @@ def _require_managed(kind: GroupKind, what: str) -> None:
 
 
 def operator_document(operator: User | None, *, actions: bool = True) -> dict[str, Any]:
-    """Returns the document about the logged-in operator. ``actions`` says whether logins are possible."""
+    """Returns the document about the logged-in operator. ``actions`` is true if logins are possible."""
     groups = [pattern.pattern for pattern in operator.groups] if operator is not None else []
     return {"actions": actions, "operator": operator.name if operator is not None else None, "groups": groups}
 
@@ -331,14 +331,14 @@ def _body(environ: Mapping[str, Any]) -> Body:
 def _text(body: Body, name: str) -> str:
     value = body.get(name, "")
     if not isinstance(value, str) or len(value) > MAX_REASON or not _is_encodable(value):
-        raise Denied(HTTPStatus.BAD_REQUEST, f"{name} must be a text of at most {MAX_REASON} characters")
+        raise Denied(HTTPStatus.BAD_REQUEST, f"{name} must be a string of at most {MAX_REASON} characters")
     return value.strip()
 
 
 def _texts(body: Body, name: str) -> list[str]:
     values = body.get(name, [])
     if not isinstance(values, list):
-        raise Denied(HTTPStatus.BAD_REQUEST, f"{name} must be a list of texts")
+        raise Denied(HTTPStatus.BAD_REQUEST, f"{name} must be a list of strings")
     return [found for value in values if (found := _text({name: value}, name))]
 
 

@@ -1,4 +1,4 @@
-"""Lists the documents of the API, with the path, the reader, the interval, and the watches of each document."""
+"""Lists the documents of the API: the path, the reader, the interval and the watches of each."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Watched = tuple[tuple[str, ...], tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How to read a document. ``path`` has ``{parameters}``, and ``query`` has the names of optional parameters.
-    ``lane`` is the thread that reads it. ``also`` are the documents and tasks that it needs. With ``of_rows``, the
-    document changes with the rows of all groups."""
+    """How to read a document. ``path`` contains ``{parameters}``, and ``query`` lists the optional parameters. ``lane``
+    is the thread that reads it. ``also`` are the documents and tasks that it needs. With ``of_rows``, the document
+    changes with the rows of all groups."""
 
     path: str
     read: Callable[..., Document]
@@ -43,7 +43,7 @@ def _of_group(group: str, **_: str) -> Watched:
 
 def _of_actions(group: str) -> Watched:
     children, data = _of_group(group)
-    return children, (*data, layout.HISTORY)  # this history has the actions on client-assigned groups
+    return children, (*data, layout.HISTORY)  # this history contains the actions on client-assigned groups
 
 
 def _of_cluster() -> Watched:

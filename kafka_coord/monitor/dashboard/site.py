@@ -2,7 +2,7 @@
 
 Without operators, it is read-only. Operators may send POST requests (:mod:`kafka_coord.monitor.dashboard.operating`).
 Other origins cannot read the responses, because there are no CORS headers. The page's policy allows only scripts and
-styles from this server, and connections to this server and to other instances, to check whether they are alive.
+styles from this server, and connections to this server and to other instances, which the page checks for liveness.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _ALWAYS: Headers = [
 
 
 class Site:
-    """A WSGI application."""
+    """The WSGI application that serves the dashboard."""
 
     def __init__(self, live: Live, operating: Operating | None = None) -> None:
         self._live, self._operating = live, operating
@@ -99,12 +99,12 @@ class Site:
         )
 
     def _others(self) -> list[str]:
-        """Returns the URLs of the instances, or none if they are not known in time. Opens the session that the page
-        will need."""
+        """Returns the URLs of the instances, or an empty list if they are not known in time. Opens the session that the
+        page will need."""
         event = self._live.get("/cluster", _SOON_S)
         instances = json.loads(event.data)["instances"] if event.status == HTTPStatus.OK else ()
-        found = {f"{scheme}://{at}" for one in instances for scheme, at in one["endpoints"].items()}
-        return sorted(one for one in found if _URL.fullmatch(one))
+        urls = {f"{scheme}://{at}" for one in instances for scheme, at in one["endpoints"].items()}
+        return sorted(url for url in urls if _URL.fullmatch(url))
 
     def _document(self, start: StartResponse, path: str) -> Iterable[bytes]:
         try:

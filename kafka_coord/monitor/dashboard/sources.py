@@ -1,4 +1,4 @@
-"""Reads each document of the API, and keeps the facts that only repeated reads reveal."""
+"""Reads each document of the API and keeps the facts that only repeated reads reveal."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ MAX_ROWS = 100
 MAX_LANES = 500
 """The maximum number of partitions in a timeline."""
 MANY_GROUPS = 500
-"""From this number of groups on, the doctor examines only groups that are not at rest."""
+"""Above this number of groups, the doctor examines only groups that are not at rest, and those furthest behind."""
 _REMEMBERED = 20
 """The maximum number of groups with a stored timeline."""
 _PRESENCES_S = 5.0
@@ -156,7 +156,8 @@ class Sources:
         return [documents.request_document(one) for one in self._waiting_requests()]
 
     def findings(self) -> Document:
-        """Returns the doctor's findings. If there are many groups, leaves out groups at rest."""
+        """Returns the doctor's findings. If there are many groups, leaves out groups at rest, except those furthest
+        behind."""
         names = None
         if self._has_many_groups:
             names = [name for name, row in list(self.rows.rows.items()) if row.state not in {"Stable", "Empty"}]
@@ -177,7 +178,7 @@ class Sources:
         return [documents.finding_document(one) for one in found]
 
     def _access_findings(self) -> Iterator[Finding]:
-        """Checks the ACLs, or returns the earlier findings. The check reads thousands of ACLs one by one."""
+        """Checks the ACLs, or returns the earlier findings, because the check reads thousands of ACLs one by one."""
         if time.monotonic() >= self._access_due:
             began = time.thread_time()
             self._access = tuple(check_access(self.store))
@@ -196,7 +197,7 @@ class Sources:
         ]
 
     def unassigned(self) -> Document:
-        """Returns the partitions that no living member owns. Examines at most :data:`MAX_ROWS` groups, those with
+        """Returns the partitions that no live member owns. Examines at most :data:`MAX_ROWS` groups, those with
         members first. Leaves out groups at rest, because each of their partitions has an owner. Raises
         :class:`NotYet`."""
         listed = self._clients
@@ -267,14 +268,14 @@ class Sources:
 
     def search(self, search: str = "") -> Document:
         """Returns the groups, consumers and topics whose names contain ``search``."""
-        wanted, cluster = search.lower(), self._seen()
-        groups = sorted(name for name in self._all_rows() if wanted in name.lower())
-        topics = [name for name in sorted(cluster.topics) if wanted in name.lower()]
+        text, cluster = search.lower(), self._seen()
+        groups = sorted(name for name in self._all_rows() if text in name.lower())
+        topics = [name for name in sorted(cluster.topics) if text in name.lower()]
         consumers = [
             {"group": group, "consumer": one}
             for group, members in sorted(self.lags.consumers.items())
             for one in members
-            if wanted in one.lower()
+            if text in one.lower()
         ]
         return {"groups": groups[:20], "consumers": consumers[:20], "topics": topics[:20]}
 
@@ -291,7 +292,7 @@ class Sources:
     # --- facts that only repeated reads reveal -----------------------------------------------------------------------
 
     def read_rows(self) -> bool:
-        """Reads some of the changed groups. Returns whether a row changed, or more groups may be due."""
+        """Reads some of the changed groups. Returns whether a row changed or more groups may be due."""
         version = self.rows.version
         return self.rows.step(self._seen()) == AT_ONCE or self.rows.version != version
 
@@ -356,7 +357,7 @@ class Sources:
         return [documents.finding_document(one) for one in of_clients]
 
     def lag(self, group: str) -> Document:
-        """Takes a sample of the group's lag, and returns the lag with its trend."""
+        """Takes a sample of the group's lag and returns the lag with its trend."""
         now_ms = self._now_ms()
         found = self._describe(group, self._ends.read)
         with self._lock:
@@ -382,7 +383,7 @@ class Sources:
         }
 
     def partition(self, group: str, topic: str, partition: str) -> Document:
-        """Returns one partition's offsets, trend and owners. Takes no sample, because :meth:`lag` does."""
+        """Returns one partition's offsets, trend and owners. Does not take a sample, because :meth:`lag` does."""
         found = self._describe(group, self._ends.known)
         rows = [row for row in found.offsets if (row.topic, str(row.partition)) == (topic, partition)]
         if not rows:
@@ -429,7 +430,7 @@ class Sources:
         return found
 
     def _presences(self, url: str) -> Mapping[tuple[str, str], Presence]:
-        """Returns what the instance knows about all its consumers. Queries the instance at most every few seconds."""
+        """Returns what the instance knows about all its consumers. Queries it at most once every few seconds."""
         at, known = self._heard.get(url, (0.0, {}))
         if time.monotonic() > at + _PRESENCES_S:
             known = read_presences(url)

@@ -29,7 +29,7 @@ class Span:
 
 @dataclass(slots=True)
 class Timeline:
-    """The ownerships of one group, as a list per partition in order of time. Complete from ``since_ms`` on."""
+    """The ownerships in one group, as a list per partition in order of time. Complete from ``since_ms`` on."""
 
     since_ms: int
     spans: dict[TopicPartition, list[Span]] = field(default_factory=dict)
@@ -39,29 +39,29 @@ class Timeline:
         """Builds the timeline from the current ``owners``, going back through the decisions (sorted oldest first). An
         ownership begins when a decision settles, and ends when the stops of a decision are acknowledged. If the
         consumer left, the ownership ends with the next decision."""
-        found = cls(now_ms)
+        timeline = cls(now_ms)
         open_at = {tp: Span(consumer, None) for tp, consumer in owners.items()}
         next_ms = now_ms
         for tp, span in open_at.items():
-            found.spans[tp] = [span]
+            timeline.spans[tp] = [span]
         for decision in reversed(decisions):
             gained, lost = _moved(decision, "gained"), _moved(decision, "lost")
             if gained is None or lost is None:  # the history lacks some moves
                 break
-            found.since_ms = decision.decided_at_ms
+            timeline.since_ms = decision.decided_at_ms
             for tp, consumer in gained.items():
                 if tp not in open_at:  # the consumer left or was evicted before the next decision
                     open_at[tp] = ended = Span(consumer, None, next_ms)
-                    found.spans.setdefault(tp, []).insert(0, ended)
+                    timeline.spans.setdefault(tp, []).insert(0, ended)
                 if open_at[tp].consumer == consumer:
                     open_at.pop(tp).from_ms = min(next_ms, _after(decision, decision.settled_ms, now_ms))
             for tp, consumer in lost.items():
                 if tp not in open_at:
                     ended = Span(consumer, None, _after(decision, decision.stopped_ms, now_ms))
-                    found.spans.setdefault(tp, []).insert(0, ended)
+                    timeline.spans.setdefault(tp, []).insert(0, ended)
                     open_at[tp] = ended
             next_ms = decision.decided_at_ms
-        return found
+        return timeline
 
     def observe(self, owners: Owners, now_ms: int) -> None:
         """Records the current owners."""
@@ -101,7 +101,7 @@ def _moved(decision: Decision, which: str) -> dict[TopicPartition, str] | None:
 
 
 _MOST_CONSUMERS, _MOST_TEXT = 20, 200
-"""For each decision, the coordinator records at most this many consumers, and this many characters per consumer."""
+"""For each decision, the coordinator records at most this many consumers, and at most this many characters for each."""
 
 
 def _partitions(text: str) -> Iterator[TopicPartition]:

@@ -1,4 +1,4 @@
-"""Finds znodes that anybody may change, ACLs that deviate from the plan, and passwords in clear text."""
+"""Finds znodes that anyone may change, ACLs that deviate from the plan, and passwords in clear text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DOC = "docs/operations.md, Security"
 
 
 def check_access(store: Store) -> Iterator[Finding]:
-    """Checks whether anybody may change the coordination znodes, and whether ACLs follow the plan."""
+    """Checks whether anyone may change the coordination znodes, and whether the ACLs follow the plan."""
     if not isinstance(store, AclStore):
         return
     options = store.options
@@ -31,7 +31,7 @@ def check_access(store: Store) -> Iterator[Finding]:
     yield from _check_kafka(store)
     if options.tls is None and options.digest is not None:
         what = "this client sends its ZooKeeper password in clear text, because it uses the digest scheme without TLS"
-        yield warning(_CHECK, what, "set zookeeper.tls, or make sure that nobody can listen to the network")
+        yield warning(_CHECK, what, "set zookeeper.tls, or make sure that no one can listen to the network")
 
 
 def _check_plan(store: AclStore, plan: AclPlan) -> Iterator[Finding]:
@@ -40,7 +40,7 @@ def _check_plan(store: AclStore, plan: AclPlan) -> Iterator[Finding]:
     wide = [one.path for one in found.deviations if one.open]
     other = [one.path for one in found.deviations if not one.open]
     if wide:
-        yield warning(_CHECK, f"anybody who reaches ZooKeeper may change {some(wide, 3)}, against the plan", todo)
+        yield warning(_CHECK, f"anyone who reaches ZooKeeper may change {some(wide, 3)}, against the plan", todo)
     if other:
         yield warning(_CHECK, f"the ACL of {some(other, 3)} is not as planned", todo)
     if found.missing:
@@ -54,10 +54,10 @@ def _check_open(found: TreeAcls) -> Iterator[Finding]:
     wide = found.open
     if found.looked_at and len(wide) == found.looked_at:
         todo = f"this is fine in a trusted network; otherwise configure identities ({_DOC})"
-        yield info(_CHECK, f"anybody who reaches ZooKeeper may change everything below {layout.CONSUMERS}", todo)
+        yield info(_CHECK, f"anyone who reaches ZooKeeper may change everything below {layout.CONSUMERS}", todo)
     elif wide:
         todo = f"give all instances and consumers the same settings, because other znodes are closed ({_DOC})"
-        yield warning(_CHECK, f"anybody who reaches ZooKeeper may change {some(wide, 3)}", todo)
+        yield warning(_CHECK, f"anyone who reaches ZooKeeper may change {some(wide, 3)}", todo)
     elif found.looked_at:
         yield ok(_CHECK, f"the znodes below {layout.CONSUMERS} are closed to unauthorised clients")
     if found.unreadable:
@@ -84,5 +84,5 @@ def _check_kafka(store: AclStore) -> Iterator[Finding]:
         if one is not None and not isinstance(one, NoAuth) and open_to_change(one.acl)
     ]
     if wide:
-        what = f"anybody who reaches ZooKeeper may change Kafka's own {' and '.join(wide)}"
+        what = f"anyone who reaches ZooKeeper may change Kafka's own {' and '.join(wide)}"
         yield info(_CHECK, what, "Kafka closes them if zookeeper.set.acl=true (zookeeper-security-migration.sh)")

@@ -22,7 +22,7 @@ from kafka_coord.zk.store import Store
 
 TIMEOUT_S = 2.0
 MOST_ELECTIONS = 3
-"""More elections in an hour are a problem. A rolling upgrade has one election per instance."""
+"""More elections than this in an hour are a problem. A rolling upgrade causes one election per instance."""
 _RECENT_MS = 3_600_000
 
 
@@ -85,7 +85,7 @@ def check_coordinator(store: Store, hosts: str, cluster: Cluster) -> Iterator[Fi
 
 
 def check_elections(history: ClusterHistory, now_ms: int) -> Iterator[Finding]:
-    """Warns if the coordinator changes often, and says why."""
+    """Warns if the coordinator changes often and says why."""
     recent = [one for one in history.elections if now_ms - one.elected_ms < _RECENT_MS]
     if len(recent) <= MOST_ELECTIONS:
         return

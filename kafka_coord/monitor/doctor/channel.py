@@ -47,12 +47,12 @@ def check_channel(cluster: Cluster, snapshots: Mapping[str, GroupSnapshot]) -> I
 
 def _ask_all(cluster: Cluster, listening: Mapping[int, str], members: int) -> Iterator[Finding]:
     with ThreadPoolExecutor(max_workers=min(16, len(listening)), thread_name_prefix="doctor") as pool:
-        answers = dict(zip(listening, pool.map(_ask, listening.values()), strict=True))
+        responses = dict(zip(listening, pool.map(_ask, listening.values()), strict=True))
     answered = 0
-    for number, answer in answers.items():
+    for number, response in responses.items():
         address = listening[number]
-        if isinstance(answer, str):
-            what = f"instance {number} does not answer consumers at {address}: {answer}"
+        if isinstance(response, str):
+            what = f"instance {number} does not answer consumers at {address}: {response}"
             todo = (
                 "check --advertise-channel, name resolution and firewalls between this host and the instance's. If it"
                 " uses TLS (--channel-cert-file), ignore this, because the check does not use TLS"
@@ -61,11 +61,11 @@ def _ask_all(cluster: Cluster, listening: Mapping[int, str], members: int) -> It
             continue
         answered += 1
         elected = cluster.coordinator
-        told = answer.coordinator
-        if elected is not None and (told is None or told.epoch < elected.epoch):
-            what = f"instance {number} sends consumers to {_named(answer)}, but broker {elected.broker_id} is elected"
+        named = response.coordinator
+        if elected is not None and (named is None or named.epoch < elected.epoch):
+            what = f"instance {number} sends consumers to {_named(response)}, but broker {elected.broker_id} is elected"
             yield info(CHECK, what, "its response may be outdated; run the doctor again")
-    if answered == len(answers):
+    if answered == len(responses):
         yield ok(CHECK, f"{answered} instances answer consumers; {members} socket consumers are registered")
 
 
@@ -76,6 +76,6 @@ def _ask(address: str) -> ClusterMetadata | str:
         return str(failure) or type(failure).__name__
 
 
-def _named(answer: ClusterMetadata) -> str:
-    told = answer.coordinator
-    return f"broker {told.instance}, epoch {told.epoch}" if told is not None else "no coordinator"
+def _named(response: ClusterMetadata) -> str:
+    named = response.coordinator
+    return f"broker {named.instance}, epoch {named.epoch}" if named is not None else "no coordinator"

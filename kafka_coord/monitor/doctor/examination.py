@@ -26,12 +26,12 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 
 _MOMENT_S = 1.0
-"""The time in which a working coordinator releases the partitions of a departed consumer, in seconds."""
+"""The time within which a working coordinator releases the partitions of a departed consumer, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class LagSight:
-    """The input for the lag checks. ``rings`` has the earlier samples, and the examination adds a new sample."""
+    """The input for the lag checks. ``rings`` contains the earlier samples, and the examination adds a new one."""
 
     end_offsets: EndOffsets
     rings: LagRings = field(default_factory=LagRings)
@@ -55,9 +55,10 @@ def examine(
     ``kafka`` holds librdkafka's properties for connections to the brokers.
 
     Writes and removes one ephemeral znode to check the clock, unless ``writes`` is false. If ``groups`` is given,
-    checks only these managed groups. If ``lag`` is ``None``, does not check the lag. ``servers`` holds the responses of
-    ZooKeeper's servers to the previous examination. ``earlier`` is an earlier reading of the cluster, which may save
-    listing the groups. ``access_findings`` replaces the check of the ACLs. A check that fails is also a finding.
+    checks only these managed groups. If ``lag`` is ``None``, does not check the lag. ``servers`` holds the responses
+    from ZooKeeper's servers to the previous examination. ``earlier`` is an earlier reading of the cluster, which may
+    save listing the groups. ``access_findings`` replaces the check of the ACLs. If a check cannot be completed, this is
+    also a finding.
     """
     yield from _made("zookeeper servers", lambda: zookeeper.check_servers(hosts, tls=tls, earlier=servers))
     yield from _made("zookeeper speed", lambda: zookeeper.check_speed(store))
@@ -136,8 +137,8 @@ def _check_lags(
     snapshots: Mapping[str, GroupSnapshot], committed: Mapping[str, Committed], lag: LagSight, now_ms: int
 ) -> Iterator[Finding]:
     """Checks the lag. Queries the brokers only about partitions with a committed offset, because others have no lag."""
-    wanted = PartitionSet.union(PartitionSet.of(one.offsets) for one in committed.values())
-    ends, note = lag.end_offsets(wanted) if wanted else ({}, "")
+    partitions = PartitionSet.union(PartitionSet.of(one.offsets) for one in committed.values())
+    ends, note = lag.end_offsets(partitions) if partitions else ({}, "")
     if note:
         yield info(LAG, note)
     for group, snapshot in sorted(snapshots.items()):
@@ -149,8 +150,8 @@ def _check_lags(
 
 
 def _seen_twice(store: Store, cluster: Cluster, names: Sequence[str]) -> dict[str, GroupSnapshot]:
-    """Reads the groups. Reads a group with a departed holder again after a moment, because a working coordinator has
-    released the partitions by then."""
+    """Reads the groups. Reads a group with a departed holder again after a moment, because a working coordinator will
+    have released the partitions by then."""
     snapshots = read_groups(store, names, cluster)
     again = [group for group, snapshot in snapshots.items() if of_groups.gone_holders(snapshot)]
     if again:

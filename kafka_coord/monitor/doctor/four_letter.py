@@ -27,7 +27,7 @@ class ServerFacts:
 
 
 def ask_servers(servers: Iterable[str]) -> tuple[ServerFacts, ...]:
-    """Queries all servers (``host:port``) at once, and returns their responses. Waits at most a few seconds for each
+    """Queries all servers (``host:port``) at once and returns their responses. Waits at most a few seconds for each
     server."""
     wanted = tuple(servers)
     with ThreadPoolExecutor(max_workers=min(16, max(1, len(wanted))), thread_name_prefix="doctor") as pool:
@@ -36,27 +36,27 @@ def ask_servers(servers: Iterable[str]) -> tuple[ServerFacts, ...]:
 
 def _ask(server: str) -> ServerFacts:
     try:
-        answer = _word(server, "srvr")
+        response = _word(server, "srvr")
     except OSError as problem:
         return ServerFacts(server, problem=problem.strerror or str(problem) or type(problem).__name__)
-    version = _VERSION.search(answer)
+    version = _VERSION.search(response)
     if version is None:
         return ServerFacts(server, problem="does not answer srvr", reached=True)
-    mode = next((line.partition(":")[2].strip() for line in answer.splitlines() if line.startswith("Mode:")), "")
+    mode = next((line.partition(":")[2].strip() for line in response.splitlines() if line.startswith("Mode:")), "")
     major, minor, patch = (int(part or 0) for part in version.groups())
     return ServerFacts(server, (major, minor, patch), mode, _metrics(server), reached=True)
 
 
 def _metrics(server: str) -> dict[str, str]:
-    """Returns ``mntr`` and ``conf`` in one mapping, which is empty if the whitelist forbids them."""
-    found: dict[str, str] = {}
+    """Returns the values from ``mntr`` and ``conf`` in one mapping, which is empty if the whitelist forbids both."""
+    metrics: dict[str, str] = {}
     for word, separator in (("mntr", "\t"), ("conf", "=")):
         try:
             lines = _word(server, word).splitlines()
         except OSError:
             continue
-        found |= {name: value.strip() for name, mark, value in (line.partition(separator) for line in lines) if mark}
-    return found
+        metrics |= {name: value.strip() for name, mark, value in (line.partition(separator) for line in lines) if mark}
+    return metrics
 
 
 def _word(server: str, word: str) -> str:

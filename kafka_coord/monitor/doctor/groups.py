@@ -1,4 +1,4 @@
-"""Finds unreadable, stale, stuck and forgotten things in groups. Does no I/O, because the callers read everything."""
+"""Finds what is unreadable, stale, stuck or forgotten in groups. Does no I/O, because the callers read everything."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def check_groups(
     cluster: Cluster, snapshots: Mapping[str, GroupSnapshot], waiting: Iterable[WaitingCommand], now_ms: int
 ) -> Iterator[Finding]:
     """Yields a finding for each problem in a group that requires an operator's attention."""
-    found = False
+    any_problem = False
     commands = grouped(waiting, lambda one: one.group)
     for group, snapshot in sorted(snapshots.items()):
         for finding in _check_group(cluster, snapshot, commands.get(group, []), now_ms):
-            found = True
+            any_problem = True
             yield finding
     size = sum(len(name) + 4 for name in cluster.groups)
     if size > LISTING_WARNING_BYTES:
-        what = f"the names of the {len(cluster.groups)} groups take {size} bytes; a listing can have at most 1 MB"
+        what = f"the names of the {len(cluster.groups)} groups take {size} bytes; a listing cannot exceed 1 MB"
         yield warning("groups", what, "delete unused groups, or raise jute.maxbuffer on servers and clients")
-    elif not found:
+    elif not any_problem:
         yield ok("groups", f"{counted(len(cluster.groups), 'managed group')}, nothing stale or stuck")
 
 
@@ -67,7 +67,7 @@ def _check_group(
             yield error("ledgers", what, _see_the_log(group), group)
     without = lost(snapshot, cluster.topics_changed_ms, now_ms)
     if without is not None and without.since_ms is not None:
-        what = f"group {group}: NOBODY OWNS {without.partitions}, for at least {(now_ms - without.since_ms) // 1000} s"
+        what = f"group {group}: NO ONE OWNS {without.partitions}, for at least {(now_ms - without.since_ms) // 1000} s"
         yield error("partitions", what, _RELEASED_LATER if cluster.undecided else _see_the_log(group), group)
     for consumer, channel in sorted(seen.channels.items()):
         if channel.strays:
@@ -95,7 +95,7 @@ def _see_the_log(group: str) -> str:
 
 
 def gone_holders(snapshot: GroupSnapshot) -> list[str]:
-    """Returns the consumers that hold partitions, but have neither a registration nor a kept place."""
+    """Returns the consumers that hold partitions, but have neither a registration nor a reserved place."""
     seen = snapshot.observation
     return [
         consumer
@@ -134,7 +134,7 @@ def check_requests(
     for one in old[:20]:
         age_s = (now_ms - one.since_ms) // 1000
         about = f" for group {one.request.group}" if one.request.group else ""
-        by = one.request.by or "somebody"
+        by = one.request.by or "someone"
         what = f"{one.request.request_id} ({one.request.type}{about}) by {by} has waited for {age_s} s"
         todo = f"if it is no longer needed, withdraw it: kafka-coord coordinator withdraw {one.request.request_id}"
         yield (error if elected else warning)(check, what, todo, one.request.group)
@@ -145,8 +145,8 @@ def check_requests(
 
 
 def unreadable_finding(one: Unreadable, offset: int | None = None) -> Finding:
-    """Returns the finding for an unreadable znode, with the remedy. ``offset`` is the last known value of an unreadable
-    offset."""
+    """Returns the finding for an unreadable znode, with the remedy. If the znode holds an offset, ``offset`` is its
+    last known value."""
     group = group_of(one.path) if one.path.startswith(f"{layout.GROUPS}/") else ""
     return error("unreadable znodes", f"{one.path}: {one.reason}", what_to_do(one.path, offset), group)
 

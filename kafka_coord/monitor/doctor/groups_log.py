@@ -21,7 +21,8 @@ _SETTINGS = ("cleanup.policy", "compression.type", "min.insync.replicas", "uncle
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """The topic's settings, and each partition's number of replicas and of in-sync replicas, from a broker."""
+    """The topic's settings, and the numbers of replicas and of in-sync replicas by partition, as a broker reports
+    them."""
 
     settings: Mapping[str, str]
     replicas: Mapping[int, tuple[int, int]]
@@ -30,22 +31,23 @@ class Topic:
 def check_log(
     instances: Instances, directory: InstanceDirectory, brokers: int, listeners: Sequence[Listener]
 ) -> Iterator[Finding]:
-    """Checks the topic. If it does not exist, yields nothing, because an instance will create it. ``listeners`` are the
+    """Checks the topic, unless it does not exist yet, because an instance will create it. ``listeners`` are the
     brokers' listeners."""
     if not directory.leaders:
         return
-    told, _ = instances.ask_each(directory.addresses, _read)
-    if not told:
+    topics, _ = instances.ask_each(directory.addresses, _read)
+    if not topics:
         return  # other findings report that no instance answers
     at = listeners[0].address if listeners else "BROKER:PORT"
-    findings = list(check_topic(next(iter(told.values())), directory, brokers, at))
+    findings = list(check_topic(next(iter(topics.values())), directory, brokers, at))
     yield from findings
     if not findings:
-        yield ok(CHECK, f"{TOPIC} has {PARTITIONS} partitions, is compacted, and has the right replication")
+        yield ok(CHECK, f"{TOPIC} has {PARTITIONS} partitions, is compacted, and is replicated correctly")
 
 
 def check_topic(topic: Topic, directory: InstanceDirectory, brokers: int, address: str) -> Iterator[Finding]:
-    """Checks the topic's settings. ``address`` is the broker's address for the commands in the remedies."""
+    """Checks the topic's partitions and settings. ``address`` is a broker's address, for the commands in the
+    remedies."""
     yield from _check_partitions(topic, directory, address)
     wanted = {"cleanup.policy": "compact", "unclean.leader.election.enable": "false"}
     why = {
@@ -53,9 +55,9 @@ def check_topic(topic: Topic, directory: InstanceDirectory, brokers: int, addres
         "unclean.leader.election.enable": "a leader that lacks acknowledged commits can be elected",
     }
     for name, value in wanted.items():
-        found = topic.settings.get(name, "unknown")
-        if found != value:
-            yield error(CHECK, f"{TOPIC} has {name}={found}, so {why[name]}", _set(address, name, value))
+        actual = topic.settings.get(name, "unknown")
+        if actual != value:
+            yield error(CHECK, f"{TOPIC} has {name}={actual}, so {why[name]}", _set(address, name, value))
     compression = topic.settings.get("compression.type", "producer")
     if compression not in {"producer", "uncompressed"}:
         what = f"{TOPIC} has compression.type={compression}, which no instance can load"
@@ -91,7 +93,7 @@ def _check_partitions(topic: Topic, directory: InstanceDirectory, address: str) 
     leaderless = [number for number, leader in directory.leaders.items() if leader < 0]
     if leaderless:
         what = f"partition {ranges(leaderless)} of {TOPIC} has no live leader, so its groups have no coordinator"
-        yield error(CHECK, what, "start the brokers that have its replicas")
+        yield error(CHECK, what, "start the brokers that hold its replicas")
     behind = [number for number, (replicas, in_sync) in topic.replicas.items() if in_sync < replicas]
     if behind and not leaderless:
         what = f"partition {ranges(behind)} of {TOPIC} has replicas that are not in sync"

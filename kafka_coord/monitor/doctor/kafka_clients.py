@@ -27,7 +27,7 @@ _ASKING_S = 5.0
 
 
 def check_kafka_clients(store: Store, cluster: Cluster, properties: Mapping[str, str]) -> Iterator[Finding]:
-    """Runs these checks, unless no instance has ever served Kafka clients. ``properties`` are librdkafka's."""
+    """Checks the setup, unless no instance has ever served Kafka clients. ``properties`` are librdkafka's."""
     instances = Instances(store, properties)
     directory = instances.directory()
     for one in directory.unreadable:
@@ -46,7 +46,7 @@ def check_kafka_clients(store: Store, cluster: Cluster, properties: Mapping[str,
 
 
 def _check_listeners(directory: InstanceDirectory, brokers: Sequence[Broker]) -> Iterator[Finding]:
-    """Checks that every broker advertises its instance, on listeners of the same name."""
+    """Checks that every broker advertises its instance, on a listener with the same name everywhere."""
     names: dict[int, set[str]] = {}
     for broker in brokers:
         number = broker.broker_id
@@ -75,14 +75,14 @@ def _check_instances(instances: Instances, directory: InstanceDirectory) -> Iter
     """Checks that every instance answers and sends clients only to instances."""
 
     async def names(ask: Ask) -> list[tuple[int, str]]:
-        answer = await ask("Metadata", _METADATA, message("MetadataRequest")(topics=()))
-        return [(node.node_id, f"{node.host}:{node.port}") for node in answer.brokers]
+        response = await ask("Metadata", _METADATA, message("MetadataRequest")(topics=()))
+        return [(node.node_id, f"{node.host}:{node.port}") for node in response.brokers]
 
-    told, silent = instances.ask_each(directory.addresses, names)
+    nodes_of, silent = instances.ask_each(directory.addresses, names)
     for one in silent:
         todo = "check that it runs, and that this host can reach its --listen-kafka; see its log"
         yield error(CHECK, f"instance {one.broker_id} does not answer: {one.reason}", todo)
-    for number, nodes in told.items():
+    for number, nodes in nodes_of.items():
         past = {
             node: address
             for node, address in nodes
@@ -96,18 +96,18 @@ def _check_instances(instances: Instances, directory: InstanceDirectory) -> Iter
 
 
 def _check_managed_groups(store: Store, directory: InstanceDirectory) -> Iterator[Finding]:
-    """Checks that all instances have the same ``managed_groups``. Each instance writes the setting with its terms."""
+    """Checks that all instances have the same ``managed_groups``, which each instance writes with its terms."""
     numbers = sorted(directory.leaders)
     nodes = store.read_many([GetData(layout.log_partition(number)) for number in numbers])
-    found: dict[int, str] = {}
+    patterns: dict[int, str] = {}
     for number, node in zip(numbers, nodes, strict=True):
         leader, where = directory.leaders[number], layout.log_partition(number)
         with suppress(MalformedValue):
             value = fields.load_object(node.data, where) if isinstance(node, Node) else {}
             if leader in directory.addresses and value.get("broker") == leader:
-                found[leader] = fields.text(value, "managed_groups", where, "")
-    if len(set(found.values())) > 1:
-        shown = ", ".join(f"{broker}: {pattern or 'none'}" for broker, pattern in sorted(found.items()))
+                patterns[leader] = fields.text(value, "managed_groups", where, "")
+    if len(set(patterns.values())) > 1:
+        shown = ", ".join(f"{broker}: {pattern or 'none'}" for broker, pattern in sorted(patterns.items()))
         what = f"the instances have different serve.managed_groups ({shown}), so a group's kind depends on its instance"
         yield warning(CHECK, what, "give all instances the same setting, and restart those that change")
 
@@ -123,7 +123,7 @@ def _bootstrap(directory: InstanceDirectory, brokers: Sequence[Broker]) -> tuple
 def _check_native_groups(
     instances: Instances, cluster: Cluster, listeners: Sequence[Listener], properties: Mapping[str, str]
 ) -> Iterator[Finding]:
-    """Checks that no group of the instances has members in the brokers' own coordinator."""
+    """Checks that no group at the instances also has members at the brokers' own coordinator."""
     check = "native groups"
     kinds = {row.group: row.kind for row in list_client_groups(instances).rows}
     kinds |= dict.fromkeys(cluster.groups, GroupKind.MANAGED)

@@ -1,4 +1,4 @@
-"""Explains the lag of a group, and gives a remedy. Does no I/O, because the callers read and sample everything."""
+"""Explains the lag of a group and gives a remedy. Does no I/O, because the callers read and sample everything."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from kafka_coord.monitor.sequences import grouped
 
 CHECK = "lag"
 NEWS_MS = 3_600_000
-"""How long an operator's change of offsets is a warning."""
+"""How long an operator's change to offsets is reported as a warning."""
 REMEMBERED_MS = 24 * NEWS_MS
-"""How long an operator's change is mentioned, and how long a group with lag but without members is a warning."""
+"""How long such a change is reported at all, and how long a group with lag but without members is a warning."""
 _SETS_OFFSETS = ("reset-offsets", "delete-offsets")
 
 
@@ -58,14 +58,14 @@ def check_lag(seen: Lags, now_ms: int) -> Iterator[Finding]:
 
 
 def check_actions(group: str, actions: Iterable[Action], now_ms: int) -> Iterator[Finding]:
-    """Yields the last change of the group's offsets by an operator, which may explain lag or repeated records."""
+    """Yields the last operator change to the group's offsets, which may explain lag or repeated records."""
     for one in [one for one in actions if one.kind in _SETS_OFFSETS][-1:]:
         if now_ms - one.at_ms > REMEMBERED_MS:
             continue
         why = f" ({one.reason})" if one.reason else ""
         change = f": {one.change}" if one.change else ""
         verb = "set" if one.kind == "reset-offsets" else "deleted"
-        what = f"group {group}: {one.by or 'somebody'} {verb} its offsets {ago(one.at_ms, now_ms)}{why}{change}"
+        what = f"group {group}: {one.by or 'someone'} {verb} its offsets {ago(one.at_ms, now_ms)}{why}{change}"
         todo = (
             "this may be the cause of lag or repeated records; to undo it, reset to the offsets before the arrow:"
             f" kafka-coord groups history {group}"
@@ -80,7 +80,7 @@ def _trend(seen: Lags, row: OffsetRow) -> Trend:
 def _stalled(seen: Lags, owner: str, rows: Sequence[OffsetRow], now_ms: int) -> Finding:
     host = f" on host {seen.members[owner]}" if seen.members.get(owner) else ""
     what = (
-        f"group {seen.group}: {owner}{host} has committed nothing in {_partitions(rows)}"
+        f"group {seen.group}: {owner}{host} has not committed in {_partitions(rows)}"
         f" {_since(seen, rows, now_ms)}; {_records(rows)} wait"
     )
     todo = (
@@ -91,7 +91,7 @@ def _stalled(seen: Lags, owner: str, rows: Sequence[OffsetRow], now_ms: int) -> 
 
 
 def _stopped(seen: Lags, rows: Sequence[OffsetRow], now_ms: int) -> Finding:
-    what = f"nobody reads {_partitions(rows)} {_since(seen, rows, now_ms)}; {_records(rows)} wait"
+    what = f"no one reads {_partitions(rows)} {_since(seen, rows, now_ms)}; {_records(rows)} wait"
     if seen.paused:
         return info(CHECK, f"group {seen.group}: {what}", f"kafka-coord groups resume {seen.group}", seen.group)
     if seen.members:

@@ -20,7 +20,7 @@ _SCRATCH = "/doctor-"
 
 
 SLOW_MS = 100
-"""A higher average is slow, both for this client's reads and for the server's requests."""
+"""A higher average counts as slow, both for this client's reads and for the server's requests."""
 _READS, _BETWEEN_S = 5, 0.1
 """The reads are spread over time, to notice a server that answers in bursts."""
 _FEWEST_WRITES = 5
@@ -50,8 +50,8 @@ _SLOW = (
 def check_servers(
     hosts: str, *, tls: bool, earlier: MutableMapping[str, ServerFacts] | None = None
 ) -> Iterator[Finding]:
-    """Queries each server in the connect string and checks the responses. Updates ``earlier``, the responses to the
-    previous check. Latencies are averages since that check, or else since the server started."""
+    """Queries each server in the connect string and checks the responses. ``earlier`` holds the responses to the
+    previous check, and is updated. Latencies are averages since that check, or else since the server started."""
     check = "zookeeper servers"
     if tls:
         yield info(check, "servers do not answer four-letter words over TLS, so their versions are unknown")
@@ -99,7 +99,7 @@ def _check_server(server: ServerFacts, earlier: ServerFacts | None) -> Iterator[
 
 
 def check_writes(server: ServerFacts, earlier: ServerFacts | None) -> Iterator[Finding]:
-    """Checks the duration of writes. Only ZooKeeper 3.6 and later report the sums."""
+    """Checks the duration of writes, whose sums only ZooKeeper 3.6 and later report."""
     names = ("zk_cnt_updatelatency", "zk_sum_updatelatency")
     count, total_ms = (_number(server, name) for name in names)
     if count is None or total_ms is None:

@@ -1,4 +1,4 @@
-"""Defines the findings of an audit of the groups log."""
+"""Defines the rules and the findings for an audit of the groups log."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from kafka_coord.monitor.audit.report import Findings, clock_time
 
 
 class LogRule(StrEnum):
-    """The rules. A rule that ends in "A warning." appears in the report, but does not fail the audit."""
+    """The rules. A rule whose description ends in "A warning." appears in the report, but does not fail the audit."""
 
     TERM_BACK = "term-back"
     """A term wrote a batch after a newer term had started. The brokers must refuse such a batch."""
     NO_TERM = "no-term"
-    """A writer that holds no term of this partition wrote a batch."""
+    """A writer without a term of this partition wrote a batch."""
     NO_CLAIM = "no-claim"
-    """A term's batches do not begin with its claim, and compaction has removed nothing before them."""
+    """A term's batches do not begin with its claim, although compaction has not removed anything before them."""
     WRONG_CLAIM = "wrong-claim"
-    """A claim for a different term than its batch, or a claim that is not at the beginning of its term."""
+    """A claim names a different term than its batch, or is not at the beginning of its term."""
     SEQUENCE = "sequence"
     """A gap, or another writer's batch, precedes a batch of a term, so its sequence number differs from its
     position."""
     UNCLAIMED_TERM = "unclaimed-term"
-    """A term that is newer than the partition's znode, so nobody can have claimed it."""
+    """A term is newer than the partition's znode, so no one can have claimed it."""
     GENERATION_BACK = "generation-back"
     """A group's generation went back."""
     COMMIT_BACK = "commit-back"
@@ -34,7 +34,7 @@ class LogRule(StrEnum):
     LIVE_OFFSET_REMOVED = "live-offset-removed"
     """An offset was removed while members of the group subscribed to its topic."""
     SEEK_BACK = "seek-back"
-    """A newer commit has a lower offset, because its client went back. A warning."""
+    """A newer commit carries a lower offset, because its client went back. A warning."""
     UNREADABLE = "unreadable"
     """A record that cannot be decoded. A warning."""
 
@@ -66,4 +66,4 @@ class LogFinding:
 
 
 LogReport = Findings[LogFinding]
-"""The report of an audit of the groups log."""
+"""A report on the groups log."""

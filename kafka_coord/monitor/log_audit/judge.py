@@ -2,7 +2,7 @@
 
 Compaction removes records but never reorders them, so every rule concerns the remaining records. The earlier of two
 records with the same key may be missing, and offsets may have gaps. One fact about a term survives any compaction: the
-distance of each batch from the claim equals its sequence number, because nobody else can write in between.
+distance of each batch from the claim equals its sequence number, because no one else can write in between.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kafka_coord.wire.errors import BadMessage
 
 CONSUMER = "consumer"
 _SEQUENCES = 1 << 31
-"""The number of sequence numbers. After the last number, they start again at 0."""
+"""The number of sequence numbers. They start again at 0 after the last one."""
 
 
 @dataclass(slots=True)
@@ -36,7 +36,8 @@ class _Group:
 
 
 class PartitionJudge:
-    """Checks a partition. :meth:`take` receives its batches in order. :meth:`end` compares the log with its znode."""
+    """Checks a partition: :meth:`take` receives its batches in order, and :meth:`end` compares the log with its
+    znode."""
 
     def __init__(self, partition: int, report: LogReport) -> None:
         self.partition = partition
@@ -62,7 +63,7 @@ class PartitionJudge:
             )
             return
         if is_reserved(term):
-            return  # this ends the terms of an earlier producer id; it may be repeated
+            return  # the reserved batch that fences off an earlier producer id; it may occur more than once
         if term < self._term:
             self._violated(LogRule.TERM_BACK, f"term {term} wrote after term {self._term}")
             return
@@ -124,8 +125,8 @@ class PartitionJudge:
 
     def _committed(self, record: LogRecord, group: str, where: tuple[str, int], value: CommittedOffset) -> None:
         self._report.count("commits")
-        known = self._groups.setdefault(group, _Group()).offsets
-        before = known.get(where)
+        offsets = self._groups.setdefault(group, _Group()).offsets
+        before = offsets.get(where)
         if before is not None and value.offset < before.offset:
             what = f"{where[0]}-{where[1]} went back from {before.offset} to {value.offset}"
             if value.committed_at_ms < before.committed_at_ms:
@@ -133,35 +134,35 @@ class PartitionJudge:
                 self._violated(LogRule.COMMIT_BACK, f"{what}, by a commit that is {older_ms} ms older", record, group)
             else:
                 self._warn(LogRule.SEEK_BACK, what, record, group)
-        known[where] = value
+        offsets[where] = value
 
     def _offset_removed(self, record: LogRecord, group: str, where: tuple[str, int]) -> None:
         self._report.count("removals")
-        known = self._groups.setdefault(group, _Group())
-        members = () if known.value is None else tuple(known.value.members.values())
-        if known.value is not None and members:
-            topics = subscribed_topics(one.metadata(known.value.protocol_name) for one in members)
-            if known.value.protocol_type != CONSUMER or where[0] in topics:
+        state = self._groups.setdefault(group, _Group())
+        members = () if state.value is None else tuple(state.value.members.values())
+        if state.value is not None and members:
+            topics = subscribed_topics(one.metadata(state.value.protocol_name) for one in members)
+            if state.value.protocol_type != CONSUMER or where[0] in topics:
                 what = f"the offset of {where[0]}-{where[1]} was removed, although {len(members)} members may use it"
                 self._violated(LogRule.LIVE_OFFSET_REMOVED, what, record, group)
-        known.offsets.pop(where, None)
+        state.offsets.pop(where, None)
 
     def _group_changed(self, record: LogRecord, group: str, value: GroupMetadata) -> None:
         self._report.count("group_records")
-        known = self._groups.setdefault(group, _Group())
-        before = known.value
+        state = self._groups.setdefault(group, _Group())
+        before = state.value
         if before is not None and value.generation_id < before.generation_id:
             what = f"generation {before.generation_id} was followed by generation {value.generation_id}"
             self._violated(LogRule.GENERATION_BACK, what, record, group)
-        known.value = value
+        state.value = value
 
     def _group_removed(self, record: LogRecord, group: str) -> None:
         self._report.count("removals")
-        known = self._groups.setdefault(group, _Group())
-        if known.value is not None and known.value.members:
-            what = f"the group was removed while it had {len(known.value.members)} members"
+        state = self._groups.setdefault(group, _Group())
+        if state.value is not None and state.value.members:
+            what = f"the group was removed while it had {len(state.value.members)} members"
             self._violated(LogRule.LIVE_GROUP_REMOVED, what, record, group)
-        known.value = None
+        state.value = None
 
     # --- findings ----------------------------------------------------------------------------------------------------
 

@@ -15,8 +15,8 @@ _AT_ONCE = 4
 
 
 def audit_groups_log(cluster: Cluster, znode_version: Callable[[int], int | None], topic: str = TOPIC) -> LogReport:
-    """Judges every partition up to its current end, and returns the report. Calls ``znode_version`` for each partition
-    after reading its log. Closes the cluster. Raises :class:`BrokerError` if a broker does not answer, and
+    """Checks every partition up to its current end and returns the report. Calls ``znode_version`` for each partition
+    after reading its log. Closes ``cluster``. Raises :class:`BrokerError` if a broker does not answer, and
     :class:`NotFound` if the topic does not exist.
     """
     return asyncio.run(_audit(cluster, znode_version, topic))

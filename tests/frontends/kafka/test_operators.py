@@ -162,7 +162,7 @@ def test_a_member_is_evicted_and_comes_back(coord: Run, group: str, member: Call
     joined = member(**{"group.instance.id": "c1"})
     assert coord("groups", "evict", group, "c1", "c2").code == 7
     unknown = coord("groups", "evict", "no-such-group", "c1")
-    assert (unknown.code, unknown.err) == (7, "kafka-coord: no group 'no-such-group'; nobody was evicted\n")
+    assert (unknown.code, unknown.err) == (7, "kafka-coord: no group 'no-such-group'; no one was evicted\n")
     evicted = coord("groups", "evict", group, "c1", "--wait")
     assert evicted.code == 0, evicted.err
     assert evicted.out == f"done: member c1 of group {group} evicted\n"

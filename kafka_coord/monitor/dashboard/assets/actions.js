@@ -1,4 +1,4 @@
-// Logins and actions, where the server has operators. Dialogs stand beside the page, which is redrawn all the time.
+// Logins and actions, if the server has operators. Dialogs are outside the page element, which is redrawn all the time.
 import { count, h, plural, table } from "./dom.js";
 import { CSRF, MOVED } from "./live.js";
 
@@ -18,7 +18,7 @@ async function post(path, body) {
   });
   const found = await answer.json().catch(() => ({}));
   if (answer.status === 401 && path !== "/login") await look();
-  if (!answer.ok) throw new Error(found.error ?? `the server's response has status ${answer.status}`);
+  if (!answer.ok) throw new Error(found.error ?? `the server answered with status ${answer.status}`);
   return found;
 }
 
@@ -27,7 +27,7 @@ function tell(text) {
   told.hidden = !text;
 }
 
-/** Opens a dialog. `act` receives the form's values, and returns a sentence for the page, or nothing if it opens another dialog. */
+/** Opens a dialog. `act` receives the form's values and returns a message for the page, or nothing if it opens another dialog. */
 function ask(title, content, verb, act) {
   const trouble = h("p", { class: "trouble", role: "alert", hidden: true });
   const go = h("button", { type: "submit", class: "go" }, verb);
@@ -38,8 +38,8 @@ function ask(title, content, verb, act) {
       go.disabled = true;
       trouble.hidden = true;
       try {
-        const sentence = await act((name) => values.get(name) ?? "", values);
-        if (sentence) tell(sentence);
+        const message = await act((name) => values.get(name) ?? "", values);
+        if (message) tell(message);
         box.close();
       } catch (error) {
         trouble.textContent = error.message;
@@ -56,7 +56,7 @@ const field = (label, name, attributes) =>
   h("label", null, label, h("input", { name, autocomplete: "off", ...attributes }));
 const reason = () => field("Reason (recorded in the history)", "reason", { required: true, maxlength: 1000 });
 
-/** Reads whether somebody is logged in here, and draws the button that says so. */
+/** Reads whether someone is logged in here, and updates the login button. */
 export async function look() {
   const before = session.operator;
   const answer = await fetch(`${API}/session`).catch(() => null);
@@ -90,7 +90,7 @@ const said = (found) => [...found.answers.map((one) => one.message || one.result
 
 const RULES = [
   ["to-earliest", "to the first record"], ["to-latest", "to the end"], ["to-time", "to a time, or a duration ago"],
-  ["shift-by", "by a number of records"], ["to-offset", "to an offset"], ["to-current", "to what is committed"],
+  ["shift-by", "by a number of records"], ["to-offset", "to an offset"], ["to-current", "to the committed offset"],
 ];
 
 function askReset(group, managed) {
@@ -109,7 +109,7 @@ function askReset(group, managed) {
       topics: value("topics").split(/\s+/).filter(Boolean),
       value: ["shift-by", "to-offset"].includes(rule) ? Number(value("value") || NaN) : value("value"),
     });
-    setTimeout(confirmReset, 0, group, found, managed, pause); // once this dialog is closed, so that the next one keeps the focus
+    setTimeout(confirmReset, 0, group, found, managed, pause); // after this dialog has closed, so that the next one keeps the focus
   });
 }
 
@@ -138,7 +138,7 @@ function askEvict(group, members) {
     said(await post(on(group, "evict"), { consumers: values.getAll("consumers"), reason: value("reason") })));
 }
 
-/** The buttons for the actions of an operator on this group, or nothing if nobody is logged in. */
+/** Returns the buttons for operator actions on this group, or null if no one is logged in. */
 export function actions(group, found) {
   if (!session.operator) return null;
   const managed = found.kind === "managed";
@@ -151,7 +151,7 @@ export function actions(group, found) {
     h("button", { type: "button", onclick: () => askReset(group, managed) }, "Reset offsets…"));
 }
 
-/** After a failover, says that the login does not carry over. */
+/** Reads the session. After a failover, says that the login does not carry over. */
 async function arrive() {
   const moved = location.search === MOVED;
   if (moved) history.replaceState(null, "", location.pathname + location.hash);

@@ -1,4 +1,4 @@
-// The page: the view of an address, the documents that it follows, the search, and the state of the connection.
+// The page: the view for an address, the documents that it follows, the search, and the state of the connection.
 import { look } from "./actions.js";
 import { h, show, to } from "./dom.js";
 import { follow, get, remember } from "./live.js";
@@ -24,7 +24,7 @@ let leave = () => {};
 
 function said(state) {
   const [text, title] = CONNECTION[state];
-  if (state === "live" && live.className === "lost") look(); // the instance may have restarted, without logins
+  if (state === "live" && live.className === "lost") look(); // a restarted instance has lost its logins
   live.textContent = text;
   live.title = title;
   live.className = state;
@@ -38,7 +38,7 @@ function go() {
   try {
     names = (pattern.exec(address) ?? []).slice(1).map(decodeURIComponent);
   } catch {
-    names = []; // not an address that this page made
+    names = []; // not an address that this page created
   }
   const { title, paths, render } = view(...names);
   document.title = `${title} · kafka-coord`;

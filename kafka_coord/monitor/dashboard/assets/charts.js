@@ -5,7 +5,7 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
 const HEIGHT = 190;
 const FONT = "12px system-ui, sans-serif";
 
-/** 17:05, or 17:05:30 between full minutes; with the date where a day begins. */
+/** Formats a tick as 17:05, as 17:05:30 between full minutes, or as the date where a day begins. */
 function timeOfDay(at, before) {
   const found = new Date(at);
   const time = found.toLocaleTimeString("en-GB").replace(/:00$/, "");
@@ -89,7 +89,7 @@ class TimeChart extends HTMLElement {
     return [Math.min(from ?? x[0] ?? last, last - 60), last];
   }
 
-  /** A dashed line at each moment that the chart should explain. */
+  /** Draws a dashed line at each moment in `marks`. */
   #marks(plot) {
     const { ctx, bbox } = plot;
     ctx.save();
@@ -136,7 +136,7 @@ class OwnerLanes extends HTMLElement {
     const { lanes, marks, since, who } = this.#data;
     const begins = lanes.flatMap((lane) => lane.spans.map((span) => span[1] ?? since));
     const earliest = Math.min(now - 60e3, ...begins, ...marks.map((mark) => mark.at));
-    // without a choice: as far back as the last twelve rebalances
+    // if no range is chosen, go back as far as the last twelve rebalances
     const recent = Math.min(now - 60e3, ...marks.slice(-12).map((mark) => mark.at - 10e3));
     const from = this.#range === null ? Math.max(earliest, recent) : Math.max(earliest, now - this.#range);
     const share = (at) => (100 * (Math.min(now, Math.max(from, at)) - from)) / (now - from);
@@ -168,7 +168,7 @@ class OwnerLanes extends HTMLElement {
     const told = shown.map(([name, start, end]) => `${name} from ${clock(start ?? since)} to ${end ? clock(end) : "now"}`);
     return h("div", { class: "lane" },
       h("a", { class: "name", href: lane.href }, lane.label),
-      h("div", { class: "track", role: "img", "aria-label": told.join(", ") || "nobody" },
+      h("div", { class: "track", role: "img", "aria-label": told.join(", ") || "no owner" },
         shown.map(([name, start, end], at) => {
           const left = share(start ?? since);
           const length = duration((end ?? now) - (start ?? since));
@@ -186,7 +186,7 @@ class OwnerLanes extends HTMLElement {
       h("div", { class: "track" }, ticks.map((at) => this.#placed(h("span", { class: "tick" }, timeOfDay(at, at - step)), share(at)))));
   }
 
-  /** Notes a place as attributes; the policy of the page allows no style attributes. */
+  /** Records a position in data attributes, because the page's policy forbids style attributes; #place() applies it. */
   #placed(element, left, width) {
     element.setAttribute("data-left", left.toFixed(3));
     if (width !== undefined) element.setAttribute("data-width", Math.max(0.15, width).toFixed(3));

@@ -1,6 +1,6 @@
 // Builds elements from values, never from markup: whatever a name contains, it stays text.
 
-/** Returns an element. A key with an upper-case letter or in PROPERTIES is set as a property, any other as an attribute. */
+/** Returns an element. `data` and keys that begin with "on" are set as properties, all others as attributes. */
 export function h(name, attributes, ...children) {
   const element = document.createElement(name);
   for (const [key, value] of Object.entries(attributes ?? {})) {
@@ -12,7 +12,7 @@ export function h(name, attributes, ...children) {
   return element;
 }
 
-/** Makes the children of `parent` equal to `wanted`, and keeps equal nodes, so focus, selection and scrolling stay. */
+/** Makes the children of `parent` equal to `wanted`. Keeps nodes of the same kind, so focus, selection and scrolling survive. */
 export function show(parent, wanted) {
   const nodes = wanted.flat(Infinity).filter((one) => one !== null && one !== undefined && one !== false);
   nodes.forEach((node, at) => {
@@ -24,7 +24,7 @@ export function show(parent, wanted) {
   while (parent.childNodes.length > nodes.length) parent.lastChild.remove();
 }
 
-/** Makes `old` equal to `made` if they are of the same kind. Custom elements draw their own content from `data`. */
+/** Makes `old` equal to `made`, and returns false if their kinds differ. Custom elements draw their own content from `data`. */
 function morph(old, made) {
   if (old.nodeType !== made.nodeType || old.nodeName !== made.nodeName) return false;
   if (old.nodeType !== Node.ELEMENT_NODE) {
@@ -46,7 +46,7 @@ function morph(old, made) {
   return true;
 }
 
-/** A table that scrolls where it is too wide. `columns` are [title, of(row), class]. */
+/** Returns a table that scrolls if it is too wide. `columns` are [title, of(row), class]. */
 export function table(caption, columns, rows, empty = "none") {
   if (!rows.length) return h("p", { class: "soft" }, empty);
   const cells = (row) => columns.map(([title, of, kind]) =>
@@ -90,21 +90,21 @@ export function duration(ms, digits = 1) {
 
 const sameDay = (one, other) => one.toDateString() === other.toDateString();
 
-/** The time of day, with the date unless it is today. */
+/** Formats a time of day, with the date unless it is today. */
 export function clock(ms) {
   const at = new Date(ms);
   const time = at.toLocaleTimeString("en-GB");
   return sameDay(at, new Date()) ? time : `${at.toLocaleDateString("en-CA")} ${time}`;
 }
 
-/** A moment (ISO 8601) and how long ago it is. */
+/** Returns an element that says how long ago a moment (ISO 8601) is. */
 export function ago(iso) {
   if (!iso) return null;
   const ms = Date.parse(iso);
   return h("time", { datetime: iso, title: iso }, `${duration(Math.max(0, Date.now() - ms), 0)} ago`);
 }
 
-/** A link within the dashboard; its parts are escaped. */
+/** Returns a link within the dashboard, whose parts are escaped. */
 export const to = (text, ...parts) => h("a", { href: path(...parts) }, text);
 export const path = (...parts) => `#/${parts.map(encodeURIComponent).join("/")}`;
 

@@ -1,10 +1,10 @@
-// Documents of the API that stay up to date by server-sent events. Also finds another instance if this one is gone.
+// Keeps documents of the API up to date through server-sent events, and finds another instance if this one is gone.
 
 const API = "/api/v1";
 const LOST_MS = 3000;
 const SIBLINGS = "siblings";
 export const CSRF = "kafka-coord-csrf"; // not in a cookie, which a browser also sends to other ports of this host
-export const MOVED = "?moved"; // tells the page at the next instance that somebody was logged in here
+export const MOVED = "?moved"; // tells the page at the next instance that someone was logged in here
 
 /** Applies the server's changes (kafka_coord/monitor/dashboard/changes.py) and returns the new document. */
 export function applied(document, changes) {
@@ -24,7 +24,7 @@ export function applied(document, changes) {
   return document;
 }
 
-/** Follows these paths. Calls `changed(documents, troubles)` after every change and `said(state)` about the connection. */
+/** Follows these paths. Calls `changed(documents, troubles)` after every change and `said(state)` when the connection's state changes. */
 export function follow(paths, changed, said) {
   let source, lost, closed = false, documents = {}, troubles = {};
   const query = paths.map((path) => `path=${encodeURIComponent(path)}`).join("&");
@@ -52,7 +52,7 @@ export function follow(paths, changed, said) {
     };
     source.onerror = () => {
       said("lost");
-      if (source.readyState === EventSource.CLOSED) { // the server refused; EventSource tries no more
+      if (source.readyState === EventSource.CLOSED) { // the server refused; EventSource does not try again
         end();
         setTimeout(begin, 2000);
       }
@@ -93,7 +93,7 @@ export function remember(instances) {
   sessionStorage.setItem(SIBLINGS, JSON.stringify(addresses.filter((one) => one !== location.origin)));
 }
 
-/** The address of an instance that answers. */
+/** Returns the address of an instance that answers, or null. */
 async function another() {
   const addresses = JSON.parse(sessionStorage.getItem(SIBLINGS) ?? "[]");
   const asked = addresses.map(async (address) => {

@@ -1,4 +1,4 @@
-// The views: what each follows, and what it shows of the documents.
+// The views: the documents that each one follows, and what it shows of them.
 import { actions } from "./actions.js";
 import "./charts.js";
 import {
@@ -11,9 +11,9 @@ const verdictOf = (name, since = null) => [
   badge(name, VERDICT[name] ?? "none"), since && h("span", { class: "soft" }, " for ", duration(age(since), 0))];
 const age = (iso) => (iso ? Date.now() - Date.parse(iso) : null);
 
-/** `host, pid` of the elected instance, and how long it has been elected. */
+/** The elected instance's broker and host, and how long it has been elected, or why no instance makes decisions. */
 function elected(found) {
-  if (found.undecided) return figure("nobody", found.undecided, "bad");
+  if (found.undecided) return figure("no coordinator", found.undecided, "bad");
   const one = found.instances.find((instance) => instance.elected);
   const host = one?.host ? ` on ${one.host}` : "";
   return figure(`broker ${found.coordinator}`, `coordinates${host}, for ${duration(age(found.since), 0)}`);
@@ -43,12 +43,12 @@ const findings = (found, least = ["error", "warning"], here = null) => {
     one.todo && h("div", { class: "todo" }, "→ ", one.todo))));
 };
 
-/** The doctor's findings about a group, or nothing if it has none. */
+/** The doctor's findings about a group, if there are any, and a notice if no coordinator works. */
 const attention = (name, known, about = () => true) => {
   const [cluster, mine] = [known["/cluster"], known[api("groups", name, "findings")]?.filter(about)];
   return [
     cluster?.undecided && h("p", { class: "trouble", role: "alert" }, h("b", null, "No working coordinator"),
-      `: ${cluster.undecided}. `, to("The overview has the remedy.")),
+      `: ${cluster.undecided}. `, to("The overview shows the remedy.")),
     mine?.length > 0 && section("Needs attention", findings(mine, ALL, name)),
   ];
 };
@@ -244,7 +244,7 @@ export function group(name) {
       const most = Math.max(1, ...found.offsets.map((one) => one.lag ?? 0));
       const oldest = Math.max(0, ...found.members.flatMap((one) => one.pending.map((command) => age(command.since))));
       const last = history?.at(-1);
-      const nobody = found.offsets.filter((one) => one.owner === null).length;
+      const unowned = found.offsets.filter((one) => one.owner === null).length;
       return [
         h("p", { class: "lead" }, state(found.state), " ", lag && badge(lag.verdict === "unknown" ? "lag unknown" : lag.verdict, VERDICT[lag.verdict]), " ", h("span", null, found.status)),
         paused(found.paused),
@@ -255,7 +255,7 @@ export function group(name) {
         h("div", { class: "figures" },
           figure(count(found.generation) ?? "–", last ? ["generation, ", ago(last.decided_at)] : "generation"),
           figure(count(found.member_count), plural(found.member_count, "member")),
-          figure(count(found.offsets.length), `${plural(found.offsets.length, "partition")}${nobody ? `, ${nobody} without an owner` : ""}`, nobody && found.member_count ? "bad" : ""),
+          figure(count(found.offsets.length), `${plural(found.offsets.length, "partition")}${unowned ? `, ${unowned} without an owner` : ""}`, unowned && found.member_count ? "bad" : ""),
           figure(short(found.lag), found.lag_unknown ? `records behind, unknown for ${found.lag_unknown} partitions` : "records behind"),
           figure(short(found.worst_lag), "behind in the worst partition"),
           figure(count(found.pending), `pending ${plural(found.pending, "command")}${found.pending ? `, the oldest for ${duration(oldest, 0)}` : ""}`, found.pending ? "warn" : "")),
@@ -263,10 +263,10 @@ export function group(name) {
           ? h("p", { class: "soft" }, "No partition has an owner, and no earlier owner is recorded.") : lanes(name, found, timeline, history),
           timeline?.left_out > 0 && h("p", { class: "soft" }, `${timeline.left_out} more partitions are left out.`)),
         lag && section("Lag", lagChart(lag, marksOf(history)),
-          h("p", { class: "soft" }, lag.note ?? "Sampled every 5 s while a page is open, and by the lag metrics. A dashed line is a rebalance.")),
+          h("p", { class: "soft" }, lag.note ?? "Sampled every 5 s while a page is open, and by the lag metrics. A dashed line marks a rebalance.")),
         section("Partitions", table("Partitions", [
           ["Partition", (row) => to(`${row.topic} ${row.partition}`, "groups", name, "partitions", row.topic, String(row.partition)), "name"],
-          ["Owner", (row) => (row.owner === null ? badge("nobody", "bad") : to(row.owner, "groups", name, "consumers", row.owner))],
+          ["Owner", (row) => (row.owner === null ? badge("no owner", "bad") : to(row.owner, "groups", name, "consumers", row.owner))],
           ["", (row) => (row.holding === "stopping" ? badge("stopping", "busy") : null)],
           ["Committed", (row) => count(row.committed_offset), "number"],
           ["End", (row) => count(row.end_offset), "number"],
@@ -279,8 +279,8 @@ export function group(name) {
         ], found.offsets)),
         section("Members", table("Members", memberColumns(name), found.members, "no members")),
         section("Rebalances", table("Rebalances", decisionColumns, newestFirst(history),
-          found.kind === "managed" ? "none recorded" : `They are in the groups log: kafka-coord groups history ${name}`)),
-        section("Operators' actions", table("Operators' actions", actionColumns, newestFirst(known[of("actions")]), "nothing recorded")),
+          found.kind === "managed" ? "none recorded" : `The groups log records them: kafka-coord groups history ${name}`)),
+        section("Operator actions", table("Operator actions", actionColumns, newestFirst(known[of("actions")]), "none recorded")),
         found.unreadable.length > 0 && section("Unreadable", table("Unreadable", [
           ["Znode", (row) => row.path], ["Why", (row) => row.reason]], found.unreadable)),
         section("Settings", h("p", { class: "soft" }, [
@@ -312,7 +312,7 @@ export function partition(name, topic, number) {
       } });
       return [
         h("p", { class: "lead" }, verdictOf(found.verdict, found.since), " of group ", to(name, "groups", name), ", owner ",
-          found.owner === null ? badge("nobody", "bad") : to(found.owner, "groups", name, "consumers", found.owner)),
+          found.owner === null ? badge("no owner", "bad") : to(found.owner, "groups", name, "consumers", found.owner)),
         attention(name, known),
         h("div", { class: "figures" },
           figure(count(found.committed_offset) ?? "none",
@@ -334,7 +334,7 @@ export function partition(name, topic, number) {
   };
 }
 
-/** Whether "flights[0-3,7] routes[1]" has this partition. */
+/** Returns whether a move, such as "flights[0-3,7] routes[1]", contains this partition. */
 const within = (move, topic, number) => [move.gained, move.lost].some((text) =>
   (text ?? "").split(" ").some((part) => part.startsWith(`${topic}[`) &&
     part.slice(topic.length + 1, -1).split(",").some((range) => {
@@ -404,12 +404,12 @@ export function cluster() {
         section("Waiting requests", table("Waiting requests", [
           ["Request", (row) => row.request], ["Type", (row) => row.type], ["Group", (row) => row.group], ["By", (row) => row.by],
           ["Since", (row) => ago(row.since)], ["Reason", (row) => row.reason]], known["/cluster/requests"] ?? [])),
-        section("Findings of the doctor", findings(known["/cluster/findings"], ALL)),
+        section("The doctor's findings", findings(known["/cluster/findings"], ALL)),
         history && section("Elections", electionsChart(history), table("Elections", [
           ["Epoch", (row) => row.epoch], ["Broker", (row) => row.broker_id], ["Host", (row) => row.host],
           ["Elected", (row) => ago(row.elected)], ["Ended", (row) => ago(row.ended)], ["Why", (row) => row.why],
         ], newestFirst(history.elections))),
-        history && section("Operators' actions", table("Operators' actions", actionColumns, newestFirst(history.actions), "nothing recorded")),
+        history && section("Operator actions", table("Operator actions", actionColumns, newestFirst(history.actions), "none recorded")),
         section("Topics", table("Topics", [
           ["Topic", (row) => row.topic], ["Partitions", (row) => count(row.partitions), "number"], ["Changed", (row) => ago(row.changed)],
         ], known["/topics"] ?? [])),
