@@ -12,7 +12,7 @@
     │   ├── StoreUnavailable              4   no response in time: whether it took effect is unknown
     │   │   └── SessionLost               4   the session has ended: ephemerals and watches are gone
     │   ├── NoNode, NodeExists, NotEmpty  4   a fact about the tree, known for certain
-    │   ├── BadVersion                    4   somebody wrote in between
+    │   ├── BadVersion                    4   someone wrote in between
     │   ├── NoAuth                        4   the ACL forbids it
     │   ├── RequestTooLarge               4   the request would exceed ZooKeeper's jute.maxbuffer
     │   └── MultiFailed                   4   one operation of a multi failed, so none took effect
@@ -59,8 +59,8 @@ class InvalidPattern(SettingsError):
 class MalformedValue(KafkaCoordError, ValueError):
     """A value that cannot be decoded.
 
-    ``where`` is the path of its znode or file, and ``field`` is the field at fault (or ""). A long ``reason`` is cut,
-    so that a huge value cannot fill the logs.
+    ``where`` is the path of its znode or file, and ``field`` is the field at fault (or ""). A long ``reason`` is
+    truncated, so that a huge value cannot fill the logs.
     """
 
     exit_code = 3
@@ -105,11 +105,11 @@ class NodeExists(StoreError):
 
 
 class NotEmpty(StoreError):
-    """A znode with children cannot be deleted."""
+    """The znode has children, so it cannot be deleted."""
 
 
 class BadVersion(StoreError):
-    """The znode's version is not the expected version, because somebody has written the znode in between."""
+    """The znode's version is not the expected one, because someone has written to the znode in between."""
 
 
 class NoAuth(StoreError):

@@ -13,8 +13,8 @@ file.
     [kafka]                             KAFKA_COORD_KAFKA_SECURITY_PROTOCOL
     security.protocol = "SASL_SSL"      any property of librdkafka, passed on unchanged
 
-Loading checks every setting, so that mistakes are reported at the start. A :class:`Secret` never appears in a message,
-a log line or a ``repr``.
+Loading checks every setting, so that mistakes are reported at startup. A :class:`Secret` never appears in a message, a
+log line or a ``repr``.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _SHORT_VARIABLES = {"zookeeper.hosts": "KAFKA_COORD_ZOOKEEPER"}
 _OTHER_VARIABLES = frozenset(
     f"{VARIABLE_PREFIX}{name}" for name in ("CONFIG", "OUTPUT", "DEBUG", "SERVE_SESSION_TIMEOUT_MS")
 )
-"""The variables that commands read. They are not settings, although they resemble misspelt settings."""
+"""Variables that the commands read. They are not settings, although their names look like misspelt settings."""
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\])")
 _SECRET_PROPERTY = re.compile(r"password|secret|token|\.key$|\.pem$|sasl\.jaas", re.IGNORECASE)
 
 
 class Secret:
-    """A value that is never shown. :meth:`reveal` returns it."""
+    """A value that is never displayed. Only :meth:`reveal` returns it."""
 
     __slots__ = ("_value",)
 
@@ -265,7 +265,7 @@ class ZooKeeperSettings:
             )
         if self.acl != "open" and self.digest is None and self.sasl_mechanism is None and self.tls_cert_file is None:
             raise SettingsError(
-                f"zookeeper.acl is {self.acl!r}, but this client proves no identity to ZooKeeper, so nobody "
+                f"zookeeper.acl is {self.acl!r}, but this client does not authenticate to ZooKeeper, so no one "
                 "could change what it creates: set zookeeper.digest, sasl_mechanism or tls_cert_file, "
                 "or leave zookeeper.acl 'open'"
             )
@@ -369,7 +369,7 @@ class ServeSettings:
             if getattr(self, f"{of}_cert_file") is None and any(files):
                 raise SettingsError(f"serve.{of}_key_file and {of}_client_ca_file need serve.{of}_cert_file")
         if self.http_operators is not None and not self.http_dashboard:
-            raise SettingsError("serve.http_operators is set, but serve.http_dashboard is false, so nobody can act")
+            raise SettingsError("serve.http_operators is set, but serve.http_dashboard is false, so no one can act")
         if self.http_operators is not None and self.http_cert_file is None and not _is_local(str(self.listen_http)):
             raise SettingsError(
                 f"serve.http_operators needs serve.http_cert_file, or others could read what operators send to "
@@ -395,7 +395,7 @@ class KafkaSettings:
 
     @property
     def shown(self) -> dict[str, str]:
-        """The properties without the secrets."""
+        """The properties, with secrets masked."""
         return {
             key: str(Secret(value)) if _SECRET_PROPERTY.search(key) else value for key, value in self.properties.items()
         }
@@ -461,21 +461,21 @@ def load_settings(
     called: str = "flag --{}",
 ) -> Settings:
     """Loads, checks and returns all settings. ``flags`` maps keys (``"zookeeper.hosts"``) to values. ``None`` means
-    that a flag is not given. ``file`` is the TOML file (by default, ``KAFKA_COORD_CONFIG``). ``kafka_properties``
+    that a flag was not given. ``file`` is the TOML file (by default, ``KAFKA_COORD_CONFIG``). ``kafka_properties``
     contains the flags for the ``kafka`` section. ``called`` is the template for a flag's name in messages. Raises
     :class:`SettingsError`, which names the key, its value, its source and the allowed values.
     """
     environ = os.environ if environ is None else environ
     file = file or environ.get("KAFKA_COORD_CONFIG")
     tables = _read_file(Path(file)) if file else {}
-    found = _from_file(tables, str(file)) | _from_variables(environ) | _from_flags(flags or {}, called)
+    values = _from_file(tables, str(file)) | _from_variables(environ) | _from_flags(flags or {}, called)
     kafka = _kafka_from_file(tables.get("kafka", {}), str(file)) | _kafka_from_variables(environ)
     kafka |= {key: _Found(value, called.format("kafka-property")) for key, value in (kafka_properties or {}).items()}
-    origin = {key: given.origin for key, given in found.items()}
+    origin = {key: given.origin for key, given in values.items()}
     return Settings(
-        zookeeper=_section(ZooKeeperSettings, "zookeeper", found),
-        serve=_section(ServeSettings, "serve", found),
-        socket=_section(SocketSettings, "socket", found),
+        zookeeper=_section(ZooKeeperSettings, "zookeeper", values),
+        serve=_section(ServeSettings, "serve", values),
+        socket=_section(SocketSettings, "socket", values),
         kafka=KafkaSettings({key: given.value for key, given in sorted(kafka.items())}),
         origin=origin | {f"kafka.{key}": given.origin for key, given in kafka.items()},
     )
@@ -502,19 +502,19 @@ _SECTIONS: Mapping[str, Any] = {"zookeeper": ZooKeeperSettings, "serve": ServeSe
 
 def _section(settings: type[_Section], section: str, found: Mapping[str, _Found]) -> _Section:
     checked = {}
-    for one in dataclasses.fields(settings):
-        key = f"{section}.{one.name}"
+    for setting in dataclasses.fields(settings):
+        key = f"{section}.{setting.name}"
         given = found.get(key)
         if given is None:
             continue
         try:
-            checked[one.name] = one.metadata["check"](given.value)
+            checked[setting.name] = setting.metadata["check"](given.value)
         except ValueError as error:
-            secret = "Secret" in str(one.type)
+            secret = "Secret" in str(setting.type)
             shown = "the value given" if secret else f"{str(given.value)[:120]!r}"
             reason = "" if "invalid literal" in str(error) or secret else f" ({error})"
             raise SettingsError(
-                f"{key}: {shown} from {given.origin} is invalid{reason}: it must be {one.metadata['what']}"
+                f"{key}: {shown} from {given.origin} is invalid{reason}: it must be {setting.metadata['what']}"
             ) from None
     return settings(**checked)
 
@@ -530,12 +530,12 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 def parse_toml(raw: bytes, what: str) -> dict[str, Any]:
     """Parses a TOML file. ``what`` is its name in messages. Raises :class:`SettingsError`. Refuses a file that is too
-    long or too deep, because ``tomllib`` takes time quadratic in the depth of a dotted key."""
+    long or nested too deeply, because ``tomllib`` takes time quadratic in the depth of a dotted key."""
     import tomllib  # imported here, because few consumers and commands read a file
 
     if len(raw) > _MAX_FILE_BYTES:
         raise SettingsError(f"{what} is longer than {_MAX_FILE_BYTES} bytes")
-    deep = f"{what} nests tables deeper than {_MAX_FILE_DEPTH}, but no setting does"
+    deep = f"{what} nests tables deeper than {_MAX_FILE_DEPTH} levels, which no setting needs"
     if any(line.count(b".") > _MAX_FILE_DEPTH for line in _TEXT_OR_COMMENT.sub(b"", raw).split(b"\n")):
         raise SettingsError(deep)
     try:
@@ -562,7 +562,7 @@ def _nests_deeper(tables: Mapping[str, Any], most: int) -> bool:
 
 
 def _from_file(tables: Mapping[str, Any], file: str) -> dict[str, _Found]:
-    found = {}
+    values = {}
     known = keys()
     for section, table in tables.items():
         if section not in {*_SECTIONS, "kafka"}:
@@ -575,8 +575,8 @@ def _from_file(tables: Mapping[str, Any], file: str) -> dict[str, _Found]:
             key = f"{section}.{name}"
             if key not in known:
                 raise _unknown(key, list(known), file)
-            found[key] = _Found(value, file)
-    return found
+            values[key] = _Found(value, file)
+    return values
 
 
 def _from_variables(environ: Mapping[str, str]) -> dict[str, _Found]:
@@ -604,7 +604,7 @@ def _means_a_setting(variable: str, names: Iterable[str]) -> bool:
 
 
 def _from_flags(flags: Mapping[str, Any], called: str) -> dict[str, _Found]:
-    found = {}
+    values = {}
     known = keys()
     for key, value in flags.items():
         if value is None:
@@ -612,24 +612,24 @@ def _from_flags(flags: Mapping[str, Any], called: str) -> dict[str, _Found]:
         if key not in known:
             raise _unknown(key, list(known), called.format(key))
         name = "zookeeper" if key == "zookeeper.hosts" else key.partition(".")[2].replace("_", "-")
-        found[key] = _Found(value, called.format(name))
-    return found
+        values[key] = _Found(value, called.format(name))
+    return values
 
 
 def _kafka_from_file(table: Any, file: str, above: str = "") -> dict[str, _Found]:
-    """Joins the keys of nested tables to librdkafka's names, because TOML reads ``security.protocol = …`` as a nested
+    """Joins the keys of nested tables into librdkafka's names, because TOML reads ``security.protocol = …`` as a nested
     table."""
-    found: dict[str, _Found] = {}
+    values: dict[str, _Found] = {}
     for name, value in table.items():
         key = f"{above}{name}"
         if isinstance(value, dict):
-            found |= _kafka_from_file(value, file, f"{key}.")
+            values |= _kafka_from_file(value, file, f"{key}.")
         elif isinstance(value, str | int | float):
             written = str(value).lower() if isinstance(value, bool) else str(value)
-            found[key] = _Found(written, file)
+            values[key] = _Found(written, file)
         else:
             raise SettingsError(f"kafka.{key} in {file} is a {type(value).__name__}; librdkafka takes text or numbers")
-    return found
+    return values
 
 
 def _kafka_from_variables(environ: Mapping[str, str]) -> dict[str, _Found]:

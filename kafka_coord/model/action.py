@@ -1,5 +1,5 @@
-"""Operators' actions. The history of a managed group records the actions on that group. The cluster's history records
-all other actions."""
+"""Operator actions, as the histories record them. A managed group's history records the actions on that group. The
+cluster history records all other actions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_CHANGE = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """An operator's action that took effect. ``kind`` is a request's type, or words such as ``pause`` or ``evict c1,
+    """An operator action that took effect. ``kind`` is a request's type, or words such as ``pause`` or ``evict c1,
     c2``.
 
     ``by`` is the user and host (``alice@host``). ``change`` describes the change with the old and new values.
@@ -68,7 +68,7 @@ class Action:
 
 
 def actions_from_json(value: fields.Json, where: str) -> tuple[Action, ...]:
-    """Reads the actions in a history, oldest first. The histories of earlier releases contain no actions."""
+    """Reads the actions in a history, oldest first. Histories written by earlier releases do not contain any."""
     return tuple(Action.from_json(one, where) for one in fields.objects(value, "actions", where))
 
 
@@ -78,17 +78,17 @@ def encoded_actions(actions: Iterable[Action]) -> list[bytes]:
 
 def newest(encoded: Sequence[bytes]) -> list[bytes]:
     """Returns the entries that a history retains: the newest :data:`MAX_ACTIONS`, up to :data:`MAX_ACTIONS_BYTES` in
-    total."""
-    found: list[bytes] = []
+    total, but at least the last one."""
+    retained: list[bytes] = []
     size = 0
     for one in reversed(encoded[-MAX_ACTIONS:]):
         size += len(one)
-        if found and size > MAX_ACTIONS_BYTES:
+        if retained and size > MAX_ACTIONS_BYTES:
             break
-        found.append(one)
-    return found[::-1]
+        retained.append(one)
+    return retained[::-1]
 
 
 def kept(actions: Sequence[Action]) -> tuple[Action, ...]:
-    """Like :func:`newest`, but for entries that are not encoded."""
+    """Like :func:`newest`, but takes and returns actions instead of encoded entries."""
     return tuple(actions[len(actions) - len(newest(encoded_actions(actions))) :])

@@ -31,7 +31,7 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A live broker. Resolvers and librdkafka accept each of its addresses unchanged."""
+    """A live broker. Its addresses are validated, so a resolver or librdkafka can use them as they are."""
 
     broker_id: int
     listeners: tuple[Listener, ...]
@@ -98,7 +98,7 @@ def _no_host(host: str) -> str:
     if len(host) > _MAX_HOST_CHARS:
         return f"is longer than {_MAX_HOST_CHARS} characters"
     if _NOT_IN_A_HOST.search(host):
-        return "has a character that is not allowed in a host name"
+        return "contains a character that is not allowed in a host name"
     try:
         host.encode("idna")
     except UnicodeError:

@@ -1,4 +1,4 @@
-"""The history of the cluster: elections, and operators' actions that do not concern a managed group."""
+"""The cluster history: elections, and operator actions that do not concern a managed group."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ MAX_ELECTIONS = 100
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """One instance's time as coordinator. Times are ms since 1970. ``ended_ms`` is ``None`` during the term, and
-    ``why`` gives the reason why the term ended. An instance that has lost its session cannot record the end of its
-    term, so its successor does."""
+    """One instance's time as coordinator. Times are ms since 1970. ``ended_ms`` is ``None`` until the term ends, and
+    ``why`` says why it ended. An instance that has lost its session cannot record the end of its term, so its successor
+    does."""
 
     broker_id: int
     host: str

@@ -106,7 +106,7 @@ def command_from_json(value: fields.Json, where: str) -> Command:
     starts = {}
     for topic, found in partitions.items():
         if not isinstance(found, dict) or len(found) > MAX_PARTITIONS_PER_VALUE:
-            what = f"are not an object with at most {MAX_PARTITIONS_PER_VALUE} start points"
+            what = f"must be an object with at most {MAX_PARTITIONS_PER_VALUE} start points"
             raise MalformedValue(where, f"the partitions of topic {topic!r} {what}")
         for partition, point in found.items():
             starts[TopicPartition(topic, _partition(partition, where))] = _start_point(point, where)
@@ -116,7 +116,7 @@ def command_from_json(value: fields.Json, where: str) -> Command:
 def _partition_list(found: Any, where: str) -> list[int]:
     if not isinstance(found, list) or len(found) > MAX_PARTITIONS_PER_VALUE:
         raise MalformedValue(
-            where, f"the partitions of a stop-fetcher are not a list of at most {MAX_PARTITIONS_PER_VALUE} numbers"
+            where, f"stop-fetcher partitions must be a list of at most {MAX_PARTITIONS_PER_VALUE} integers"
         )
     for partition in found:
         if not isinstance(partition, int) or isinstance(partition, bool) or not 0 <= partition <= MAX_PARTITION:

@@ -11,8 +11,8 @@ from kafka_coord.model.partitions import TopicPartition
 
 
 class CommittedOffset(NamedTuple):
-    """A group's committed offset of one partition. ``leader_epoch`` is -1 if the client sent no leader epoch. The type
-    is a named tuple to save memory, because a partition of the groups log may hold a million offsets."""
+    """A group's committed offset of one partition. ``leader_epoch`` is -1 if the client did not send one. The type is a
+    named tuple to save memory, because a partition of the groups log may hold a million offsets."""
 
     offset: int
     leader_epoch: int = -1
@@ -25,7 +25,7 @@ class CommittedOffset(NamedTuple):
         return self.leader_epoch < 0 and not self.metadata
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the JSON form, without the time, which the znode's stat contains."""
+        """Returns the JSON form, without the time, which the znode's stat records."""
         value: dict[str, Any] = {"version": fields.VERSION, "offset": self.offset}
         if self.leader_epoch >= 0:
             value["leader_epoch"] = self.leader_epoch
@@ -35,14 +35,14 @@ class CommittedOffset(NamedTuple):
 
     @classmethod
     def from_json(cls, value: fields.Json, where: str) -> CommittedOffset:
-        """Reads the value strictly. Raises :class:`MalformedValue`, even for valid values if they do not fit into a
+        """Reads the value strictly. Raises :class:`MalformedValue`, even for a valid value that would not fit in a
         response to a client."""
         epoch = fields.number(value, "leader_epoch", where, -1, at_least=-1)
         if epoch >= 1 << 31:
             raise MalformedValue(where, f"field 'leader_epoch' is {epoch}, not a 32-bit integer", "leader_epoch")
         metadata = fields.text(value, "metadata", where, "")
         if len(metadata.encode()) >= 1 << 15:
-            raise MalformedValue(where, f"field 'metadata' has {len(metadata)} characters", "metadata")
+            raise MalformedValue(where, f"field 'metadata' is too long ({len(metadata)} characters)", "metadata")
         return cls(fields.number(value, "offset", where, at_least=0), epoch, metadata)
 
 

@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""The bounds range from a request answered from memory (about 1 ms) to a rebalance that waits for slow consumers
-(minutes)."""
+"""The bounds of the buckets, which range from a request answered from memory (about 1 ms) to a rebalance that waits for
+slow consumers (minutes)."""
 
 
 @dataclass(slots=True)
 class Durations:
-    """Each of the ``buckets`` counts the durations between the previous bound and its own bound in :data:`BOUNDS_S`.
-    The last bucket counts all longer durations. ``total_s`` is the sum of all durations."""
+    """A histogram of durations. Each of the ``buckets`` counts the durations above the previous bound in
+    :data:`BOUNDS_S`, up to and including its own bound. The last bucket counts all longer durations. ``total_s`` is the
+    sum of all durations."""
 
     buckets: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_S) + 1))
     total_s: float = 0.0

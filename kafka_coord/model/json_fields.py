@@ -69,7 +69,7 @@ def optional_text(value: Json, field: str, where: str) -> str | None:
 
 
 def choice(value: Json, field: str, where: str, choices: type[Choice], default: str | None = None) -> Choice:
-    """Reads a string field that has one of the values of ``choices``."""
+    """Reads a string field whose value must be one of ``choices``."""
     written = text(value, field, where, default)
     try:
         return choices(written)
@@ -122,10 +122,11 @@ def shown(value: object, most: int = 60) -> str:
     try:
         written = repr(value)
     except RecursionError:
-        return f"a {type(value).__name__} nested very deep"
+        return f"a {type(value).__name__} nested very deeply"
     return written if len(written) <= most else written[: most - 1] + "…"
 
 
 def plain(value: object) -> str:
-    """Converts any value to a string, because some tools wrote numbers into fields that only people read."""
+    """Converts any value to a string, because some tools have written numbers into fields that are only
+    informational."""
     return value if isinstance(value, str) else shown(value)

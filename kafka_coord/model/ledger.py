@@ -1,5 +1,5 @@
-"""The ledger: the partitions that each consumer holds. Only the coordinator writes it, in the same multi as the
-command."""
+"""The ledger, which records the partitions that each consumer holds, and the target of a group. Only the coordinator
+writes them. It writes a command and the change to the ledger in the same multi."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Ledger:
     streams: Streams = field(default_factory=dict)
     place: Member | None = None
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    """Maps each topic to the identity that it had when its partitions were started. A recreated topic has another
+    """Maps each topic to the identity that it had when its partitions were started. A recreated topic has a different
     identity."""
     znode_version: int = 0
 
@@ -154,7 +154,7 @@ class Assignment:
 
 def _disjoint(value: fields.Json, where: str) -> dict[str, PartitionSet]:
     """Reads the owners. Checks that each partition has only one owner, which also limits the memory that a small value
-    can take."""
+    can occupy."""
     taken: dict[str, set[int]] = {}
     members = {}
     total = 0

@@ -76,7 +76,7 @@ class Subscription:
         return not matched and not topic.startswith("__")
 
     def knows(self, topic: str) -> bool:
-        """Returns whether :meth:`wants` can answer without matching the pattern, which may take tens of
+        """Returns whether :meth:`wants` can return its result without matching the pattern, which may take tens of
         milliseconds."""
         return self.kind is SubscriptionKind.STATIC or topic_pattern(self.pattern).knows(topic)
 
@@ -98,7 +98,7 @@ class Subscription:
                     raise MalformedValue(where, f"subscribes to {topic[:60]!r}, which is not a legal topic name")
             return cls(kind, dict(written))
         if len(written) != 1:
-            raise MalformedValue(where, f"a {kind} subscription has one pattern, not {len(written)}")
+            raise MalformedValue(where, f"a {kind} subscription must contain exactly one pattern, not {len(written)}")
         ((pattern, streams),) = written.items()
         try:
             topic_pattern(pattern)
@@ -111,13 +111,13 @@ class Subscription:
 class Member:
     """One live registration of a consumer, as it was when it was read.
 
-    ``incarnation`` is the czxid of its znode, so a consumer that returns under the same name is another incarnation.
-    Durations are in ms. ``capacity`` is a weight for the ``weighted`` assignor. ``rack`` is as in Kafka's
+    ``incarnation`` is the czxid of its znode, so a consumer that returns under the same name is a different
+    incarnation. Durations are in ms. ``capacity`` is a weight for the ``weighted`` assignor. ``rack`` is as in Kafka's
     ``broker.rack``. If the consumer has no ZooKeeper session, ``gateway`` is the broker id of the instance that
     registered it, and ``address`` is the consumer's address at that time. If the consumer is a Kafka client,
     ``protocol`` is its group protocol (as in ``group.protocol``), and ``software`` is the name and version of its
-    library. Otherwise, these fields are ``None``. ``rebalance_timeout_ms`` is how long the member may take to give up
-    partitions. It also limits the time for the acknowledgement of a start, unless the group's limit is longer. With 0,
+    library. For other consumers, these fields are ``None``. ``rebalance_timeout_ms`` is how long the member may take to
+    give up partitions. It also limits the time to acknowledge a start, unless the group's limit is longer. If it is 0,
     the group's limit applies.
     """
 

@@ -1,4 +1,4 @@
-"""A frozen snapshot of a group, which is the input of ``plan``."""
+"""A frozen snapshot of a group, which is the input to ``plan``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TopicInfo:
 
 
 def same_topic(identity: str, other: str) -> bool:
-    """Returns whether two identities belong to the same topic, because they share the topic id or the znode.
+    """Returns whether two identities belong to the same topic, that is, whether they share the topic id or the znode.
 
     Either of the two is enough. A topic gets its first id when Kafka is upgraded to 2.8, and a new id when an older
     tool writes its znode (KAFKA-14190). The znode gets a new czxid when ZooKeeper's data is moved to other servers.
@@ -37,7 +37,7 @@ def same_topic(identity: str, other: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A znode that could not be decoded. It is reported and not changed.
+    """A znode that could not be decoded. It is reported and left unchanged.
 
     ``incarnation`` is the czxid of an unreadable registration, or 0 if it is unknown. It distinguishes a consumer that
     returned with an unreadable registration from its previous incarnation, whose ledger still exists.
@@ -63,11 +63,11 @@ class Observation:
     ``topics`` contains all of Kafka's topics, as the listeners last saw them. ``in_grace`` contains the consumers whose
     registration is gone but whose place is kept, ``overdue`` those with a command that is unacknowledged past the
     rebalance timeout, and ``retired`` those that have been gone for so long that their channel may be removed.
-    ``retention_passed`` tells whether the group has been empty for longer than its offsets retention.
-    ``coordinator.deadlines`` computes these four fields, so ``plan`` needs no clock. If the stored target was lost,
-    ``generation_floor`` is the highest generation found elsewhere. ``unreadable`` lists all znodes that could not be
-    read. While a znode below ``offsets`` is unreadable, its partition or topic is not started. ``offsets_zxid`` is the
-    zxid of the last change below ``offsets``, or ``None`` if it was not read.
+    ``retention_passed`` is true if the group has been empty for longer than its offsets retention.
+    ``coordinator.deadlines`` computes these four fields, so ``plan`` does not need a clock. If the stored target was
+    lost, ``generation_floor`` is the highest generation found elsewhere. ``unreadable`` lists all znodes that could not
+    be read. While a znode below ``offsets`` is unreadable, its partition or topic is not started. ``offsets_zxid`` is
+    the zxid of the last change below ``offsets``, or ``None`` if it was not read.
     """
 
     group: str

@@ -24,15 +24,15 @@ DEFAULT_OFFSETS_RETENTION_MS = 7 * 24 * 3600 * 1000
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """The value of a group's znode: the settings that differ from the defaults. Durations are in ms."""
+    """A group's settings, which are the value of its znode. Durations are in ms."""
 
     assignor: str | None = None
     rebalance_timeout_ms: int = DEFAULT_REBALANCE_TIMEOUT_MS
     offsets_retention_ms: int = DEFAULT_OFFSETS_RETENTION_MS
 
     def rebalance_timeout_for(self, member: Member, command: CommandType) -> int:
-        """Returns how long the member may take to acknowledge a command, in ms. The member's own timeout limits only
-        stops, because the member may not learn of a start until its next request."""
+        """Returns how long the member may take to acknowledge a command, in ms. A member's own timeout can shorten the
+        limit only for stops, because the member may not learn of a start until its next request."""
         own = member.rebalance_timeout_ms
         if own and command is CommandType.STOP_FETCHER:
             return own
@@ -98,8 +98,9 @@ class RequestType(StrEnum):
     """Remove the group and its offsets. Refused while the group has members, or if its offsets have changed since the
     zxid ``unchanged_since``."""
     CONVERT_GROUP = "convert-group"
-    """Convert the group to the kind ``to``. Refused while the group has members. The instance that coordinates the
-    group's partition of the groups log carries this out, not the elected coordinator."""
+    """Convert the group to the kind ``to``. Refused while the group has members, except for the classic clients in a
+    managed group, which are evicted and join again. The instance that coordinates the group's partition of the groups
+    log carries this out, not the elected coordinator."""
 
 
 GROUP_REQUESTS = frozenset(RequestType) - {RequestType.RESIGN}
@@ -111,7 +112,7 @@ class GroupKind(StrEnum):
     MANAGED = "managed"
     """The coordinator assigns the partitions."""
     CLIENT_ASSIGNED = "client-assigned"
-    """The leading member assigns the partitions. All members are stock Kafka clients."""
+    """One member, the group leader, assigns the partitions. All members are stock Kafka clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ class Request:
     """An operator's request, stored as ``/consumers/requests/request-<seq>``.
 
     The coordinator responds by writing ``result`` ("done" or "refused") and ``message`` into the same znode. The
-    requester reads the response and deletes the znode. The coordinator later removes responses that nobody fetched.
+    requester reads the response and deletes the znode. The coordinator later removes responses that no one fetched.
     """
 
     type: RequestType
@@ -140,8 +141,8 @@ class Request:
     action: str = ""
     """The action that a ``look`` records, such as ``pause`` or ``settings``."""
     change: str = ""
-    """A description of the change, with the old and new values, for people who read the history. It is cut to a maximum
-    length."""
+    """A description of the change, with the old and new values, for readers of the history. Truncated to
+    :data:`~kafka_coord.model.action.MAX_CHANGE`."""
     request_id: str = ""
     """The znode's name. Like ``znode_version``, it comes from the read, not from the value."""
     znode_version: int = 0
@@ -241,8 +242,8 @@ class CoordinatorInfo:
     """The elected instance. This is the value of ``/consumers/coordinator``. Without an epoch, it is also the value of
     ``coordinators/<id>``.
 
-    Only ``coordinators/<id>`` has ``process``, which earlier releases do not write. ``endpoints`` maps a name
-    ("channel", "http", or "https" with TLS) to ``host:port``. ``timestamp`` is ms since 1970, as a string.
+    Only ``coordinators/<id>`` carries ``process``, which earlier releases did not write. ``endpoints`` maps a name
+    ("channel", "kafka", "http", or "https" with TLS) to ``host:port``. ``timestamp`` is ms since 1970, as a string.
     """
 
     broker_id: int
@@ -253,7 +254,7 @@ class CoordinatorInfo:
 
     @property
     def http_url(self) -> str | None:
-        """The URL of the instance's HTTP server, or ``None`` if it has none."""
+        """The URL of the instance's HTTP server, or ``None`` if the instance does not run one."""
         found = (f"{scheme}://{self.endpoints[scheme]}" for scheme in ("https", "http") if scheme in self.endpoints)
         return next(found, None)
 
@@ -295,7 +296,7 @@ class Cause(StrEnum):
     TOPIC_CHANGED = "topic-changed"
     """A subscribed topic was created, deleted or recreated, or its number of partitions changed."""
     ASSIGNOR_CHANGED = "assignor-changed"
-    """The assignor changed, either in the group's settings or because the members request another assignor."""
+    """The assignor changed, either in the group's settings or because the members request a different one."""
     MEMBER_CHANGED = "member-changed"
     """A member registered again with a new subscription, capacity or rack."""
     TAKEN_OVER = "taken-over"
@@ -307,9 +308,9 @@ class Decision:
     """One entry of a group's history: a generation, its reason, the partitions that moved, and how long each step took.
 
     ``causes`` lists every cause found in the same pass, with the most important first, and ``reason`` describes them as
-    text. ``causes`` is empty in entries of earlier releases. Durations are ms from the decision, or ``None`` until the
-    step is complete. At ``stopped_ms``, every stop was acknowledged. At ``settled_ms``, every partition had its owner
-    and every command was acknowledged.
+    text. ``causes`` is empty in entries written by earlier releases. Durations are ms from the decision, or ``None``
+    until the step is complete. At ``stopped_ms``, every stop was acknowledged. At ``settled_ms``, every partition had
+    its owner and every command was acknowledged.
     """
 
     generation: int

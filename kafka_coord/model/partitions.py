@@ -14,7 +14,7 @@ from kafka_coord.model.names import is_legal
 MAX_PARTITION = (1 << 31) - 1
 MAX_PARTITIONS_PER_VALUE = 1_000_000
 """The maximum number of partitions in one value. Without this limit, a hostile range such as "0-2147483647" would
-exhaust the memory."""
+exhaust memory."""
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from kafka_coord.errors import InvalidPattern
 
 MAX_PATTERN_CHARS = 10_000
 MAX_PROGRAM_BYTES = 256 << 10
-"""The memory limit of a compiled pattern. It allows some 14,000 instructions, so one match takes at most tens of ms. A
+"""The memory limit of a compiled pattern. It allows about 14,000 instructions, so one match takes at most tens of ms. A
 list of topic names with ``MAX_PATTERN_CHARS`` characters fits, but ``.{0,999}.{0,999}`` does not."""
 _MATCHING_BYTES = 4 << 20
 """The memory that RE2 may use as a cache while it matches. With less memory, RE2 starts over for each topic and is a
@@ -28,8 +28,8 @@ _next_number = itertools.count()
 class TopicPattern:
     """One compiled pattern, created by :func:`topic_pattern`. Thread-safe.
 
-    A pattern designed to be slow takes a minute for a few thousand topics, even in linear time. So each result is
-    cached, in one byte per topic, and :meth:`knows` tells whether :meth:`matches` can return a cached result.
+    Even in linear time, a pattern designed to be slow takes a minute for a few thousand topics. So each result is
+    cached in one byte per topic, and :meth:`knows` returns whether the result for a topic is cached.
     """
 
     __slots__ = ("_answers", "_written")
@@ -65,19 +65,19 @@ class TopicPattern:
         number = _topic_numbers.get(topic)
         if number is not None and number < len(self._answers) and self._answers[number] != _UNKNOWN:
             return self._answers[number] == _YES
-        found = _compiled(self._written).fullmatch(topic) is not None
+        matched = _compiled(self._written).fullmatch(topic) is not None
         number = _topic_numbers.setdefault(topic, next(_next_number)) if number is None else number
         missing = number + 1 - len(self._answers)
         if missing > 0:  # if another thread also extends the array, it only becomes longer than necessary
             self._answers.extend(bytes(missing))
-        self._answers[number] = _YES if found else _NO
-        return found
+        self._answers[number] = _YES if matched else _NO
+        return matched
 
 
 def topic_pattern(pattern: str) -> TopicPattern:
     """Returns the compiled pattern. Raises :class:`InvalidPattern`. Results and errors are cached."""
     if len(pattern) > MAX_PATTERN_CHARS:
-        raise InvalidPattern(f"topic pattern has {len(pattern)} characters; the limit is {MAX_PATTERN_CHARS}")
+        raise InvalidPattern(f"topic pattern is {len(pattern)} characters long; the limit is {MAX_PATTERN_CHARS}")
     found = _remembered(pattern)
     if isinstance(found, InvalidPattern):
         raise InvalidPattern(str(found))

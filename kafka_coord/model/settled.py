@@ -22,8 +22,8 @@ class Zxids:
     channels, settings and target.
 
     They do not cover the values of registrations, which never change. Nor do they cover the values of ledgers and the
-    znodes below channels, which only the coordinator changes, and only after a member has registered or left, or after
-    the target has changed.
+    commands in channels: a group at rest has no outstanding commands, and the coordinator writes ledgers and new
+    commands only after a member has registered or left, or after the target has changed.
     """
 
     group: int
@@ -44,12 +44,12 @@ class Zxids:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The record that a group needed no action in the state ``zxids`` and with topics whose digest is ``topics``.
+    """A record that a group did not need any action in the state ``zxids``, with topics whose digest is ``topics``.
 
     ``subscriptions`` combines the subscriptions of its ``members``. It contains each pattern once, and one subscription
-    to all topics that are subscribed by name. A coordinator that reads this record need not read the registrations. A
-    group with socket consumers never gets such a record, because the next coordinator must know each of these
-    consumers.
+    to all topics that are subscribed by name. A coordinator that reads this record does not need to read the
+    registrations. A group with socket consumers never gets such a record, because the next coordinator must know each
+    of these consumers.
     """
 
     zxids: Zxids

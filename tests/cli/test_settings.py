@@ -65,7 +65,7 @@ def test_every_key_has_a_variable_and_refuses_nonsense_by_name(key: str) -> None
         ("[kafka]\n'security.protocol' = ['SSL']", "librdkafka takes text or numbers"),
         ("[zookeeper", "is not TOML"),
         ("[zookeeper]\ntls_ca_file = '/no/such.pem'", "No such file"),
-        ("[zookeeper]\nacl = 'creator-only'", "proves no identity"),
+        ("[zookeeper]\nacl = 'creator-only'", "does not authenticate"),
         ("[zookeeper]\nsasl_mechanism = 'digest-md5'", "needs zookeeper.sasl_username"),
     ],
 )

@@ -61,7 +61,7 @@ def test_the_file_alone_may_say_where_zookeeper_is(settings: Path):
         ({"zookeeper__tsl": "true"}, r"zookeeper\.tsl in the query's options is not a setting; did you mean"),
         ({"zookeeper__tls": "perhaps"}, r"zookeeper\.tls: 'perhaps' from the query's options is invalid"),
         ({"zookeeper__tls_ca_file": "/nowhere"}, "No such file or directory"),
-        ({"zookeeper__acl": "creator-only"}, "proves no identity"),
+        ({"zookeeper__acl": "creator-only"}, "does not authenticate"),
         ({"zookeeper__digest": "hidden"}, "the value given from the query's options is invalid"),
         ({"config": "/nowhere.toml"}, "settings file /nowhere.toml cannot be read"),
         ({"sessionTimeoutMs": "soon"}, r"zookeeper\.session_timeout_ms: 'soon' from the query's options"),
