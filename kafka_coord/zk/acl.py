@@ -1,9 +1,9 @@
 """The ACL plan: the permissions of each role for each znode, as a pure function of the path.
 
 An ACL belongs to one znode and is not inherited. To create or delete a znode, a session needs CREATE or DELETE on its
-*parent*. So ``DELETE`` on ``channel/<consumer>`` is the right to acknowledge, and ``DELETE`` on ``ids`` is the right to
-evict. :data:`RULES` is the whole plan. docs/threat-model.md shows the plan and lists the attacks that it does not
-prevent.
+*parent*. So ``DELETE`` on ``channel/<consumer>`` is the permission to acknowledge, and ``DELETE`` on ``ids`` is the
+permission to evict. :data:`RULES` is the whole plan. docs/threat-model.md shows the plan and lists the attacks that it
+does not prevent.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Permission(IntFlag):
     @classmethod
     def of(cls, letters: str) -> Permission:
         """Parses permissions as ``zkCli.sh`` writes them, such as ``"crd"``."""
-        found = cls.NONE
+        permissions = cls.NONE
         for letter in letters:
-            found |= _LETTERS[letter]
-        return found
+            permissions |= _LETTERS[letter]
+        return permissions
 
     @property
     def letters(self) -> str:
@@ -78,7 +78,7 @@ class Identity:
         if scheme == "digest" and (name.count(":") != 1 or not all(name.split(":"))):
             raise SettingsError(f"{where}: {written!r} lacks the hash; 'kafka-coord acl identity' prints it")
         if scheme == "world" and name != "anyone":
-            raise SettingsError(f"{where}: {written!r} is not an identity: the world scheme has only world:anyone")
+            raise SettingsError(f"{where}: {written!r} is not an identity: in the world scheme, use world:anyone")
         return cls(scheme, name)
 
     def __str__(self) -> str:
@@ -138,7 +138,7 @@ def same(found: AclOf, wanted: AclOf) -> bool:
 
 
 def open_to_change(found: AclOf) -> bool:
-    """Returns whether anybody may change the znode or its children."""
+    """Returns whether anyone may change the znode or its children."""
     return any(one.identity == ANYONE and one.permissions & CHANGING for one in found)
 
 
@@ -194,7 +194,7 @@ RULES = (
 delete."""
 
 LEAVES = frozenset(rule.place for rule in RULES if not any(other.place.startswith(f"{rule.place}/") for other in RULES))
-"""The places below which kafka-coord has no znodes."""
+"""The places below which kafka-coord does not create any znodes."""
 
 _ELSEWHERE = Rule("", "r", "")
 _RULES: dict[int, list[tuple[tuple[str, ...], Rule]]] = {}

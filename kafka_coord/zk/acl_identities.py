@@ -1,10 +1,10 @@
-"""The identities file defines the role of each ZooKeeper identity. It contains no passwords.
+"""Reads the identities file, which defines the role of each ZooKeeper identity. The file does not contain passwords.
 
 ::
 
     coordinators = ["digest:coordinator:3zpCJSEkTHOmpyrRJKDsoGyH1Ao="]
     operators    = ["sasl:alice", "x509:CN=ops,O=Example"]
-    readers      = ["world:anyone"]            # who may read; [] means nobody else
+    readers      = ["world:anyone"]            # who may read; [] means no one else
 
     [consumers]
     delays = ["digest:delays:1ZVDWOp9QMyKQQeVQMn5SFnWnb8="]
@@ -52,9 +52,7 @@ def parse_identities(raw: bytes, where: str) -> AclPlan:
         raise SettingsError(f"{unknown[0][:60]!r} in {where} is not a role; the roles are {', '.join(_ROLES)}")
     coordinators = _role(table, "coordinators", where)
     if not coordinators:
-        raise SettingsError(
-            f"{where} names no coordinators, so nobody could change the protected znodes; add at least one"
-        )
+        raise SettingsError(f"{where} must name at least one coordinator, or no one could change the protected znodes")
     for role, found in (("coordinators", coordinators), ("operators", _role(table, "operators", where))):
         _none_of_the_world(found, role, where)
     groups = table.get("consumers", {})
@@ -79,12 +77,12 @@ def _role(table: Mapping[str, Any], role: str, where: str) -> tuple[Identity, ..
     if not isinstance(written, list):
         raise SettingsError(f"{role[:60]!r} in {where} must be a list of identities")
     if len(written) > MAX_IDENTITIES:
-        raise SettingsError(f"{role[:60]!r} in {where} has {len(written)} identities; name at most {MAX_IDENTITIES}")
+        raise SettingsError(f"{role[:60]!r} in {where} lists {len(written)} identities; the limit is {MAX_IDENTITIES}")
     return tuple(dict.fromkeys(Identity.parse(one, f"{role[:60]} in {where}") for one in written))
 
 
 def _none_of_the_world(found: tuple[Identity, ...], role: str, where: str) -> None:
     if ANYONE in found:
         raise SettingsError(
-            f"{role[:60]!r} in {where} names world:anyone; to let anybody write, name no identities at all"
+            f"{role[:60]!r} in {where} names world:anyone; to let anyone write, do not set any identities at all"
         )

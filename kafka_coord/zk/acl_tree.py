@@ -1,7 +1,7 @@
-"""Compares a tree's ACLs with the plan, and sets the ACLs that differ.
+"""Compares a tree's ACLs with the plan and sets the ACLs that differ.
 
 A multi cannot set ACLs, so they are set individually in a pipeline. An ACL that has changed since it was read is not
-set. The run may be interrupted and repeated at any time, because it skips ACLs that are already right. It also skips
+set. The run may be interrupted and repeated at any time, because it skips ACLs that are already correct. It also skips
 foreign znodes, such as the groups that a 0.8 consumer keeps directly below ``/consumers``.
 """
 
@@ -50,7 +50,7 @@ class AclChange:
 
 @runtime_checkable
 class AclStore(Store, Protocol):
-    """A store whose ACLs can be read and set. The simulated store has no ACLs."""
+    """A store whose ACLs can be read and set. The simulated store does not support ACLs."""
 
     @property
     def options(self) -> ZkOptions: ...
@@ -78,7 +78,7 @@ class TreeAcls:
 
     @property
     def open(self) -> tuple[str, ...]:
-        """The znodes that anybody may change."""
+        """The znodes that anyone may change."""
         return tuple(path for path, one in self.found.items() if open_to_change(one.acl))
 
 
@@ -93,7 +93,7 @@ class Deviation:
 
     @property
     def open(self) -> bool:
-        """Whether anybody may change the znode."""
+        """Whether anyone may change the znode."""
         return self.found is not None and open_to_change(self.found)
 
 
@@ -118,14 +118,14 @@ class ApplyResult:
 
 def read_tree_acls(store: AclStore, most_of_a_kind: int | None = None) -> TreeAcls:
     """Reads the ACLs of all of kafka-coord's znodes. If ``most_of_a_kind`` is given, reads at most that many of each
-    kind, because a large tree has hundreds of thousands of znodes."""
+    kind, because a large tree contains hundreds of thousands of znodes."""
     paths: list[str] = []
     foreign: list[str] = []
     hidden: list[str] = []
     cut: list[str] = []
     for path in _tree(store, hidden, cut, most_of_a_kind):
         (paths if rule_of(path) is not None else foreign).append(path)
-    found: dict[str, FoundAcl] = {}
+    acls: dict[str, FoundAcl] = {}
     unreadable: list[str] = []
     for start in range(0, len(paths), _BATCH):
         chunk = paths[start : start + _BATCH]
@@ -133,45 +133,48 @@ def read_tree_acls(store: AclStore, most_of_a_kind: int | None = None) -> TreeAc
             if isinstance(one, NoAuth):
                 unreadable.append(path)
             elif one is not None:
-                found[path] = one
-    return TreeAcls(found, tuple(unreadable), tuple(foreign), tuple(hidden), whole=not cut)
+                acls[path] = one
+    return TreeAcls(acls, tuple(unreadable), tuple(foreign), tuple(hidden), whole=not cut)
 
 
 def compare(store: AclStore, plan: AclPlan, most_of_a_kind: int | None = None) -> Comparison:
-    """Compares kafka-coord's znodes (all, or ``most_of_a_kind`` of each kind) with the plan, and returns the result.
-    Changes nothing."""
-    seen = read_tree_acls(store, most_of_a_kind)
-    deviations = [Deviation(path, None, plan.of(path)) for path in seen.unreadable]
-    for path, one in seen.found.items():
-        wanted = plan.of(path)
-        if not same(one.acl, wanted):
-            deviations.append(Deviation(path, one.acl, wanted, one.version))
+    """Compares kafka-coord's znodes (all, or ``most_of_a_kind`` of each kind) with the plan. Does not change
+    anything."""
+    acls = read_tree_acls(store, most_of_a_kind)
+    deviations = [Deviation(path, None, plan.of(path)) for path in acls.unreadable]
+    for path, one in acls.found.items():
+        planned = plan.of(path)
+        if not same(one.acl, planned):
+            deviations.append(Deviation(path, one.acl, planned, one.version))
     needed = (*layout.PERSISTENT_ROOTS, *plan.prepared())
     missing = tuple(path for path, stat in zip(needed, store.exists_many(needed), strict=True) if stat is None)
-    return Comparison(seen, tuple(deviations), missing)
+    return Comparison(acls, tuple(deviations), missing)
 
 
 def apply(store: AclStore, plan: AclPlan, on_progress: OnProgress | None = None) -> ApplyResult:
-    """Creates missing znodes, and sets every ACL that deviates. Repeats this until a pass finds nothing to do, because
-    running processes may still create znodes that follow an older plan. Affects no session, watch or data version."""
+    """Creates missing znodes and sets every ACL that deviates. Repeats this until a pass finds nothing to do, because
+    running processes may still create znodes that follow an older plan. Does not affect sessions, watches or data
+    versions."""
     changed = made = 0
     refused: dict[str, str] = {}
     for _ in range(_PASSES):
-        seen = compare(store, plan)
-        for path in seen.missing:
+        comparison = compare(store, plan)
+        for path in comparison.missing:
             store.ensure_path(path)
             made += 1
-        refused |= dict.fromkeys(seen.acls.hidden, "its children may not be listed")
-        todo = [AclChange(one.path, one.wanted, one.version) for one in seen.deviations if one.path not in refused]
+        refused |= dict.fromkeys(comparison.acls.hidden, "its children may not be listed")
+        todo = [
+            AclChange(one.path, one.wanted, one.version) for one in comparison.deviations if one.path not in refused
+        ]
         if not todo:
             break
         for start in range(0, len(todo), _BATCH):
             chunk = todo[start : start + _BATCH]
-            for change, answer in zip(chunk, store.write_acls(chunk), strict=True):
-                if isinstance(answer, BadVersion):
+            for change, error in zip(chunk, store.write_acls(chunk), strict=True):
+                if isinstance(error, BadVersion):
                     continue  # another process set the ACL, so the next pass checks the result
-                if answer is not None:
-                    refused[change.path] = str(answer)
+                if error is not None:
+                    refused[change.path] = str(error)
                 else:
                     changed += 1
             if on_progress is not None:
@@ -209,13 +212,13 @@ def _listings(store: AclStore, paths: Sequence[str], hidden: list[str]) -> list[
     try:
         return [one.names if one is not None else () for one in store.children_many(paths)]
     except NoAuth:
-        found: list[tuple[str, ...]] = []
+        listings: list[tuple[str, ...]] = []
         for path in paths:
             try:
-                found.append(store.children(path))
+                listings.append(store.children(path))
             except NoAuth:
                 hidden.append(path)
-                found.append(())
+                listings.append(())
             except NoNode:
-                found.append(())
-        return found
+                listings.append(())
+        return listings

@@ -1,4 +1,4 @@
-"""Reads the Kafka brokers registered below ``/brokers/ids``, and reports the faults of unusable registrations."""
+"""Reads the Kafka brokers registered below ``/brokers/ids`` and reports the faults of unusable registrations."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def decode_brokers(names: Sequence[str], nodes: Sequence[ReadResult | Unreadable
 
 
 def read_brokers(store: Store) -> Brokers | None:
-    """Reads all brokers in two rounds of reads. Returns ``None`` if Kafka does not keep its metadata here. Raises
+    """Reads all brokers in two round trips. Returns ``None`` if Kafka does not keep its metadata here. Raises
     :class:`StoreUnavailable`."""
     (listing,) = store.read_many([GetChildren(layout.BROKER_IDS)])
     if not isinstance(listing, tuple):

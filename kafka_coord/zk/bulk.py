@@ -86,7 +86,7 @@ def _error(code: int) -> Exception:
 
 
 class MultiRead:
-    """The request in the form that kazoo's connection needs. ``reads`` contain absolute paths (chroot included)."""
+    """A multi-read, in the form that kazoo's connection needs. ``reads`` contain absolute paths (chroot included)."""
 
     type = 22
 
@@ -136,7 +136,7 @@ class MultiRead:
 
 
 class MultiWrite:
-    """The request in the form that kazoo's connection needs. ``body`` comes from :func:`packed`."""
+    """A multi, in the form that kazoo's connection needs. ``body`` comes from :func:`packed`."""
 
     type = 14
 
@@ -148,25 +148,25 @@ class MultiWrite:
 
     def deserialize(self, buffer: bytes, offset: int) -> list[OpResult | Exception]:
         """Returns the result of each operation, with absolute paths, or kazoo's error."""
-        found: list[OpResult | Exception] = []
+        results: list[OpResult | Exception] = []
         while True:
             kind, done, _ = _HEADER.unpack_from(buffer, offset)
             offset += _HEADER.size
             if done:
-                return found
+                return results
             if kind == _CREATE:
                 (length,) = _INT.unpack_from(buffer, offset)
                 offset += _INT.size
-                found.append(buffer[offset : offset + length].decode())
+                results.append(buffer[offset : offset + length].decode())
                 offset += length
             elif kind == _SET_DATA:
-                found.append(_stat(buffer, offset))
+                results.append(_stat(buffer, offset))
                 offset += _STAT.size
             elif kind == -1:
-                found.append(_error(_INT.unpack_from(buffer, offset)[0]))
+                results.append(_error(_INT.unpack_from(buffer, offset)[0]))
                 offset += _INT.size
             elif kind in (_DELETE, _CHECK):
-                found.append(None)
+                results.append(None)
             else:
                 raise ValueError(f"a multi returned a result of unknown type {kind}")
 
@@ -199,21 +199,20 @@ def packed_acl(acls: Sequence[Any]) -> bytes:
 
 
 class WatchOf(Enum):
-    """The kinds of watches, in the order of the request's lists. Each kind has a condition under which a watch fires
-    immediately."""
+    """The kinds of watches, in the order of the request's lists, and when a watch of each kind fires immediately."""
 
     DATA = "data"
-    """Watches an existing znode. Fires if its data has changed since the zxid, or if the znode is gone."""
+    """A watch on an existing znode. Fires if its data has changed since the zxid, or if the znode is gone."""
     MISSING = "missing"
-    """Watches a missing znode. Fires if the znode exists now."""
+    """A watch on a missing znode. Fires if the znode exists now."""
     CHILDREN = "children"
-    """Watches the children of a znode. Fires if they have changed since the zxid, or if the znode is gone."""
+    """A watch on the children of a znode. Fires if they have changed since the zxid, or if the znode is gone."""
 
 
 class SetWatches:
-    """The request in the form that kazoo's connection needs. The server compares the znodes with the zxid ``since``.
-    Paths are absolute and include the chroot. kazoo's connection thread, which receives the events, calls
-    ``before_sending`` just before any watch can fire."""
+    """A ``SetWatches`` request, in the form that kazoo's connection needs. The server fires the watches whose znodes
+    have changed after the zxid ``since``. Paths are absolute and include the chroot. kazoo's connection thread, which
+    receives the events, calls ``before_sending`` just before any watch can fire."""
 
     type = 101
 
@@ -237,7 +236,7 @@ class SetWatches:
 
 
 class AddWatch:
-    """Sets a persistent recursive watch (request type 106, ZooKeeper 3.6). The server reports each znode that is
+    """A request for a persistent recursive watch (type 106, ZooKeeper 3.6). The server reports each znode that is
     created, changed or deleted at ``path`` (absolute, chroot included) or below it, by that znode's own path, until the
     connection ends (``org.apache.zookeeper.AddWatchMode``). ``before_sending`` is called as in :class:`SetWatches`."""
 
@@ -268,16 +267,16 @@ def results(reads: Sequence[Read], answer: MultiReadAnswer) -> list[ReadResult]:
     """Returns the results of ``reads`` (paths below the chroot), with ``None`` for a missing znode. Raises any other
     error."""
     if len(answer.answers) != len(reads):
-        raise StoreError(f"ZooKeeper answered {len(answer.answers)} of {len(reads)} reads of a multi-read")
-    found: list[ReadResult] = []
+        raise StoreError(f"ZooKeeper returned {len(answer.answers)} results for {len(reads)} reads of a multi-read")
+    decoded: list[ReadResult] = []
     for read, result in zip(reads, answer.answers, strict=True):
         if not isinstance(result, int):
-            found.append(result)
+            decoded.append(result)
         elif result == _NO_NODE:
-            found.append(None)
+            decoded.append(None)
         else:
             raise translated(_error(result), "get" if isinstance(read, GetData) else "get children of", read.path)
-    return found
+    return decoded
 
 
 def in_chunks(
@@ -286,18 +285,18 @@ def in_chunks(
     """Sends all ``reads`` in chunks through ``ask``, which returns results and the number of bytes received. The size
     of a response is not known in advance, so the sizes of earlier responses determine the size of each chunk.
     """
-    found: list[ReadResult] = []
+    results: list[ReadResult] = []
     size = FIRST_CHUNK
     received = 0
-    while len(found) < len(reads):
-        chunk = reads[len(found) : len(found) + size]
+    while len(results) < len(reads):
+        chunk = reads[len(results) : len(results) + size]
         while len(chunk) > 1 and sum(len(read.path) + 64 for read in chunk) > MAX_REQUEST_BYTES:
             chunk = chunk[: len(chunk) // 2]
         chunk_results, weight = ask(chunk)
-        found += chunk_results
+        results += chunk_results
         received += weight
-        size = max(MIN_CHUNK, min(MAX_CHUNK, TARGET_RESPONSE_BYTES * len(found) // max(received, 1)))
-    return tuple(found)
+        size = max(MIN_CHUNK, min(MAX_CHUNK, TARGET_RESPONSE_BYTES * len(results) // max(received, 1)))
+    return tuple(results)
 
 
 def watch_chunks(wanted: Sequence[tuple[WatchOf, str]]) -> Iterator[Sequence[tuple[WatchOf, str]]]:

@@ -87,7 +87,7 @@ class Calls:
         if result is None:
             raise Unsupported(f"{doing} {path}: this version of kazoo cannot send it", path)
         try:
-            answer = result.get(timeout=max(0.0, deadline - self._clock.monotonic()))
+            response = result.get(timeout=max(0.0, deadline - self._clock.monotonic()))
         except Unimplemented as error:
             self._session.record_answer(sent_at, through_leader=False)
             raise Unsupported(f"{doing} {path}: this ZooKeeper server does not support the request", path) from error
@@ -98,7 +98,7 @@ class Calls:
         self._session.record_answer(sent_at, through_leader=through_leader)
         if size >= self._dropped_at:
             self._dropped_at = 0
-        return answer
+        return response
 
     def _translated(self, error: Exception, doing: str, path: str, size: int) -> StoreError:
         """Returns this project's error for kazoo's error. A broken connection may mean that the request was too long. A
@@ -115,7 +115,7 @@ class Calls:
                     path,
                 )
             self._dropped_at = size
-            hint = f" (the request had {size} bytes: if this repeats, compare the servers' jute.maxbuffer)"
+            hint = f" (the request was {size} bytes long: if this happens again, check the servers' jute.maxbuffer)"
         return translated(error, doing, path, hint)
 
     def check_size(self, size: int, doing: str, path: str) -> None:

@@ -50,7 +50,7 @@ def _resolves(host: str) -> bool:
 def parse_connect_string(hosts: str) -> ConnectString:
     """Parses a connect string. Raises :class:`SettingsError`, which names the faulty part."""
     if len(hosts) > MAX_CHARS:
-        raise SettingsError(f"ZooKeeper hosts of {len(hosts)} characters; use at most {MAX_CHARS}")
+        raise SettingsError(f"the ZooKeeper connect string is {len(hosts)} characters long; the limit is {MAX_CHARS}")
     shown = repr(hosts[:200])
     written, slash, rest = hosts.strip().partition("/")
     servers = []

@@ -4,7 +4,7 @@ An instance first watches ``/consumers/coordinator`` and then tries to create it
 with one multi, which creates that ephemeral znode and increments ``/consumers/coordinator_epoch`` by compare-and-set.
 The resulting version of the epoch's znode fences every write of the winner. A loser reads which instance leads. After a
 lost response, an instance never retries blindly. The next attempt reads first, and finds the znode if this session
-created it. Epochs never go back, so an instance that cannot read the stored epoch does not stand for election.
+created it. Epochs must never go back, so an instance that cannot read the stored epoch does not stand for election.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from kafka_coord.zk.successor import HOLD_BACK_S, Successor
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 5.0
-"""The number of seconds between reads of the leader without an event, in case a watch was lost."""
+"""How often, in seconds, the leader is read again without an event, in case a watch was lost."""
 MAX_EPOCH = (1 << 31) - 1
 COMPLAIN_AGAIN_S = 60.0
-"""The number of seconds between log lines about a lasting obstacle to elections."""
+"""How often, in seconds, a lasting obstacle to elections is logged."""
 _HINDERS_NO_ELECTION = frozenset({"leader", "successor"})
 
 
@@ -70,9 +70,9 @@ class _Complaint:
 
 
 class ZkElection:
-    """One instance's part in the election. The owner's thread calls every method except :meth:`still_leads`. The
-    election has no thread and never waits. When there is work, it calls ``wake`` on a thread of the store. The owner
-    then calls :meth:`step` and, if it wants to lead, :meth:`elect`.
+    """One instance's part in the election. The owner's thread calls every method that is not marked as safe on any
+    thread. The election does not have its own thread and never waits. When there is work, it calls ``wake`` on a thread
+    of the store. The owner then calls :meth:`step` and, if it wants to lead, :meth:`elect`.
     """
 
     def __init__(self, store: Store, broker_id: int, endpoints: Mapping[str, str], wake: Callable[[], None]) -> None:
@@ -147,12 +147,12 @@ class ZkElection:
         if self._epoch_seen is not None:
             self._epoch_in(self._epoch_seen)
         try:
-            found = _decoded(self._seen)
+            leader = _decoded(self._seen)
         except MalformedValue as error:
             self._complain("leader", f"cannot tell which instance is the coordinator: {error}")
             return None
-        self._highest_epoch_seen = max(self._highest_epoch_seen, found.epoch)
-        return found
+        self._highest_epoch_seen = max(self._highest_epoch_seen, leader.epoch)
+        return leader
 
     def successor(self) -> int | None:
         """Returns the named successor as long as there is no coordinator and the successor still has time to be
@@ -194,10 +194,10 @@ class ZkElection:
         if leadership.session_id != self._store.session.session_id:
             return "its ZooKeeper session ended"
         if self._seen is None:
-            return "somebody deleted its znode"
+            return "someone deleted its znode"
         if self._seen.stat.ephemeral_owner != leadership.session_id:
             return "another instance coordinates"
-        return f"somebody wrote or deleted {layout.COORDINATOR_EPOCH}, so this instance can no longer write"
+        return f"someone wrote to or deleted {layout.COORDINATOR_EPOCH}, so this instance can no longer write"
 
     @property
     def leadership(self) -> Leadership | None:
@@ -228,7 +228,7 @@ class ZkElection:
 
     def elect(self) -> Leadership | None:
         """Watches, then tries to become the coordinator. Returns ``None`` if another instance leads or is the named
-        successor, or if nobody can be elected (the log gives the reason). Raises :class:`StoreUnavailable` if the
+        successor, or if no one can be elected (the log gives the reason). Raises :class:`StoreUnavailable` if the
         outcome is unknown. The next call resolves the outcome. If this session has already won an election, returns the
         same leadership again.
         """
@@ -245,7 +245,7 @@ class ZkElection:
             else:
                 self._complain(
                     "znode",
-                    f"cannot elect anybody: {layout.COORDINATOR} is not ephemeral, so it never disappears; delete it",
+                    f"cannot elect anyone: {layout.COORDINATOR} is not ephemeral, so it never disappears; delete it",
                 )
                 return None
             self._complaints.pop("znode", None)
@@ -262,7 +262,7 @@ class ZkElection:
     def _try(self, epoch: int, version: int, session_id: int) -> Leadership | None:
         if epoch < self._highest_epoch_seen:
             log.warning(
-                "continuing above the highest epoch seen=%d, because somebody set %s back to %d",
+                "continuing above the highest epoch seen=%d, because someone set %s back to %d",
                 self._highest_epoch_seen,
                 layout.COORDINATOR_EPOCH,
                 epoch,
@@ -284,7 +284,9 @@ class ZkElection:
             self.watch()
             return None
         if not isinstance(stat, Stat):
-            raise StoreUnavailable("the response to the election's multi has no stat; reading back", layout.COORDINATOR)
+            raise StoreUnavailable(
+                "the response to the election's multi lacks a stat; reading back", layout.COORDINATOR
+            )
         return self._won(epoch + 1, stat.version, session_id)
 
     def _own_election(self, node: Node, session_id: int) -> Leadership | None:
@@ -304,7 +306,7 @@ class ZkElection:
         if mine is not None and mine.broker_id == self._broker_id and mine.epoch == epoch:
             return self._won(epoch, version, session_id)
         log.warning(
-            "resigned, because somebody has changed the epoch since this session won the election epoch=%d", epoch
+            "resigned, because someone has changed the epoch since this session won the election epoch=%d", epoch
         )
         self._delete_if_own()  # by now, the znode may belong to a successor
         return None
@@ -316,11 +318,11 @@ class ZkElection:
         return self._leadership
 
     def _stored_epoch(self) -> tuple[int, int] | None:
-        """Returns (epoch, znode version), or ``None`` if the znode holds no epoch. Creates the znode if it is
+        """Returns (epoch, znode version), or ``None`` if the znode does not hold an epoch. Creates the znode if it is
         missing."""
-        seen, self._epoch_is_new = self._epoch_seen if self._epoch_is_new else None, False
+        read, self._epoch_is_new = self._epoch_seen if self._epoch_is_new else None, False
         try:
-            node = seen or self._store.get(layout.COORDINATOR_EPOCH)
+            node = read or self._store.get(layout.COORDINATOR_EPOCH)
         except NoNode:
             first = self._highest_epoch_written()
             self._store.ensure_path(layout.CONSUMERS)
@@ -334,8 +336,8 @@ class ZkElection:
         return epoch, node.stat.version
 
     def _epoch_in(self, node: Node) -> int | None:
-        """Returns the epoch. If the znode holds no epoch, nobody can be elected or write, so logs the problem and
-        returns ``None``."""
+        """Returns the epoch in the znode. If there is none, no instance can be elected or write, so logs the problem
+        and returns ``None``."""
         epoch = decode_epoch(node.data)
         if epoch is not None:
             self._complaints.pop("epoch", None)
@@ -343,7 +345,7 @@ class ZkElection:
         written = node.data.decode("ascii", "replace").strip()
         if self._is_due("epoch", written):
             text = (
-                f"cannot elect anybody: {layout.COORDINATOR_EPOCH} holds {written[:40]!r}, which is not a decimal epoch"
+                f"cannot elect anyone: {layout.COORDINATOR_EPOCH} holds {written[:40]!r}, which is not a decimal epoch"
                 f" below {MAX_EPOCH}. Repair it by setting it to the highest epoch ever used (the assignments written"
                 f" so far name {self._highest_epoch_written()}), never to a lower one"
             )
@@ -351,8 +353,8 @@ class ZkElection:
         return None
 
     def _highest_epoch_written(self) -> int:
-        """Returns the epoch from which to continue if the stored epoch was lost. If nothing was decided in an epoch,
-        only the instances that saw its election know it."""
+        """Returns the epoch from which to continue if the stored epoch was lost. An epoch in which nothing was decided
+        is known only to the instances that saw its election."""
         return max(self._highest_epoch_seen, highest_epoch_written(self._store))
 
     def obstacle(self) -> str:
@@ -363,17 +365,17 @@ class ZkElection:
         )
 
     def _complain(self, about: str, text: str, value: str = "") -> None:
-        """Logs a new problem, and repeats it every :data:`COMPLAIN_AGAIN_S` while it lasts. ``value`` is the faulty
+        """Logs a new problem and repeats it every :data:`COMPLAIN_AGAIN_S` while it lasts. ``value`` is the faulty
         value."""
         if self._is_due(about, value or text):
             self._complaints[about] = _Complaint(text, value or text, self._store.clock.monotonic())
             log.error("%s", text, extra={"event": "election_obstructed"})
 
     def _is_due(self, about: str, value: str) -> bool:
-        known = self._complaints.get(about)
-        if known is None or known.value != value:
+        logged = self._complaints.get(about)
+        if logged is None or logged.value != value:
             return True
-        return self._store.clock.monotonic() >= known.logged_at + COMPLAIN_AGAIN_S
+        return self._store.clock.monotonic() >= logged.logged_at + COMPLAIN_AGAIN_S
 
     # --- stepping down -----------------------------------------------------------------------------------------------
 
@@ -424,17 +426,17 @@ class ZkElection:
                 raise
 
     def forget(self) -> None:
-        """Stops leading in this process only. Changes nothing in ZooKeeper."""
+        """Stops leading in this process only. Does not change anything in ZooKeeper."""
         self._leadership = None
         self._fired = True
 
     def close(self) -> None:
         """Stops leading, and never calls ``wake`` again."""
         self._leadership = None
-        self._wake = _nobody
+        self._wake = _do_nothing
 
 
-def _nobody() -> None:
+def _do_nothing() -> None:
     return
 
 

@@ -1,4 +1,4 @@
-"""Fenced writes take effect only while the epoch (or term) under which they were decided is unchanged."""
+"""Writes that fail once the epoch (or term) under which they were decided has changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_OPS = 1_000
 def multi_fenced(store: Store, fence: Check, ops: Sequence[Op]) -> tuple[OpResult, ...]:
     """Writes ``ops`` in one multi that begins with ``fence`` and returns their results.
 
-    Raises :class:`Fenced` if the fence failed, because another instance has taken over or somebody has written its
+    Raises :class:`Fenced` if the fence failed, because another instance has taken over or someone has written to its
     znode. Raises :class:`MultiFailed` if an operation failed (``index`` counts within ``ops``), and
     :class:`StoreUnavailable` if the outcome is unknown.
     """
@@ -43,7 +43,7 @@ def unit_at_fault(units: Iterable[Sequence[Op]], index: int) -> int:
         index -= len(unit)
         if index < 0:
             return number
-    raise IndexError("ZooKeeper named an operation that the multi does not have")
+    raise IndexError("ZooKeeper named an operation that is not in the multi")
 
 
 def write_fenced(store: Store, fence: Check, units: Iterable[Sequence[Op]]) -> list[tuple[OpResult, ...]]:
@@ -55,8 +55,8 @@ def write_fenced(store: Store, fence: Check, units: Iterable[Sequence[Op]]) -> l
     """
     results: list[tuple[OpResult, ...]] = []
     for batch in packed(units, store.acl_bytes):
-        found = iter(multi_fenced(store, fence, [op for unit in batch for op in unit]))
-        results += [tuple(islice(found, len(unit))) for unit in batch]
+        remaining = iter(multi_fenced(store, fence, [op for unit in batch for op in unit]))
+        results += [tuple(islice(remaining, len(unit))) for unit in batch]
     return results
 
 
@@ -68,7 +68,7 @@ def fits_one(store: Store, units: Iterable[Sequence[Op]]) -> bool:
 
 
 def packed(units: Iterable[Sequence[Op]], acl: int, max_bytes: int = MAX_BYTES) -> Iterator[list[Sequence[Op]]]:
-    """Yields ``units`` in order, in batches that each fit into one request. A unit that is larger gets its own batch.
+    """Yields ``units`` in order, in batches that each fit in one request. A unit that is larger gets its own batch.
     ``acl`` is the size of a create's ACL in bytes."""
     batch: list[Sequence[Op]] = []
     size = count = 0

@@ -1,4 +1,4 @@
-"""Registers running instances. Each instance, elected or not, has an ephemeral znode
+"""Registers running instances. Each instance, elected or not, creates an ephemeral znode
 ``/consumers/coordinators/<brokerId>``."""
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class InstanceRegistration:
             raise NodeExists(f"{self._path} has just vanished; registering again", self._path) from None
         if node.stat.ephemeral_owner == session_id:
             if not self._is_mine(node):
-                log.warning("rewrote its own znode, which somebody had changed path=%s", self._path)
+                log.warning("rewrote its own znode, which someone had changed path=%s", self._path)
                 self._store.set(self._path, self._written)
             return
         if node.stat.ephemeral_owner == 0:
@@ -146,11 +146,11 @@ class InstanceRegistration:
     def _timeout_s(self, node: Node) -> float:
         """Returns the session timeout in the holder's znode, or else this instance's own timeout."""
         try:
-            told = json.loads(node.data).get(_TIMEOUT_FIELD)
+            stored_ms = json.loads(node.data).get(_TIMEOUT_FIELD)
         except (ValueError, AttributeError, RecursionError):
-            told = None
-        usable = isinstance(told, int) and 0 < told <= 3_600_000
-        return (told if usable else self._store.session.timeout_ms) / 1000
+            stored_ms = None
+        usable = isinstance(stored_ms, int) and 0 < stored_ms <= 3_600_000
+        return (stored_ms if usable else self._store.session.timeout_ms) / 1000
 
 
 def _described(node: Node) -> str:

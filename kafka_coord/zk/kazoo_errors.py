@@ -17,15 +17,15 @@ from kafka_coord.errors import (
 )
 
 _FACTS: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
-    (kazoo.NoNodeError, NoNode, "there is no such znode (for a create, no such parent)"),
+    (kazoo.NoNodeError, NoNode, "the znode (for a create, its parent) does not exist"),
     (kazoo.NodeExistsError, NodeExists, "the znode already exists"),
     (kazoo.NotEmptyError, NotEmpty, "the znode has children"),
-    (kazoo.BadVersionError, BadVersion, "the znode has another version, because somebody wrote in between"),
+    (kazoo.BadVersionError, BadVersion, "the znode's version has changed, because someone wrote in between"),
     (kazoo.NoAuthError, NoAuth, "the znode's ACL does not allow it with these credentials"),
     (kazoo.InvalidACLError, NoAuth, "the ACL to set is not valid: is this session authenticated?"),
     (kazoo.AuthFailedError, NoAuth, "ZooKeeper refused the credentials"),
     (kazoo.SessionClosedRequireSaslError, NoAuth, "ZooKeeper accepts only clients that authenticate by SASL"),
-    (kazoo.NoChildrenForEphemeralsError, StoreError, "an ephemeral znode can have no children"),
+    (kazoo.NoChildrenForEphemeralsError, StoreError, "an ephemeral znode cannot have children"),
     (kazoo.UnimplementedError, StoreError, "this ZooKeeper server is too old for the operation"),
     (kazoo.QuotaExceededError, StoreError, "the quota set in ZooKeeper for this path is exhausted"),
     (kazoo.BadArgumentsError, StoreError, "ZooKeeper rejected the arguments (an impossible path?)"),

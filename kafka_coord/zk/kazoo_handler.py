@@ -29,7 +29,7 @@ from typing import Any
 
 from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
 
-_ALWAYS_TOLD = select.POLLERR | select.POLLHUP | select.POLLNVAL
+_ALWAYS_REPORTED = select.POLLERR | select.POLLHUP | select.POLLNVAL
 
 
 class KazooHandler(SequentialThreadingHandler):
@@ -59,22 +59,22 @@ class KazooHandler(SequentialThreadingHandler):
         self, readers: Sequence[Any], writers: Sequence[Any], _: Sequence[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """Like :func:`select.select`, but for any number of open files. Raises ``ValueError`` for a closed file."""
-        wanted: dict[int, int] = {}
+        requested: dict[int, int] = {}
         for ones, event in ((readers, select.POLLIN), (writers, select.POLLOUT)):
             for one in ones:
-                wanted[one.fileno()] = wanted.get(one.fileno(), 0) | event
+                requested[one.fileno()] = requested.get(one.fileno(), 0) | event
         polling = select.poll()
-        for descriptor, events in wanted.items():
+        for descriptor, events in requested.items():
             polling.register(descriptor, events)
-        found = dict(polling.poll(None if timeout is None else timeout * 1000))
+        reported = dict(polling.poll(None if timeout is None else timeout * 1000))
 
         def ready(ones: Sequence[Any], event: int) -> list[Any]:
-            return [one for one in ones if found.get(one.fileno(), 0) & (event | _ALWAYS_TOLD)]
+            return [one for one in ones if reported.get(one.fileno(), 0) & (event | _ALWAYS_REPORTED)]
 
         return ready(readers, select.POLLIN), ready(writers, select.POLLOUT), []
 
     def sent(self, send: Callable[[], Any]) -> Any:
-        """Calls ``send``, which hands requests to kazoo, and returns its result. Raises the exception of a signal
+        """Calls ``send``, which passes requests to kazoo, and returns its result. Raises the exception of a signal
         handler that ran during the call."""
         try:
             result = send()

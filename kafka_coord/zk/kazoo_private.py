@@ -69,8 +69,8 @@ def on_watch_events(client: KazooClient, tell: Callable[[int, str], None]) -> bo
     """Calls ``tell(type, path)`` for every watch event from the server, on kazoo's connection thread, after kazoo has
     called its own watchers.
 
-    kazoo calls a watcher once, and only for its own path, because it has no persistent or recursive watchers. Returns
-    False if this version of kazoo hides its events. The caller then uses one-shot watches.
+    kazoo calls a watcher once, and only for its own path, because it does not support persistent or recursive watches.
+    Returns False if this version of kazoo hides its events. The caller then uses one-shot watches.
     """
     lost = "cannot use persistent watches; falling back to one-shot watches"
     connection, read = _of_connection(client, "_read_watch_event", lost)
@@ -88,8 +88,8 @@ def on_watch_events(client: KazooClient, tell: Callable[[int, str], None]) -> bo
 
 
 def call(client: KazooClient, request: WireRequest) -> Any:
-    """Sends a request that kazoo does not support, and returns kazoo's async result. Returns ``None`` if this version
-    of kazoo cannot send it. In that case, reads and watches are sent one by one, and multis cannot be sent."""
+    """Sends a request that kazoo does not support and returns kazoo's async result. Returns ``None`` if this version of
+    kazoo cannot send it. In that case, reads and watches are sent one by one, and multis cannot be sent."""
     send = getattr(client, "_call", None)
     if send is None:
         return None

@@ -81,7 +81,7 @@ class KazooSession:
 
     def record_answer(self, sent_at: float, *, through_leader: bool) -> None:
         """Records that the server answered a request that was sent at ``sent_at``. ``through_leader`` means that the
-        request passed through the leader."""
+        request went through the leader."""
         with self._lock:
             self._lease.record_answer(sent_at, through_leader=through_leader)
 
@@ -134,7 +134,7 @@ class KazooSession:
                 log.exception("ignored a session listener that failed state=%s", state.value)
 
     def _assume_connected(self) -> None:
-        """If the connect cannot be seen, assumes the shortest timeout. The lease then begins with the next
+        """Assumes the shortest timeout, because the connect could not be observed. The lease then begins with the next
         heartbeat."""
         session_id = (self._client.client_id or (0,))[0] or 0
         self._lease.connected(
@@ -146,7 +146,7 @@ class KazooSession:
     # --- heartbeat ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts the heartbeat's thread. May be called only once."""
+        """Starts the heartbeat thread. May be called only once."""
         self._heart.start()
 
     def close(self) -> None:
@@ -196,9 +196,9 @@ class KazooSession:
             self._closing.wait(0.05)  # kazoo is about to call the state listener
 
     def _restart(self) -> None:
-        """Starts the client again after kazoo's connection thread ended, for example because of refused credentials."""
-        log.warning("starting the ZooKeeper client again reason='it gave up in state %s'", self._client.client_state)
+        """Restarts the client after kazoo's connection thread ended, for example because of refused credentials."""
+        log.warning("restarting the ZooKeeper client reason='it gave up in state %s'", self._client.client_state)
         try:
             self._client.start_async()
         except Exception:
-            log.exception("could not start the ZooKeeper client again; retrying in %.0f s", _RESTART_EVERY_S)
+            log.exception("could not restart the ZooKeeper client; retrying in %.0f s", _RESTART_EVERY_S)

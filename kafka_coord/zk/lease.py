@@ -1,4 +1,4 @@
-"""Computes the lease of a session, which is the time for which the session is certain to last. This is pure arithmetic.
+"""Computes a session's lease, that is, how long the session is guaranteed to last. This is pure arithmetic.
 
 A client may rely on its session only as long as no server can have ended it. The rule, for a negotiated timeout T:
 
@@ -8,9 +8,10 @@ A client may rely on its session only as long as no server can have ended it. Th
   reports touches to the leader when the leader pings it (every half tick). A follower that is cut off from the leader
   continues to answer reads and pings for seconds, while the leader lets the session expire. So an answered *read*
   proves nothing.
-* A write or a ``sync`` must pass the leader. If it was sent at *s2* and answered, the follower was still connected to
-  the leader at s2, and had reported all touches up to half a tick earlier. So if this client sent a request at *s1* <=
-  s2 - lag and got a response, the leader has counted that request, and the session lasts at least until s1 + T.
+* A write or a ``sync`` must go through the leader. If it was sent at *s2* and answered, the follower was still
+  connected to the leader at s2, and had reported all touches up to half a tick earlier. So if this client sent a
+  request at *s1* <= s2 - lag and got a response, the leader has counted that request, and the session lasts at least
+  until s1 + T.
 
 ``lag`` is T/4, because a session timeout is at least two ticks (``minSessionTimeout``), so half a tick is at most T/4.
 The lease also subtracts a margin for clocks that run at different speeds. With a heartbeat every T/4, the lease reaches

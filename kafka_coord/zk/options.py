@@ -19,7 +19,7 @@ DEFAULT_MAX_REQUEST_BYTES = 0xFFFFF
 
 
 class Acl(StrEnum):
-    """The ACL of the znodes that this project creates."""
+    """Which ACL this project gives to the znodes that it creates."""
 
     OPEN = "open"
     """Everyone may do everything, as in Kafka without ``zookeeper.set.acl``."""
@@ -27,7 +27,7 @@ class Acl(StrEnum):
     """The authenticated creator may do everything, and everyone else may read, as in Kafka with
     ``zookeeper.set.acl``."""
     CREATOR_ONLY = "creator-only"
-    """The authenticated creator may do everything, and nobody else may do anything."""
+    """The authenticated creator may do everything, and no one else may do anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class ZkOptions:
             raise SettingsError(f"ZooKeeper ACL {self.acl.value!r} and identities are both given; leave one out")
         if not (self.digest or self.sasl or (self.tls and self.tls.cert)):
             raise SettingsError(
-                "identities are given, but this client has no credentials for any: "
+                "identities are given, but this client has no credentials for any of them: "
                 "give digest or SASL credentials or a TLS client certificate"
             )
         if self.digest is not None and not (self.sasl or (self.tls and self.tls.cert)):
@@ -106,7 +106,7 @@ class ZkOptions:
             if mine not in plan.everyone():
                 known = any(one.scheme == "digest" and one.user == mine.user for one in plan.everyone())
                 raise SettingsError(
-                    f"wrong ZooKeeper password for {mine.user!r}: the identities hold another hash for that user; "
+                    f"wrong ZooKeeper password for {mine.user!r}: the identities list a different hash for that user; "
                     "correct zookeeper.digest, or the identities if the password was changed"
                     if known
                     else f"ZooKeeper user {mine.user!r} has no role among the identities: "

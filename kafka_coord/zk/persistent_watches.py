@@ -20,7 +20,7 @@ _UNANSWERED = 3
 """After this many unanswered requests in a row, no further request is sent in that session, and only one request in
 each later session."""
 
-_TOLD = {CREATED_EVENT: WatchType.CREATED, DELETED_EVENT: WatchType.DELETED}
+_TYPES = {CREATED_EVENT: WatchType.CREATED, DELETED_EVENT: WatchType.DELETED}
 
 
 class PersistentWatches:
@@ -36,8 +36,8 @@ class PersistentWatches:
         self._unanswered = 0
 
     def may_be_asked_for(self, session_id: int) -> bool:
-        """Returns whether this version of kazoo shows events, and no server has refused persistent watches in this
-        session."""
+        """Returns whether this version of kazoo exposes its events, and no server has refused persistent watches in
+        this session."""
         return self._possible and self._refused_in != session_id
 
     def accepted(self) -> None:
@@ -55,7 +55,7 @@ class PersistentWatches:
             self._refused_in = session_id
 
     def remember(self, path: str, watcher: Watcher) -> None:
-        """Starts to pass events of ``path`` (absolute on the server) to ``watcher``."""
+        """Starts passing events for ``path`` (absolute on the server) to ``watcher``."""
         with self._lock:
             watchers = self._followed.get(path, ())
             if watcher not in watchers:
@@ -79,10 +79,10 @@ class PersistentWatches:
                 watcher(WatchEvent(WatchType.CONNECTION, self._relative(path)))
 
     def _happened(self, kind: int, path: str) -> None:
-        told = _TOLD.get(kind)
-        if told is None or not self._followed:
+        watch_type = _TYPES.get(kind)
+        if watch_type is None or not self._followed:
             return
         for followed in (path, path.rpartition("/")[0] or "/"):
             for watcher in self._followed.get(followed, ()):
-                event = WatchEvent(told, self._relative(path))
+                event = WatchEvent(watch_type, self._relative(path))
                 self._client.handler.dispatch_callback(Callback("watch", watcher, (event,)))

@@ -59,8 +59,8 @@ kazoo_log = logging.getLogger("kafka_coord.zk.kazoo")
 
 
 def _quieter(record: logging.LogRecord) -> bool:
-    """Lowers kazoo's INFO and WARNING messages to DEBUG, because this project's own messages report the outcome of each
-    attempt. Returns false for kazoo's DEBUG messages, which contain credentials."""
+    """A log filter that lowers kazoo's INFO and WARNING messages to DEBUG, because this project's own messages report
+    the outcome of each attempt. It drops kazoo's DEBUG messages, which contain credentials."""
     if record.levelno in {logging.INFO, logging.WARNING}:
         record.levelno, record.levelname = logging.DEBUG, "DEBUG"
         return kazoo_log.isEnabledFor(logging.DEBUG)
@@ -157,12 +157,12 @@ class KazooStore(Store):
         servers = ", ".join(self._where.servers)
         deadline = self._clock.monotonic() + timeout_s
         self._client.start_async()
-        found = True
+        resolved = True
         while not self._session.wait_connected(min(0.25, max(0.0, deadline - self._clock.monotonic()))):
             if kazoo_private.gave_up(self._client):
                 raise self._refused()
-            found, before = not kazoo_private.looks_for_servers(self._client), found
-            if not (found or before) and len(unknown := self._where.unknown_hosts()) == len(self._where.servers):
+            resolved, before = not kazoo_private.looks_for_servers(self._client), resolved
+            if not (resolved or before) and len(unknown := self._where.unknown_hosts()) == len(self._where.servers):
                 raise StoreUnavailable(f"cannot resolve {', '.join(unknown)}: check the name and DNS")
             if self._clock.monotonic() >= deadline:
                 raise StoreUnavailable(
@@ -179,14 +179,14 @@ class KazooStore(Store):
 
     def check_chroot(self, *, create: bool) -> None:
         """Makes sure that the chroot exists. Raises :class:`NoNode` if it is missing and ``create`` is false."""
-        # use a multi-read, because an old server may drop the connection on it, which does less harm now than later
+        # a multi-read, because an old server may drop the connection on it, which does less harm now than later
         try:
-            (found,) = self.read_many([GetData("/")])
+            (root,) = self.read_many([GetData("/")])
         except NoAuth as error:
             if self._session.state is not SessionState.CONNECTED:  # kazoo connects before it sends credentials
                 raise self._refused() from error
             return  # the ACL forbids reading it, so it exists
-        if found is not None:
+        if root is not None:
             return
         if not create:
             raise NoNode(
@@ -292,20 +292,20 @@ class KazooStore(Store):
         more = [read for read in reads if read not in of_data]
         answers = self.read_many([*asked, *of_data, *more])
         facts, names = answers[0 : len(asked) : 2], answers[1 : len(asked) : 2]
-        found = dict(zip((*of_data, *more), answers[len(asked) :], strict=True))
+        results = dict(zip((*of_data, *more), answers[len(asked) :], strict=True))
         listings = tuple(
             Listing(children_of, node.stat) if isinstance(node, Node) and isinstance(children_of, tuple) else None
             for node, children_of in zip(facts, names, strict=True)
         )
-        nodes = [found[GetData(path)] for path in data]
+        nodes = [results[GetData(path)] for path in data]
         stats = tuple(node.stat if isinstance(node, Node) else None for node in nodes)
         listed = [path for path, listing in zip(children, listings, strict=True) if listing is not None]
-        wanted = [(WatchOf.CHILDREN, self._at(path)) for path in listed]
+        watches = [(WatchOf.CHILDREN, self._at(path)) for path in listed]
         for path, stat in zip(data, stats, strict=True):
-            wanted.append((WatchOf.MISSING if stat is None else WatchOf.DATA, self._at(path)))
-        for chunk in bulk.watch_chunks(wanted):
+            watches.append((WatchOf.MISSING if stat is None else WatchOf.DATA, self._at(path)))
+        for chunk in bulk.watch_chunks(watches):
             self._set_watches(since, chunk, watcher)
-        return Armed(listings, stats, tuple(found[read] for read in reads))
+        return Armed(listings, stats, tuple(results[read] for read in reads))
 
     def watch_gone(self, paths: Sequence[str], watcher: Watcher) -> None:
         if len(paths) > 1 and kazoo_private.can_remember_watches(self._client):
@@ -362,9 +362,12 @@ class KazooStore(Store):
             *(_Asking(path, partial(self._ask_exists, path, watcher)) for path in data),
             *(_Asking(read.path, partial(self._ask_read, read)) for read in along),
         ]
-        found = self._calls.pipelined("watch", asking, lambda one: one.send())
-        listings, stats = _listings(found[: len(children)]), _stats(found[len(children) : len(children) + len(data)])
-        answers = map(_result, along, found[len(children) + len(data) :])
+        responses = self._calls.pipelined("watch", asking, lambda one: one.send())
+        listings, stats = (
+            _listings(responses[: len(children)]),
+            _stats(responses[len(children) : len(children) + len(data)]),
+        )
+        answers = map(_result, along, responses[len(children) + len(data) :])
         return Armed(listings, stats, tuple(answers) if along else self.read_many(reads))
 
     def _ask_read(self, read: Read) -> Any:
@@ -421,13 +424,13 @@ class KazooStore(Store):
     def write_acls(self, changes: Sequence[AclChange]) -> tuple[StoreError | None, ...]:
         """Sets many ACLs, pipelined, because a multi cannot set them. Returns ``None`` if the ACL was set or the znode
         is gone, and otherwise the refusal."""
-        found = self._calls.pipelined(
+        responses = self._calls.pipelined(
             "set the ACL of",
             changes,
             lambda one: self._client.set_acls_async(self._at(one.path), to_kazoo(one.acl), one.version),
             refusals=(NoAuth, BadVersion),
         )
-        return tuple(one if isinstance(one, StoreError) else None for one in found)
+        return tuple(one if isinstance(one, StoreError) else None for one in responses)
 
     @property
     def acl_bytes(self) -> int:
@@ -451,7 +454,7 @@ class KazooStore(Store):
         size = HEADER + op_size(Create(path, data), self._prefix, self._acl_size)
         self._calls.check_size(size, "create", path)
         # kazoo drops a trailing slash unless the znode is sequential, where the slash means an empty name
-        made = self._calls.ask(
+        created = self._calls.ask(
             "create",
             path,
             lambda: self._client.create_async(
@@ -460,7 +463,7 @@ class KazooStore(Store):
             through_leader=True,
             size=size,
         )
-        return self._where.relative(made)
+        return self._where.relative(created)
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
         size = HEADER + op_size(SetData(path, data), self._prefix)
@@ -492,7 +495,7 @@ class KazooStore(Store):
         return tuple(self._where.relative(answer) if isinstance(answer, str) else answer for answer in answers)
 
     def _raise_failed(self, ops: Sequence[Op], answers: Sequence[Any], doing: str) -> None:
-        """Raises the error of the operation at fault. A failed multi has an error as the result of every operation."""
+        """Raises the error of the operation at fault. A failed multi returns an error for every operation."""
         failed = [(index, answer) for index, answer in enumerate(answers) if isinstance(answer, Exception)]
         if not failed and len(answers) == len(ops):
             return
@@ -561,5 +564,5 @@ class _Watch:
         return hash((self._path, self._watcher))
 
     def __call__(self, event: WatchedEvent) -> None:
-        kind = _WATCH_TYPES.get(event.type, WatchType.CONNECTION)  # in this case, kazoo names no path
+        kind = _WATCH_TYPES.get(event.type, WatchType.CONNECTION)  # such an event does not name a path
         self._watcher(WatchEvent(kind, self._path))

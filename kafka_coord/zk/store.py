@@ -1,6 +1,6 @@
 """The store interface: the part of ZooKeeper that the rest of the project uses.
 
-It has two implementations: the store of :mod:`kafka_coord.zk.session`, which uses kazoo, and a simulated ZooKeeper
+There are two implementations: the store of :mod:`kafka_coord.zk.session`, which uses kazoo, and a simulated ZooKeeper
 under a seeded scheduler. Everything that decides (election, handler, executor, connector) uses only :class:`Store`,
 runs on its owner's thread, and never sees kazoo.
 
@@ -27,7 +27,7 @@ class Clock(Protocol):
         """Returns the seconds since an arbitrary moment. Never goes back."""
 
     def time(self) -> float:
-        """Returns the seconds since 1970 (wall clock), for timestamps that people read."""
+        """Returns the seconds since 1970 (wall clock), for timestamps shown to humans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class WatchType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """An event of the watch on ``path``."""
+    """An event from the watch on ``path``."""
 
     type: WatchType
     path: str
@@ -163,12 +163,12 @@ class SessionState(Enum):
     SUSPENDED = "suspended"
     """The connection is gone. The session may still exist, or it may already have ended on the server."""
     LOST = "lost"
-    """The session has ended. A new session begins automatically (:attr:`CONNECTED` with another id)."""
+    """The session has ended. A new session begins automatically (:attr:`CONNECTED` with a different id)."""
     CLOSED = "closed"
 
 
 class Session(Protocol):
-    """A read-only view of the session. It is thread-safe and needs no round trip."""
+    """A read-only view of the session. It is thread-safe and does not need a round trip."""
 
     @property
     def state(self) -> SessionState: ...
@@ -225,7 +225,7 @@ class Store(Protocol):
 
     def children_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Listing | None, ...]:
         """Like :meth:`children`, but for many paths, pipelined, with stats. For a missing znode, returns ``None`` and
-        sets no watch."""
+        does not set a watch."""
 
     def arm(self, children: Sequence[str], data: Sequence[str], watcher: Watcher, reads: Sequence[Read] = ()) -> Armed:
         """Does the work of ``children_many(children, watcher)``, ``exists_many(data, watcher)`` and
@@ -250,7 +250,7 @@ class Store(Protocol):
         return False
 
     def unfollow(self, path: str, watcher: Watcher) -> None:
-        """Ends :meth:`follow`. ``watcher`` receives no more events of ``path``."""
+        """Ends :meth:`follow`. ``watcher`` no longer receives events for ``path``."""
         del path, watcher
 
     def read_many(self, reads: Sequence[Read]) -> tuple[ReadResult, ...]:
@@ -289,7 +289,7 @@ class Store(Protocol):
         """Deletes one znode. Raises ``NoNode``, ``BadVersion`` and ``NotEmpty``."""
 
     def multi(self, ops: Sequence[Op]) -> tuple[OpResult, ...]:
-        """Runs all operations or none of them, and returns their results. Raises ``MultiFailed``, which names the
+        """Runs all operations or none of them and returns their results. Raises ``MultiFailed``, which names the
         operation at fault, or ``RequestTooLarge``."""
 
     def sync(self, path: str = "/") -> None:

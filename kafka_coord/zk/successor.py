@@ -12,8 +12,8 @@ from kafka_coord.zk.store import Create, Node, Op, ReadResult, SetData, Store
 
 HOLD_BACK_S = 3.0
 """The number of seconds for which all other instances leave a vacancy to the named successor, measured by each
-instance's own clock. A healthy successor is elected within milliseconds. A failover after a crash takes longer, because
-it waits for a session timeout."""
+instance's own clock. A healthy successor is elected within milliseconds. If it is not, the delay is still shorter than
+a failover after a crash, which waits for a session timeout."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ ChildrenListener = Callable[[tuple[str, ...] | None], None]
 GoneListener = Callable[[str], None]
 
 REFUSED_AGAIN_S = 30.0
-"""The number of seconds until the next attempt to watch a znode whose ACL forbids reading. A change of the ACL fires no
-watch."""
+"""The number of seconds until the next attempt to watch a znode whose ACL forbids reading. A change of the ACL does not
+fire a watch."""
 
 
 class _Kind(Enum):
@@ -100,7 +100,7 @@ class Watches:
             self._forget(self._watched.get((kind, path)))
 
     def close(self) -> None:
-        """Forgets everything, and calls no listener again."""
+        """Forgets all watches. Does not call any listener again."""
         self._closed = True
         self._unsubscribe()
         for watched in self._watched.values():
@@ -227,8 +227,8 @@ class Watches:
             elif _data_key(stat) == watched.seen:
                 self._settled(watched)
             else:
-                found = node if isinstance(node, Node) else None
-                self._tell(watched, _data_key(found.stat if found else None), found)
+                current = node if isinstance(node, Node) else None
+                self._tell(watched, _data_key(current.stat if current else None), current)
 
     def _serve_children(self, due: Sequence[_Watched], listings: Sequence[Listing | None]) -> None:
         missing = []

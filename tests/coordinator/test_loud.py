@@ -19,7 +19,7 @@ from tests.simulation.server import SimulatedZooKeeper
 from tests.simulation.store import SimulatedStore, connected_store
 from tests.waiting import eventually
 
-EPOCH_HELD = "cannot elect anybody: /consumers/coordinator_epoch holds 'garbage'"
+EPOCH_HELD = "cannot elect anyone: /consumers/coordinator_epoch holds 'garbage'"
 
 
 class Stepped:
@@ -53,7 +53,9 @@ def test_one_that_loses_its_epoch_says_so_when_it_steps_down(caplog: pytest.LogC
     world.turn()
 
     (said,) = [line for line in caplog.messages if "stepped down" in line]
-    assert said.endswith("somebody wrote or deleted /consumers/coordinator_epoch, so this instance can no longer write")
+    assert said.endswith(
+        "someone wrote to or deleted /consumers/coordinator_epoch, so this instance can no longer write"
+    )
 
 
 def test_an_epoch_nobody_can_read_is_logged_every_minute_and_told_to_whoever_asks(
@@ -93,7 +95,7 @@ def test_an_elected_instance_whose_epoch_is_damaged_says_that_nobody_coordinates
 
     assert not world.service.leads
     assert EPOCH_HELD in world.service.obstacle
-    assert "nobody coordinates" in world.service._status
+    assert "no instance coordinates" in world.service._status
 
 
 def test_a_startup_that_fails_by_a_defect_ends_no_instance_and_is_said_every_minute(

@@ -305,7 +305,7 @@ class SimulatedZooKeeper:
             if path in nodes:
                 raise NodeExists(f"create {path}: the znode already exists", path)
             if parent.owner:
-                raise StoreError(f"create {path}: an ephemeral znode can have no children", path)
+                raise StoreError(f"create {path}: an ephemeral znode cannot have children", path)
             return Change(WatchType.CREATED, path, op.data, session_id if op.ephemeral else 0)
         node = nodes.get(op.path)
         if node is None:

@@ -64,7 +64,7 @@ def test_a_channel_deleted_with_its_stop_is_no_acknowledgement_of_a_member(world
     c2 = world.consumer("c2").join()
     eventually(lambda: world.ledgers()["c1"].stopping)
     remove(world, layout.channel("delays", "c1"))
-    said("evicted consumer=c1", "somebody deleted its channel")
+    said("evicted consumer=c1", "someone deleted its channel")
     world.settles("c2", partitions=4)
     assert not registered(world, "c1"), "it was thrown out before anything of it was given on"
     with pytest.raises(MembershipLost):
@@ -128,7 +128,7 @@ def test_the_coordinators_znode_deleted_means_another_election(world: World, sai
     world.consumer("c1").join()
     before = world.settles("c1", partitions=4)
     world.store.delete(layout.COORDINATOR)
-    said("lost the leadership", "somebody deleted its znode")
+    said("lost the leadership", "someone deleted its znode")
     eventually(lambda: first.service.leads and world.value(layout.COORDINATOR)["epoch"] == 2)
     look(world)
     assert world.target() == before

@@ -112,7 +112,7 @@ def test_an_epoch_nobody_can_read_is_loud_within_seconds_and_its_remedy_heals(
 
     status, said = eventually(lambda: (found := healthy(served))[0] == 503 and found)
     assert status == 503
-    assert "cannot elect anybody" in str(said["problems"])
+    assert "cannot elect anyone" in str(said["problems"])
     asked = coord("coordinator", "status")
     assert asked.code == 7
     assert "NO WORKING COORDINATOR" in asked.out

@@ -170,7 +170,7 @@ def test_an_epoch_nobody_can_read_elects_nobody_until_it_is_set_right(world: Wor
     world.settles("c1", partitions=4)
     world.store.set(layout.COORDINATOR_EPOCH, b"seven")
     world.consumer("c2").join()  # makes it write, and so notice
-    said("cannot elect anybody", layout.COORDINATOR_EPOCH, "'seven'", "Repair it")
+    said("cannot elect anyone", layout.COORDINATOR_EPOCH, "'seven'", "Repair it")
     eventually(lambda: not first.service.leads)
     world.store.set(layout.COORDINATOR_EPOCH, b"7")
     eventually(lambda: first.service.leads, within_s=15)
@@ -245,7 +245,7 @@ def test_a_command_nobody_can_read_is_named_and_counted_until_its_consumer_is_ev
     assert said("cannot read path=", command).endswith("evict it: kafka-coord groups evict delays c1")
     assert handler.unreadable == 1
     summary = handler.outcomes["delays"].summary
-    assert f"c1 cannot read its command {name}, so it carries out no more commands; evict it" in summary
+    assert f"c1 cannot read its command {name}, so it has stopped carrying out commands; evict it" in summary
     assert "waiting for c1" not in summary
     assert world.ask(Request(RequestType.EVICT, group="delays", consumer="c1")).result == "done"
     eventually(lambda: handler.unreadable == 0)

@@ -197,7 +197,7 @@ def test_a_server_with_a_lower_limit_is_told_from_a_broken_network_at_the_second
     store = open_store(server.connect_string)
     store.create("/a")
 
-    with pytest.raises(StoreUnavailable, match=r"compare the servers' jute\.maxbuffer"):
+    with pytest.raises(StoreUnavailable, match=r"check the servers' jute\.maxbuffer"):
         store.set("/a", b"x" * 300_000)
     with pytest.raises(RequestTooLarge, match="broke twice"):
         store.set("/a", b"x" * 300_000)
