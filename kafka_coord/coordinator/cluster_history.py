@@ -1,5 +1,4 @@
-"""Writes the cluster's history: this coordinator's election, and operators' actions that do not concern a managed
-group."""
+"""Writes the cluster history: this coordinator's election, and operator actions that do not concern a managed group."""
 
 from __future__ import annotations
 
@@ -18,12 +17,12 @@ from kafka_coord.zk.store import Create, SetData, Store
 
 log = logging.getLogger(__name__)
 
-_FORBIDDEN = "not recording the cluster's history, because the ACL of %s forbids it; see kafka-coord acl check"
+_FORBIDDEN = "not recording the cluster history, because the ACL of %s forbids it; see kafka-coord acl check"
 _UNKNOWN_END = "its session ended, or it was deposed"
 
 
 class ClusterHistoryWriter:
-    """Records one leadership in the cluster's history. Only :meth:`add` is safe on any thread. All other methods belong
+    """Records one leadership in the cluster history. Only :meth:`add` is safe on any thread. All other methods belong
     to the service's thread."""
 
     def __init__(self, store: Store, executor: Executor, own: Election) -> None:
@@ -34,7 +33,7 @@ class ClusterHistoryWriter:
         self._recorded = False
 
     def add(self, action: Action) -> None:
-        """Adds an operator's action, which the next :meth:`step` records."""
+        """Adds an operator action, which the next :meth:`step` records."""
         self._new.append(action)
 
     def step(self) -> None:
@@ -52,14 +51,14 @@ class ClusterHistoryWriter:
         self._write(replace(self._own, ended_ms=self._now_ms(), why=why), tuple(self._new))
 
     def _write(self, own: Election, actions: tuple[Action, ...]) -> bool:
-        """Writes the history. Returns false if somebody else wrote it first. If the ACL forbids the write, drops the
+        """Writes the history. Returns false if someone else wrote it first. If the ACL forbids the write, drops the
         entries and returns true."""
         path = layout.HISTORY
-        found, version = ClusterHistory(), -1
+        stored, version = ClusterHistory(), -1
         try:
             node = self._store.get(path)
             version = node.stat.version
-            found = ClusterHistory.from_json(fields.load(node.data, path), path)
+            stored = ClusterHistory.from_json(fields.load(node.data, path), path)
         except NoNode:
             pass
         except NoAuth:
@@ -69,11 +68,11 @@ class ClusterHistoryWriter:
             log.warning("replacing an unreadable history: %s", error)
         earlier = [
             one if one.ended_ms is not None else replace(one, ended_ms=own.elected_ms, why=_UNKNOWN_END)
-            for one in found.elections
+            for one in stored.elections
             if one.epoch != own.epoch
         ]
-        new = [one for one in actions if one not in found.actions]  # an earlier write may have lost its response
-        written = ClusterHistory((*earlier, own), kept([*found.actions, *new]))
+        new = [one for one in actions if one not in stored.actions]  # an earlier write may have lost its response
+        written = ClusterHistory((*earlier, own), kept([*stored.actions, *new]))
         data = fields.dump(written.to_json())
         try:
             self._executor.write([[Create(path, data) if version < 0 else SetData(path, data, version)]])

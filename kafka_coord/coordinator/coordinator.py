@@ -92,7 +92,7 @@ class ConsumerCoordinator:
         self._asked = RequestListener(self.requests, self.queue)
         self._swept_ms = 0.0
         self.history: ClusterHistoryWriter | None = None
-        """If this instance is not a separate process, this is ``None``, and nothing is recorded."""
+        """``None`` if ``broker_id`` or ``process`` is not given. In that case, nothing is recorded."""
         if broker_id is not None and process is not None:
             own = Election(broker_id, process.host, leadership.epoch, int(store.clock.time() * 1000))
             self.history = ClusterHistoryWriter(store, self._executor, own)
@@ -119,7 +119,7 @@ class ConsumerCoordinator:
         self._watches.data(layout.PAUSED, PauseListener(self._groups, self.queue, self.handler.perhaps_paused).on_data)
         self._watches.step()
         if self._watches.is_refused(layout.GROUPS):
-            raise NoAuth("cannot list the groups: grant the coordinator's user READ", layout.GROUPS)
+            raise NoAuth("cannot list the groups: grant READ to the coordinator's user", layout.GROUPS)
         if not self._watches.told_all():  # an unread topic would count as missing
             raise StoreUnavailable("could not read all topics and groups", layout.CONSUMERS)
         self._read_what_is_listed()
@@ -132,7 +132,7 @@ class ConsumerCoordinator:
         )
 
     def record(self, action: Action) -> None:
-        """Records an operator's action in the cluster's history. Safe on any thread."""
+        """Records an operator action in the cluster history. Safe on any thread."""
         if self.history is not None:
             self.history.add(action)
             self._wake()
@@ -146,7 +146,7 @@ class ConsumerCoordinator:
         now_ms = self._store.clock.time() * 1000
         if now_ms - self._swept_ms > self._options.answers_kept_ms / 10:
             self._swept_ms = now_ms
-            self._store.ensure_prepared()  # somebody may have deleted these znodes after the startup
+            self._store.ensure_prepared()  # someone may have deleted these znodes after the startup
             for unit in self.requests.stale_answers(int(now_ms) - self._options.answers_kept_ms):
                 self._remove_answer(unit)
 
@@ -160,13 +160,13 @@ class ConsumerCoordinator:
             log.debug("did not remove an old response reason=%s", error)
 
     def answer(self, request: Request, result: str, message: str, also: Sequence[Op] = ()) -> bool:
-        """Writes the response to a request that does not concern a managed group, and applies ``also`` in the same
+        """Writes the response to a request that does not concern a managed group and applies ``also`` in the same
         multi.
 
         Returns whether the request now has this response. An earlier attempt may have stored it although ZooKeeper's
         response was lost.
         """
-        answer = replace(request, result=result, message=message)
+        answered = replace(request, result=result, message=message)
         try:
             self._executor.write([(answer_op(request, result, message), *also)])
         except Fenced:
@@ -175,9 +175,9 @@ class ConsumerCoordinator:
             if error.path != layout.request(request.request_id):
                 raise
             self.requests.refused(error)
-            found = self.requests.get(request.request_id)
-            return found is not None and (found.result, found.message) == (result, message)
-        self.requests.record_answer(answer)
+            current = self.requests.get(request.request_id)
+            return current is not None and (current.result, current.message) == (result, message)
+        self.requests.record_answer(answered)
         return True
 
     def close(self) -> None:
@@ -194,7 +194,7 @@ class ConsumerCoordinator:
         registry. For a group that was at rest before the election, only the record is used. Creates missing persistent
         roots.
         """
-        brokers, asked = self._brokers.listed or (), self._asked.listed or ()
+        brokers, requests = self._brokers.listed or (), self._asked.listed or ()
         listed, self._members.listed = self._members.listed or {}, None
         groups = {group: [name for name in names if is_legal(name)] for group, names in listed.items()}
         few = sum(map(len, groups.values())) <= _FEW_CONSUMERS
@@ -202,18 +202,18 @@ class ConsumerCoordinator:
         paths = (
             [*layout.PERSISTENT_ROOTS],
             [layout.broker(broker) for broker in brokers],
-            [layout.request(name) for name in asked],
+            [layout.request(name) for name in requests],
             [path for group in groups for path in (layout.settled(group), layout.ids(group))],
             [layout.registration(*consumer) for consumer in consumers] if few else [],
         )
-        found = iter(read_each(self._store, [GetData(path) for some in paths for path in some]))
-        roots, of_brokers, of_requests, of_groups, registrations = ([*islice(found, len(some))] for some in paths)
+        results = iter(read_each(self._store, [GetData(path) for some in paths for path in some]))
+        roots, of_brokers, of_requests, of_groups, registrations = ([*islice(results, len(some))] for some in paths)
         idle = self._take_settled(groups, of_groups)
         if not few:
             consumers = [(group, name) for group, name in consumers if group not in idle]
             registrations = [*read_each(self._store, [GetData(layout.registration(*one)) for one in consumers])]
         for path, root in zip(layout.PERSISTENT_ROOTS, roots, strict=True):
-            if root is None:  # somebody deleted it after this instance had registered
+            if root is None:  # someone deleted it after this instance had registered
                 self._store.ensure_path(path)
         self._store.ensure_prepared()
         self._brokers.begin(of_brokers)
@@ -248,11 +248,11 @@ class ConsumerCoordinator:
             if isinstance(node, Node) and group in groups:
                 where = layout.registration(group, name)
                 try:
-                    found = decode_member(where, node)
+                    member = decode_member(where, node)
                 except MalformedValue:
                     continue  # the handler's observation reports it
-                members[group].append(found)
-                decoded[group][where] = node.stat.mzxid, found
+                members[group].append(member)
+                decoded[group][where] = node.stat.mzxid, member
         for group, names in groups.items():
             self.registry.update(group, members[group])
             memory = self.handler.memories.of(group)

@@ -1,7 +1,7 @@
 """Decides which deadlines have passed: grace, overdue commands, channel retirement and the retention of offsets.
 
 The functions are pure. The caller passes the time (``now`` in monotonic seconds, ``wall_ms`` in ms since 1970), and the
-timers record when each condition was first seen. ``plan`` receives the results, so it needs no clock.
+timers record when each condition was first seen. ``plan`` receives the results, so it does not need a clock.
 
 Safety does not depend on the timers. A new coordinator restarts all of them, so an election can at most double a grace
 period or a timeout.
@@ -45,14 +45,14 @@ class GroupTimers:
 
 
 def _first_seen(before: Mapping[Key, float], present: Iterable[Key], now: float) -> dict[Key, float]:
-    """Returns the timers of the present keys. Starts a timer for each new key, and drops the timers of absent keys."""
+    """Returns the timers of the present keys. Starts a timer for each new key and drops the timers of absent keys."""
     return {key: before.get(key, now) for key in present}
 
 
 @dataclass(frozen=True, slots=True)
 class DeadlineInputs:
-    """The part of an observation that deadlines need. ``registered`` contains all consumers that have a registration,
-    even if it is unreadable. If the settings are unreadable, ``settings`` is ``None``."""
+    """The part of an observation on which deadlines depend. ``registered`` contains all consumers that have a
+    registration, even if it is unreadable. If the settings are unreadable, ``settings`` is ``None``."""
 
     members: Mapping[str, Member]
     registered: Collection[str]
@@ -66,7 +66,7 @@ class DeadlineInputs:
 class Deadlines:
     """The state of all deadlines. ``in_grace`` contains the consumers that are gone but keep their place. ``overdue``
     contains the consumers that have not acknowledged a command within the rebalance timeout. ``retired`` contains the
-    consumers that have been gone for so long that their channel may be removed. ``retention_passed`` tells whether the
+    consumers that have been gone for so long that their channel may be removed. ``retention_passed`` is true if the
     group's offsets have expired."""
 
     in_grace: frozenset[str]
@@ -78,7 +78,7 @@ class Deadlines:
 def deadlines(
     inputs: DeadlineInputs, timers: GroupTimers, options: CoordinatorOptions, now: float, wall_ms: float
 ) -> Deadlines:
-    """Returns the state of all deadlines, and sets ``timers.next_due`` to the time of the next deadline."""
+    """Returns the state of all deadlines and sets ``timers.next_due`` to the time of the next deadline."""
     timers.next_due = None
     expire_ms = offsets_expire_at_ms(inputs)
     return Deadlines(

@@ -1,4 +1,4 @@
-"""Decides about one group, and reads the committed offsets of the partitions that the decision starts."""
+"""Decides about one group and reads the committed offsets of the partitions that the decision starts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def decide(store: Store, observation: Observation, assignors: Mapping[str, Assig
     plans again instead of shortening the plan. Each round finds at least one more unreadable znode and no longer starts
     its partitions, so the loop ends.
 
-    Nobody holds the partitions that a plan starts, so nobody commits their offsets after this read. Only this
+    No one holds the partitions that a plan starts, so no one commits their offsets after this read. Only this
     coordinator changes the offsets of a group without members.
     """
     while True:
@@ -40,10 +40,10 @@ def decide(store: Store, observation: Observation, assignors: Mapping[str, Assig
         if observation.offsets_zxid is None and _removes_unless_changed(decided):
             observation = replace(observation, offsets_zxid=read_offsets_zxid(store, observation.group))
             continue
-        wanted = decided.started
-        if not wanted:
+        started = decided.started
+        if not started:
             return Decided(decided, observation)
-        start = read_start_offsets(store, observation.group, wanted, observation.topics)
+        start = read_start_offsets(store, observation.group, started, observation.topics)
         if not start.unreadable:
             return Decided(decided, observation, start)
         found = dict.fromkeys(start.unreadable.values())

@@ -79,10 +79,10 @@ class DecisionWriter:
         if len(writing) < 2:
             return {}
         try:
-            found = self._executor.write_together([one.units for one in writing])
+            results = self._executor.write_together([one.units for one in writing])
         except (Fenced, StoreUnavailable):
             raise
         except Exception as error:  # noqa: BLE001  writing each plan alone will show whose error it is
             log.debug("writing each group separately groups=%d reason=%r", len(writing), error)
             return {}
-        return {one.memory.group: commands for one, commands in zip(writing, found or (), strict=False)}
+        return {one.memory.group: commands for one, commands in zip(writing, results or (), strict=False)}

@@ -16,7 +16,7 @@ from kafka_coord.zk.store import Check, Create, Delete, Op, Store
 log = logging.getLogger(__name__)
 
 _LEAVES = {("ids", 2), ("owners", 2), ("channel", 3), ("offsets", 3)}
-"""The kinds of a group's znodes that have no children, by name and depth."""
+"""The kinds of a group's znodes that never have children, by name and depth."""
 
 
 Units = tuple[Sequence[Op], ...]
@@ -47,20 +47,21 @@ class Executor:
         return _new_commands(units, self.write(units))
 
     def write_together(self, plans: Sequence[Units]) -> list[NewCommands] | None:
-        """Writes several plans in one request, all or none. Returns ``None`` if they do not fit into one request.
-        Raises like :meth:`write_prepared`. After :class:`Fenced` or :class:`MultiFailed`, nothing was written."""
+        """Writes several plans in one request, all or none. Returns ``None`` if they do not fit in one request. Raises
+        the same errors as :meth:`write_prepared`. After :class:`Fenced` or :class:`MultiFailed`, nothing was
+        written."""
         units = [unit for one in plans for unit in one]
         if not fits_one(self._store, units):
             return None
         results = self.write(units)
-        found = []
+        created = []
         for one in plans:
-            found.append(_new_commands(one, results[: len(one)]))
+            created.append(_new_commands(one, results[: len(one)]))
             results = results[len(one) :]
-        return found
+        return created
 
     def clear_below_leaf(self, refused: MultiFailed) -> None:
-        """If ZooKeeper refused a write because somebody created znodes below one of kafka-coord's leaves, removes those
+        """If ZooKeeper refused a write because someone created znodes below one of kafka-coord's leaves, removes those
         znodes. No pass sees them, so every pass would fail in the same way."""
         _, _, below = refused.path.removeprefix(f"{layout.GROUPS}/").partition("/")
         kind = below.split("/")
@@ -69,7 +70,7 @@ class Executor:
             self.write(in_parts([Delete(found) for found in reversed(tree_below(self._store, refused.path))]))
 
     def write(self, units: Sequence[Sequence[Op]]) -> list[tuple[object, ...]]:
-        """Writes units unchanged, and returns their results. Raises like :meth:`write_prepared`."""
+        """Writes units unchanged and returns their results. Raises the same errors as :meth:`write_prepared`."""
         return [tuple(results) for results in write_fenced(self._store, self._fence, units)] if units else []
 
 

@@ -95,8 +95,8 @@ class RebalanceRequestHandler:
 
     @property
     def unreadable(self) -> int:
-        """The number of znodes that the last passes could not decode, including offsets that keep partitions from being
-        started."""
+        """The number of znodes that the last passes could not read or decode, including offsets that keep partitions
+        from being started."""
         return sum(len(memory.unreadable) for memory in self.memories)
 
     def stuck_groups(self) -> list[StuckGroup]:
@@ -142,14 +142,14 @@ class RebalanceRequestHandler:
         return not (self.closed or self.deposed) and self._leadership.still()
 
     def _check_idle(self, memories: Sequence[GroupMemory]) -> None:
-        """Checks whether the groups are still at rest, and enqueues those that are not."""
+        """Checks whether the groups are still at rest and enqueues those that are not."""
         try:
-            found = self.idle.still_idle(memories)
+            still_idle = self.idle.still_idle(memories)
         except StoreError as error:
             for memory in memories:
                 self._failed(memory, error)
             return
-        for memory, idle in zip(memories, found, strict=True):
+        for memory, idle in zip(memories, still_idle, strict=True):
             if not idle or memory.at_rest is None:
                 memory.mark_active()
                 self._queue.request(memory.group)
@@ -165,12 +165,12 @@ class RebalanceRequestHandler:
 
     def _handle(self, memories: Sequence[GroupMemory]) -> None:
         plans: list[PreparedPlan] = []
-        for memory, found in zip(memories, self._reader.snapshots(memories), strict=True):
+        for memory, result in zip(memories, self._reader.snapshots(memories), strict=True):
             if not self._may_go_on():
                 self._queue.request(memory.group)
                 continue
             with self._isolated(memory):
-                plan = self._decide(memory, found)
+                plan = self._decide(memory, result)
                 if plan is None:
                     memory.failures = 0
                 else:

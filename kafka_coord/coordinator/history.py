@@ -1,4 +1,4 @@
-"""Records a group's last decisions and operators' actions in ZooKeeper."""
+"""Records a group's latest decisions and operator actions in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MAX_REMEMBERED = 32
 
 
 def describe(plan: Plan, observation: Observation, decided_at_ms: int) -> Decision | None:
-    """Returns the decision in a plan, or ``None`` if the plan sets no new target."""
+    """Returns the decision in a plan, or ``None`` if the plan does not set a new target."""
     step = next((step for step in plan.steps if isinstance(step, SetTarget)), None)
     if step is None:
         return None
@@ -77,14 +77,14 @@ def _decision_of(target: Assignment) -> Decision:
 
 
 def actions_of(plan: Plan, at_ms: int) -> tuple[Action, ...]:
-    """Returns the operators' actions that this plan carries out or records, in the order of their requests."""
+    """Returns the operator actions that this plan carries out or records, in the order of their requests."""
     steps = (step for step in plan.steps if isinstance(step, AnswerRequest) and step.result == DONE)
     asked = sorted((step.request for step in steps), key=lambda request: request.request_id)
     return tuple(action for request in asked if (action := action_of(request, at_ms)) is not None)
 
 
 def action_of(request: Request, at_ms: int) -> Action | None:
-    """Returns the operator's action that a request carries out or records, or ``None`` if the request has no action."""
+    """Returns the operator action that a request carries out or records, or ``None`` if it only asks for a pass."""
     kind = request.action if request.type is RequestType.LOOK else str(request.type)
     return Action(kind, request.by, at_ms, request.reason, request.change or request.consumer) if kind else None
 
@@ -98,8 +98,8 @@ class DecisionLog:
     """Follows each group's newest decision until it is settled. Not thread-safe.
 
     The most recently written histories stay cached in encoded form, with their versions, so the next decision about the
-    same group needs no read. If somebody else writes the znode, the next write fails. The memory is then invalidated,
-    and the next pass reads the znode.
+    same group does not need a read. If someone else writes to the znode, the next write fails. The memory is then
+    invalidated, and the next pass reads the znode.
     """
 
     def __init__(self, store: Store) -> None:
@@ -112,7 +112,7 @@ class DecisionLog:
         self, memory: GroupMemory, plan: Plan, observation: Observation
     ) -> tuple[Decision | None, tuple[Op, ...]]:
         """Returns the decision that this pass makes or finds settled (or ``None``), and the write that records this
-        decision and operators' actions."""
+        decision and the operator actions."""
         decision = self._follow(memory, plan, observation)
         actions = actions_of(plan, int(self._clock.time() * 1000))
         if plan.state is GroupState.DEAD or (decision is None and not actions):
@@ -167,8 +167,8 @@ class DecisionLog:
         return replace(decision, stopped=decision.stopped + stopped, started=decision.started + started)
 
     def _resume(self, plan: Plan, observation: Observation, now: float) -> Progress | None:
-        """Returns an unsettled decision of an earlier coordinator, to be continued, or ``None``. The decision's age
-        comes from the wall clock."""
+        """Returns an earlier coordinator's unsettled decision, which this coordinator continues to follow, or ``None``.
+        The decision's age comes from the wall clock."""
         target = observation.assignment
         if plan.state is not GroupState.REBALANCING or target is None or not target.timestamp_ms:
             return None
@@ -196,8 +196,8 @@ class DecisionLog:
     ) -> tuple[Op, ...]:
         """Returns the write that records ``decision`` and ``actions``. If the history lacks the generation of
         ``target``, also records that generation, so that generations continue from there even if the target is lost."""
-        known = memory.history or self._read(memory.group)
-        kept = list(known.decisions)
+        history = memory.history or self._read(memory.group)
+        kept = list(history.decisions)
         if decision is None and target is not None and all(one.generation < target.generation for one in kept):
             decision = _decision_of(target)
         if decision is not None:
@@ -205,12 +205,12 @@ class DecisionLog:
             kept.append(EncodedDecision.of(decision))
         while sum(len(one.data) for one in kept) > MAX_HISTORY_BYTES and len(kept) > 1:
             kept = kept[len(kept) // 2 :]
-        done = newest([*known.actions, *encoded_actions(actions)])
-        self._keep(memory, WrittenHistory(kept, done, known.version + 1))
+        done = newest([*history.actions, *encoded_actions(actions)])
+        self._keep(memory, WrittenHistory(kept, done, history.version + 1))
         decisions = b",".join(one.data for one in kept)
         data = _WITH_ACTIONS % (decisions, b",".join(done)) if done else _ENVELOPE % decisions
         path = layout.history(memory.group)
-        return (Create(path, data),) if known.version < 0 else (SetData(path, data, known.version),)
+        return (Create(path, data),) if history.version < 0 else (SetData(path, data, history.version),)
 
     def _keep(self, memory: GroupMemory, written: WrittenHistory) -> None:
         memory.history = written

@@ -1,4 +1,4 @@
-"""Handles groups at rest. The coordinator only reads whether anything has changed in them (ADR 12)."""
+"""Handles groups at rest, which the coordinator only checks for changes (ADR 12)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kafka_coord.zk.store import Create, Node, SetData, Store
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 100_000
-"""A group with a larger record is not recorded as at rest."""
+"""The maximum size of a record. A group whose record would be larger is not recorded as at rest."""
 
 
 def spread(group: str) -> float:
@@ -48,7 +48,7 @@ def decode_settled(where: str, found: Answer) -> Settled | None:
 
 
 def settled_as_of(where: str, found: Answer, ids: Answer) -> Settled | None:
-    """Returns the record, or ``None`` if a member has registered or left since. ``ids`` is the parent of
+    """Returns the record, or ``None`` if a member has registered or left since. ``ids`` is the znode that contains the
     registrations."""
     settled = decode_settled(where, found) if isinstance(ids, Node) else None
     as_of = ids.stat.pzxid if isinstance(ids, Node) else 0
@@ -167,10 +167,10 @@ class IdleGroups:
 
     def _write_one(self, executor: Executor, memory: GroupMemory, data: bytes) -> None:
         path = layout.settled(memory.group)
-        # somebody deleted the record, or an earlier write took effect although the response was lost
-        there = self._store.exists(path) is not None
+        # someone deleted the record, or an earlier write took effect although the response was lost
+        exists = self._store.exists(path) is not None
         try:
-            executor.write([[SetData(path, data) if there else Create(path, data)]])
+            executor.write([[SetData(path, data) if exists else Create(path, data)]])
         except Fenced:
             raise
         except MultiFailed as error:
@@ -184,12 +184,12 @@ class IdleGroups:
         if self._digests_of is not topics:
             self._digests_of = topics
             self._digests.clear()
-        wanted: frozenset[str] | None = frozenset(name for one in settled.subscriptions for name in one.topics)
+        names: frozenset[str] | None = frozenset(name for one in settled.subscriptions for name in one.topics)
         if any(one.is_wildcard for one in settled.subscriptions):
-            wanted = None
-        if wanted not in self._digests:
-            self._digests[wanted] = topics_digest(topics, wanted)
-        return self._digests[wanted]
+            names = None
+        if names not in self._digests:
+            self._digests[names] = topics_digest(topics, names)
+        return self._digests[names]
 
     def _next_whole(self, group: str) -> float:
         return self._store.clock.monotonic() + self._options.whole_look_interval_ms / 1000 * spread(group)
@@ -207,6 +207,6 @@ def topics_digest(topics: Mapping[str, TopicInfo], wanted: frozenset[str] | None
     hashed = hashlib.sha256(b"1\n")
     for name in sorted(topics if wanted is None else wanted):
         topic = topics.get(name)
-        told = f"{topic.identity} {ranges(topic.partitions)}" if topic is not None else "absent"
-        hashed.update(f"{name} {told}\n".encode())
+        state = f"{topic.identity} {ranges(topic.partitions)}" if topic is not None else "absent"
+        hashed.update(f"{name} {state}\n".encode())
     return hashed.hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""Decodes Kafka's own topic znodes, in the formats of all versions up to 3.9. Nothing here writes them."""
+"""Decodes Kafka's own topic znodes, in the formats of all versions up to 3.9. This project never writes them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def decode_topic(name: str, node: Node, broker_racks: Mapping[int, str]) -> Topi
         if number is None:
             raise MalformedValue(where, f"{partition[:40]!r} is not a partition number")
         if not isinstance(brokers, list):
-            raise MalformedValue(where, f"partition {partition} has no list of replicas")
+            raise MalformedValue(where, f"the replicas of partition {partition} are not a list")
         replicas[number] = tuple(b for b in brokers if isinstance(b, int))
     racks = {
         number: frozenset(broker_racks[b] for b in brokers if b in broker_racks)

@@ -1,5 +1,5 @@
-"""The listeners of the original design. They record changes and set the bits of the affected groups, but they decide
-nothing."""
+"""The listeners of the original design. They record changes and set the bits of the affected groups, but they do not
+make decisions."""
 
 from __future__ import annotations
 
@@ -143,7 +143,8 @@ class GroupChangeListener:
 
 
 class SessionExpirationListener:
-    """Wakes the service when this instance's own ZooKeeper session changes. It ignores the sessions of consumers."""
+    """Wakes the service when this instance's own ZooKeeper session changes, and records that the session has ended. It
+    ignores the sessions of consumers."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -156,7 +157,7 @@ class SessionExpirationListener:
 
 
 class RequestListener:
-    """Watches ``/consumers/requests`` for operators' requests. ``listed`` contains the requests found at startup. After
+    """Watches ``/consumers/requests`` for operator requests. ``listed`` contains the requests found at startup. After
     startup, it is ``None``."""
 
     def __init__(self, requests: PendingRequests, queue: RebalanceRequestQueue) -> None:
@@ -182,7 +183,7 @@ class RequestListener:
 
 
 class PauseListener:
-    """Watches ``/consumers/paused``, and enqueues every group when the pause is set or lifted. If the pause was set and
+    """Watches ``/consumers/paused`` and enqueues every group when the pause is set or lifted. If the pause was set and
     lifted before this listener noticed it, only the groups that a pass may have found paused (``perhaps_paused``) are
     enqueued.
     """

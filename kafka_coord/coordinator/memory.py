@@ -36,7 +36,7 @@ class Progress:
 
 
 class EncodedDecision(NamedTuple):
-    """A decision in encoded form, so that the next write need not encode it again."""
+    """A decision in encoded form, so that the next write does not encode it again."""
 
     generation: int
     data: bytes
@@ -74,7 +74,7 @@ class Matched(NamedTuple):
 @dataclass(slots=True)
 class Unsettled:
     """A group that has not reached its target. Times are monotonic. ``logged_at`` is the time of the last warning about
-    it. ``ownerless`` is the number of partitions in its target that nobody holds. ``undecided`` means that the group
+    it. ``ownerless`` is the number of partitions in its target that no one holds. ``undecided`` means that the group
     has no readable target, or that a pass over it failed."""
 
     since: float
@@ -149,11 +149,11 @@ class GroupMemories:
         self._memories: dict[str, GroupMemory] = {}
 
     def of(self, group: str) -> GroupMemory:
-        """Returns the memory of a group, and creates it on first use."""
-        found = self._memories.get(group)
-        if found is None:
-            found = self._memories[group] = GroupMemory(group)
-        return found
+        """Returns the memory of a group. Creates it on first use."""
+        memory = self._memories.get(group)
+        if memory is None:
+            memory = self._memories[group] = GroupMemory(group)
+        return memory
 
     def drop(self, group: str) -> None:
         """Drops the memory of a removed group."""

@@ -1,4 +1,4 @@
-"""Observes groups. Reads everything about them, as frozen values, in one or two multi-reads."""
+"""Observes groups. Reads everything about them, as frozen values, usually in one or two multi-reads."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def unchanged(store: Store, at_rest: Sequence[tuple[str, Zxids]]) -> list[bool]:
         reads += (*_reads_of_zxids(group), GetData(layout.group(group)), GetData(layout.assignment(group)))
         reads.append(GetData(layout.paused(group)))
     paused_everywhere, *answers = read_each(store, reads)
-    found = []
+    results = []
     for number, (_, zxids) in enumerate(at_rest):
         ids, owners, channel, group_node, target, paused = answers[6 * number : 6 * (number + 1)]
         now = _zxids(group_node, ids, owners, channel, target)
         unchanged_since = now is not None and zxids.hold(now.ids, now)
-        found.append(unchanged_since and paused is None and paused_everywhere is None)
-    return found
+        results.append(unchanged_since and paused is None and paused_everywhere is None)
+    return results
 
 
 def _reads_of_zxids(group: str) -> list[Read]:
@@ -106,7 +106,8 @@ def observe(
     store: Store, queries: Sequence[GroupQuery], *, epoch: int, options: CoordinatorOptions
 ) -> list[Snapshot | StoreError | None]:
     """Reads several groups together. One request is enough if each group has the same consumers as at the last pass.
-    Otherwise, two requests are needed. Returns ``None`` for a group that does not exist, and the error for a group that
+    Otherwise, a second request reads the new consumers. A further request reads the commands that a consumer is slow to
+    acknowledge, if there are any. Returns ``None`` for a group that does not exist, and the error for a group that
     cannot be read. Raises :class:`StoreUnavailable` if nothing could be read.
 
     Malformed znodes are listed in ``observation.unreadable`` and otherwise treated as absent. The reads need not be one
@@ -114,25 +115,25 @@ def observe(
     registers, acknowledges or vanishes between two reads, that event causes another pass.
     """
     groups = [_read_group(store, query, epoch, options) for query in queries]
-    found: list[Snapshot | StoreError | None] = [None] * len(queries)
-    asked = {number: next(group) for number, group in enumerate(groups)}
-    while asked:
-        answers = iter(read_each(store, [read for reads in asked.values() for read in reads]))
-        due, asked = asked, {}
+    results: list[Snapshot | StoreError | None] = [None] * len(queries)
+    pending = {number: next(group) for number, group in enumerate(groups)}
+    while pending:
+        answers = iter(read_each(store, [read for reads in pending.values() for read in reads]))
+        due, pending = pending, {}
         for number, reads in due.items():
             try:
-                asked[number] = groups[number].send([*islice(answers, len(reads))])
+                pending[number] = groups[number].send([*islice(answers, len(reads))])
             except StopIteration as done:
-                found[number] = done.value
+                results[number] = done.value
             except StoreError as error:
-                found[number] = error
-    return found
+                results[number] = error
+    return results
 
 
 def _read_group(
     store: Store, query: GroupQuery, epoch: int, options: CoordinatorOptions
 ) -> Generator[list[Read], Answers, Snapshot | None]:
-    """Reads one group. Yields the reads to send, and receives their results. Returns ``None`` if the group does not
+    """Reads one group. Yields the reads to send and receives their results. Returns ``None`` if the group does not
     exist. First reads the group and the consumers that it had at the last pass, and then all other consumers. Finally
     reads the commands that consumers are slow to acknowledge, because a command that cannot be read is never
     acknowledged."""
@@ -243,7 +244,7 @@ def past_decisions(store: Store, group: str) -> tuple[Decision, ...]:
 
 
 class _Decoding:
-    """Decodes the results of reads, and collects those that cannot be decoded."""
+    """Decodes the results of reads and collects those that cannot be decoded."""
 
     def __init__(self, decoded: Mapping[str, tuple[int, object]]) -> None:
         self._decoded = decoded
@@ -274,10 +275,10 @@ class _Decoding:
             return None
         if not found.data and empty is not None:
             return empty
-        mzxid, known = self._decoded.get(where, (-1, None))
+        mzxid, cached = self._decoded.get(where, (-1, None))
         try:
             # the cast is safe, because each path has only one decoder
-            value = cast("T", known) if mzxid == found.stat.mzxid else decoder(where, found)
+            value = cast("T", cached) if mzxid == found.stat.mzxid else decoder(where, found)
         except MalformedValue as error:
             self.unreadable.append(Unreadable(error.where, error.reason, found.stat.czxid))
             return empty

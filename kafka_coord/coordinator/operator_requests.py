@@ -1,4 +1,4 @@
-"""Keeps operators' requests until the operators have fetched the responses."""
+"""Keeps operator requests until the responses have been fetched or are too old."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class PendingRequests:
         self._answered_ms: dict[str, float] = {}
 
     def load(self, names: Iterable[str]) -> tuple[Request, ...]:
-        """Reads the current requests, and returns those that are new and unanswered. Reports unreadable requests, and
+        """Reads the current requests and returns those that are new and unanswered. Reports unreadable requests and
         leaves them unchanged."""
         listed = set(names)
         with self._lock:

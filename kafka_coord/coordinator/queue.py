@@ -1,4 +1,4 @@
-"""The rebalance request queue contains the groups that need a pass, each at most once, in the order of their events."""
+"""The rebalance request queue: the groups that need a pass, each at most once, in the order of their events."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class RebalanceRequestQueue:
             return self._timers[0][0] if self._timers else None
 
     def __len__(self) -> int:
-        return len(self._rebalance_request_queue) + len(self._calm)  # reading two lengths needs no lock
+        return len(self._rebalance_request_queue) + len(self._calm)  # reading two lengths does not need a lock
 
     def close(self) -> None:
         """Wakes the waiting thread. Afterwards, no group is taken or enqueued."""

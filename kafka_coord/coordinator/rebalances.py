@@ -11,8 +11,8 @@ from kafka_coord.model import Cause, Decision, Durations
 
 @dataclass(slots=True)
 class Rebalances:
-    """The counts since the election. ``settled`` holds the time from each decision until every partition had its new
-    owner. It leaves out decisions that need no command."""
+    """The counts since the election. ``settled`` records the time from each decision until every partition had its new
+    owner. It leaves out decisions that do not need any commands."""
 
     decided: Counter[Cause] = field(default_factory=Counter)
     moved_partitions: int = 0

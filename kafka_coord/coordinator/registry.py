@@ -1,4 +1,4 @@
-"""Maps topics to the groups that subscribe to them. Every election rebuilds these fields of the original design."""
+"""Maps topics to the groups that subscribe to them. The maps are rebuilt after every election."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from kafka_coord.model import Member, Subscription
 
 
 class GroupRegistry:
-    """Holds ``consumer_groups_per_topic`` and ``groups_with_wildcard_topics``. Thread-safe."""
+    """The subscriptions of all groups: ``consumer_groups_per_topic`` and ``groups_with_wildcard_topics`` of the
+    original design. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -8,14 +8,14 @@ from kafka_coord.zk import layout
 _BELOW_A_GROUP = {
     "assignment": "nothing is moved until a rebalance replaces it: kafka-coord groups rebalance {group}",
     "owners": "the partitions that {name} holds are unknown: kafka-coord groups evict {group} {name}",
-    "ids": "{name} gets no partitions: repair or stop that consumer, or: kafka-coord groups evict {group} {name}",
+    "ids": "{name} stays without partitions: repair or stop that consumer, or: kafka-coord groups evict {group} {name}",
     "offsets": "its partition is not started until the offset is set again: kafka-coord groups reset-offsets {group}"
     " --topic {name}:{partition} --to-offset {offset} --execute; or, to start where auto.offset.reset says: kafka-coord"
     " groups delete-offsets {group} --topic {name}:{partition} --yes",
     "paused": "until it is removed the group counts as paused: kafka-coord groups resume {group}",
     "history": "the next decision replaces it: kafka-coord groups rebalance {group}",
     "settled": "the coordinator must read the whole group: zkCli.sh delete /consumers/groups/{group}/settled",
-    "channel": "its consumer carries out no more commands; evict it: kafka-coord groups evict {group} {name}",
+    "channel": "its consumer has stopped carrying out commands; evict it: kafka-coord groups evict {group} {name}",
 }
 _LISTED = ("ids", "owners", "channel")
 """The znodes whose children show which consumers take part and what they hold."""
@@ -42,7 +42,7 @@ def what_to_do(path: str, offset: int | None = None) -> str:
         return "no command accepts that name; delete the znode with everything below it (zkCli.sh deleteall)"
     if below in _LISTED:
         return (
-            f"nothing is decided about {group}; give the coordinator's user the right to read it: kafka-coord acl"
+            f"nothing is decided about {group}; give the coordinator's user permission to read it: kafka-coord acl"
             f" apply, or in an open cluster zkCli.sh setAcl {path} world:anyone:cdrwa, as its creator or as"
             " ZooKeeper's super user"
         )
@@ -52,5 +52,5 @@ def what_to_do(path: str, offset: int | None = None) -> str:
     name, _, partition = name.partition("/")
     if (name and not is_legal(name)) or (kind == "offsets" and not partition):
         return _ANYTHING_ELSE
-    known = "N" if offset is None else offset
-    return _BELOW_A_GROUP.get(kind, _ANYTHING_ELSE).format(group=group, name=name, partition=partition, offset=known)
+    value = "N" if offset is None else offset
+    return _BELOW_A_GROUP.get(kind, _ANYTHING_ELSE).format(group=group, name=name, partition=partition, offset=value)

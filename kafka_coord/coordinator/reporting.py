@@ -15,8 +15,8 @@ log = logging.getLogger(__name__)
 
 MAX_SUMMARY_CHARS = 2_000
 UNSETTLED_AFTER_S = 30.0
-"""The number of seconds that a group may take to reach its target before a warning is logged. This is longer than most
-session timeouts."""
+"""The number of seconds that a group may take to reach its target before a warning is logged. It exceeds most session
+timeouts."""
 SAY_AGAIN_S = 60.0
 """The number of seconds between repetitions of the warning."""
 
@@ -24,7 +24,7 @@ SAY_AGAIN_S = 60.0
 @dataclass(frozen=True, slots=True)
 class StuckGroup:
     """A group that has not reached its target within :data:`UNSETTLED_AFTER_S`, and the reason. ``ownerless`` is the
-    number of its partitions without an owner at the last warning. ``undecided`` tells whether the group has no readable
+    number of its partitions without an owner at the last warning. ``undecided`` is true if the group has no readable
     target or the last pass failed."""
 
     group: str
@@ -49,9 +49,9 @@ def report_pass(memory: GroupMemory, plan: Plan, observation: Observation, now: 
     level = logging.INFO if plan.steps or not at_rest else logging.DEBUG
     if changed or plan.steps:
         log.log(level, "%s group=%s state=%s", outcome.summary, memory.group, plan.state, extra=_event(plan))
-    found = frozenset(observation.unreadable)
-    report("cannot read", found - memory.unreadable)
-    memory.unreadable = found
+    unreadable = frozenset(observation.unreadable)
+    report("cannot read", unreadable - memory.unreadable)
+    memory.unreadable = unreadable
     if plan.state is GroupState.REBALANCING:
         _report_unsettled(memory, outcome.summary, now, observation)
     else:
@@ -67,7 +67,7 @@ def _event(plan: Plan) -> dict[str, object]:
 
 
 def report_failure(memory: GroupMemory, error: Exception, now: float) -> None:
-    """Remembers that a pass over the group failed, and logs it periodically."""
+    """Remembers that a pass over the group failed and logs it periodically."""
     _report_unsettled(memory, f"cannot be decided: {cut(' '.join(str(error).split()), MAX_SUMMARY_CHARS)}", now, None)
 
 

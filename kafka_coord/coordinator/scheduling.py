@@ -25,15 +25,15 @@ GATHER_S = 0.01
 the same pass. It handles the last acknowledgement immediately."""
 LOOK_AGAIN_S = 0.5
 """The number of seconds until the next pass over a group with new commands if no event occurs first."""
-BLOCKED_LOOK_PART = 0.05
-"""The fraction of the look interval until the next pass over a group with an unreadable offset. Nothing watches
-offsets, so this bounds the wait after a repair."""
+BLOCKED_FRACTION = 0.05
+"""The fraction of the check interval until the next pass over a group with an unreadable offset. Offsets are not
+watched, so this bounds the wait after a repair."""
 SEVERAL_AT_ONCE = 3
 """How many times in a row a pass is repeated immediately because the group changed between read and write."""
 
 
 class Scheduler:
-    """Watches commands and sets the queue's timers, on the handler's thread. Watch callbacks only set bits."""
+    """Watches commands and sets the queue's timers, on the handler's thread. Watch callbacks use only the queue."""
 
     def __init__(self, store: Store, queue: RebalanceRequestQueue, options: CoordinatorOptions) -> None:
         self._store = store
@@ -49,7 +49,7 @@ class Scheduler:
             self._queue.request_at(memory.group, rest_due)
         if plan.plan.steps:
             if commands or plan.plan.state in AT_REST:
-                # a pass shows nothing new before an acknowledgement or another event
+                # a pass before an acknowledgement or another event would not find anything new
                 self._queue.request_at(memory.group, now + LOOK_AGAIN_S)
             else:
                 self._queue.request(memory.group)
@@ -58,12 +58,12 @@ class Scheduler:
             if memory.at_rest is not None:  # the whole group is read when the timer ends
                 memory.at_rest.whole_at = min(memory.at_rest.whole_at, due)
             self._queue.request_at(memory.group, due)
-        self.periodic(memory, BLOCKED_LOOK_PART if plan.plan.blocked else 1.0)
+        self.periodic(memory, BLOCKED_FRACTION if plan.plan.blocked else 1.0)
 
-    def periodic(self, memory: GroupMemory, part: float = 1.0) -> None:
-        """Schedules a pass after ``part`` of the look interval, in case no event occurs first."""
+    def periodic(self, memory: GroupMemory, fraction: float = 1.0) -> None:
+        """Schedules a pass after ``fraction`` of the check interval, unless an event triggers one sooner."""
         interval_s = self._options.look_interval_ms * spread(memory.group) / 1000
-        self._queue.request_at(memory.group, self._store.clock.monotonic() + part * interval_s)
+        self._queue.request_at(memory.group, self._store.clock.monotonic() + fraction * interval_s)
 
     def after_failure(self, memory: GroupMemory, error: Exception) -> None:
         """Schedules the pass that retries. Anything already written is consistent."""
@@ -101,8 +101,8 @@ class Scheduler:
             memory.watched_commands = set()
             return
         watched = memory.watched_commands
-        wanted = [path for path in (*outstanding, *new) if path not in watched]
-        if not wanted:
+        unwatched = [path for path in (*outstanding, *new) if path not in watched]
+        if not unwatched:
             return
 
         def fired(event: WatchEvent) -> None:
@@ -112,9 +112,9 @@ class Scheduler:
             else:
                 self._queue.request(group)
 
-        watched.update(wanted)
+        watched.update(unwatched)
         try:
-            self._store.watch_gone(wanted, fired)
+            self._store.watch_gone(unwatched, fired)
         except StoreError:
-            watched.difference_update(wanted)
+            watched.difference_update(unwatched)
             raise

@@ -1,4 +1,4 @@
-"""The service that runs beside each broker. It stands for election, and it coordinates while it is elected."""
+"""The service that runs beside each broker. It stands for election and coordinates while it is elected."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ HANDLER_WAIT_S = 0.5
 
 
 class CoordinatorService:
-    """Stands for election, and coordinates while it is elected.
+    """Stands for election and coordinates while it is elected.
 
-    It has its own thread (session, election, listeners) and, while elected, the handler's thread. The code of both
+    It runs its own thread (session, election, listeners) and, while elected, the handler's thread. The code of both
     threads advances in steps and uses only a :class:`Store`, so a simulation can run it without threads.
     """
 
@@ -77,7 +77,7 @@ class CoordinatorService:
         """Waits up to ``timeout_s`` seconds until this instance is listed under ``/consumers/coordinators``. Returns
         whether it is listed.
 
-        Raises :class:`SettingsError` if another live instance has this broker id.
+        Raises :class:`SettingsError` if another live instance uses this broker id.
         """
         deadline = self._store.clock.monotonic() + timeout_s
         while not self._registered.wait(0.05):
@@ -127,8 +127,8 @@ class CoordinatorService:
         return self._election.obstacle() or self._trouble
 
     def handler_age_s(self) -> float | None:
-        """Returns the seconds since the handler's last step, or ``None`` while this instance has no handler. An idle
-        handler completes a step every :data:`HANDLER_WAIT_S`. Safe on any thread."""
+        """Returns the seconds since the handler's last step, or ``None`` while no handler is running. An idle handler
+        completes a step every :data:`HANDLER_WAIT_S`. Safe on any thread."""
         coordinator = self.coordinator
         return coordinator.handler.age_s() if coordinator is not None else None
 
@@ -142,13 +142,16 @@ class CoordinatorService:
         elif self.coordinator is not None and self.coordinator.handler.deposed:
             self._step_down(f"{layout.COORDINATOR_EPOCH} was changed or deleted (by an election or by hand)")
         if self._store.session.state is not SessionState.CONNECTED:
-            self._say(f"waiting for ZooKeeper. I am {self._broker_id}, not connected, so I decide nothing")
+            self._say(f"waiting for ZooKeeper. I am {self._broker_id}, not connected, so I do not decide anything")
             return
         self._register()
         self._election.step()
         if self.coordinator is not None and not self._election.still_leads():
             if self._election.is_mine():
-                self._say(f"waiting. I am {self._broker_id}, elected, but my session is uncertain, so I decide nothing")
+                self._say(
+                    f"waiting. I am {self._broker_id}, elected, but my session is uncertain, "
+                    "so I do not decide anything"
+                )
             else:
                 self._step_down(self._election.why_lost())
         elif self.coordinator is not None:
@@ -175,7 +178,7 @@ class CoordinatorService:
             self._complain(f"cannot coordinate. I am {self._broker_id}: {error}")
         except KafkaCoordError:
             raise
-        except Exception as error:  # noqa: BLE001  if this ended the instance, the next instance would meet the same bug
+        except Exception as error:  # noqa: BLE001  if this ended the instance, the next instance would hit the same bug
             self._complain(f"cannot coordinate. I am {self._broker_id}: {error!r} (a bug)", error)
             with suppress(StoreError):
                 self._resign("a bug")
@@ -288,16 +291,18 @@ class CoordinatorService:
         self._election.resign(coordinator.leadership if coordinator is not None else None)
 
     def _say_who_leads(self) -> None:
-        leader = self._election.leader()  # first, because it notices that somebody has repaired the epoch
+        leader = self._election.leader()  # first, because it notices that someone has repaired the epoch
         if self.obstacle:
-            self._say(f"waiting. I am {self._broker_id}, nobody coordinates: {self.obstacle}")
+            self._say(f"waiting. I am {self._broker_id}, no instance coordinates: {self.obstacle}")
             return
         named = self._election.successor()
         if named is not None:
-            self._say(f"waiting. I am {self._broker_id}, nobody coordinates: broker {named} is the named successor")
+            self._say(
+                f"waiting. I am {self._broker_id}, no instance coordinates: broker {named} is the named successor"
+            )
             return
-        known = f"{leader.broker_id} coordinates, epoch {leader.epoch}" if leader else "nobody coordinates yet"
-        self._say(f"no action. I am {self._broker_id}, {known}")
+        who = f"{leader.broker_id} coordinates, epoch {leader.epoch}" if leader else "no instance coordinates yet"
+        self._say(f"no action. I am {self._broker_id}, {who}")
 
     def _say_status(self) -> None:
         coordinator = self.coordinator
@@ -308,7 +313,7 @@ class CoordinatorService:
             )
 
     def _complain(self, trouble: str, defect: Exception | None = None) -> None:
-        """Logs a new problem, and repeats it every :data:`COMPLAIN_AGAIN_S` while it lasts."""
+        """Logs a new problem and repeats it every :data:`COMPLAIN_AGAIN_S` while it lasts."""
         now = self._store.clock.monotonic()
         if trouble != self._trouble or now >= self._complain_again_at:
             log.error("%s", trouble, exc_info=defect, extra={"event": "cannot_coordinate"})

@@ -48,7 +48,7 @@ def read_start_offsets(store: Store, group: str, wanted: PartitionSet, topics: M
     belong."""
     names = wanted.topics
     partitions = tuple(wanted)
-    found = read_each(
+    results = read_each(
         store,
         [
             GetChildren(layout.offsets(group)),
@@ -57,15 +57,15 @@ def read_start_offsets(store: Store, group: str, wanted: PartitionSet, topics: M
             *(GetData(layout.offset(group, tp.topic, tp.partition)) for tp in partitions),
         ],
     )
-    parents = found[1 : 1 + len(names)]
-    children = found[1 + len(names) : 1 + 2 * len(names)]
+    parents = results[1 : 1 + len(names)]
+    children = results[1 + len(names) : 1 + 2 * len(names)]
     by_topic = {
         topic: _of_topic(layout.topic_offsets(group, topic), node, _names(listing), topics[topic].identity)
         for topic, node, listing in zip(names, parents, children, strict=True)
     }
     offsets: dict[TopicPartition, int] = {}
     unreadable: dict[TopicPartition, Unreadable] = {}
-    for tp, node in zip(partitions, found[1 + 2 * len(names) :], strict=True):
+    for tp, node in zip(partitions, results[1 + 2 * len(names) :], strict=True):
         topic = by_topic[tp.topic]
         begin = topic.unclaimed or _begin(node, layout.offset(group, tp.topic, tp.partition), stale=topic.stale)
         if isinstance(begin, Unreadable):
@@ -74,7 +74,7 @@ def read_start_offsets(store: Store, group: str, wanted: PartitionSet, topics: M
             offsets[tp] = begin
     return StartOffsets(
         offsets=offsets,
-        parent=(Create(layout.offsets(group)),) if found[0] is None else (),
+        parent=(Create(layout.offsets(group)),) if results[0] is None else (),
         prepare={name: topic.prepare for name, topic in by_topic.items()},
         remove={name: topic.remove for name, topic in by_topic.items()},
         unreadable=unreadable,

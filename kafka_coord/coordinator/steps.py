@@ -26,7 +26,8 @@ class GroupState(StrEnum):
     REBALANCING = "Rebalancing"
     """Members have yet to stop or start partitions, or to acknowledge commands."""
     PAUSED = "Paused"
-    """An operator paused the group. The coordinator still processes acknowledgements, but decides nothing new."""
+    """An operator paused the group. The coordinator still processes acknowledgements, but does not make new
+    decisions."""
     EMPTY = "Empty"
     """The group has no members. Its offsets are retained until they expire."""
     DEAD = "Dead"
@@ -42,7 +43,7 @@ class SetTarget:
     """Write a new target. ``znode_version`` is the version of the target that it replaces, or ``None`` if there is no
     target yet. ``causes`` go into the group's history.
 
-    The executor stamps ``assignment.timestamp_ms``.
+    The executor sets ``assignment.timestamp_ms``.
     """
 
     assignment: Assignment
@@ -70,8 +71,8 @@ class WriteLedgerAndCommands:
 @dataclass(frozen=True, slots=True)
 class ForgetConsumer:
     """Remove the ledger and the outstanding commands of a consumer that is gone. ``ledger_version`` is ``None`` if the
-    consumer has no ledger. ``channel`` also removes the channel znode, but only once the consumer is *retired* (ADR
-    3)."""
+    consumer has no ledger. If ``channel`` is true, also remove the channel znode. It is true only once the consumer is
+    *retired* (ADR 3)."""
 
     consumer: str
     ledger_version: int | None
@@ -81,7 +82,7 @@ class ForgetConsumer:
 
 @dataclass(frozen=True, slots=True)
 class EvictUnledgered:
-    """Delete the registration of a consumer that has no ledger yet."""
+    """Delete the registration of a consumer whose ledger is missing or unreadable."""
 
     consumer: str
 
@@ -156,7 +157,7 @@ class Plan:
         )
 
     def quiet(self, observation: Observation) -> bool:
-        """Returns whether the group has no pending work and waits for nothing."""
+        """Returns whether the group has no pending work and is not waiting for anything."""
         return (
             self.state in AT_REST
             and not self.steps

@@ -1,4 +1,4 @@
-"""Repairs, before a decision, znodes that somebody deleted by hand below a running group."""
+"""Repairs znodes that someone deleted by hand below a running group, before each decision."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def repairs(memory: GroupMemory, snapshot: Snapshot) -> list[list[Op]]:
     consumer still reads them. If a live member has a ledger but no channel, deletes its registration, so that it
     registers again. Such a member cannot acknowledge commands, and its unacknowledged commands would look acknowledged.
     """
-    seen = snapshot.observation
-    group = seen.group
-    unreadable = {found.path for found in seen.unreadable}
+    observation = snapshot.observation
+    group = observation.group
+    unreadable = {found.path for found in observation.unreadable}
     units: list[list[Op]] = []
     for consumer, ledger in memory.ledgers.items():
-        member, path = seen.members.get(consumer), layout.ledger(group, consumer)
+        member, path = observation.members.get(consumer), layout.ledger(group, consumer)
         if member is None or member.incarnation != ledger.incarnation or not ledger.held:
             continue
-        if consumer not in seen.ledgers and path not in unreadable:
+        if consumer not in observation.ledgers and path not in unreadable:
             log.warning(
                 "restored a deleted ledger, because its consumer is alive path=%s holds=%s; to release the "
                 "partitions, evict the consumer (kafka-coord groups evict %s %s)",
@@ -43,11 +43,11 @@ def repairs(memory: GroupMemory, snapshot: Snapshot) -> list[list[Op]]:
             units.append([Create(path, fields.dump(ledger.to_json()))])
     if units and layout.owners(group) in snapshot.missing:
         units.insert(0, [Create(layout.owners(group))])
-    for consumer, member in seen.members.items():
-        known = seen.ledgers.get(consumer)
-        if known is not None and known.incarnation == member.incarnation and consumer not in seen.channels:
+    for consumer, member in observation.members.items():
+        current = observation.ledgers.get(consumer)
+        if current is not None and current.incarnation == member.incarnation and consumer not in observation.channels:
             log.warning(
-                "evicted consumer=%s group=%s: somebody deleted its channel %s, so it cannot acknowledge; "
+                "evicted consumer=%s group=%s: someone deleted its channel %s, so it cannot acknowledge; "
                 "it must register again",
                 consumer,
                 group,

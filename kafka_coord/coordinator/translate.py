@@ -61,12 +61,11 @@ class Translation:
         """Returns the units in the order in which they must be written.
 
         The first unit checks that the plan's requests have not been answered since they were read, because ZooKeeper's
-        response to an earlier write may have been lost. The last unit of the work includes the response if it has room.
-        If only some units are written, the request stays unanswered, and the next pass carries it out from the
-        beginning.
+        response to an earlier write may have been lost. The last unit of the work includes the response if it fits. If
+        only some units are written, the request stays unanswered, and the next pass carries it out from the beginning.
         """
-        asked = [step.request for step in self._plan.steps if isinstance(step, AnswerRequest)]
-        units: list[list[Op]] = [[unanswered_op(request) for request in asked]] if asked else []
+        requests = [step.request for step in self._plan.steps if isinstance(step, AnswerRequest)]
+        units: list[list[Op]] = [[unanswered_op(request) for request in requests]] if requests else []
         for step in self._plan.steps:
             added = [unit for unit in self._units(step) if unit]
             if isinstance(step, AnswerRequest) and fits_one(self._store, [units[-1], *added]):
@@ -138,19 +137,19 @@ class Translation:
         return [*in_parts(commands), ops]
 
     def _reset(self, request: Request) -> list[Op]:
-        wanted = PartitionSet.of(request.offsets)
-        start = read_start_offsets(self._store, self._group, wanted, self._topics)
-        named = {topic: {str(number) for number in numbers} for topic, numbers in wanted.by_topic()}
+        partitions = PartitionSet.of(request.offsets)
+        start = read_start_offsets(self._store, self._group, partitions, self._topics)
+        named = {topic: {str(number) for number in numbers} for topic, numbers in partitions.by_topic()}
         parents = [
             op
-            for topic in wanted.topics
+            for topic in partitions.topics
             if start.unclaimed.get(topic, frozenset())
             <= named[topic]  # otherwise the write would claim offsets that it does not set
             for op in (*start.remove.get(topic, ()), *start.prepare.get(topic, ()))
         ]
-        there = [tp for tp, offset in start.offsets.items() if offset != NO_OFFSET]
+        existing = [tp for tp, offset in start.offsets.items() if offset != NO_OFFSET]
         unreadable = self._existing(PartitionSet.of(start.unreadable))
-        return [*start.parent, *parents, *write_ops(self._group, request.offsets, [*there, *unreadable])]
+        return [*start.parent, *parents, *write_ops(self._group, request.offsets, [*existing, *unreadable])]
 
     def _existing(self, partitions: PartitionSet) -> list[TopicPartition]:
         found = self._store.read_many([GetData(layout.offset(self._group, t, p)) for t, p in partitions])
@@ -167,7 +166,7 @@ class Translation:
 
 
 def in_parts(ops: Sequence[Op], acl: int = 64) -> list[list[Op]]:
-    """Returns ``ops``, in order, as units that each fit into a request. Use it only for operations that need not take
+    """Returns ``ops``, in order, as units that each fit in a request. Use it only for operations that need not take
     effect together. ``acl`` is the size in bytes of the ACL that each create carries."""
     batches = packed(([op] for op in ops), acl, MAX_UNIT_BYTES)
     return [[op for unit in batch for op in unit] for batch in batches]

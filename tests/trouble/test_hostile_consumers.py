@@ -156,7 +156,7 @@ def test_a_history_of_the_cluster_that_may_not_be_read_hinders_nobody(world: Wor
     world.store.ensure_path(layout.CONSUMERS)
     foreign.create(layout.HISTORY, b"")
     instance = world.instance(1).start_elected()
-    said("not recording the cluster's history", layout.HISTORY)
+    said("not recording the cluster history", layout.HISTORY)
     world.consumer("c1").join()
     world.settles("c1", partitions=4)
     assert world.ask(Request(RequestType.RESIGN)).result == "done"

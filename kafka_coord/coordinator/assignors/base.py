@@ -1,4 +1,4 @@
-"""An assignor's input and output. An assignor is pure: it uses no I/O, clock or random numbers, and it has no state."""
+"""An assignor's input and output. An assignor is a pure function: stateless, without I/O, clock or random numbers."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class AssignmentInputs:
     def by_subscription(self) -> list[tuple[tuple[str, ...], list[str]]]:
         """Returns each distinct subscription as (topics, consumers). The consumers are sorted.
 
-        A large group has few distinct subscriptions. This method compares them by identity first, because hashing
+        Even a large group uses few distinct subscriptions. This method compares them by identity first, because hashing
         thousands of topics for each of thousands of members would take too long.
         """
-        known: dict[int, list[str]] = {}
-        found: dict[tuple[str, ...], list[str]] = {}
+        by_identity: dict[int, list[str]] = {}
+        by_topics: dict[tuple[str, ...], list[str]] = {}
         for consumer in sorted(self.members):
             topics = self.subscriptions[consumer]
-            consumers = known.get(id(topics))
+            consumers = by_identity.get(id(topics))
             if consumers is None:
-                consumers = known[id(topics)] = found.setdefault(topics, [])
+                consumers = by_identity[id(topics)] = by_topics.setdefault(topics, [])
             consumers.append(consumer)
-        return list(found.items())
+        return list(by_topics.items())
 
     def current_of(self, consumer: str) -> PartitionSet:
         return self.current.get(consumer, NO_PARTITIONS)
@@ -51,8 +51,8 @@ class AssignmentInputs:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The intended owner of each partition. It lists every member, and it lists each partition of a subscribed topic
-    exactly once.
+    """The intended owner of each partition. It lists every member, and each partition of a subscribed topic exactly
+    once.
 
     ``streams`` (consumer → partition → stream; stream 0 is omitted) is set by assignors that also choose streams.
     """
@@ -66,7 +66,7 @@ class Assignor(Protocol):
     """Computes targets. An assignor is named after its entry point in ``kafka_coord.assignors``. Its constructor takes
     no arguments.
 
-    An assignor that fills ``Target.streams`` has an attribute ``decides_streams = True``. For other assignors, the
+    An assignor that fills ``Target.streams`` sets the attribute ``decides_streams = True``. For other assignors, the
     coordinator chooses the streams when it starts the partitions, and spreads each topic over the consumer's streams.
     """
 

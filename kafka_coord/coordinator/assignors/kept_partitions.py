@@ -19,8 +19,8 @@ Taken = dict[str, tuple[frozenset[int], set[int]]]
 class Share:
     """The partitions of one member while its target is being computed.
 
-    Most of a large group does not move. So a topic that is kept unchanged stays in its original frozen set, and a share
-    that is not changed stays its original set of partitions.
+    Most of a large group does not move. So a topic whose partitions are all kept retains its original frozen set, and
+    an unchanged share returns the member's original set of partitions.
     """
 
     __slots__ = ("_kept", "consumer", "count", "numbers", "rack")
@@ -50,7 +50,7 @@ class Share:
         self._kept = partitions if whole else None
 
     def take(self, topic: str, numbers: Iterable[int]) -> None:
-        """Adds partitions that nobody else has."""
+        """Adds partitions that no other member has."""
         mine = self._own(topic)
         before = len(mine)
         mine.update(numbers)
@@ -99,19 +99,19 @@ class Share:
     def _far_away(self, inputs: AssignmentInputs) -> list[tuple[str, int]]:
         if self.rack is None:
             return []
-        found = []
+        far = []
         for topic in sorted(self.numbers):
             racks = inputs.topics[topic].replica_racks
-            found += [
+            far += [
                 (topic, number)
                 for number in sorted(self.numbers[topic])
                 if racks.get(number) and self.rack not in racks[number]
             ]
-        return found
+        return far
 
 
 def kept_shares(inputs: AssignmentInputs) -> tuple[dict[str, Share], Numbers]:
-    """Returns the partitions that each member may keep, and the partitions that nobody keeps."""
+    """Returns the partitions that each member may keep, and the partitions that no member keeps."""
     shares: dict[str, Share] = {}
     topics: Taken = {name: (topic.partitions, set()) for name, topic in inputs.topics.items()}
     wanted: set[str] = set()
@@ -126,7 +126,7 @@ def kept_shares(inputs: AssignmentInputs) -> tuple[dict[str, Share], Numbers]:
 
 
 def components(inputs: AssignmentInputs) -> list[tuple[list[str], list[str]]]:
-    """Splits the group into parts that share no topic. Returns the sorted members and topics of each part."""
+    """Splits the group into parts that do not share any topics. Returns the sorted members and topics of each part."""
     members_of = inputs.by_subscription()
     parent: dict[str, str] = {}
 

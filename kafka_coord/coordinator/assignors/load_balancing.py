@@ -14,7 +14,7 @@ _FEW_CLASSES = 32
 def balance_loads(
     shares: list[Share], topics: list[str], weights: dict[str, int], pool: Numbers, inputs: AssignmentInputs
 ) -> None:
-    """Hands out ``pool``, then moves partitions for as long as a move improves the balance of two members.
+    """Distributes ``pool``, then moves partitions for as long as a move improves the balance of two members.
 
     A member's load is its number of partitions divided by its weight. The result is balanced in the sense of Kafka's
     sticky assignor: no partition could move to a subscriber that would then be less loaded than the current owner is
@@ -31,9 +31,9 @@ def balance_loads(
 class Takers:
     """Finds, for each topic, the subscriber that would be least loaded after taking one more partition.
 
-    Topics with the same subscribers share their heaps. If there are few distinct subscriptions, each has a heap.
-    Otherwise, one heap holds all subscribers. An entry is corrected only when it reaches the top of its heap. So a
-    member whose load has fallen may be overlooked until the heaps are rebuilt.
+    Topics with the same subscribers share their heaps. If there are few distinct subscriptions, each gets a heap of its
+    own. Otherwise, one heap contains all subscribers of these topics. An entry is corrected only when it reaches the
+    top of its heap, so a member whose load has fallen may be overlooked until the heaps are rebuilt.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class Takers:
         considers only members in that rack."""
         best: tuple[float, str, Share] | None = None
         for heap in self._heaps_of[self._group_of[topic]]:
-            found = heap.best(rack)
-            if found is not None and (best is None or found < best):
-                best = found
+            candidate = heap.best(rack)
+            if candidate is not None and (best is None or candidate < best):
+                best = candidate
         return None if best is None else (best[0], best[2])
 
 
@@ -115,10 +115,10 @@ def _hand_out(topic: str, takers: Takers, pool: Numbers, inputs: AssignmentInput
     counts: dict[str, tuple[Share, int]] = {}
     plain = []
     for number in sorted(pool[topic]):
-        found = takers.best(topic)
-        if found is None:
+        taker = takers.best(topic)
+        if taker is None:
             return
-        load, share = found
+        load, share = taker
         near = [takers.best(topic, rack) for rack in sorted(racks.get(number, ()))]
         close = [other for other in near if other is not None and other[0] <= load]
         if close:
@@ -137,8 +137,7 @@ def _hand_out(topic: str, takers: Takers, pool: Numbers, inputs: AssignmentInput
 
 
 def _round(shares: list[Share], takers: Takers, weights: dict[str, int], inputs: AssignmentInputs) -> bool:
-    """Moves partitions away from the most loaded members while that improves the balance. Returns whether any has
-    moved."""
+    """Moves partitions away from the most loaded members while that improves the balance. Returns whether any moved."""
     by_name = {share.consumer: share for share in shares}
     donors = [(-share.count / weights[share.consumer], share.consumer) for share in shares if share.count]
     heapify(donors)
@@ -146,11 +145,11 @@ def _round(shares: list[Share], takers: Takers, weights: dict[str, int], inputs:
     while donors:
         load, consumer = donors[0]
         giver = by_name[consumer]
-        found = _best_gift(giver, -load, takers)
-        if found is None:
+        gift = _best_gift(giver, -load, takers)
+        if gift is None:
             heappop(donors)
             continue
-        topic, taker = found
+        topic, taker = gift
         number = _least_wanted(giver, topic, inputs)
         giver.drop(topic, number)
         taker.take(topic, (number,))
@@ -162,7 +161,7 @@ def _round(shares: list[Share], takers: Takers, weights: dict[str, int], inputs:
 
 def _best_gift(giver: Share, load: float, takers: Takers) -> tuple[str, Share] | None:
     best: tuple[float, int, str] | None = None
-    found: tuple[str, Share] | None = None
+    gift: tuple[str, Share] | None = None
     loads: dict[int, tuple[float, Share] | None] = {}
     for topic, numbers in giver.numbers.items():
         if not numbers:
@@ -175,8 +174,8 @@ def _best_gift(giver: Share, load: float, takers: Takers) -> tuple[str, Share] |
             continue
         rank = (taker[0], -len(numbers), topic)
         if best is None or rank < best:
-            best, found = rank, (topic, taker[1])
-    return found
+            best, gift = rank, (topic, taker[1])
+    return gift
 
 
 def _least_wanted(giver: Share, topic: str, inputs: AssignmentInputs) -> int:

@@ -1,4 +1,4 @@
-"""Finds the built-in assignors, and the plug-ins of installed packages by their entry points."""
+"""Finds the assignors: the built-in ones and, by their entry points, plug-ins in installed packages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def load_assignors() -> dict[str, Assignor]:
             _log.warning("skipped assignor name=%s from=%s: %r", entry_point.name, entry_point.value, error)
             continue
         if not isinstance(assignor, Assignor):
-            _log.warning("skipped assignor name=%s from=%s: it has no assign()", entry_point.name, entry_point.value)
+            _log.warning(
+                "skipped assignor name=%s from=%s: it has no assign()", entry_point.name, entry_point.value
+            )
             continue
         assignors[entry_point.name] = assignor
     return assignors

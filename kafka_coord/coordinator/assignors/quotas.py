@@ -1,5 +1,5 @@
-"""Quotas for equal subscriptions. Each member keeps partitions up to its quota and gives up all others. Takes nearly
-linear time."""
+"""Computes and fills quotas for members with equal subscriptions. Each member keeps partitions up to its quota and
+gives up all others. Runs in nearly linear time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kafka_coord.coordinator.assignors.base import AssignmentInputs
 from kafka_coord.coordinator.assignors.kept_partitions import Numbers, Share
 
 MAX_SPREAD_BYTES = 300_000
-"""Above this size, the target is packed instead of spread, because it must fit into a znode of 900 kB."""
+"""Above this size, the target is packed instead of spread, because it must fit in a znode of 900 kB."""
 
 _ENTRY_BYTES = len('"":"123-456",')
 
@@ -133,7 +133,7 @@ def _with_room(
 
 
 def _deal(shares: list[Share], topics: list[str], room: dict[str, int], pool: Numbers) -> None:
-    """Hands out the pool until every member is full. Spreads each topic over all members with room, in runs if
+    """Distributes the pool until every member is full. Spreads each topic over all members with room, in runs if
     possible.
 
     Runs keep the target in ZooKeeper short: "0-49" takes less space than fifty scattered numbers. If a znode could not

@@ -1,4 +1,4 @@
-"""``weighted`` shares partitions in proportion to the members' capacities. It is otherwise as sticky as ``sticky``."""
+"""``weighted`` shares partitions in proportion to the members' capacities. Otherwise, it works like ``sticky``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Releases partitions whose stop was acknowledged, and partitions of an earlier incarnation.
+"""Releases partitions whose stop was acknowledged, and partitions that an earlier incarnation held.
 
 A consumer acknowledges a stop by deleting the command, so ``stopping`` partitions without a stop command are
 acknowledged.

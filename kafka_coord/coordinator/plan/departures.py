@@ -1,4 +1,4 @@
-"""Releases the partitions of consumers that are gone, and removes their znodes."""
+"""Releases the partitions of consumers that are gone and removes their znodes."""
 
 from __future__ import annotations
 
@@ -43,10 +43,12 @@ def forget(
 def cut_down(
     observation: Observation, membership: Membership, evictions: Evictions, target: Assignment | None
 ) -> tuple[list[Ledger], list[Step]]:
-    """Returns the reduced ledgers of consumers in grace, and the writes that store them.
+    """Returns the ledgers of consumers in grace, reduced where necessary, and the writes that store the reduced
+    ledgers.
 
-    A dead incarnation holds nothing. Its ledger keeps only the partitions that the target reserves for its name, so
-    that its place is visible. Its commands are removed, so the consumer starts from scratch when it returns.
+    A dead incarnation does not hold any partitions. Its ledger keeps only the partitions that the target reserves for
+    its name, so that its place is visible. Its commands are removed, so the consumer starts from scratch when it
+    returns.
     """
     ledgers: list[Ledger] = []
     steps: list[Step] = []

@@ -26,12 +26,12 @@ def _plan(observation: Observation, why: str, answers: list[Step]) -> Plan:
 def _asked_for(observation: Observation, membership: Membership) -> list[Step] | None:
     """Returns the responses if an operator's delete-group request is granted. Returns ``None`` if there is no such
     request, or if it is refused."""
-    asked = [r for r in pending(observation) if r.type is RequestType.DELETE_GROUP and not outdated(observation, r)]
-    if not asked or membership.live or membership.any_registration_unreadable:
+    deletions = [r for r in pending(observation) if r.type is RequestType.DELETE_GROUP and not outdated(observation, r)]
+    if not deletions or membership.live or membership.any_registration_unreadable:
         return None
-    steps: list[Step] = [done(asked[0], f"group {observation.group} was removed")]
+    steps: list[Step] = [done(deletions[0], f"group {observation.group} was removed")]
     for request in pending(observation):
-        if request is not asked[0]:
+        if request is not deletions[0]:
             again = request.type is RequestType.DELETE_GROUP
             answer = done if again else refused
             steps.append(answer(request, f"group {observation.group} was removed at an operator's request"))
@@ -44,12 +44,12 @@ def _answers_if_expired(observation: Observation, membership: Membership) -> lis
 
     ``coordinator.deadlines`` decides when the retention has passed (``observation.retention_passed``).
     """
-    nobody = not membership.effective and not membership.any_registration_unreadable
-    if not observation.retention_passed or not nobody or observation.pause is not None:
+    empty = not membership.effective and not membership.any_registration_unreadable
+    if not observation.retention_passed or not empty or observation.pause is not None:
         return None
-    asked = pending(observation)
-    if any(request.type in {RequestType.RESET_OFFSETS, RequestType.DELETE_OFFSETS} for request in asked):
+    requests = pending(observation)
+    if any(request.type in {RequestType.RESET_OFFSETS, RequestType.DELETE_OFFSETS} for request in requests):
         return None
     return [
-        refused(r, "the group was removed: it was empty for longer than the retention of its offsets") for r in asked
+        refused(r, "the group was removed: it was empty for longer than the retention of its offsets") for r in requests
     ]

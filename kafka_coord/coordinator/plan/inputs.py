@@ -49,19 +49,17 @@ def choose_assignor(
 ) -> ChosenAssignor:
     """Returns the assignor in the group's settings. If none is set, returns the assignor on which all live members that
     name an assignor agree, or else the default."""
-    asked = observation.settings.assignor
+    name = observation.settings.assignor
     complaint = ""
-    if asked is None:
+    if name is None:
         named = sorted({member.assignor for member in live.values() if member.assignor is not None})
         if len(named) > 1:
             complaint = f"members request different assignors ({', '.join(named[:4])}); using {DEFAULT_ASSIGNOR}"
-        asked = named[0] if len(named) == 1 else DEFAULT_ASSIGNOR
-    if asked not in assignors:
+        name = named[0] if len(named) == 1 else DEFAULT_ASSIGNOR
+    if name not in assignors:
         known = ", ".join(sorted(assignors))
-        return ChosenAssignor(
-            DEFAULT_ASSIGNOR, f"no assignor {asked[:60]!r} (known: {known}); using {DEFAULT_ASSIGNOR}"
-        )
-    return ChosenAssignor(asked, complaint)
+        return ChosenAssignor(DEFAULT_ASSIGNOR, f"no assignor {name[:60]!r} (known: {known}); using {DEFAULT_ASSIGNOR}")
+    return ChosenAssignor(name, complaint)
 
 
 def assignment_inputs(
@@ -115,7 +113,7 @@ def digest(inputs: AssignmentInputs, assignor: str) -> str:
     and the assignor.
 
     The digest leaves out everything that does not change a target (incarnations, modes, timeouts). It also leaves out
-    the location of replicas, because the move of a replica is no reason to interrupt a consumer.
+    the location of replicas, because moving a replica is not a reason to interrupt a consumer.
     """
     if not inputs.members:
         return NO_MEMBERS

@@ -16,8 +16,8 @@ class Membership:
     names.
 
     The consumers in ``live`` have a readable registration. Those in ``in_grace`` are gone, and their place is kept.
-    Those in ``gone`` have left a ledger, commands or (if retired) a channel behind, and no incarnation of them is
-    alive.
+    Those in ``gone`` have left a ledger, commands or (if retired) a channel behind, and the incarnation that left them
+    is no longer alive.
 
     The state of two kinds is only partly known. The consumers in ``registration_unreadable`` are alive but are not
     members, so the partitions in their ledgers stay held. Those in ``ledger_unreadable`` are alive and may hold any
@@ -31,7 +31,7 @@ class Membership:
     registration_unreadable: tuple[str, ...]
     ledger_unreadable: tuple[str, ...]
     any_registration_unreadable: frozenset[str]
-    """The consumers in ``registration_unreadable``, plus those that have only an unreadable registration."""
+    """All consumers with an unreadable registration, including those that do not hold any partitions yet."""
     any_ledger_unreadable: frozenset[str]
     """The consumers in ``ledger_unreadable``, plus those that are gone and left an unreadable ledger."""
 
@@ -70,7 +70,8 @@ def membership_of(observation: Observation) -> Membership:
         *(consumer for consumer, channel in observation.channels.items() if channel.commands),
     }
     gone = left_something - live.keys() - in_grace.keys() - registration_unreadable
-    # without a ledger, commands in the channel of a consumer with an unreadable registration are harmless
+    # Without a ledger, a consumer with an unreadable registration has not left anything to release. The commands in its
+    # channel can stay: its first update drops them once the registration is readable (see member_update_of).
     gone -= {consumer for consumer in unread_ids if consumer not in observation.ledgers}
     ledger_unreadable = {consumer for consumer in unread_ledgers if consumer in live or consumer in unread_ids}
     return Membership(
@@ -106,8 +107,8 @@ def unreadable_offsets(observation: Observation) -> list[Unreadable]:
 
 
 def unreadable_commands(observation: Observation) -> dict[str, str]:
-    """Returns a map from consumers to the name of an unreadable command in their channel. Such a consumer carries out
-    no more commands."""
+    """Returns a map from consumers to the name of an unreadable command in their channel. Such a consumer does not
+    carry out any further commands."""
     below = layout.channels(observation.group) + "/"
     paths = [found.path.removeprefix(below) for found in observation.unreadable if found.path.startswith(below)]
     return {consumer: name for consumer, _, name in (path.partition("/") for path in paths) if name}

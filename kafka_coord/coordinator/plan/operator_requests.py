@@ -1,5 +1,4 @@
-"""Handles operators' requests about one group: writes or deletes offsets, or refuses the request and gives the
-reason."""
+"""Handles operator requests about one group: writes or deletes offsets, or refuses the request and gives the reason."""
 
 from __future__ import annotations
 
@@ -39,10 +38,10 @@ def offset_steps(observation: Observation, membership: Membership, holders: Iter
     A pass carries out at most one request, because the request changes offsets on which the next request depends. The
     remaining requests wait for the next pass.
     """
-    asked = [r for r in pending(observation) if r.type in {RequestType.RESET_OFFSETS, RequestType.DELETE_OFFSETS}]
+    requests = [r for r in pending(observation) if r.type in {RequestType.RESET_OFFSETS, RequestType.DELETE_OFFSETS}]
     steps: list[Step] = []
-    ledgers = list(holders) if asked else []
-    for request in asked:
+    ledgers = list(holders) if requests else []
+    for request in requests:
         reset = request.type is RequestType.RESET_OFFSETS
         partitions = PartitionSet.of(request.offsets) if reset else request.partitions
         fault = _fault(observation, membership, partitions, ledgers, reset=reset)
@@ -58,7 +57,7 @@ def _fault(
     observation: Observation, membership: Membership, partitions: PartitionSet, ledgers: list[Ledger], *, reset: bool
 ) -> str:
     if not partitions:
-        return "the request names no partition"
+        return "the request does not name any partition"
     unreadable = membership.ledger_unreadable
     if unreadable:
         return f"the ledger of {names(unreadable)} cannot be read, so its partitions are unknown; evict it first"
@@ -77,7 +76,7 @@ def _fault(
 
 
 def other_answers(observation: Observation, membership: Membership) -> list[Step]:
-    """Returns the responses to the requests that change nothing in the group."""
+    """Returns the responses to the requests that do not change the group."""
     steps: list[Step] = []
     members = {*membership.live, *membership.any_registration_unreadable}
     for request in pending(observation):

@@ -27,7 +27,8 @@ def plan(observation: Observation, assignors: Mapping[str, Assignor]) -> Plan:
     The steps clean up after consumers that are gone, evict consumers, set the new target, reduce the ledgers of
     consumers in grace to that target, write offsets, and then update each live member with one write. Among these
     updates, those that only release or stop partitions come first, and every start follows the release that it needs.
-    Start offsets are read before any step is written, so a plan that sets offsets for an operator starts nothing.
+    Start offsets are read before any step is written, so a plan that sets offsets for an operator does not start any
+    partitions.
     """
     membership = membership_of(observation)
     removal = group_removal(observation, membership)

@@ -94,9 +94,9 @@ def _topic_changes(
 
 def names(consumers: Iterable[str], most: int = 4) -> str:
     """Joins names: ``c1 c2 c3 c4 and 12 more``."""
-    found = sorted(consumers)
-    shown = " ".join(found[:most])
-    return f"{shown} and {len(found) - most} more" if len(found) > most else shown
+    ordered = sorted(consumers)
+    shown = " ".join(ordered[:most])
+    return f"{shown} and {len(ordered) - most} more" if len(ordered) > most else shown
 
 
 def cut(text: str, chars: int) -> str:

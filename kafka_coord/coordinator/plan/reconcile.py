@@ -29,7 +29,7 @@ class Reconciliation:
     """The partitions of the target that no readable ledger holds. They are not started, because an unreadable ledger
     may hold them."""
     blocked: PartitionSet = NO_PARTITIONS
-    """The partitions that are not started only because their committed offset is unreadable. A guess could skip
+    """The partitions that are not started only because their committed offset is unreadable, and guessing it could skip
     records."""
     complaints: list[str] = field(default_factory=list)
     in_line: bool = True
@@ -49,8 +49,8 @@ def reconcile(
     decides_streams: bool,
 ) -> Reconciliation:
     """Returns the planned writes to live members. ``others`` contains the resulting ledgers of all other consumers,
-    whose partitions count as held. If ``moving`` is false, plans only releases. If ``starting`` is false, starts
-    nothing, because offsets are being set, and the next pass starts at the new offsets."""
+    whose partitions count as held. If ``moving`` is false, plans only releases. If ``starting`` is false, does not
+    start any partitions, because offsets are being set, and the next pass starts at the new offsets."""
     reconciled = Reconciliation()
     staying = {consumer: update for consumer, update in updates.items() if consumer not in evicted}
     if target is not None and moving:
@@ -107,10 +107,10 @@ def _wanted(
     observation: Observation,
     stale: frozenset[str],
 ) -> dict[str, PartitionSet]:
-    """Returns the partitions that each member may start if nobody else holds them.
+    """Returns the partitions that each member may start if no other member holds them.
 
-    Leaves out ``stale`` topics. A live consumer that still holds a partition of the deleted topic will commit an offset
-    of that topic, but the first start on the new topic removes such offsets.
+    Leaves out ``stale`` topics until every consumer has released the partitions of the deleted topic. Until then, a
+    consumer may commit offsets of the deleted topic, which only the first start on the new topic removes.
     """
     behind = any(d.is_behind(target) or (d.member.mode is Mode.EAGER and d.ledger.stopping) for d in all_updates)
     wanted = {}
@@ -154,8 +154,8 @@ def _decide_starts(
         update = staying[consumer]
         start = partitions & free
         if start:
-            # the stop command and the ledger both list the stopping partitions, with at most eight bytes for a number
-            # and its comma
+            # the stop command and the ledger both list the stopping partitions, at up to eight bytes each (number plus
+            # comma), hence 16
             ledger = ledger_bytes(update.ledger) + len(update.stop) * 16
             update.start = start_fits(start, ledger, MAX_WRITE_BYTES - ledger)
             if not update.start:
@@ -164,16 +164,16 @@ def _decide_starts(
 
 def without_offset(observation: Observation) -> PartitionSet:
     """Returns the partitions whose committed offset, or whose topic's identity, is unreadable."""
-    found: dict[str, set[int]] = {}
+    blocked: dict[str, set[int]] = {}
     for unreadable in unreadable_offsets(observation):
         name, _, number = unreadable.path.removeprefix(layout.offsets(observation.group) + "/").partition("/")
         if name in observation.topics:
-            of_topic = found.setdefault(name, set())
+            of_topic = blocked.setdefault(name, set())
             if not number:
                 of_topic |= observation.topics[name].partitions
             elif number.isdecimal():
                 of_topic.add(int(number))
-    return PartitionSet(found)
+    return PartitionSet(blocked)
 
 
 def _in_order(writing: Mapping[str, MemberUpdate]) -> list[str]:
@@ -214,7 +214,7 @@ def _in_order(writing: Mapping[str, MemberUpdate]) -> list[str]:
 
 def _needs(starting: Mapping[str, MemberUpdate]) -> dict[str, dict[str, list[TopicPartition]]]:
     """Maps each consumer to the releases that its starts need, grouped by the releasing consumer. Ignores consumers
-    that start nothing."""
+    that do not start any partitions."""
     started = PartitionSet.union(update.start for update in starting.values())
     released_by = {
         partition: consumer

@@ -13,7 +13,7 @@ MAX_PLACE_BYTES = 200_000
 MAX_WRITE_BYTES = 900_000
 """The limit for a ledger and its commands, which are written in one multi. The rest of 1 MB is for paths and checks."""
 MAX_LEDGER_BYTES = 600_000
-"""The limit for a ledger after starts. A later stop names the same partitions and must also fit into the write."""
+"""The limit for a ledger after starts. A later stop names the same partitions and must also fit in the write."""
 
 ENVELOPE_BYTES = 3_000
 """The size of a command without its partitions: at most 300 characters of reason, five numbers, and field names."""
@@ -57,7 +57,7 @@ def _singles_bound(partitions: PartitionSet) -> int:
 
 def _ranges_bound(partitions: PartitionSet) -> int:
     """Returns an upper bound on the encoded size in bytes. Every missing number is assumed to separate two runs, each
-    written as two numbers. Most targets have few gaps, so this bound is far less than :func:`_singles_bound`."""
+    written as two numbers. Most targets have few gaps, so this bound is far lower than :func:`_singles_bound`."""
     bound = 0
     for topic, numbers in partitions.unordered():
         last = max(numbers)
@@ -69,7 +69,7 @@ def _ranges_bound(partitions: PartitionSet) -> int:
 def fitting(
     partitions: PartitionSet, each_bytes: int, budget: int, names: int = 1, each_topic: int = 6
 ) -> PartitionSet:
-    """Returns the first of ``partitions`` that fit into ``budget`` bytes. A partition takes ``each_bytes`` besides its
+    """Returns the first of ``partitions`` that fit in ``budget`` bytes. A partition takes ``each_bytes`` besides its
     number. A topic takes ``each_topic`` bytes besides its name, which appears ``names`` times."""
     if sum(len(n) * (each_bytes + 11) + names * len(t) + each_topic for t, n in partitions.by_topic()) <= budget:
         return partitions
@@ -91,15 +91,16 @@ def _within(
 
 
 def stop_fits(partitions: PartitionSet, budget: int) -> PartitionSet:
-    """Returns the first of ``partitions`` that fit into one stop-fetcher command and, as stopping partitions, into the
+    """Returns the first of ``partitions`` that fit in one stop-fetcher command and, as stopping partitions, in the
     ledger."""
     within_command = fitting(partitions, 1, MAX_COMMAND_BYTES - ENVELOPE_BYTES)
     return fitting(within_command, 1, budget - ENVELOPE_BYTES, names=2, each_topic=12)
 
 
 def start_fits(partitions: PartitionSet, ledger: int, budget: int) -> PartitionSet:
-    """Returns the first of ``partitions`` that fit into one start-fetcher command, even with the longest offsets, and
-    that also fit, as owned partitions with their topics' identities, into a ledger of ``ledger`` bytes."""
+    """Returns the first of ``partitions`` that fit in one start-fetcher command, even with the longest offsets, and
+    that also fit, as owned partitions with their topics' identities, in a ledger that already takes ``ledger``
+    bytes."""
     within_command = fitting(partitions, _START_POINT, MAX_COMMAND_BYTES - ENVELOPE_BYTES)
     within_ledger = fitting(within_command, 16, MAX_LEDGER_BYTES - ledger, names=2, each_topic=_START_TOPIC)
     return fitting(within_ledger, _START_POINT, budget - ENVELOPE_BYTES, names=3, each_topic=_START_TOPIC)

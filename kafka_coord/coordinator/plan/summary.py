@@ -1,4 +1,4 @@
-"""Computes the state of a group, and summarises a decision in one line."""
+"""Computes the state of a group and summarises a decision in one line."""
 
 from __future__ import annotations
 
@@ -105,29 +105,29 @@ def _at_rest(observation: Observation, membership: Membership, decided: TargetDe
 def _warnings(
     observation: Observation, membership: Membership, decided: TargetDecision, reconciled: Reconciliation
 ) -> list[str]:
-    found = []
+    warnings = []
     if membership.in_grace:
-        found.append(f"keeping the place of {names(membership.in_grace)}")
+        warnings.append(f"keeping the place of {names(membership.in_grace)}")
     if membership.ledger_unreadable:
         who = names(membership.ledger_unreadable)
         withheld = f", and {partitions_text(reconciled.withheld)} cannot be started" if reconciled.withheld else ""
-        found.append(f"the ledger of {who} cannot be read, so its partitions are unknown{withheld}; evict it")
+        warnings.append(f"the ledger of {who} cannot be read, so its partitions are unknown{withheld}; evict it")
     if reconciled.blocked:
         first = unreadable_offsets(observation)[0]
         why = f"{first.path} is unreadable ({cut(first.reason, 100)}); {what_to_do(first.path)}"
-        found.append(f"cannot start {partitions_text(reconciled.blocked)}: {why}")
+        warnings.append(f"cannot start {partitions_text(reconciled.blocked)}: {why}")
     if membership.registration_unreadable:
         who = names(membership.registration_unreadable)
-        found.append(f"the registration of {who} cannot be read, so its partitions stay held; evict it")
+        warnings.append(f"the registration of {who} cannot be read, so its partitions stay held; evict it")
     for consumer, name in sorted(unreadable_commands(observation).items())[:3]:
-        found.append(f"{consumer} cannot read its command {name}, so it carries out no more commands; evict it")
-    found += decided.complaints + reconciled.complaints[:3]
+        warnings.append(f"{consumer} cannot read its command {name}, so it has stopped carrying out commands; evict it")
+    warnings += decided.complaints + reconciled.complaints[:3]
     strays = [consumer for consumer, channel in observation.channels.items() if channel.strays]
     if strays:
-        found.append(f"ignoring znodes that are not commands in the channel of {names(strays)}")
+        warnings.append(f"ignoring znodes that are not commands in the channel of {names(strays)}")
     prefix = layout.group(observation.group) + "/"
-    told = {unreadable_offsets(observation)[0]} if reconciled.blocked else set()
-    shown = [one.path.removeprefix(prefix) for one in observation.unreadable if one not in told]
+    explained = {unreadable_offsets(observation)[0]} if reconciled.blocked else set()
+    shown = [one.path.removeprefix(prefix) for one in observation.unreadable if one not in explained]
     if shown:
-        found.append(f"cannot read {names(shown, 3)}")
-    return found
+        warnings.append(f"cannot read {names(shown, 3)}")
+    return warnings

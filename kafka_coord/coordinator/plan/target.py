@@ -1,4 +1,4 @@
-"""Computes a new target with an assignor, checks the result, and makes sure that the target fits into a znode."""
+"""Computes a new target with an assignor, checks the result, and makes sure that the target fits in a znode."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def compute(inputs: AssignmentInputs, assignor: str, assignors: Mapping[str, Ass
     """Computes the target. If a plug-in raises an exception or returns an invalid target, uses the default assignor and
     reports the fault."""
     try:
-        answer: Target = assignors[assignor].assign(inputs)
-        fault = fault_in(answer, inputs)
+        proposed: Target = assignors[assignor].assign(inputs)
+        fault = fault_in(proposed, inputs)
         if not fault:
-            return ComputedTarget(answer, assignor)
+            return ComputedTarget(proposed, assignor)
     except Exception as error:  # noqa: BLE001  a plug-in may fail in any way, and the group still needs a target
         fault = f"raised {error!r}"
     complaint = f"assignor {assignor} {cut(fault, 200)}; using {DEFAULT_ASSIGNOR}"
@@ -40,7 +40,7 @@ def compute(inputs: AssignmentInputs, assignor: str, assignors: Mapping[str, Ass
 def fitted(
     computed: ComputedTarget, inputs: AssignmentInputs, assignor: Assignor, unfilled: Assignment
 ) -> ComputedTarget:
-    """Returns the target, or a fresh target if the computed one does not fit into a znode. Many moves scatter the
+    """Returns the target, or a fresh target if the computed one does not fit in a znode. Many moves scatter the
     partition numbers of a huge group. A fresh assignment moves many partitions, but it consists of runs again, so it
     usually fits. If it does not fit either, returns no target, with a complaint."""
     size = _size(computed, unfilled)
@@ -70,7 +70,7 @@ def fault_in(target: object, inputs: AssignmentInputs) -> str:
     unknown = sorted(target.members.keys() - inputs.members.keys())
     if unknown:
         return f"named {unknown[0]!r}, which is not a member"
-    given: dict[str, int] = {}
+    counts: dict[str, int] = {}
     union: dict[str, set[int]] = {}
     subscribed: dict[str, frozenset[str]] = {}
     for topics, consumers in inputs.by_subscription():
@@ -80,14 +80,14 @@ def fault_in(target: object, inputs: AssignmentInputs) -> str:
         for topic, numbers in partitions.unordered():
             if topic not in mine:
                 return f"gave {consumer} topic {topic}, to which it does not subscribe"
-            given[topic] = given.get(topic, 0) + len(numbers)
+            counts[topic] = counts.get(topic, 0) + len(numbers)
             union.setdefault(topic, set()).update(numbers)
     for topic, info in inputs.topics.items():
-        found = union.get(topic, set())
-        if given.get(topic, 0) != len(found):
+        assigned = union.get(topic, set())
+        if counts.get(topic, 0) != len(assigned):
             return f"gave partitions of {topic} to more than one member"
-        if found != info.partitions:
-            wrong = sorted(found ^ info.partitions)[:3]
+        if assigned != info.partitions:
+            wrong = sorted(assigned ^ info.partitions)[:3]
             return f"left out or invented partitions of {topic} (such as {wrong})"
     return _fault_in_streams(target, inputs)
 

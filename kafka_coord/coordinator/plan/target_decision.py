@@ -1,4 +1,4 @@
-"""Decides whether a new target is due, and computes it."""
+"""Decides whether a new target is due and computes it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kafka_coord.zk.store import ANY_VERSION
 
 @dataclass(slots=True)
 class TargetDecision:
-    """The new or stored target to follow. ``moving`` tells whether stops and starts may be written to reach it."""
+    """The new or stored target to follow. ``moving`` is true if stops and starts may be written to reach it."""
 
     target: Assignment | None
     moving: bool

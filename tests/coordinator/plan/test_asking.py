@@ -200,7 +200,7 @@ def test_of_several_requests_that_set_offsets_each_look_does_one(world):
     [
         ({TopicPartition("trains", 0): 0}, "Kafka has no topic trains"),
         ({TopicPartition("planes", 2): 0}, "topic planes has no partition 2"),
-        ({}, "the request names no partition"),
+        ({}, "the request does not name any partition"),
     ],
 )
 def test_a_reset_of_what_does_not_exist_is_refused(world, offsets, message):
