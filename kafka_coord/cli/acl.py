@@ -46,11 +46,11 @@ def acl() -> None:
 @output_option
 @connection_options
 def plan_command(path: tuple[str, ...], output: Format) -> None:
-    """Print the rights of each role on each znode, and the identities of each role. With PATHs, print their ACLs.
+    """Print each role's permissions on each znode, and the identities of each role. With PATHs, print their ACLs.
 
     c: create children, d: delete children, r: read, w: write, a: change the ACL. The consumers column applies to the
-    consumers of the znode's group; "+" shows the additional rights of consumers of unnamed groups. The command contacts
-    no server.
+    consumers of the znode's group; "+" precedes the additional permissions for consumers of unnamed groups. The command
+    does not contact a server.
 
     \b
     kafka-coord acl plan
@@ -91,7 +91,7 @@ def plan_command(path: tuple[str, ...], output: Format) -> None:
 @output_option
 @connection_options
 def check(output: Format) -> None:
-    """Compare every znode's ACL with the plan, and change nothing. The exit code is 10 if any ACL deviates.
+    """Compare every znode's ACL with the plan, without changing anything. The exit code is 10 if any ACL deviates.
 
     \b
     kafka-coord acl check -o json
@@ -101,22 +101,22 @@ def check(output: Format) -> None:
     settings = current_settings()
     plan = _plan(settings)
     with _acl_store(settings) as store:
-        found = compare(store, plan)
-    rows = _deviations(found)
-    document = {"looked_at": found.acls.looked_at, "deviations": rows, "foreign": list(found.acls.foreign)}
+        comparison = compare(store, plan)
+    rows = _deviations(comparison)
+    document = {"looked_at": comparison.acls.looked_at, "deviations": rows, "foreign": list(comparison.acls.foreign)}
     shown = rows if output is not Format.TABLE else rows[:_SHOWN]
     show(output, document, [Section("deviations", _DEVIATIONS, shown, empty="every ACL is as planned")])
     if len(shown) < len(rows):
         note(f"and {len(rows) - len(shown)} more; -o tsv shows all")
-    if found.acls.foreign:
-        note(f"skipped foreign znodes: {', '.join(found.acls.foreign[:10])} and everything below them")
+    if comparison.acls.foreign:
+        note(f"skipped foreign znodes: {', '.join(comparison.acls.foreign[:10])} and everything below them")
     if rows:
         raise VerificationFailed(
-            f"{len(rows)} deviations from the plan among {found.acls.looked_at} znodes, "
-            f"{sum(row['what'] == 'open' for row in rows)} of which anybody may change; "
+            f"{len(rows)} deviations from the plan among {comparison.acls.looked_at} znodes, "
+            f"{sum(row['what'] == 'open' for row in rows)} of which anyone may change; "
             "to correct them: kafka-coord acl apply"
         )
-    note(f"checked {found.acls.looked_at} znodes")
+    note(f"checked {comparison.acls.looked_at} znodes")
 
 
 @acl.command("apply")
@@ -125,9 +125,9 @@ def check(output: Format) -> None:
 def apply_command(yes: bool) -> None:
     """Set every ACL that deviates from the plan, and create the znodes that consumers need but may not create.
 
-    Anybody can close an open znode. After that, only a coordinator's identity can change its ACL. You may interrupt the
-    command and run it again. Existing sessions continue. First, give every instance and consumer credentials, and list
-    their identities. Instances and consumers without an identity are locked out.
+    Anyone can protect a znode that is still open. After that, only a coordinator's identity can change its ACL. You may
+    interrupt the command and run it again. Existing sessions continue. First, give every instance and consumer
+    credentials, and list their identities. Instances and consumers without an identity are locked out.
 
     \b
     kafka-coord acl apply --config /etc/kafka-coord.toml --yes
@@ -137,12 +137,12 @@ def apply_command(yes: bool) -> None:
     settings = current_settings()
     plan = _plan(settings)
     with _acl_store(settings) as store:
-        found = compare(store, plan)
-        todo = len(found.deviations) + len(found.missing)
-        if not todo and not found.acls.hidden:
-            click.echo(f"nothing to do: {found.acls.looked_at} znodes are as planned")
+        comparison = compare(store, plan)
+        todo = len(comparison.deviations) + len(comparison.missing)
+        if not todo and not comparison.acls.hidden:
+            click.echo(f"nothing to do: {comparison.acls.looked_at} znodes are as planned")
             return
-        confirm(f"Change the ACL of {len(found.deviations)} znodes and create {len(found.missing)}?", yes=yes)
+        confirm(f"Change the ACL of {len(comparison.deviations)} znodes and create {len(comparison.missing)}?", yes=yes)
         done = apply(store, plan, lambda set_, of: note(f"{set_} of {of}"))
     click.echo(f"changed {done.changed}, created {done.made}, refused {len(done.refused)}")
     for path, why in done.refused[:20]:
@@ -177,7 +177,9 @@ def identity(user: str | None) -> None:
         user, _, password = digest.reveal().partition(":")
     else:
         if not user or ":" in user or not user.isprintable():
-            raise SettingsError(f"{user[:60]!r} is not a digest user name, because it has a colon or is empty")
+            raise SettingsError(
+                f"{user[:60]!r} is not a digest user name: it must be printable and not empty, without a colon"
+            )
         if sys.stdin.isatty():
             password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
         else:
@@ -204,7 +206,7 @@ def _acl_store(settings: Settings) -> Iterator[AclStore]:
 
     with open_store(settings) as store:
         if not isinstance(store, AclStore):
-            raise StoreError("this store has no ACLs")
+            raise StoreError("this store does not support ACLs")
         yield store
 
 

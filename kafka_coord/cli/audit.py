@@ -56,7 +56,7 @@ def audit(
 
     DIR is the dataDir (or dataLogDir) of a ZooKeeper server, or a copy of it. If you name several servers of an
     ensemble, the command fills the gaps of one log from the others. It replays every write in order and checks it. It
-    reads only files, and contacts no server.
+    only reads files and does not contact any server.
 
     With --group-log, the command proves from the groups log that two instances never wrote a group at the same time,
     and that no committed offset moved backwards. It reads the log without TLS from the brokers in ZooKeeper (or
@@ -76,9 +76,9 @@ def audit(
     if not directories:
         raise click.UsageError("Missing argument 'DIR...' (or --group-log).")
     history = EventHistory(Selection(group, consumer, parse_partition(partition) if partition else None))
-    told = bool(partition or group or consumer)
-    report = run_audit(directories, chroot=chroot, running=running, watch=history if told else None)
-    events = [event.to_json() for event in history.events] if told else None
+    with_history = bool(partition or group or consumer)
+    report = run_audit(directories, chroot=chroot, running=running, watch=history if with_history else None)
+    events = [event.to_json() for event in history.events] if with_history else None
     checked = "{transactions} transactions, {grants} grants of partitions, {commands} commands, {commits} commits"
     _show(output, report, _FINDINGS, checked, events)
 
@@ -113,7 +113,7 @@ def _show(
     checked: str,
     events: list[dict[str, Any]] | None = None,
 ) -> None:
-    """Prints the report. Raises :class:`VerificationFailed` if it has violations."""
+    """Prints the report. Raises :class:`VerificationFailed` if it contains violations."""
     verdict = ("{violations} violations, {warnings} warnings in " + checked).format_map(Counter(report.figures))
     figures = [{"checked": name.replace("_", " "), "count": count} for name, count in report.figures.items()]
     document = report.to_json()

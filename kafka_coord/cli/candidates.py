@@ -55,7 +55,7 @@ def assignors(_: click.Context, __: click.Parameter, incomplete: str) -> list[st
 
 def offering(names: Names) -> Complete:
     """Returns the ``shell_complete`` function of a click parameter. If ZooKeeper or the instances are slow, the
-    function offers nothing."""
+    function does not offer any names."""
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
         logging.getLogger().addHandler(logging.NullHandler())

@@ -25,8 +25,8 @@ _SHOW = columns("consumer command waits_for=WAITS generation epoch incarnation f
 def channel() -> None:
     """List the commands that consumers have not acknowledged yet.
 
-    An old command means that its consumer hangs, or has been processing a record for a long time. LIVE is `no` if the
-    command is for an earlier incarnation of the consumer; such a command will be dropped.
+    An old command means that its consumer is hanging, or has been processing a record for a long time. LIVE is `no` if
+    the command is for an earlier incarnation of the consumer; such a command will be dropped.
 
     \b
     kafka-coord channel list
@@ -69,7 +69,7 @@ def show_command(group: str, consumer: str | None, output: Format) -> None:
         _, snapshot = snapshot_of(store, group)
         if consumer is not None and consumer not in snapshot.observation.channels:
             known = ", ".join(sorted(snapshot.observation.channels)) or "none"
-            raise NotFound(f"group {group!r} has no channel for {consumer!r}; it has channels for {known}")
+            raise NotFound(f"group {group!r} has no channel for {consumer!r}; its channels are for {known}")
         waiting = read_waiting(store, {group: snapshot})
         now_ms = round(store.clock.time() * 1000)
     if consumer is not None:

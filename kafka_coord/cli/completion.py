@@ -18,8 +18,8 @@ def completion(shell: str) -> None:
     zsh:   kafka-coord completion zsh > ~/.zfunc/_kafka-coord
     fish:  kafka-coord completion fish > ~/.config/fish/completions/kafka-coord.fish
     """
-    found = get_completion_class(shell)
-    if found is None:
+    completer = get_completion_class(shell)
+    if completer is None:
         raise SettingsError(f"completion is not available for {shell}")
     root = click.get_current_context().find_root()
-    click.echo(found(root.command, {}, "kafka-coord", "_KAFKA_COORD_COMPLETE").source())
+    click.echo(completer(root.command, {}, "kafka-coord", "_KAFKA_COORD_COMPLETE").source())

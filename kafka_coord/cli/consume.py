@@ -187,14 +187,14 @@ class _Printing:
     idle_s: float | None
     count: int = 0
     has_owned: bool = False
-    """Whether the consumer has owned a partition."""
+    """Whether the consumer has ever owned a partition."""
     began: float = field(default_factory=time.monotonic)
     printed: dict[TopicPartition, int] = field(default_factory=dict)
 
     def run(self, consumer: Consumer, stopping: Stopping) -> None:
         last_record = last_rate = last_note = time.monotonic()
         counted = 0
-        while not stopping.asked() and (self.max_messages is None or self.count < self.max_messages):
+        while not stopping.requested() and (self.max_messages is None or self.count < self.max_messages):
             left = _BATCH if self.max_messages is None else min(_BATCH, self.max_messages - self.count)
             batch = consumer.consume(left, _WAIT_S)
             self.printed.clear()  # consume() has marked these records as consumed
@@ -210,7 +210,7 @@ class _Printing:
             elif self.idle_s is not None and now - last_record >= self.idle_s:
                 return
             for record in batch:
-                if stopping.asked():
+                if stopping.requested():
                     return
                 if not self.quiet:
                     sys.stdout.write(self.formatter(record) + "\n")
@@ -234,7 +234,7 @@ class _Printing:
 
     @property
     def _reason(self) -> str:
-        return f"; to see why it owns no partition, run: kafka-coord groups describe {self.group}"
+        return f"; to see why it does not own any, run: kafka-coord groups describe {self.group}"
 
 
 def _held(consumer: Consumer) -> str:

@@ -1,4 +1,4 @@
-"""``kafka-coord coordinator``: shows the elected coordinator and the queue of requests."""
+"""``kafka-coord coordinator``: shows the elected coordinator and its queue of requests, or makes it step down."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 from kafka_coord.cli import candidates
 from kafka_coord.cli.candidates import offering
 from kafka_coord.cli.connection import connection_options, open_store
-from kafka_coord.cli.groups.show import nobody_decides, report_unreadable
+from kafka_coord.cli.groups.show import no_coordinator_warning, report_unreadable
 from kafka_coord.cli.options import output_option, who
 from kafka_coord.cli.output import ACTIONS, Format, Section, columns, duration, paused_by, show
 from kafka_coord.cli.requests import asked, asking_options, reason_option, show_answers
@@ -63,7 +63,7 @@ def status(output: Format) -> None:
     show(output, document, [Section("instances", _INSTANCES, rows)], summary=[_sentence(cluster)])
     report_unreadable(tuple(one for one in cluster.unreadable if one.path.startswith("/consumers/coord")))
     if cluster.undecided:
-        raise NotFound(nobody_decides(cluster))
+        raise NotFound(no_coordinator_warning(cluster))
     if cluster.coordinator is None:
         raise NotFound(_UNKNOWN)
 
@@ -98,7 +98,7 @@ def resign(successor: int | None, reason: str, timeout_s: float, output: Format)
     show_answers(output, [answer])
 
 
-@coordinator.command(short_help="Show past elections and operators' actions.")
+@coordinator.command(short_help="Show past elections and operator actions.")
 @click.option(
     "--last",
     type=click.IntRange(1),
@@ -112,16 +112,16 @@ def resign(successor: int | None, reason: str, timeout_s: float, output: Format)
 def history(last: int, output: Format) -> None:
     """Show past elections, oldest first: the instance, the time, and why its term ended.
 
-    Also show the operators' actions that no group's history records: resignations, pauses of all groups, removals of
+    Also show the operator actions that no group's history records: resignations, pauses of all groups, removals of
     groups, and actions on client-assigned groups.
 
     \b
     kafka-coord coordinator history
     """
     with open_store() as store:
-        found = read_cluster_history(store)
-    elections = [election_document(one) for one in found.elections[-last:]]
-    actions = [action_document(one) for one in found.actions[-last:]]
+        cluster_history = read_cluster_history(store)
+    elections = [election_document(one) for one in cluster_history.elections[-last:]]
+    actions = [action_document(one) for one in cluster_history.actions[-last:]]
     sections = [Section("elections", _ELECTIONS, elections), Section("actions", ACTIONS, actions)]
     show(output, {"elections": elections, "actions": actions}, sections)
 
@@ -168,14 +168,16 @@ def withdraw_command(request: str) -> None:
 
 
 def _sentence(cluster: Cluster) -> str:
-    found = cluster.coordinator
+    elected = cluster.coordinator
     if cluster.undecided:
         running = len(cluster.instances)
         return f"NO WORKING COORDINATOR; {counted(running, 'instance')} {'is' if running == 1 else 'are'} running"
-    if found is None:
+    if elected is None:
         return _UNKNOWN
     since = duration(max(0, round(time.time() * 1000) - (cluster.since_ms or 0)))
-    sentence = f"broker {found.broker_id} coordinates, epoch {found.epoch}, for {since}; groups: {len(cluster.groups)}"
+    sentence = (
+        f"broker {elected.broker_id} coordinates, epoch {elected.epoch}, for {since}; groups: {len(cluster.groups)}"
+    )
     if cluster.pause:
         sentence += f"; all groups are paused {paused_by(cluster.pause)}"
     return sentence

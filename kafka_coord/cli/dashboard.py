@@ -54,7 +54,7 @@ def dashboard(listen: str, http_host_names: str | None) -> None:
     with open_store(settings):
         pass  # reports a connection error now instead of on the page
     live = live_documents(settings)
-    with stopping_at_signals() as asked:
+    with stopping_at_signals() as stopping:
         served = Exposition(
             listen,
             None,
@@ -67,7 +67,7 @@ def dashboard(listen: str, http_host_names: str | None) -> None:
             shown = f"[{host}]" if ":" in host else host
             click.echo(f"http://{shown}:{served.port}{PAGE}")
             note("press Ctrl-C to stop")
-            asked.event.wait()
+            stopping.event.wait()
         finally:
             live.close()
             served.close()

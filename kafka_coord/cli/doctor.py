@@ -29,7 +29,7 @@ def doctor(strict: bool, everything: bool, output: Format) -> None:
     Checks ZooKeeper's versions, limits, ACLs and clock; registered and reachable brokers; the coordinator and the
     instances that could replace it; the listeners and the groups log for Kafka clients; groups in two coordinators;
     stale registrations, ledgers and channels; unanswered commands and requests; pauses; unreadable znodes; lag; and
-    offsets that operators set in the last day. The command changes nothing.
+    offsets that operators set in the last day. The command does not change anything.
 
     \b
     kafka-coord doctor --all

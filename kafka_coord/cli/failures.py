@@ -47,7 +47,7 @@ class FailingCleanly(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
-            raise _ReaderGone from error  # click would make it exit code 1
+            raise _ReaderGone from error  # click would turn it into exit code 1
 
     def main(self, *args: Any, **options: Any) -> Any:
         # This replaces click's standalone mode, which would print a KafkaCoordError as a traceback.

@@ -33,7 +33,9 @@ _EVERY_S = 2.0
     help="The number of partitions, if the command creates the topic.",
 )
 @click.option("--replication", type=click.IntRange(1, 100), metavar="N", help="[default: the brokers' own]")
-@click.option("--format", "file_format", type=click.Choice(["csv", "jsonl"]), help="[default: by the file's ending]")
+@click.option(
+    "--format", "file_format", type=click.Choice(["csv", "jsonl"]), help="[default: by the file name extension]"
+)
 @click.option("--key", "key_column", metavar="COLUMN", help="The column (CSV) or field (JSONL) that becomes the key.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Load only the first N records.")
 @connection_options
@@ -64,8 +66,8 @@ def load(
     settings = current_settings()
     with open_store(settings) as store:
         bootstrap = bootstrap_servers(store, settings.kafka.properties, note_left_out)
-    made = ensure_topic(bootstrap, settings.kafka.properties, topic, partitions, replication)
-    note(made)
+    message = ensure_topic(bootstrap, settings.kafka.properties, topic, partitions, replication)
+    note(message)
     began = time.monotonic()
     with contextlib.closing(records), _progress(limit) as count:
         from kafka_coord.cli.produce import produce

@@ -45,7 +45,7 @@ def read_groups_log(
     first: int | None = None,
     last: int | None = None,
 ) -> tuple[LogBounds, Sequence[LogRecord]]:
-    """Reads one partition of the groups log like :func:`read_log`, and prints the progress on standard error."""
+    """Reads one partition of the groups log like :func:`read_log` and prints the progress on standard error."""
     bootstrap = bootstrap_servers(instances.store, instances.properties, note_left_out)
     return read_log(
         bootstrap,

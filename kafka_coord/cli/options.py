@@ -27,7 +27,7 @@ else:
 
 class Name(_NameType):
     """The parameter type of a name, with shell completion. Rejects an illegal Kafka name before the command contacts a
-    server, and states the rule. ``any_characters`` allows every name, because Kafka clients may use any group name."""
+    server, and states the rule. ``any_characters`` accepts any name, because Kafka clients may use any group name."""
 
     def __init__(self, kind: str, names: Names, *, any_characters: bool = False) -> None:
         self.name, self._names, self._any_characters = kind, names, any_characters
@@ -96,6 +96,6 @@ def who() -> str:
     """Returns the operator's name, such as ``alice@host``, to record in requests and pauses."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container may have no such user
+    except (KeyError, OSError):  # containers often run under a uid without a passwd entry
         user = "unknown"
     return f"{user}@{socket.gethostname()}"

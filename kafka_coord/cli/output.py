@@ -1,4 +1,4 @@
-"""Prints results: tables for people; json, yaml and tsv for programs."""
+"""Prints results: tables for humans; json, yaml and tsv for programs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """The rows under one heading. ``empty`` is the text that people see if there are no rows."""
+    """The rows under one heading. ``empty`` is the text that a table shows if there are no rows."""
 
     name: str
     columns: Sequence[Column]
@@ -196,7 +196,7 @@ def _escaped(character: str) -> str:
 
 
 ACTIONS = columns("at by action reason change")
-"""The columns of an operator's action (:func:`~kafka_coord.monitor.documents.action_document`)."""
+"""The columns of an operator action (:func:`~kafka_coord.monitor.documents.action_document`)."""
 
 
 def paused_by(pause: Pause) -> str:

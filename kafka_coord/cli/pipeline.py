@@ -121,7 +121,7 @@ def output_directory(command: F) -> F:
 
 
 format_option = result_format("--format", "output", what="How to print the result.")
-"""``--output`` is a directory here."""
+"""The option for the format. It is ``--format``, because ``--output`` is a directory here."""
 
 
 @run.command()
@@ -169,8 +169,8 @@ def history(
             for group in groups:
                 evidence.add_decisions("zookeeper", group, read_history(store, group))
     with job_session("kafka-coord history", master, conf, log or root / "logs" / "history.log") as spark:
-        found = write_history(spark, evidence, directory)
-    show_history(output, found)
+        report = write_history(spark, evidence, directory)
+    show_history(output, report)
 
 
 def show_history(output: Format, report: HistoryReport) -> None:
@@ -178,8 +178,8 @@ def show_history(output: Format, report: HistoryReport) -> None:
     parts = {part: report.read(part).to_pylist() for part in _HISTORY}
     sections = [Section(part, columns, parts[part]) for part, columns in _HISTORY.items()]
     counts = {name: getattr(report, name) for name in ("decisions", "holds", "positions", "unreadable")}
-    told = [", ".join(f"{count:,} {name}" for name, count in counts.items()) + f"; results in {report.directory}"]
-    show(output, {"directory": str(report.directory), **counts, **parts}, sections, summary=told)
+    summary = [", ".join(f"{count:,} {name}" for name, count in counts.items()) + f"; results in {report.directory}"]
+    show(output, {"directory": str(report.directory), **counts, **parts}, sections, summary=summary)
 
 
 @pipeline.command()
@@ -196,7 +196,7 @@ def package(directory: Path, environment: bool) -> None:
     """Pack kafka-coord for the machines of a cluster, and print how to pass it to Spark (docs/spark-cluster.md).
 
     If the machines have the requirements, a zip of the package is enough. --environment creates an archive with all
-    requirements except PySpark. pip downloads them, which takes some minutes.
+    requirements except PySpark. pip downloads them, which takes a few minutes.
 
     \b
     kafka-coord pipeline package --output dist
@@ -205,13 +205,13 @@ def package(directory: Path, environment: bool) -> None:
     from kafka_coord.spark.packaging import write_environment, write_zip
 
     if environment:
-        made = write_environment(directory, note)
+        archive = write_environment(directory, note)
         note("pass it with --conf spark.archives=FILE#environment and PYSPARK_PYTHON=./environment/bin/python,")
         note("and unpack it into ./environment where the driver runs")
     else:
-        made = write_zip(directory)
+        archive = write_zip(directory)
         note("pass it with --conf spark.submit.pyFiles=FILE, and install kafka-coord[cli,spark] in the driver's Python")
-    click.echo(made)
+    click.echo(archive)
 
 
 @contextmanager
@@ -232,5 +232,7 @@ def job_session(name: str, master: str | None, conf: tuple[str, ...], log: Path)
 def _setting(written: str) -> tuple[str, str]:
     key, equals, value = written.partition("=")
     if not equals or not key.startswith("spark."):
-        raise SettingsError(f"--conf {written[:60]!r} is not KEY=VALUE with a key of Spark, such as spark.cores.max=4")
+        raise SettingsError(
+            f"--conf {written[:60]!r} is not KEY=VALUE with a Spark property, such as spark.cores.max=4"
+        )
     return key, value

@@ -39,14 +39,14 @@ def produce(
     properties: Mapping[str, Any] | None = None,
     timeout_s: float = 60.0,
 ) -> int:
-    """Writes all ``records`` (key, value), waits until the brokers have acknowledged all of them, and returns their
-    number. If ``partitions`` is given, the key's hash chooses among these partitions. Calls ``on_count`` at intervals
-    with the number of records handed to librdkafka so far. ``properties`` are passed to librdkafka.
+    """Writes all ``records`` (key, value), waits until the brokers have acknowledged all of them, and returns how many
+    there were. If ``partitions`` is given, the key's hash chooses among these partitions. Calls ``on_count`` at
+    intervals with the number of records queued in librdkafka so far. ``properties`` are passed to librdkafka.
 
     Raises :class:`~kafka_coord.errors.NotFound` if the topic does not exist, and
     :class:`~kafka_coord.errors.RequestRefused` for a record that Kafka refuses. If the brokers do not acknowledge all
-    records within ``timeout_s`` seconds, raises :class:`~kafka_coord.errors.BrokerError`, and the number of written
-    records is unknown.
+    records within ``timeout_s`` seconds of the last one being queued, raises :class:`~kafka_coord.errors.BrokerError`,
+    and the number of written records is unknown.
     """
     failures: list[KafkaError] = []
     producer = Producer(

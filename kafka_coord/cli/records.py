@@ -21,7 +21,7 @@ _DECIMAL = re.compile(r"-?(?:0|[1-9]\d{0,14})\.\d{1,15}")
 
 
 def read_records(file: str, file_format: str | None, key_column: str | None) -> Generator[KeyValue, None, None]:
-    """Yields the records of a file or of standard input (``-``). Opens the file at the first record. Raises
+    """Yields the records in a file or on standard input (``-``). Opens the file when the first one is requested. Raises
     :class:`SettingsError` if the file or the column is unusable, and :class:`MalformedValue` with the line number.
     """
     endings = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
@@ -52,7 +52,7 @@ def _read_csv(file: str, key_column: str | None) -> Generator[KeyValue, None, No
         rows = csv.reader(text)
         header = next(rows, None)
         if not header:
-            raise MalformedValue(file, "the file has no header line")
+            raise MalformedValue(file, "the header line is missing")
         if key_column is not None and key_column not in header:
             named = ", ".join(name[:60] for name in header[:20])
             raise SettingsError(f"--key {key_column!r} is not a column of {file}; its columns are {named}")
@@ -62,7 +62,7 @@ def _read_csv(file: str, key_column: str | None) -> Generator[KeyValue, None, No
                 if not row:
                     continue
                 if len(row) != len(header):
-                    reason = f"the header has {len(header)} columns, but the row has {len(row)}"
+                    reason = f"expected {len(header)} columns, as in the header, but the row has {len(row)}"
                     raise MalformedValue(f"{file}:{rows.line_num}", reason)
                 value = {name: cell_value(cell) for name, cell in zip(header, row, strict=True)}
                 key = row[key_at].encode() if key_at is not None and row[key_at] else None
@@ -84,7 +84,7 @@ def _read_jsonl(file: str, key_field: str | None) -> Generator[KeyValue, None, N
             key = None
             if key_field is not None:
                 if not isinstance(value, dict) or key_field not in value:
-                    raise MalformedValue(f"{file}:{at}", f"the record has no field {key_field!r}")
+                    raise MalformedValue(f"{file}:{at}", f"the record lacks the field {key_field!r}")
                 key = _key(value[key_field])
             yield key, stripped.encode()
 

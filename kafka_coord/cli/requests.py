@@ -44,7 +44,7 @@ def asked(store: Store, request: Request, timeout_s: float) -> dict[str, Any]:
 
 
 def show_answers(output: Format, answers: list[dict[str, Any]]) -> None:
-    """Prints the responses. A table has one line per response; the other formats have all fields."""
+    """Prints the responses. A table shows one line per response; the other formats contain all fields."""
     if output is Format.TABLE:
         for answer in answers:
             click.echo(f"{answer['result']}: {answer['message']}" if answer["message"] else answer["result"])

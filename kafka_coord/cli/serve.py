@@ -62,16 +62,16 @@ _OPTIONS = {
     ),
     "--http-cert-file FILE": "A PEM certificate, which turns on TLS for HTTP. [default: off]",
     "--http-key-file FILE": "The PEM private key. [default: in the certificate file]",
-    "--http-client-ca-file FILE": "The PEM certificates of the CA for operators' certificates. [default: none]",
+    "--http-client-ca-file FILE": "The PEM certificates of the CA for operator certificates. [default: none]",
     "--listen-channel HOST:PORT": "Serve consumers without ZooKeeper at this address. [default: off]",
     "--advertise-channel HOST:PORT": "The address to which consumers connect. [default: the listening address]",
     "--channel-cert-file FILE": "A PEM certificate, which turns on TLS for consumers. [default: off]",
     "--channel-key-file FILE": "The PEM private key. [default: in the certificate file]",
     "--channel-client-ca-file FILE": (
-        "The PEM certificates of the CA that must sign consumers' certificates. [default: none]"
+        "The PEM certificates of the CA that must sign consumer certificates. [default: none]"
     ),
     "--channel-users-file FILE": (
-        "A TOML file that says which users may join which groups. [default: everybody may join every group]"
+        "A TOML file that says which users may join which groups. [default: anyone may join any group]"
     ),
     "--listen-kafka HOST:PORT": (
         "Serve Kafka clients at this address; the broker handles everything except groups. [default: off]"
@@ -122,7 +122,7 @@ _OPTIONS = {
     "--trace-rebalances": (
         "Export rebalances as OpenTelemetry traces (see the OTEL_* variables). Needs the extra otel. [default: off]"
     ),
-    "--look-interval-ms MS": "How often to check a group that had no events, in ms. [default: 60000]",
+    "--look-interval-ms MS": "How often to check a group without events, in ms. [default: 60000]",
 }
 """Maps each option, with the name of its value, to its help. The default of an option is that of its setting."""
 
@@ -181,8 +181,8 @@ def run_service(settings: Settings, broker_id: int) -> None:
     from kafka_coord.monitor.lag_rings import LagRings
 
     tracing = _tracing(settings.serve, broker_id)
-    with stopping_at_signals(_say_stopping) as asked, collecting_rarely():
-        stopping = asked.event
+    with stopping_at_signals(_say_stopping) as signals, collecting_rarely():
+        stopping = signals.event
         store = _connect_patiently(settings, stopping)
         if store is None:
             return

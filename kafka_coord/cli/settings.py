@@ -61,7 +61,7 @@ def show_command(changed: bool, output: Format) -> None:
 )
 def operator_command(name: str, groups: str) -> None:
     """Create a token for an operator of the dashboard. Prints the entry for the file of `serve --http-operators`.
-    Prints the token itself on standard error, and stores it nowhere.
+    Prints the token itself on standard error, without storing it.
 
     \b
     kafka-coord settings operator alice >> /etc/kafka-coord/operators.toml
@@ -71,7 +71,7 @@ def operator_command(name: str, groups: str) -> None:
     click.echo(f"[operators.{json.dumps(name, ensure_ascii=False)}]")
     click.echo(f'secret_sha256 = "{hashlib.sha256(token.encode()).hexdigest()}"')
     click.echo(f"groups = [{json.dumps(groups, ensure_ascii=False)}]")
-    note(f"the token of {name}, which is not shown again: {token}")
+    note(f"the token for {name}, which will not be shown again: {token}")
 
 
 def listed(found: Settings) -> Iterator[tuple[str, Any, str]]:

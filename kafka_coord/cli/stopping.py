@@ -12,14 +12,14 @@ from kafka_coord.cli.failures import INTERRUPTED
 
 
 class Stopping:
-    """The first Ctrl-C or SIGTERM sets ``event``. ``number`` is the number of that signal, or 0 if none has arrived."""
+    """Records the first Ctrl-C or SIGTERM: sets ``event``, and keeps the signal in ``number`` (0 until then)."""
 
     def __init__(self, on_first: Callable[[signal.Signals], None] | None) -> None:
         self.event = threading.Event()
         self.number = 0
         self._on_first = on_first
 
-    def asked(self) -> bool:
+    def requested(self) -> bool:
         return self.number != 0
 
     @property
@@ -33,7 +33,7 @@ class Stopping:
         self.number = number
         if self._on_first is not None:
             self._on_first(signal.Signals(number))
-        # On another thread, because the interrupted thread may hold the event's lock.
+        # on another thread, because the interrupted thread may hold the event's lock
         threading.Thread(target=self.event.set, daemon=True).start()
 
 

@@ -16,7 +16,7 @@ _BROKERS_OWN = -1
 def ensure_topic(
     bootstrap: str, properties: Mapping[str, str], topic: str, partitions: int | None, replication: int | None
 ) -> str:
-    """Creates the topic if it does not exist, and waits until every partition has a leader. Returns a sentence that
+    """Creates the topic if it does not exist, and waits until every partition has a leader. Returns a message that
     describes the result.
 
     Raises :class:`RequestRefused` if the topic exists with a different number of partitions, or if Kafka refuses to
@@ -29,24 +29,26 @@ def ensure_topic(
         admin = AdminClient({"log_level": 0, **properties, "bootstrap.servers": bootstrap})
     except KafkaException as error:
         raise SettingsError(f"librdkafka rejected the broker settings: {error}") from None
-    wanted = NewTopic(topic, num_partitions=partitions or _BROKERS_OWN, replication_factor=replication or _BROKERS_OWN)
-    there = _led_partitions(admin, topic)
-    created = not there and _create(admin, wanted)
+    new_topic = NewTopic(
+        topic, num_partitions=partitions or _BROKERS_OWN, replication_factor=replication or _BROKERS_OWN
+    )
+    led = _led_partitions(admin, topic)
+    created = not led and _create(admin, new_topic)
     deadline = time.monotonic() + _TIMEOUT_S
-    while not there or (created and partitions not in {None, there}):
+    while not led or (created and partitions not in {None, led}):
         if time.monotonic() >= deadline:
-            raise Timeout(f"topic {topic} exists, but some partitions got no leader within {_TIMEOUT_S:g} s")
+            raise Timeout(f"topic {topic} exists, but some partitions did not get a leader within {_TIMEOUT_S:g} s")
         time.sleep(0.1)
-        there = _led_partitions(admin, topic)
-    if partitions not in {None, there}:
+        led = _led_partitions(admin, topic)
+    if partitions not in {None, led}:
         raise RequestRefused(
-            f"topic {topic} exists with {counted(there, 'partition')}, not {partitions}; nothing was changed"
+            f"topic {topic} exists with {counted(led, 'partition')}, not {partitions}; nothing was changed"
         )
-    return f"topic {topic} {'created' if created else 'exists'}, with {counted(there, 'partition')}"
+    return f"topic {topic} {'created' if created else 'exists'}, with {counted(led, 'partition')}"
 
 
 def _create(admin: Any, wanted: Any) -> bool:
-    """Creates the topic. Returns false if it exists already, although the broker that listed the topics may not know it
+    """Creates the topic. Returns false if it already exists, although the broker that listed the topics may not know it
     yet."""
     from confluent_kafka import KafkaError, KafkaException
 
@@ -67,8 +69,8 @@ def _led_partitions(admin: Any, topic: str) -> int:
         # This requests all topics, because a request for one topic could make the brokers create it.
         metadata = admin.list_topics(timeout=10.0)
     except KafkaException as error:
-        raise BrokerError(f"no broker answered: {error.args[0].str()}") from None
-    found = metadata.topics.get(topic)
-    if found is None or found.error is not None:
+        raise BrokerError(f"no broker responded: {error.args[0].str()}") from None
+    described = metadata.topics.get(topic)
+    if described is None or described.error is not None:
         return 0
-    return sum(partition.leader >= 0 for partition in found.partitions.values())
+    return sum(partition.leader >= 0 for partition in described.partitions.values())

@@ -52,13 +52,13 @@ _COMMANDS = columns("group consumer command waits_for=WAITS partitions")
     help="The time between two updates.",
 )
 @click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after N updates. [default: until Ctrl-C]")
-@click.option("--no-lag", is_flag=True, help="Do not query the brokers, and show no lag.")
+@click.option("--no-lag", is_flag=True, help="Do not query the brokers or show the lag.")
 @output_option
 @connection_options
 def watch(groups: tuple[str, ...], interval: float, count: int | None, no_lag: bool, output: Format) -> None:
     """Show groups, owners, lag and unacknowledged commands live, until Ctrl-C.
 
-    Without a terminal, it prints the updates one after another. -o json prints one object per line.
+    Without a terminal, the command prints the updates one after another. -o json prints one object per line.
 
     \b
     kafka-coord watch
@@ -83,14 +83,14 @@ def watch(groups: tuple[str, ...], interval: float, count: int | None, no_lag: b
 def _frames(
     instances: Instances, groups: tuple[str, ...], ends: EndOffsets | None, interval: float, count: int | None
 ) -> Iterator[Overview | str]:
-    """Yields frames, or error messages while ZooKeeper does not answer."""
-    for number_of_look in range(count) if count is not None else itertools.count():
-        if number_of_look:
+    """Yields frames, or error messages while ZooKeeper does not respond."""
+    for number in range(count) if count is not None else itertools.count():
+        if number:
             time.sleep(interval)
         try:
             yield read_overview(instances, groups, ends)
         except StoreUnavailable as error:
-            yield f"ZooKeeper does not answer: {error}"
+            yield f"ZooKeeper does not respond: {error}"
 
 
 def _live(frames: Iterator[Overview | str]) -> None:
@@ -149,7 +149,7 @@ def _sections(frame: Overview, limit: int | None = None) -> list[Section]:
     owners = [
         {
             "group": row.group,
-            "consumer": row.consumer or "(nobody)",
+            "consumer": row.consumer or "(none)",
             "owned": str(row.owned),
             "stopping": str(row.stopping) if row.stopping else None,
             "pending": row.pending,

@@ -86,7 +86,7 @@ def test_the_view_goes_on_when_zookeeper_is_back(zookeeper_server_factory: Calla
         server.kill()
         while "error" not in (found := json.loads(process.line())):
             pass
-        assert found["error"].startswith("ZooKeeper does not answer: ")
+        assert found["error"].startswith("ZooKeeper does not respond: ")
         server.start()
         while "groups" not in json.loads(process.line()):
             pass

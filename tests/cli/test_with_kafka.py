@@ -304,11 +304,11 @@ def test_a_topic_is_made_and_its_partitions_are_not_changed(coord: Run, tmp_path
 @pytest.mark.parametrize(
     ("name", "text", "arguments", "code", "said"),
     [
-        ("f.csv", "a,b\n1,2\n3\n", (), 3, "f.csv:3: the header has 2 columns, but the row has 1"),
-        ("f.csv", "", (), 3, "the file has no header line"),
+        ("f.csv", "a,b\n1,2\n3\n", (), 3, "f.csv:3: expected 2 columns, as in the header, but the row has 1"),
+        ("f.csv", "", (), 3, "the header line is missing"),
         ("f.csv", "a,b\n1,2\n", ("--key", "c"), 2, "is not a column of"),
         ("f.jsonl", '{"a":1}\n{broken\n', (), 3, "f.jsonl:2: not JSON"),
-        ("f.jsonl", '{"a":1}\n', ("--key", "b"), 3, "f.jsonl:1: the record has no field 'b'"),
+        ("f.jsonl", '{"a":1}\n', ("--key", "b"), 3, "f.jsonl:1: the record lacks the field 'b'"),
         ("f.txt", "x", (), 2, "ends neither in .csv nor in .jsonl"),
     ],
 )

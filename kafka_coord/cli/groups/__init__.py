@@ -12,7 +12,7 @@ _COMMANDS = {
     "match": ("kafka_coord.cli.groups.match:match", "Show which topics a pattern matches."),
     "history": (
         "kafka_coord.cli.groups.history:history",
-        "Show the last decisions and the operators' actions.",
+        "Show the latest decisions and operator actions.",
     ),
     "log": ("kafka_coord.cli.groups.log:log", "Show the records of client-assigned groups."),
     "rebalance": ("kafka_coord.cli.groups.operate:rebalance", "Decide a new target now."),

@@ -109,8 +109,8 @@ def _read(instances: Instances, group: str) -> _Group:
         if committed.unreadable:
             raise RequestRefused(f"{committed.unreadable[0].path} cannot be read: {committed.unreadable[0].reason}")
         members, offsets, earlier = [*snapshot.registrations], committed.offsets, committed.of_earlier_topic
-        known = snapshot.observation.members
-        rejoin = all(one in known and known[one].protocol == "classic" for one in members)
+        readable = snapshot.observation.members
+        rejoin = all(one in readable and readable[one].protocol == "classic" for one in members)
     return _Group(
         kind, members, rejoin, offsets, earlier | PartitionSet.of(tp for tp in offsets if tp.topic not in topics)
     )

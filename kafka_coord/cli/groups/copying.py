@@ -31,7 +31,7 @@ def _copying_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         connection_options,
         output_option,
-        timeout_option(ANSWER_TIMEOUT_S, "How long to retry while coordinators move, load or do not answer."),
+        timeout_option(ANSWER_TIMEOUT_S, "How long to retry while coordinators move, load or do not respond."),
         click.option("--execute", is_flag=True, help="Copy the offsets, and read them back to verify the copy."),
         click.option(
             "--dry-run", is_flag=True, help="Only show the offsets that would be written. This is the default."
@@ -104,7 +104,7 @@ def _copy(
     from kafka_coord.monitor.copies.copying import Verdict, compare, copy
 
     if not chosen:
-        raise SettingsError(f"use {place}, because other places are not supported")
+        raise SettingsError(f"give {place}; no other place is supported")
     if bool(groups) is everything:
         raise SettingsError("either name groups or give --all" if everything else "name groups, or give --all")
     if dry_run and execute:
@@ -113,25 +113,25 @@ def _copy(
     with open_store(settings) as store:
         kafka, own = _offset_stores(store, settings, timeout_s)
         source, target = (own, kafka) if to_kafka else (kafka, own)
-        found = compare(source, target, groups or source.groups(), kafka.partitions(), note, overwrite=overwrite)
-        if groups and (without := [one.group for one in found if not one.rows and not one.problem]):
+        copies = compare(source, target, groups or source.groups(), kafka.partitions(), note, overwrite=overwrite)
+        if groups and (without := [one.group for one in copies if not one.rows and not one.problem]):
             raise NotFound(f"{source.name} have no committed offsets for {', '.join(without)}; nothing was changed")
-        problems = {one.group: one.problem for one in found if one.problem and (one.rows or groups)}
+        problems = {one.group: one.problem for one in copies if one.problem and (one.rows or groups)}
         if execute:
-            problems |= copy(target, found, note)
-    documents = [row for one in found for row in _documents(one)]
+            problems |= copy(target, copies, note)
+    documents = [row for one in copies for row in _documents(one)]
     show(output, documents, [Section("offsets", _COLUMNS, documents)])
-    for one in found:
+    for one in copies:
         if one.warning and one.rows:
             note(f"group {one.group}: {one.warning}")
-    ahead = sum(row.verdict is Verdict.AHEAD for one in found for row in one.rows)
+    ahead = sum(row.verdict is Verdict.AHEAD for one in copies for row in one.rows)
     if ahead:
         note(f"skipped {counted(ahead, 'partition')}, because the target is ahead; --overwrite also copies these")
     if problems:
-        told = "; ".join(f"group {group}: {problem}" for group, problem in sorted(problems.items()))
-        raise RequestRefused(f"{counted(len(problems), 'group')} {'not copied' if execute else 'refused'}: {told}")
+        reasons = "; ".join(f"group {group}: {problem}" for group, problem in sorted(problems.items()))
+        raise RequestRefused(f"{counted(len(problems), 'group')} {'not copied' if execute else 'refused'}: {reasons}")
     if not execute:
-        written = sum(len(one.wanted()) for one in found)
+        written = sum(len(one.wanted()) for one in copies)
         note(f"nothing was changed; --execute writes {counted(written, 'offset')}")
 
 
@@ -160,14 +160,14 @@ def _own_listeners(store: Store, properties: Mapping[str, str], instances: Mappi
     """Returns the brokers' addresses on a listener that does not lead to instances."""
     from kafka_coord.consumer.brokers import choose
 
-    found = read_brokers(store) or Brokers()
-    for one in found.unreadable:
+    brokers = read_brokers(store) or Brokers()
+    for one in brokers.unreadable:
         note_left_out(one)
     theirs = set(instances.values())
-    for_instances = {one.name for broker in found.live for one in broker.listeners if one.address in theirs}
+    for_instances = {one.name for broker in brokers.live for one in broker.listeners if one.address in theirs}
     own = tuple(
         replace(broker, listeners=tuple(one for one in broker.listeners if one.name not in for_instances))
-        for broker in found.live
+        for broker in brokers.live
     )
     addresses, problem = choose(own, properties.get("security.protocol", "PLAINTEXT").upper(), None)
     if not addresses:

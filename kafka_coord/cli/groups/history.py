@@ -1,4 +1,4 @@
-"""``groups history``: shows the last decisions about a group, and operators' actions."""
+"""``groups history``: shows the latest decisions and operator actions for a group."""
 
 from __future__ import annotations
 
@@ -37,13 +37,12 @@ _MOVES = columns("#generation=GEN consumer gained lost")
     help="The number of decisions to show.",
 )
 @click.option("--verbose", "-v", is_flag=True, help="Also show what each consumer gained and lost.")
-@click.option("--actions", "only_actions", is_flag=True, help="Show only the operators' actions.")
+@click.option("--actions", "only_actions", is_flag=True, help="Show only the operator actions.")
 @output_option
 @connection_options
 def history(group: str, kind: str | None, last: int, verbose: bool, only_actions: bool, output: Format) -> None:
-    """Show the last decisions about a group, oldest first: the time, the reason, the moved partitions, and the
-    duration. A second table shows the operators' actions. Formats other than table show the actions only with
-    --actions.
+    """Show the latest decisions about a group, oldest first: the time, the reason, the moved partitions, and the
+    duration. A second table shows the operator actions. Formats other than table show the actions only with --actions.
 
     STOPPED is the time from the decision until every stop-fetcher was acknowledged. SETTLED is the time until every
     partition had its owner.
@@ -92,5 +91,5 @@ def _of_client_group(instances: Instances, group: str) -> tuple[Decision, ...]:
     _, records = read_groups_log(instances, partition_of(group), about_group(group, offsets=False))
     found = decisions_of(map(entry_of, records), group)
     if not found:
-        read_client_group(instances, group)  # the group may have only offsets; if it has none, this raises NotFound
+        read_client_group(instances, group)  # the group may consist only of offsets; without any, this raises NotFound
     return found

@@ -55,7 +55,7 @@ def dump(partition: int | None, group: str | None, first: int | None, last: int,
     offset       a committed offset, or its removal
     keep-alive   the instance is still alive
 
-    With --group, the command reads the whole partition, and prints its progress on standard error. Otherwise, it reads
+    With --group, the command reads the whole partition and prints its progress on standard error. Otherwise, it reads
     only the end. Kafka compacts the log: it removes older records with the same key.
 
     \b
@@ -65,9 +65,9 @@ def dump(partition: int | None, group: str | None, first: int | None, last: int,
     if (partition is None) is (group is None):
         raise SettingsError(f"name a partition from 0 to {PARTITIONS - 1}, or use --group")
     chosen = partition_of(group) if group is not None else partition or 0
-    wanted = about_group(group) if group is not None else None
+    selected = about_group(group) if group is not None else None
     with open_instances() as instances:
-        bounds, newest = read_groups_log(instances, chosen, wanted, first=first, last=last)
+        bounds, newest = read_groups_log(instances, chosen, selected, first=first, last=last)
     entries = [entry_of(record) for record in newest]
     documents = [_document(entry) for entry in entries]
     rows = [document | {"what": _what(entry)} for document, entry in zip(documents, entries, strict=True)]
@@ -151,6 +151,6 @@ def _what(entry: LogEntry) -> str:
             named = f", {group.protocol_name}: {members}" if members else ""
             return f"generation {group.generation_id}, {group.state}{named}"
         case Claim(term, instance, _):
-            return f"term {term} of instance {instance}"
+            return f"term {term}, claimed by instance {instance}"
         case _:
             return entry.problem or ("" if entry.kind is EntryKind.KEEP_ALIVE else "unknown kind of record")

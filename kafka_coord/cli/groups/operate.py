@@ -95,9 +95,9 @@ def evict(
     """
     with open_instances() as instances:
         store = instances.store
-        found = kind_of(store, group, kind)
-        answers = evict_consumers(instances, group, found, consumers, Acting(who(), reason, timeout_s, note))
-        if wait and found is GroupKind.MANAGED:
+        group_kind = kind_of(store, group, kind)
+        answers = evict_consumers(instances, group, group_kind, consumers, Acting(who(), reason, timeout_s, note))
+        if wait and group_kind is GroupKind.MANAGED:
             _wait_settled(store, group, timeout_s)
         elif wait:
             _wait_client_group_settled(instances, group, timeout_s)
@@ -114,8 +114,8 @@ def evict(
 def pause(group: str | None, everywhere: bool, reason: str, wait: bool, timeout_s: float) -> None:
     """Pause rebalances of one group, or of every group with --all.
 
-    Consumers keep their partitions and acknowledge outstanding commands. The coordinator makes no new decisions until
-    `resume`. Until then, the partitions of a consumer that dies have no owner.
+    Consumers keep their partitions and acknowledge outstanding commands. The coordinator does not make new decisions
+    until `resume`. Until then, the partitions of a consumer that dies have no owner.
 
     \b
     kafka-coord groups pause delays --reason "moving disks" --wait
@@ -192,15 +192,15 @@ def settings(
         changes["assignor"] = None
     with open_store() as store:
         if changes or create:
-            found = operate.change_settings(
+            effective = operate.change_settings(
                 store, group, lambda old: dataclasses.replace(old, **changes), by=who(), reason=reason, create=create
             )
         else:
-            found = _stored_settings(store, group)
+            effective = _stored_settings(store, group)
         path = layout.group(group)
         data = store.get(path).data
     stored = fields.load(data, path) if data else {}
-    values = found.to_json() | {"assignor": found.assignor}
+    values = effective.to_json() | {"assignor": effective.assignor}
     del values["version"]
     origin = {name: "znode" if name in stored else "default" for name in values}
     rows = [
@@ -298,12 +298,12 @@ def delete_offsets(
 
 def _stored_settings(store: Store, group: str) -> GroupSettings:
     """Returns the stored settings. Raises :class:`MalformedValue` if they are unreadable. The coordinator then uses the
-    defaults, but nobody chose these."""
-    seen = snapshot_of(store, group)[1].observation
-    for one in seen.unreadable:
+    defaults, but no one chose these."""
+    observation = snapshot_of(store, group)[1].observation
+    for one in observation.unreadable:
         if one.path == layout.group(group):
             raise MalformedValue(one.path, f"{one.reason}; {what_to_do(one.path)}")
-    return seen.settings
+    return observation.settings
 
 
 def _wait_settled(store: Store, group: str, timeout_s: float) -> None:

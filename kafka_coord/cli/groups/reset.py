@@ -192,8 +192,8 @@ def reset_offsets(
     plans = [(found, rows) for found, rows in plans if found.group not in problems]
     _show(output, plans, with_group=all_groups or len(named) > 1, export=export)
     if problems:
-        told = "; ".join(f"group {group}: {problem}" for group, problem in problems.items())
-        raise RequestRefused(f"{counted(len(problems), 'group')} of {len(wanted)} refused: {told}")
+        reasons = "; ".join(f"group {group}: {problem}" for group, problem in problems.items())
+        raise RequestRefused(f"{counted(len(problems), 'group')} of {len(wanted)} refused: {reasons}")
     if not execute and not export:
         note("nothing was changed; add --execute to make the changes")
 
@@ -236,7 +236,7 @@ def _exists(instances: Instances, group: str, kind: str | None) -> bool:
 
 
 def _rule(given: Mapping[str, bool | int | str | None]) -> Rule:
-    """Returns the one rule whose option is given. ``given`` has the options of all rules."""
+    """Returns the one rule whose option is given. ``given`` contains the options of all rules."""
     chosen = [(name, value) for name, value in given.items() if value is not None and value is not False]
     if len(chosen) != 1:
         raise SettingsError(
@@ -259,7 +259,7 @@ def _read_file(name: str, groups: tuple[str, ...]) -> FileOffsets:
     except OSError as error:
         raise SettingsError(f"--from-file {name!r} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise SettingsError(f"--from-file {name!r} is not text") from None
+        raise SettingsError(f"--from-file {name!r} is not UTF-8 text") from None
 
 
 def _show(output: Format, plans: Sequence[Plan], *, with_group: bool, export: bool) -> None:

@@ -85,7 +85,7 @@ def list_command(states: tuple[str, ...], with_lag: bool, output: Format) -> Non
     Empty         no members; offsets are kept for their retention
 
     LAG is the sum of the known lags, WORST-LAG is the largest lag of a partition, and UNKNOWN is the number of
-    partitions whose lag is unknown, because nothing is committed or the broker did not answer.
+    partitions whose lag is unknown, because nothing is committed or the broker did not respond.
 
     \b
     kafka-coord groups list
@@ -93,19 +93,19 @@ def list_command(states: tuple[str, ...], with_lag: bool, output: Format) -> Non
     kafka-coord groups list --state Rebalancing -o tsv
     """
     with open_cluster() as (instances, brokers):
-        found = list_all_groups(instances, brokers.known_ends if with_lag else None)
-    wanted = {state.lower() for state in states}
-    documents = [group_document(row) for row in found.rows if not wanted or row.state.lower() in wanted]
+        listing = list_all_groups(instances, brokers.known_ends if with_lag else None)
+    chosen = {state.lower() for state in states}
+    documents = [group_document(row) for row in listing.rows if not chosen or row.state.lower() in chosen]
     show(output, documents, [Section("groups", (*_LIST, *_LAG) if with_lag else _LIST, documents)])
-    if found.lag_note:
-        note(found.lag_note)
-    if not found.cluster.initialised:
+    if listing.lag_note:
+        note(listing.lag_note)
+    if not listing.cluster.initialised:
         note("/consumers/groups does not exist below this chroot, so no coordinator has ever run here")
-    report_unreadable(found.cluster.unreadable)
-    for sentence in found.missing:
+    report_unreadable(listing.cluster.unreadable)
+    for sentence in listing.missing:
         note(sentence)
-    if found.cluster.undecided and found.cluster.initialised:
-        note(nobody_decides(found.cluster))
+    if listing.cluster.undecided and listing.cluster.initialised:
+        note(no_coordinator_warning(listing.cluster))
 
 
 @click.command()
@@ -133,7 +133,7 @@ def describe(
     output: Format,
 ) -> None:
     """Show groups: their state, members, and offsets with their lag. Without an option, show all three. The lag is the
-    distance to the brokers' current end offsets. If nothing is committed or the broker does not answer, the lag is
+    distance to the brokers' current end offsets. If nothing is committed or the broker does not respond, the lag is
     unknown (json: null). --topic and --by-lag alone show only offsets.
 
     With several groups or --all-groups, every row begins with its group, and json is a list. If a group does not exist,
@@ -186,7 +186,7 @@ def describe(
 
 
 def _notes(found: Sequence[GroupDescription], *, of_offsets: bool) -> dict[str, None]:
-    """Returns remarks about the output for people, without duplicates."""
+    """Returns remarks about the output for humans, without duplicates."""
     earlier = "not counted, because the topic has been deleted and recreated: "
     return dict.fromkeys(
         [
@@ -209,7 +209,7 @@ def _described(
     ends: EndOffsets | None,
     presences: Presences | None,
 ) -> tuple[list[GroupDescription], list[str]]:
-    """Describes the groups in the given order, or every group by name if ``groups`` is empty. Also returns a sentence
+    """Describes the groups in the given order, or every group by name if ``groups`` is empty. Also returns a message
     for each group that does not exist."""
     store = instances.store
     if not groups:
@@ -246,12 +246,12 @@ def _described(
 
 
 def _within(found: Sequence[GroupDescription], scope: Scope, *, must_be_there: bool) -> list[GroupDescription]:
-    """Returns the groups with only those offsets that are in the scope. Drops a group that has none left, or raises
+    """Returns the groups with only those offsets that are in the scope. Drops a group without such offsets, or raises
     :class:`NotFound` for it if ``must_be_there`` is set."""
     cut = [replace(one, offsets=tuple(row for row in one.offsets if _is_in(row, scope))) for one in found]
     absent = [one.group for one in cut if not one.offsets]
     if must_be_there and absent:
-        raise NotFound(f"group {absent[0]!r} has no such partition of {', '.join(scope.topics)}")
+        raise NotFound(f"group {absent[0]!r} does not use any of these partitions of {', '.join(scope.topics)}")
     return [one for one in cut if one.offsets]
 
 
@@ -335,7 +335,7 @@ def _member_cells(member: MemberRow, document: dict[str, Any]) -> dict[str, Any]
     }
 
 
-def nobody_decides(cluster: Cluster) -> str:
+def no_coordinator_warning(cluster: Cluster) -> str:
     """Returns the warning that commands show while no instance can make decisions about groups."""
     return f"NO WORKING COORDINATOR: {cluster.undecided}; kafka-coord doctor suggests a remedy"
 
