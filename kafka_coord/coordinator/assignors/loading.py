@@ -41,9 +41,7 @@ def load_assignors() -> dict[str, Assignor]:
             _log.warning("skipped assignor name=%s from=%s: %r", entry_point.name, entry_point.value, error)
             continue
         if not isinstance(assignor, Assignor):
-            _log.warning(
-                "skipped assignor name=%s from=%s: it has no assign()", entry_point.name, entry_point.value
-            )
+            _log.warning("skipped assignor name=%s from=%s: it has no assign()", entry_point.name, entry_point.value)
             continue
         assignors[entry_point.name] = assignor
     return assignors
