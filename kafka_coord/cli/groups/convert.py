@@ -76,7 +76,8 @@ def convert(
             raise RequestRefused(f"group {group!r} has members ({names}); nothing was changed. Stop them first")
         if not execute:
             moving = sum(row["verdict"] == _MOVES for row in rows)
-            evicted = f", and evicts {len(found.members)} members, which join again" if found.members else ""
+            members = counted(len(found.members), "member")
+            evicted = f", and evicts {members}, so that they join again" if found.members else ""
             note(
                 f"group {group} is {found.kind}; nothing was changed;"
                 f" --execute moves {counted(moving, 'offset')}{evicted}"
