@@ -13,6 +13,7 @@ import os
 import signal
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,10 @@ _shared_servers: list[JvmServer] = []
 _SPARK = "spark"
 """Tests that start Spark applications. One process runs all of them, because two applications at once slow each other
 down too much."""
-_ORDER = ("tests/chaos/test_smoke.py", _SPARK)
+_FRONT = "tests/frontends/kafka/"
+_FRONTS = ("front 1", "front 2")
+"""Two processes run the tests of the Kafka front end, so that the other processes need not start its servers."""
+_ORDER = ("tests/chaos/test_smoke.py", _SPARK, *_FRONTS)
 """The groups that take longest begin first; the others run beside them."""
 _LAST_OF_SPARK = (
     "tests/spark/test_cluster.py",
@@ -64,6 +68,8 @@ _LAST_OF_SPARK = (
 def _group(nodeid: str) -> str:
     """The unit that one process runs as a whole: a file, because its tests share servers, or all Spark tests."""
     file = nodeid.partition("::")[0]
+    if file.startswith(_FRONT):
+        return _FRONTS[zlib.crc32(file.encode()) % len(_FRONTS)]
     return _SPARK if file.startswith("tests/spark/") or file == "tests/bench/test_command.py" else file
 
 
