@@ -530,7 +530,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 def parse_toml(raw: bytes, what: str) -> dict[str, Any]:
     """Parses a TOML file. ``what`` is its name in messages. Raises :class:`SettingsError`. Refuses a file that is too
-    long or nested too deeply, because ``tomllib`` takes time quadratic in the depth of a dotted key."""
+    long or nested too deeply: ``tomllib`` takes time quadratic in the depth of a dotted key."""
     import tomllib  # imported here, because few consumers and commands read a file
 
     if len(raw) > _MAX_FILE_BYTES:
@@ -548,8 +548,8 @@ def parse_toml(raw: bytes, what: str) -> dict[str, Any]:
 
 
 def _nests_deeper(tables: Mapping[str, Any], most: int) -> bool:
-    """Returns whether the tables nest deeper than ``most``. Not recursive, because dotted keys may exceed Python's
-    recursion limit."""
+    """Returns whether the tables nest deeper than ``most``. Not recursive, because dotted keys may nest deeper than
+    Python's recursion limit."""
     level: list[Any] = [tables]
     for _ in range(most):
         level = [
@@ -589,8 +589,8 @@ def _from_variables(environ: Mapping[str, str]) -> dict[str, _Found]:
 
 
 def _means_a_setting(variable: str, names: Iterable[str]) -> bool:
-    """Returns whether an unknown variable is probably a misspelt setting, because it begins with a section or resembles
-    a setting. Any other variable may be an option of a command (``KAFKA_COORD_<COMMAND>_<OPTION>``).
+    """Returns whether an unknown variable is probably a misspelt setting, that is, whether it begins with a section or
+    resembles a setting. Any other variable may be an option of a command (``KAFKA_COORD_<COMMAND>_<OPTION>``).
     """
     written = variable.removeprefix(VARIABLE_PREFIX)
     first = written.partition("_")[0]
@@ -617,7 +617,7 @@ def _from_flags(flags: Mapping[str, Any], called: str) -> dict[str, _Found]:
 
 
 def _kafka_from_file(table: Any, file: str, above: str = "") -> dict[str, _Found]:
-    """Joins the keys of nested tables into librdkafka's names, because TOML reads ``security.protocol = …`` as a nested
+    """Joins the keys of nested tables into librdkafka's names. TOML reads ``security.protocol = …`` as a nested
     table."""
     values: dict[str, _Found] = {}
     for name, value in table.items():

@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 SEND_S = 5.0
 """The time limit for sending data, in seconds."""
 LASTED_S = 1.0
-"""A connection that ends within this many seconds counts as a failed attempt, so the client pauses before it
-retries."""
+"""The shortest duration of a successful connection, in seconds. A shorter connection counts as a failed attempt, so the
+client pauses before it retries."""
 _READ_BYTES = 1 << 16
 _AT_ONCE = MetadataQuestion()
 
@@ -53,8 +53,9 @@ def ask_cluster_metadata(
     timeout_s: float = CONNECT_S,
     opened: Callable[[socket.socket], None] = lambda _connection: None,
 ) -> ClusterMetadata:
-    """Returns the cluster metadata from the instance at ``address`` (``host:port``). The whole exchange may take
-    ``timeout_s`` seconds. ``opened`` receives the connection, so that another thread can shut it down to end the wait.
+    """Returns the cluster metadata from the instance at ``address`` (``host:port``). The whole exchange may take at
+    most ``timeout_s`` seconds. ``opened`` receives the connection, so that another thread can shut it down to end the
+    wait.
 
     Raises ``OSError``, :class:`BadFrame` and :class:`MalformedValue`.
     """

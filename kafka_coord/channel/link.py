@@ -35,8 +35,8 @@ Result = TypeVar("Result")
 
 
 class SocketLink:
-    """One consumer's link to its coordinator. It is thread-safe, and calls ``wake``, on any thread, when something has
-    changed.
+    """One consumer's link to its coordinator. This class is thread-safe. It calls ``wake``, on any thread, when
+    something has changed.
 
     :class:`~kafka_coord.channel.membership.Membership` explains ``resume_key`` and ``auto_commit``.
     """
@@ -188,8 +188,8 @@ class SocketLink:
         return self._membership.was_evicted(registration)
 
     def is_registered(self, registration: Registration, watcher: Watcher | None = None) -> bool:
-        """Returns whether this incarnation is still registered, as far as the consumer knows. ``watcher`` is notified
-        of changes."""
+        """Returns whether the given incarnation is still registered, as far as the consumer knows. ``watcher`` is
+        notified of changes."""
         with self._news:
             self._watch(watcher)
             return self._membership.registration == registration
@@ -223,8 +223,8 @@ class SocketLink:
         return self._wait_for_answer(lambda: self._membership.commit(registration, offsets))
 
     def leave(self, registration: Registration, offsets: Offsets, also: Iterable[Op] = ()) -> frozenset[str]:
-        """Like :meth:`kafka_coord.channel.zookeeper.ConsumerChannel.leave`, but sends only whether there is an ``also``
-        (the eviction of a consumer that gives up its place). The coordinator writes it."""
+        """Like :meth:`kafka_coord.channel.zookeeper.ConsumerChannel.leave`, but does not send ``also`` (the eviction of
+        a consumer that gives up its place). If it is given, the coordinator writes the eviction."""
         for_good = bool(tuple(also))
         return self._wait_for_answer(lambda: self._membership.leave(registration, offsets, for_good=for_good))
 

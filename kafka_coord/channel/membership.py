@@ -51,7 +51,7 @@ SAFETY = 0.1
 """The safety margin for clocks and scheduling, as a fraction of the session timeout."""
 _LONGEST_RETRY_S = 60.0
 _RETRIABLE = frozenset({Code.SLOW_DOWN, Code.UNAVAILABLE, Code.NOT_COORDINATOR, Code.SHUTTING_DOWN})
-"""Refusals after which the consumer may repeat the request, here or at another instance."""
+"""Refusals after which the consumer may repeat the request, at the same or another instance."""
 
 
 class NotYet(StoreUnavailable):
@@ -59,7 +59,7 @@ class NotYet(StoreUnavailable):
 
 
 class NameTaken(StoreError):
-    """Another consumer has registered under this name."""
+    """Another consumer has registered under the requested name."""
 
     def __init__(self, message: str, incarnation: int) -> None:
         super().__init__(message)
@@ -109,9 +109,10 @@ class _Registered:
 
 @dataclass(slots=True)
 class _Connected:
-    """The state that ends with a connection. ``introduced`` is when the consumer sent ``register`` or ``resume``.
-    ``not_before`` is the earliest time at which the coordinator accepts a registration. ``pings`` maps each unconfirmed
-    ping to the time and the offsets of the response. ``lost`` is the reason why the connection is no longer usable."""
+    """The state that ends with a connection. ``introduced`` is the time at which the consumer sent ``register`` or
+    ``resume``. ``not_before`` is the earliest time at which the coordinator accepts a registration. ``pings`` maps each
+    unconfirmed ping to the time and the offsets of the response. ``lost`` is the reason why the connection is no longer
+    usable."""
 
     number: int
     rpc: Rpc = field(default_factory=Rpc)
@@ -161,8 +162,8 @@ class Membership:
         return connected.number if connected is not None else 0
 
     def lease_deadline(self) -> float:
-        """Returns the time until which this consumer certainly remains a member, with or without a connection. The
-        lease lasts one session timeout, minus a margin, from the latest registration, resume or ping response that the
+        """Returns the time until which the consumer certainly remains a member, with or without a connection. The lease
+        lasts one session timeout, minus a margin, from the latest registration, resume or ping response that the
         coordinator has confirmed."""
         registered = self._registered
         return registered.lease_deadline() if registered is not None else 0.0
@@ -172,7 +173,7 @@ class Membership:
         return self._registered.registration if self._registered is not None else None
 
     def was_evicted(self, registration: Registration) -> bool:
-        """Returns whether the coordinator has reported that this incarnation is no longer a member."""
+        """Returns whether the coordinator has reported that the given incarnation is no longer a member."""
         return self._evicted == registration
 
     # --- the connection ----------------------------------------------------------------------------------------------
@@ -191,7 +192,7 @@ class Membership:
         self._change(SessionState.CONNECTED)
 
     def send_failed(self, why: str) -> None:
-        """Handles a failure to send. From now on, no more requests are sent on this connection."""
+        """Handles a failure to send. No more requests are sent on the current connection."""
         if self._connected is not None:
             self._connected.lost = self._connected.lost or f"cannot send: {why}"
 
@@ -300,7 +301,7 @@ class Membership:
         elif asked.type in (MessageType.STOP_FETCHER, MessageType.START_FETCHER):
             self._handle_command(connected, registered, asked)
         else:
-            raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"a coordinator may not send {asked.type[:60]!r}", asked.id)
+            raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"a coordinator must not send {asked.type[:60]!r}", asked.id)
 
     def handle_ping_request(self, connected: _Connected, registered: _Registered, asked: Asked, now: float) -> None:
         """Notes which responses and commands the ping confirms, and answers it with the offsets consumed since the last
@@ -446,7 +447,7 @@ class Membership:
         raise StoreUnavailable("the registration is already lost")
 
     def abandon(self, registration: Registration) -> None:
-        """Gives up this incarnation and closes its connection. The connector registers again on the next connection."""
+        """Gives up the registration and closes its connection. The connector registers again on the next connection."""
         if self.registration != registration:
             return
         self._registered = None
@@ -494,7 +495,7 @@ class Membership:
         del registered.commands[command]
 
     def _forget_offers(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drops the offered offsets of these partitions, because another request contains newer offsets."""
+        """Drops the offered offsets of the given partitions. Another request contains newer offsets."""
         if self._registered is None:
             return
         offers = [self._registered.offered, self._registered.confirmed]
@@ -550,8 +551,9 @@ class Membership:
 
 
 def _await_starts(registered: _Registered, offsets: Offsets) -> None:
-    """After a resume, raises :class:`NotYet` until the coordinator has sent each unacknowledged start of these
-    partitions again. Until a start is acknowledged, the coordinator does not accept offsets for its partitions."""
+    """After a resume, raises :class:`NotYet` until the coordinator has repeated each unacknowledged start of the
+    partitions in ``offsets``. Until a start is acknowledged, the coordinator does not accept offsets for its
+    partitions."""
     for command in registered.commands.values():
         start = command.command
         is_unheard = command.answer is not None and not command.stored and not command.request

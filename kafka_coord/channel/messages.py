@@ -143,15 +143,15 @@ class MetadataQuestion:
         )
 
     def wants(self, coordinator: Coordinator | None) -> bool:
-        """Returns whether this coordinator ends the wait."""
+        """Returns whether ``coordinator`` ends the wait."""
         return coordinator is not None and coordinator.endpoint is not None and coordinator.epoch != self.not_epoch
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
-    """An instance's response. ``brokers`` maps broker ids to the addresses in the brokers' registrations, and
-    ``protocols`` maps listener names to protocols. ``instances`` holds the addresses of the instances. ``coordinator``
-    is ``None`` while no coordinator is elected."""
+    """An instance's response to a metadata request. ``brokers`` maps broker ids to the addresses in the brokers'
+    registrations, and ``protocols`` maps listener names to protocols. ``instances`` holds the addresses of the
+    instances. ``coordinator`` is ``None`` while no coordinator is elected."""
 
     instance: int
     brokers: Mapping[int, Sequence[str]]

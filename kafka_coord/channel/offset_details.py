@@ -39,7 +39,7 @@ def details_ops(group: str, details: OffsetDetails, existing: Collection[str]) -
 
 
 def write_details(store: Store, group: str, details: OffsetDetails, registration: Registration | None = None) -> None:
-    """Writes the details of offsets that are already stored, as the member with this ``registration`` or, without one,
+    """Writes the details of offsets that are already stored, as the member with the given registration or, without one,
     as a coordinator. Raises :class:`StoreError`."""
     paths = details_paths(group, details)
     existing = {path for path, stat in zip(paths, store.exists_many(paths), strict=True) if stat is not None}

@@ -122,8 +122,8 @@ def eviction_op(group: str, consumer: str, now_ms: int) -> Create:
 
 
 def look_op(group: str, consumer: str, now_ms: int) -> Create:
-    """Returns the operation that makes the coordinator check the group, because a changed registration alone does not
-    trigger an event."""
+    """Returns the operation that makes the coordinator check the group. A changed registration alone does not trigger
+    an event."""
     reason = "it has changed its subscription"
     request = Request(type=RequestType.LOOK, group=group, reason=reason, by=consumer, timestamp_ms=now_ms)
     return Create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True)

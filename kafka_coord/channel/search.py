@@ -2,7 +2,7 @@
 
 The owner of the sockets calls :meth:`CoordinatorSearch.next`, carries out the returned step and reports the result.
 ``lease_left_s`` is the number of seconds for which the membership is certainly still alive. No single wait takes more
-than a quarter of that time, because one silent host must not use up the whole lease.
+than a quarter of that time, so that one silent host cannot use up the whole lease.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait before the next round of hosts, because a whole round has failed. ``problem`` is the reason."""
+    """Wait before the next round of hosts, after a whole round has failed. ``problem`` is the reason."""
 
     seconds: float
     problem: str

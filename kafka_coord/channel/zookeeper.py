@@ -80,8 +80,8 @@ class ConsumerChannel:
 
         After :class:`~kafka_coord.errors.StoreUnavailable`, call this method again with the same ``value``. It then
         finds out whether the earlier request took effect: the value and the session match, and the channel was last
-        written in the same transaction. The method also raises this error while the session may have ended, because the
-        registration would soon be abandoned, after the coordinator had already rebalanced the group.
+        written in the same transaction. The method also raises this error while the session may have ended. Otherwise,
+        the coordinator would rebalance the group for a registration that is soon abandoned.
         """
         if self._store.session.lease_deadline() <= self._store.clock.monotonic():
             raise StoreUnavailable("ZooKeeper has not responded for so long that the session may have ended")
@@ -109,7 +109,7 @@ class ConsumerChannel:
         return existing
 
     def _registered(self) -> tuple[Node | None, Node | None]:
-        """Reads the registration under this consumer's name, and its channel."""
+        """Reads the registration under the consumer's name, and its channel."""
         node, channel = self._store.read_many([GetData(self._registration_path), GetData(self._path)])
         return node if isinstance(node, Node) else None, channel if isinstance(channel, Node) else None
 
@@ -136,7 +136,7 @@ class ConsumerChannel:
             return None
 
     def abandon(self, registration: Registration) -> None:
-        """Gives up an incarnation. If its znode still exists, the next :meth:`register` removes it."""
+        """Gives up the given incarnation. If its znode still exists, the next :meth:`register` removes it."""
         self._abandoned.add(registration.incarnation)
         self._stored.clear()
 
@@ -146,7 +146,8 @@ class ConsumerChannel:
         return False
 
     def is_registered(self, registration: Registration, watcher: Watcher | None = None) -> bool:
-        """Returns whether exactly this incarnation is still registered. ``watcher`` is notified of the next change."""
+        """Returns whether exactly the given incarnation is still registered. ``watcher`` is notified of the next
+        change."""
         stat: Stat | None = self._store.exists(self._registration_path, watcher)
         return stat is not None and stat.czxid == registration.incarnation
 
@@ -156,8 +157,8 @@ class ConsumerChannel:
         """Returns the commands in order of execution, and the names of children that are not commands.
 
         ``watcher`` is notified of later changes. If the server supports it, each new command causes a ``CREATED`` event
-        with the command's path. After any other event, call this method again. A deleted command may not cause an
-        event.
+        with the command's path. After any other event, call this method again. The deletion of a command does not
+        necessarily cause an event.
 
         Raises :class:`MembershipLost` if the channel itself was deleted, since the channel's version is the fencing
         token.

@@ -113,7 +113,7 @@ def check(output: Format) -> None:
     if rows:
         raise VerificationFailed(
             f"{len(rows)} deviations from the plan among {comparison.acls.looked_at} znodes, "
-            f"{sum(row['what'] == 'open' for row in rows)} of which anyone may change; "
+            f"{sum(row['what'] == 'open' for row in rows)} of them on znodes that anyone may change; "
             "to correct them: kafka-coord acl apply"
         )
     note(f"checked {comparison.acls.looked_at} znodes")
@@ -123,7 +123,7 @@ def check(output: Format) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @connection_options
 def apply_command(yes: bool) -> None:
-    """Set every ACL that deviates from the plan, and create the znodes that consumers need but may not create.
+    """Set every ACL that deviates from the plan, and create the znodes that consumers need but cannot create.
 
     Anyone can protect a znode that is still open. After that, only a coordinator's identity can change its ACL. You may
     interrupt the command and run it again. Existing sessions continue. First, give every instance and consumer

@@ -29,11 +29,15 @@ _FIGURES = columns("checked #count")
 @click.option(
     "--running",
     is_flag=True,
-    help="Report groups that have not reached their target as warnings instead of violations, because the cluster was "
-    "running when the log was copied.",
+    help="Report groups that have not reached their target as warnings instead of violations. Use it if the cluster "
+    "was running when the log was copied.",
 )
 @click.option("--partition", metavar="TOPIC-N", help="Print the history of a partition, with the reason for each move.")
-@click.option("--group", default="", help="Print the history of a group, or limit the history to this group.")
+@click.option(
+    "--group",
+    default="",
+    help="Print the history of a group. With --partition or --consumer, print only what concerns this group.",
+)
 @click.option("--consumer", default="", help="Print the history of a consumer.")
 @click.option(
     "--group-log",
@@ -52,7 +56,8 @@ def audit(
     consumer: str,
     output: Format,
 ) -> None:
-    """Prove from ZooKeeper's transaction log that no partition ever had two owners. Exits with code 10 for a violation.
+    """Prove from ZooKeeper's transaction log that no partition ever had two owners. The exit code is 10 for a
+    violation.
 
     DIR is the dataDir (or dataLogDir) of a ZooKeeper server, or a copy of it. If you name several servers of an
     ensemble, the command fills the gaps of one log from the others. It replays every write in order and checks it. It

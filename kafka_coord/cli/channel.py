@@ -35,7 +35,7 @@ def channel() -> None:
 
 
 @channel.command("list")
-@click.option("--group", type=GROUP, default=None, help="Show only this group.")
+@click.option("--group", type=GROUP, default=None, help="The group to show. [default: all groups]")
 @output_option
 @connection_options
 def list_command(group: str | None, output: Format) -> None:
@@ -56,7 +56,7 @@ def list_command(group: str | None, output: Format) -> None:
 
 @channel.command("show")
 @group_argument
-@click.option("--consumer", type=CONSUMER, default=None, help="Show only this consumer.")
+@click.option("--consumer", type=CONSUMER, default=None, help="The consumer to show. [default: all consumers]")
 @output_option
 @connection_options
 def show_command(group: str, consumer: str | None, output: Format) -> None:

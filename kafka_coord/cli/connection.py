@@ -49,7 +49,7 @@ def connection_options(command: F) -> F:
             expose_value=False,
             allow_from_autoenv=False,
             callback=_remember("config"),
-            help="A TOML file with settings. [variable: KAFKA_COORD_CONFIG]",
+            help="A TOML file with settings. [env var: KAFKA_COORD_CONFIG]",
         ),
         click.option(
             "--zookeeper",
@@ -58,7 +58,7 @@ def connection_options(command: F) -> F:
             expose_value=False,
             allow_from_autoenv=False,
             callback=_remember("zookeeper.hosts"),
-            help="host:port,host:port/chroot. [variable: KAFKA_COORD_ZOOKEEPER; default: localhost:2181]",
+            help="host:port,host:port/chroot. [env var: KAFKA_COORD_ZOOKEEPER; default: localhost:2181]",
         ),
     ):
         command = option(command)

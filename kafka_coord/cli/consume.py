@@ -62,7 +62,7 @@ _NOTE_EVERY_S = 5.0
     "idle_s",
     type=click.FloatRange(0.1),
     metavar="SECONDS",
-    help="Stop after this time without records. Only time as a member counts.",
+    help="Stop after SECONDS without records. Only time as a member counts.",
 )
 @click.option(
     "--formatter",
@@ -77,7 +77,7 @@ _NOTE_EVERY_S = 5.0
     type=click.IntRange(0),
     default=0,
     metavar="MS",
-    help="How long the coordinator keeps this consumer's partitions after it disappears.",
+    help="How long the coordinator keeps the consumer's partitions after it disappears.",
 )
 @click.option(
     "--capacity",
@@ -178,7 +178,7 @@ def _tls(over: SocketSettings) -> ssl.SSLContext | None:
 
 @dataclass(slots=True)
 class _Printing:
-    """Prints and counts records. ``printed`` holds the printed records that may not be committed yet."""
+    """Prints and counts records. ``printed`` holds the printed records that might not be committed yet."""
 
     group: str
     formatter: Formatter

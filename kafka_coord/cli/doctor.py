@@ -26,10 +26,10 @@ _COLUMNS = (Column("severity"), Column("check"), Column("what"), Column("todo", 
 def doctor(strict: bool, everything: bool, output: Format) -> None:
     """Check ZooKeeper, brokers, instances and every group, and suggest remedies. The exit code is 10 for an error.
 
-    Checks ZooKeeper's versions, limits, ACLs and clock; registered and reachable brokers; the coordinator and the
-    instances that could replace it; the listeners and the groups log for Kafka clients; groups in two coordinators;
-    stale registrations, ledgers and channels; unanswered commands and requests; pauses; unreadable znodes; lag; and
-    offsets that operators set in the last day. The command does not change anything.
+    The command checks ZooKeeper's versions, limits, ACLs and clock; registered and reachable brokers; the coordinator
+    and the instances that could replace it; the listeners and the groups log for Kafka clients; groups in two
+    coordinators; stale registrations, ledgers and channels; unanswered commands and requests; pauses; unreadable
+    znodes; lag; and offsets that operators set in the last day. It does not change anything.
 
     \b
     kafka-coord doctor --all

@@ -33,9 +33,7 @@ _EVERY_S = 2.0
     help="The number of partitions, if the command creates the topic.",
 )
 @click.option("--replication", type=click.IntRange(1, 100), metavar="N", help="[default: the brokers' own]")
-@click.option(
-    "--format", "file_format", type=click.Choice(["csv", "jsonl"]), help="[default: by the file name extension]"
-)
+@click.option("--format", "file_format", type=click.Choice(["csv", "jsonl"]), help="[default: from the file extension]")
 @click.option("--key", "key_column", metavar="COLUMN", help="The column (CSV) or field (JSONL) that becomes the key.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Load only the first N records.")
 @connection_options
@@ -51,8 +49,8 @@ def load(
 ) -> None:
     """Write the records of a CSV or JSONL file to a topic as JSON values, each exactly once.
 
-    Creates the topic if it does not exist. A CSV line becomes an object with a field for each column. Numbers stay
-    numbers, and an empty cell becomes null. FILE may be - for standard input, which needs --format.
+    The command creates the topic if it does not exist. A CSV line becomes an object with a field for each column.
+    Numbers stay numbers, and an empty cell becomes null. FILE may be - for standard input, which needs --format.
 
     \b
     kafka-coord load --flights --topic flights --partitions 12

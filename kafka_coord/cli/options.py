@@ -51,7 +51,7 @@ any_group_argument = click.argument("group", type=ANY_GROUP)
 kind_option = click.option(
     "--kind",
     type=click.Choice([str(one) for one in GroupKind]),
-    help="The kind of group, if two groups have this name. [default: the managed one]",
+    help="The kind of group, if two groups have the same name. [default: the managed one]",
 )
 
 
@@ -75,7 +75,7 @@ def result_format(*names: str, what: str, envvar: str | None = None) -> Callable
 
 
 output_option = result_format(
-    "--output", "-o", envvar="KAFKA_COORD_OUTPUT", what="How to print the result. [variable: KAFKA_COORD_OUTPUT]"
+    "--output", "-o", envvar="KAFKA_COORD_OUTPUT", what="How to print the result. [env var: KAFKA_COORD_OUTPUT]"
 )
 
 

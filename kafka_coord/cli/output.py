@@ -182,8 +182,7 @@ def cell(value: Any) -> str:
 
 
 def clean(text: str) -> str:
-    """Returns the text with escaped control characters, because the content of consumers' znodes must not control a
-    terminal."""
+    """Escapes control characters, so that the content of consumers' znodes cannot control a terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == " " else _escaped(c) for c in text)

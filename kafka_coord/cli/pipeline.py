@@ -129,7 +129,7 @@ format_option = result_format("--format", "output", what="How to print the resul
 @output_directory
 @click.option("--chroot", default="", metavar="PATH", help="The chroot in the connect string, such as /kafka.")
 @click.option(
-    "--group", "groups", type=GROUP, multiple=True, help="Include this group's history in ZooKeeper; repeatable."
+    "--group", "groups", type=GROUP, multiple=True, help="Include a group's history from ZooKeeper; repeatable."
 )
 @format_option
 @spark_options

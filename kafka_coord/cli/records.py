@@ -27,7 +27,7 @@ def read_records(file: str, file_format: str | None, key_column: str | None) -> 
     endings = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
     chosen = file_format or endings.get(Path(file).suffix.lower())
     if chosen is None:
-        raise SettingsError(f"{file!r} ends neither in .csv nor in .jsonl; give --format")
+        raise SettingsError(f"cannot tell the format of {file!r} from its name; pass --format")
     if file != "-" and not Path(file).is_file():
         raise SettingsError(f"{file!r} is not a file")
     return _read_csv(file, key_column) if chosen == "csv" else _read_jsonl(file, key_column)

@@ -373,8 +373,8 @@ def _kafka_listener(settings: Settings, broker_id: int, store: Store) -> KafkaLi
 
 
 def _connect_patiently(settings: Settings, stopping: threading.Event) -> Store | None:
-    """Waits for ZooKeeper without a time limit, because ZooKeeper may be the last to start after a power failure.
-    Returns ``None`` after a stop signal."""
+    """Waits for ZooKeeper without a time limit. After a power failure, ZooKeeper may be the last to start. Returns
+    ``None`` after a stop signal."""
     log.info("connecting zookeeper=%s", settings.zookeeper.hosts)
     while not stopping.is_set():
         try:

@@ -60,8 +60,8 @@ def show_command(changed: bool, output: Format) -> None:
     help="The groups on which the operator may act, as a regular expression.",
 )
 def operator_command(name: str, groups: str) -> None:
-    """Create a token for an operator of the dashboard. Prints the entry for the file of `serve --http-operators`.
-    Prints the token itself on standard error, without storing it.
+    """Create a token for an operator of the dashboard. The command prints the entry for the file of
+    `serve --http-operators`, and the token itself on standard error. It does not store the token.
 
     \b
     kafka-coord settings operator alice >> /etc/kafka-coord/operators.toml

@@ -24,7 +24,7 @@ class Stopping:
 
     @property
     def exit_code(self) -> int:
-        """The exit code after this signal. SIGTERM is not a failure."""
+        """The exit code after the recorded signal. SIGTERM is not a failure."""
         return INTERRUPTED if self.number == signal.SIGINT else 0
 
     def __call__(self, number: int, _: Any) -> None:

@@ -22,8 +22,8 @@ _UNKNOWN_END = "its session ended, or it was deposed"
 
 
 class ClusterHistoryWriter:
-    """Records one leadership in the cluster history. Only :meth:`add` is safe on any thread. All other methods belong
-    to the service's thread."""
+    """Records one leadership in the cluster history. Only :meth:`add` is safe to call from any thread. All other
+    methods belong to the service's thread."""
 
     def __init__(self, store: Store, executor: Executor, own: Election) -> None:
         self._store = store

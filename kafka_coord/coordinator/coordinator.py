@@ -41,7 +41,7 @@ from kafka_coord.zk.watches import Watches
 log = logging.getLogger(__name__)
 
 _FEW_CONSUMERS = 1_000
-"""Up to this number of registrations, startup reads all of them in one request, without first checking which it
+"""The maximum number of registrations that startup reads in one request without first checking which of them it
 needs."""
 
 
@@ -132,7 +132,7 @@ class ConsumerCoordinator:
         )
 
     def record(self, action: Action) -> None:
-        """Records an operator action in the cluster history. Safe on any thread."""
+        """Records an operator action in the cluster history. Safe to call from any thread."""
         if self.history is not None:
             self.history.add(action)
             self._wake()

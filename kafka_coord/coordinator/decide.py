@@ -1,4 +1,4 @@
-"""Decides about one group and reads the committed offsets of the partitions that the decision starts."""
+"""Makes the decision for one group and reads the committed offsets of the partitions that the decision starts."""
 
 from __future__ import annotations
 

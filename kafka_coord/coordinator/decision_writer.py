@@ -1,4 +1,4 @@
-"""Decides about groups and writes the decisions, if possible for several groups in one request."""
+"""Makes the decisions for groups and writes them, if possible for several groups in one request."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ActiveLeadership:
 
 @dataclass(frozen=True, slots=True)
 class PreparedPlan:
-    """The write for one group, and the snapshot on which it is based. ``decision`` is the decision that this pass makes
+    """The write for one group, and the snapshot on which it is based. ``decision`` is the decision that the pass makes
     or finds settled."""
 
     memory: GroupMemory

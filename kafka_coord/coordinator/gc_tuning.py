@@ -16,7 +16,7 @@ def collecting_rarely() -> Iterator[None]:
 
     A decision creates hundreds of thousands of containers. Hardly any of them is part of a cycle, so reference counting
     frees them without the collector. Scanning them repeatedly took a quarter of the time of a large group's decision
-    (``docs/performance.md``). In return, a few MB of garbage live longer.
+    (``docs/performance.md``). The price is a few MB of garbage that live longer.
     """
     before = gc.get_threshold()
     gc.set_threshold(_NEW_OBJECTS, _YOUNG_COLLECTIONS, before[2])

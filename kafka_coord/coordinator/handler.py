@@ -86,7 +86,7 @@ class RebalanceRequestHandler:
         self.failed_passes = 0
         self.rebalances = Rebalances()
 
-    # --- safe on any thread ------------------------------------------------------------------------------------------
+    # --- safe to call from any thread --------------------------------------------------------------------------------
 
     @property
     def outcomes(self) -> Mapping[str, Outcome]:

@@ -77,7 +77,7 @@ def _decision_of(target: Assignment) -> Decision:
 
 
 def actions_of(plan: Plan, at_ms: int) -> tuple[Action, ...]:
-    """Returns the operator actions that this plan carries out or records, in the order of their requests."""
+    """Returns the operator actions that the plan carries out or records, in the order of their requests."""
     steps = (step for step in plan.steps if isinstance(step, AnswerRequest) and step.result == DONE)
     asked = sorted((step.request for step in steps), key=lambda request: request.request_id)
     return tuple(action for request in asked if (action := action_of(request, at_ms)) is not None)
@@ -111,7 +111,7 @@ class DecisionLog:
     def observe(
         self, memory: GroupMemory, plan: Plan, observation: Observation
     ) -> tuple[Decision | None, tuple[Op, ...]]:
-        """Returns the decision that this pass makes or finds settled (or ``None``), and the write that records this
+        """Returns the decision that the pass makes or finds settled (or ``None``), and the write that records this
         decision and the operator actions."""
         decision = self._follow(memory, plan, observation)
         actions = actions_of(plan, int(self._clock.time() * 1000))
@@ -120,7 +120,7 @@ class DecisionLog:
         return decision, self._write(memory, decision, actions, observation.assignment)
 
     def _follow(self, memory: GroupMemory, plan: Plan, observation: Observation) -> Decision | None:
-        """Returns the decision to write in this pass, or ``None``."""
+        """Returns the decision to write in the current pass, or ``None``."""
         now = self._clock.monotonic()
         decision = describe(plan, observation, int(self._clock.time() * 1000))
         if decision is not None:

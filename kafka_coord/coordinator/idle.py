@@ -81,7 +81,7 @@ class IdleGroups:
         return memory.at_rest is not None and self._store.clock.monotonic() < memory.at_rest.whole_at
 
     def still_idle(self, memories: Sequence[GroupMemory]) -> list[bool]:
-        """Returns whether each of these groups is still at rest. Raises :class:`StoreError`."""
+        """Returns whether each group is still at rest. Raises :class:`StoreError`."""
         try:
             return self._unchanged(memories)
         except StoreError:

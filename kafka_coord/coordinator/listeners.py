@@ -184,7 +184,7 @@ class RequestListener:
 
 class PauseListener:
     """Watches ``/consumers/paused`` and enqueues every group when the pause is set or lifted. If the pause was set and
-    lifted before this listener noticed it, only the groups that a pass may have found paused (``perhaps_paused``) are
+    lifted before the listener noticed it, only the groups that a pass may have found paused (``perhaps_paused``) are
     enqueued.
     """
 

@@ -99,9 +99,9 @@ class GroupMemory:
     failures: int = 0
     """The number of passes that have failed in a row."""
     requested: float | None = None
-    """The (monotonic) time of the event that caused this pass, or ``None`` if no event caused it."""
+    """The (monotonic) time of the event that caused the current pass, or ``None`` if no event caused it."""
     taken: float = 0.0
-    """The (monotonic) time at which this pass began."""
+    """The (monotonic) time at which the current pass began."""
 
     timers: GroupTimers = field(default_factory=GroupTimers)
     decoded: Mapping[str, tuple[int, object]] = field(default_factory=dict)
@@ -161,5 +161,5 @@ class GroupMemories:
         self._registry.drop(group)
 
     def __iter__(self) -> Iterator[GroupMemory]:
-        """Iterates over the current memories. Safe on any thread."""
+        """Iterates over the current memories. Safe to call from any thread."""
         return iter(list(self._memories.values()))

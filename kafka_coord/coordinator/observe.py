@@ -90,7 +90,7 @@ def _reads_of_zxids(group: str) -> list[Read]:
 
 
 def _zxids(group: Answer, ids: Answer, owners: Answer, channel: Answer, assignment: Answer) -> Zxids | None:
-    """Returns the zxids, or ``None`` if the ACL of any of these znodes forbids reading it."""
+    """Returns the zxids, or ``None`` if the ACL of any of the znodes forbids reading it."""
     if any(isinstance(found, Unreadable) for found in (group, ids, owners, channel, assignment)):
         return None
     return Zxids(
@@ -135,11 +135,10 @@ def _read_group(
 ) -> Generator[list[Read], Answers, Snapshot | None]:
     """Reads one group. Yields the reads to send and receives their results. Returns ``None`` if the group does not
     exist. First reads the group and the consumers that it had at the last pass, and then all other consumers. Finally
-    reads the commands that consumers are slow to acknowledge, because a command that cannot be read is never
-    acknowledged."""
+    reads the commands that consumers are slow to acknowledge. A command that cannot be read is never acknowledged."""
     memory, group, reading = query.memory, query.memory.group, _Decoding(query.memory.decoded)
     answers = yield [
-        *(_reads_of_zxids(group) if query.with_zxids else ()),  # before the znodes whose state they identify
+        *(_reads_of_zxids(group) if query.with_zxids else ()),  # read before the znodes whose state they identify
         GetData(layout.group(group)),
         GetChildren(layout.ids(group)),
         GetChildren(layout.owners(group)),

@@ -34,7 +34,7 @@ def unanswered_op(request: Request) -> Check:
 
 class PendingRequests:
     """The requests under ``/consumers/requests`` that the elected coordinator answers, and all old responses.
-    Thread-safe, because the listener loads requests and the handler answers them."""
+    Thread-safe: the listener loads requests on one thread, and the handler answers them on another."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -63,7 +63,7 @@ class PendingRequests:
         return tuple(r for r in newcomers if not r.answered and r.type in _ANSWERED_HERE)
 
     def _put(self, names: Sequence[str], nodes: Sequence[Answer]) -> list[Request]:
-        """Replaces the stored state of these requests with ``nodes``. Returns the readable requests."""
+        """Replaces the stored state of the named requests with ``nodes``. Returns the readable requests."""
         readable: dict[str, tuple[Request, float]] = {}
         unreadable: list[Unreadable] = []
         for name, node in zip(names, nodes, strict=True):
@@ -101,7 +101,8 @@ class PendingRequests:
                 if self._requests.pop(name, None) is not None:
                     self._unreadable.add(name)
             log.warning(
-                "set aside a request that the coordinator may not answer path=%s; fix its ACL or delete it", error.path
+                "set aside a request that the coordinator is not allowed to answer path=%s; fix its ACL or delete it",
+                error.path,
             )
         else:
             log.info("reading a changed request again path=%s", error.path)

@@ -13,7 +13,7 @@ class CoordinatorOptions:
     group, which also find registrations and ledgers edited by hand. If ZooKeeper does not respond, a group waits
     ``retry_backoff_ms``, and at most ``retry_backoff_max_ms`` after repeated failures. ``channel_retirement_ms`` is how
     long the channel znode of a departed consumer is retained. It must be far longer than any session timeout, because
-    the channel fences a frozen consumer of that name (ADR 3). ``answers_kept_ms`` is how long the response to an
+    the channel fences a frozen consumer of the same name (ADR 3). ``answers_kept_ms`` is how long the response to an
     operator's request is retained if no one fetches it. After an operator's resign request, an instance stays out of
     the election for ``resign_pause_ms``.
     """

@@ -53,9 +53,9 @@ class GroupRegistry:
             self._patterns.pop(group, None)
 
     def groups_for_topic(self, topic: str) -> frozenset[str]:
-        """Returns the groups that subscribe to this topic, by name or by pattern. Includes groups whose pattern has not
-        been matched against the topic yet. The group's next pass matches it, because a slow pattern must not block a
-        listener."""
+        """Returns the groups that subscribe to ``topic``, by name or by pattern. Includes groups whose pattern has not
+        been matched against the topic yet. A slow pattern must not block a listener, so the group's next pass matches
+        it."""
         with self._lock:
             by_name = frozenset(self.consumer_groups_per_topic.get(topic, ()))
             patterns = [(g, wanted) for g, wanted in self._patterns.items() if g not in by_name]

@@ -41,7 +41,7 @@ class StuckGroup:
 
 def report_pass(memory: GroupMemory, plan: Plan, observation: Observation, now: float) -> None:
     """Remembers and logs the result of a pass. ``now`` is monotonic."""
-    # keep the log entry on one line, because users write the names and reasons
+    # Names and reasons come from users, so remove line breaks to keep the log entry on one line.
     outcome = Outcome(plan.state, cut(" ".join(plan.summary.split()), MAX_SUMMARY_CHARS))
     changed = memory.outcome != outcome
     memory.outcome = outcome
@@ -72,7 +72,7 @@ def report_failure(memory: GroupMemory, error: Exception, now: float) -> None:
 
 
 def stuck(memory: GroupMemory, now: float) -> StuckGroup | None:
-    """Returns the report about the group if it is stuck, or ``None``. Safe on any thread."""
+    """Returns the report about the group if it is stuck, or ``None``. Safe to call from any thread."""
     unsettled = memory.unsettled
     if unsettled is None or now - unsettled.since < UNSETTLED_AFTER_S:
         return None

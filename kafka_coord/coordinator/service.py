@@ -77,7 +77,7 @@ class CoordinatorService:
         """Waits up to ``timeout_s`` seconds until this instance is listed under ``/consumers/coordinators``. Returns
         whether it is listed.
 
-        Raises :class:`SettingsError` if another live instance uses this broker id.
+        Raises :class:`SettingsError` if another live instance uses the same broker id.
         """
         deadline = self._store.clock.monotonic() + timeout_s
         while not self._registered.wait(0.05):
@@ -123,12 +123,12 @@ class CoordinatorService:
     @property
     def obstacle(self) -> str:
         """The reason why no instance can be elected, or why this instance cannot coordinate, with the remedy if one is
-        known. Empty if there is no obstacle. Safe on any thread."""
+        known. Empty if there is no obstacle. Safe to read from any thread."""
         return self._election.obstacle() or self._trouble
 
     def handler_age_s(self) -> float | None:
         """Returns the seconds since the handler's last step, or ``None`` while no handler is running. An idle handler
-        completes a step every :data:`HANDLER_WAIT_S`. Safe on any thread."""
+        completes a step every :data:`HANDLER_WAIT_S`. Safe to call from any thread."""
         coordinator = self.coordinator
         return coordinator.handler.age_s() if coordinator is not None else None
 
@@ -358,8 +358,8 @@ class CoordinatorService:
         self._handler_thread.start()
 
     def _handle(self, handler: RebalanceRequestHandler) -> None:
-        """Runs the handler. If the handler fails, the service ends too, because an elected instance without a handler
-        would prevent all other instances from deciding."""
+        """Runs the handler. If the handler fails, the service ends too. An elected instance without a handler would
+        prevent all other instances from deciding."""
         try:
             while not (handler.closed or handler.deposed):
                 if not handler.step(HANDLER_WAIT_S) and not self._election.still_leads():

@@ -103,7 +103,7 @@ class DeleteOffsets:
 
 @dataclass(frozen=True, slots=True)
 class RemoveGroup:
-    """Remove the group with everything in it, because its offsets have expired or an operator requested the removal."""
+    """Remove the group with everything in it. Its offsets have expired, or an operator requested the removal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ Step = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The decision of one pass about one group.
+    """The decision of one pass for one group.
 
     The executor writes ``steps`` in order and stops at the first step that fails. The steps already written are
     consistent, and the next pass continues from there. ``summary`` states the decision and its reason for the log.
@@ -147,7 +147,7 @@ class Plan:
 
     @property
     def started(self) -> PartitionSet:
-        """All partitions that the commands of this plan start."""
+        """All partitions that the commands of the plan start."""
         return PartitionSet.union(
             command.partitions
             for step in self.steps

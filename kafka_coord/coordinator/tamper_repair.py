@@ -18,9 +18,9 @@ log = logging.getLogger(__name__)
 def repairs(memory: GroupMemory, snapshot: Snapshot) -> list[list[Op]]:
     """Returns the writes that must precede a decision. The list is usually empty.
 
-    Restores the deleted ledger of a live incarnation, because its partitions would otherwise look free while the
-    consumer still reads them. If a live member has a ledger but no channel, deletes its registration, so that it
-    registers again. Such a member cannot acknowledge commands, and its unacknowledged commands would look acknowledged.
+    Restores the deleted ledger of a live incarnation. Otherwise, its partitions would look free while the consumer
+    still reads them. If a live member has a ledger but no channel, deletes its registration, so that it registers
+    again. Such a member cannot acknowledge commands, and its unacknowledged commands would look acknowledged.
     """
     observation = snapshot.observation
     group = observation.group

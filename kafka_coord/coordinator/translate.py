@@ -60,9 +60,9 @@ class Translation:
     def units(self) -> list[list[Op]]:
         """Returns the units in the order in which they must be written.
 
-        The first unit checks that the plan's requests have not been answered since they were read, because ZooKeeper's
-        response to an earlier write may have been lost. The last unit of the work includes the response if it fits. If
-        only some units are written, the request stays unanswered, and the next pass carries it out from the beginning.
+        The first unit checks that the plan's requests have not been answered since they were read. ZooKeeper's response
+        to an earlier write may have been lost. The last unit of the work includes the response if it fits. If only some
+        units are written, the request stays unanswered, and the next pass carries it out from the beginning.
         """
         requests = [step.request for step in self._plan.steps if isinstance(step, AnswerRequest)]
         units: list[list[Op]] = [[unanswered_op(request) for request in requests]] if requests else []

@@ -32,7 +32,7 @@ class StartPoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StopFetcher:
-    """Tells the consumer to stop fetching exactly these partitions, finish or drop their queued records, commit the
+    """Tells the consumer to stop fetching exactly ``partitions``, finish or drop their queued records, commit the
     consumed offsets, and acknowledge."""
 
     generation: int
@@ -54,8 +54,8 @@ class StopFetcher:
 
 @dataclass(frozen=True, slots=True)
 class StartFetcher:
-    """Tells the consumer to start fetching exactly these partitions, each from its offset and on its stream, and
-    acknowledge."""
+    """Tells the consumer to start fetching exactly the partitions in ``starts``, each from its offset and on its
+    stream, and acknowledge."""
 
     generation: int
     epoch: int

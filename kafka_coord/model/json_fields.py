@@ -22,7 +22,7 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 
 
 def dump(value: Json) -> bytes:
-    """Encodes a value as compact JSON in UTF-8. Preserves the order of fields, because people read these values with
+    """Encodes a value as compact JSON in UTF-8. Preserves the order of fields for people who read the values with
     zkCli."""
     return _ENCODER.encode(value).encode()
 
@@ -127,6 +127,5 @@ def shown(value: object, most: int = 60) -> str:
 
 
 def plain(value: object) -> str:
-    """Converts any value to a string, because some tools have written numbers into fields that are only
-    informational."""
+    """Converts any value to a string. Some tools have written numbers into fields that are only informational."""
     return value if isinstance(value, str) else shown(value)

@@ -1,5 +1,5 @@
-"""The ledger, which records the partitions that each consumer holds, and the target of a group. Only the coordinator
-writes them. It writes a command and the change to the ledger in the same multi."""
+"""Two values that only the coordinator writes: a consumer's ledger, which records the partitions that the consumer
+holds, and a group's target. A command and the change to the ledger are written in the same multi."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class GroupSettings:
 
     def rebalance_timeout_for(self, member: Member, command: CommandType) -> int:
         """Returns how long the member may take to acknowledge a command, in ms. A member's own timeout can shorten the
-        limit only for stops, because the member may not learn of a start until its next request."""
+        limit only for stops, because the member might not learn of a start until its next request."""
         own = member.rebalance_timeout_ms
         if own and command is CommandType.STOP_FETCHER:
             return own
@@ -88,7 +88,7 @@ class RequestType(StrEnum):
     RESIGN = "resign"
     """Resign, with ``successor`` as the next coordinator. Refused if that instance is not running."""
     LOOK = "look"
-    """Make a pass over the group now, because a pause or the settings changed, and record ``action`` if it is set.
+    """Make a pass over the group now, since a pause or the settings changed, and record ``action`` if it is set.
     Without a group, only record ``action`` in the history of the cluster."""
     RESET_OFFSETS = "reset-offsets"
     """Write ``offsets``. Refused while a member holds one of the partitions."""
@@ -239,7 +239,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorInfo:
-    """The elected instance. This is the value of ``/consumers/coordinator``. Without an epoch, it is also the value of
+    """The elected instance, as stored in ``/consumers/coordinator``. Without an epoch, a running instance, as stored in
     ``coordinators/<id>``.
 
     Only ``coordinators/<id>`` carries ``process``, which earlier releases did not write. ``endpoints`` maps a name

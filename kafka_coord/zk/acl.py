@@ -21,11 +21,11 @@ MAX_IDENTITIES = 64
 """The maximum number of identities of one role. Every create carries all of them."""
 _SCHEMES = ("digest", "sasl", "x509", "ip", "world", "auth")
 _MASKED = "x"
-"""A server shows this instead of a digest's hash to sessions that may not change the ACL."""
+"""A server shows this instead of a digest's hash to sessions that are not allowed to change the ACL."""
 
 
 class Permission(IntFlag):
-    """ZooKeeper's permissions, with its own numbers."""
+    """ZooKeeper's permissions, with the numbers that ZooKeeper uses."""
 
     NONE = 0
     READ = 1
@@ -94,7 +94,7 @@ class Identity:
         return self.name.partition(":")[0] if self.scheme == "digest" else self.name
 
     def is_shown_as(self, other: Identity) -> bool:
-        """Returns whether a server may show this identity as ``other``, because it hides a digest's hash from other
+        """Returns whether a server may show this identity as ``other``. A server hides a digest's hash from other
         sessions."""
         if self == other:
             return True
@@ -120,8 +120,8 @@ AclOf = tuple[Grant, ...]
 
 
 def grants(found: Iterable[tuple[Identity, Permission]]) -> AclOf:
-    """Returns the sorted ACL that combines these grants and contains each identity once. Leaves out identities without
-    permissions."""
+    """Returns the sorted ACL that combines the given grants and contains each identity once. Leaves out identities
+    without permissions."""
     together: dict[Identity, Permission] = {}
     for identity, permissions in found:
         if permissions:
@@ -254,7 +254,8 @@ class AclPlan:
         return tuple(sorted(name for name in self.consumers if name != ANY_GROUP))
 
     def prepared(self) -> tuple[str, ...]:
-        """Returns the znodes that the consumers of named groups need but may not create, with parents first."""
+        """Returns the znodes that the consumers of named groups need but are not allowed to create, with parents
+        first."""
         return tuple(
             path
             for group in self.named_groups()

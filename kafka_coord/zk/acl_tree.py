@@ -22,7 +22,7 @@ _BATCH = 1_000
 _PASSES = 5
 
 OnProgress = Callable[[int, int], None]
-"""Receives the number of ACLs set so far, and the number of ACLs that this pass must set."""
+"""Receives the number of ACLs set so far, and the number of ACLs that the current pass must set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,9 @@ class AclStore(Store, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TreeAcls:
-    """The ACLs of a tree. ``unreadable`` lists the znodes whose ACL may not be read, ``hidden`` those whose children
-    may not be listed, and ``foreign`` the topmost znodes that do not belong to kafka-coord. ``whole`` is false if only
-    a sample of each kind was read."""
+    """The ACLs of a tree. ``unreadable`` lists the znodes whose ACL the session is not allowed to read, ``hidden``
+    those whose children it is not allowed to list, and ``foreign`` the topmost znodes that do not belong to
+    kafka-coord. ``whole`` is false if only a sample of each kind was read."""
 
     found: dict[str, FoundAcl]
     unreadable: tuple[str, ...]
@@ -84,7 +84,7 @@ class TreeAcls:
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """A znode whose ACL differs from the plan. ``found`` is ``None`` if the ACL may not be read."""
+    """A znode whose ACL differs from the plan. ``found`` is ``None`` if the session is not allowed to read the ACL."""
 
     path: str
     found: AclOf | None
@@ -162,7 +162,7 @@ def apply(store: AclStore, plan: AclPlan, on_progress: OnProgress | None = None)
         for path in comparison.missing:
             store.ensure_path(path)
             made += 1
-        refused |= dict.fromkeys(comparison.acls.hidden, "its children may not be listed")
+        refused |= dict.fromkeys(comparison.acls.hidden, "listing its children is not allowed")
         todo = [
             AclChange(one.path, one.wanted, one.version) for one in comparison.deviations if one.path not in refused
         ]
@@ -183,8 +183,8 @@ def apply(store: AclStore, plan: AclPlan, on_progress: OnProgress | None = None)
 
 
 def _tree(store: AclStore, hidden: list[str], cut: list[str], most_of_a_kind: int | None) -> Iterator[str]:
-    """Yields kafka-coord's znodes, with parents first, and the root of each foreign subtree. Appends the znodes that
-    may not be listed to ``hidden``, and the znodes that the sample leaves out to ``cut``."""
+    """Yields kafka-coord's znodes, with parents first, and the root of each foreign subtree. Appends to ``hidden`` the
+    znodes whose children the session is not allowed to list, and to ``cut`` the znodes that the sample leaves out."""
     level = [layout.CONSUMERS] if store.exists(layout.CONSUMERS) is not None else []
     while level:
         kinds: Counter[str] = Counter()

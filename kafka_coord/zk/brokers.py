@@ -16,7 +16,7 @@ _MAX_ID = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """The registered brokers. A broker whose registration is unreadable is left out of ``live`` and named in
+    """The registered brokers. A broker whose registration is unreadable is left out of ``live`` and listed in
     ``unreadable``."""
 
     live: tuple[Broker, ...] = ()

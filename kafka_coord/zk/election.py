@@ -70,9 +70,9 @@ class _Complaint:
 
 
 class ZkElection:
-    """One instance's part in the election. The owner's thread calls every method that is not marked as safe on any
-    thread. The election does not have its own thread and never waits. When there is work, it calls ``wake`` on a thread
-    of the store. The owner then calls :meth:`step` and, if it wants to lead, :meth:`elect`.
+    """One instance's part in the election. The owner's thread calls every method that is not marked as safe to call
+    from any thread. The election does not have its own thread and never waits. When there is work, it calls ``wake`` on
+    a thread of the store. The owner then calls :meth:`step` and, if it wants to lead, :meth:`elect`.
     """
 
     def __init__(self, store: Store, broker_id: int, endpoints: Mapping[str, str], wake: Callable[[], None]) -> None:
@@ -116,8 +116,8 @@ class ZkElection:
             self._vacant_since = now
 
     def _read_and_watch(self) -> Node | None:
-        """Reads and watches in one request, because every round trip delays the election. A change between the watches
-        and the reads fires a watch."""
+        """Reads and watches in one request, to avoid a round trip that would delay the election. A change between the
+        watches and the reads fires a watch."""
         paths = [layout.COORDINATOR, layout.COORDINATOR_EPOCH]
         reads = [GetData(path) for path in (*paths, layout.SUCCESSOR)]
         try:
@@ -201,12 +201,12 @@ class ZkElection:
 
     @property
     def leadership(self) -> Leadership | None:
-        """This instance's leadership, as last observed. Safe on any thread."""
+        """This instance's leadership, as last observed. Safe to read from any thread."""
         return self._leadership
 
     def still_leads(self) -> bool:
         """Returns whether this instance may decide now. It must be elected and connected, in the session that won the
-        election, and within that session's lease. Sends no request. Safe on any thread."""
+        election, and within that session's lease. Sends no request. Safe to call from any thread."""
         leadership, session = self._leadership, self._store.session
         return (
             leadership is not None
@@ -233,7 +233,7 @@ class ZkElection:
         same leadership again.
         """
         if self._unresolved:
-            self._store.sync(layout.COORDINATOR)  # another server may not have this instance's own write yet
+            self._store.sync(layout.COORDINATOR)  # another server might not have this instance's own write yet
             self._fired = True
             self._unresolved = False
         self.watch()
@@ -291,7 +291,7 @@ class ZkElection:
 
     def _own_election(self, node: Node, session_id: int) -> Leadership | None:
         """Returns the leadership of ``node``, a ``/consumers/coordinator`` that this session created. If a response was
-        lost, this instance may not know yet that it created the znode. If the epoch no longer matches, resigns and
+        lost, this instance might not know yet that it created the znode. If the epoch no longer matches, resigns and
         returns ``None``."""
         if self._leadership is not None and self._leadership.session_id == session_id:
             return self._leadership
@@ -358,7 +358,7 @@ class ZkElection:
         return max(self._highest_epoch_seen, highest_epoch_written(self._store))
 
     def obstacle(self) -> str:
-        """Returns the reason why no instance can be elected, with the remedy, or an empty string. Safe on any
+        """Returns the reason why no instance can be elected, with the remedy, or an empty string. Safe to call from any
         thread."""
         return next(
             (found.text for about, found in list(self._complaints.items()) if about not in _HINDERS_NO_ELECTION), ""
@@ -396,8 +396,8 @@ class ZkElection:
             self._delete_if_own()
 
     def _deleted_at_once(self, leadership: Leadership) -> bool:
-        """Deletes the znode without reading it, because the fence proves that it is still this instance's own. Returns
-        whether it was deleted."""
+        """Deletes the znode without reading it. The fence proves that it is still this instance's own. Returns whether
+        it was deleted."""
         if leadership.session_id != self._store.session.session_id:
             return False
         try:

@@ -114,7 +114,7 @@ class InstanceRegistration:
             raise SettingsError(
                 f"{taken}; it is still running after {patience_s:.0f} s. Stop it, or use another broker id here"
             )
-        # rounded, so that the message changes only once in this time
+        # rounded, so that the message changes only once every _SAY_AGAIN_S
         shown_s = min(math.ceil(left_s / _SAY_AGAIN_S) * _SAY_AGAIN_S, patience_s)
         raise NodeExists(f"{taken}; waiting up to {shown_s:.0f} s for its session to end", self._path)
 

@@ -8,7 +8,7 @@ class in this module detects that error and raises the signal's exception instea
 have missed its wake-up. It sends one request per wake-up, so every later request would be sent one wake-up late. The
 handler therefore wakes the thread once more.
 
-**Silent servers.** A server may not respond at all, because its machine is off or a firewall drops the packets. kazoo
+**Silent servers.** A server might not respond at all, because its machine is off or a firewall drops the packets. kazoo
 waits for the whole session timeout. Like the Java client, this handler waits for the session timeout divided by the
 number of servers, so that another server can still be reached in time.
 
@@ -33,7 +33,7 @@ _ALWAYS_REPORTED = select.POLLERR | select.POLLHUP | select.POLLNVAL
 
 
 class KazooHandler(SequentialThreadingHandler):
-    """kazoo's thread handler, for a client of an ensemble with this number of ``servers``."""
+    """kazoo's thread handler, for a client of an ensemble of ``servers`` servers."""
 
     def __init__(self, servers: int = 1) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -101,7 +101,7 @@ def call(client: KazooClient, request: WireRequest) -> Any:
 def remember_watches(
     client: KazooClient, data: Iterable[tuple[str, Watch]], children: Iterable[tuple[str, Watch]]
 ) -> None:
-    """Makes kazoo call these watches when the server reports a change to a path's data or children. Call it only on
+    """Makes kazoo call the given watches when the server reports a change to a path's data or children. Call it only on
     kazoo's connection thread, because no other thread changes kazoo's tables."""
     for found, watches in ((client._data_watchers, data), (client._child_watchers, children)):
         for path, watch in watches:

@@ -43,7 +43,7 @@ class SessionLease:
         self._sent: deque[float] = deque()
 
     def connected(self, sent_at: float, session_id: int, timeout_s: float) -> None:
-        """Records that a connect request sent at ``sent_at`` was accepted, for this session and with this timeout."""
+        """Records that the connect request sent at ``sent_at`` was accepted, with the given session id and timeout."""
         self.session_id, self.timeout_s = session_id, timeout_s
         self._connected_at = self.leader_heard_at = self._proven_at = sent_at
         self._sent = deque([sent_at])

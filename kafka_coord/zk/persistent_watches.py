@@ -17,8 +17,8 @@ from kafka_coord.zk import kazoo_private
 from kafka_coord.zk.store import SessionState, Watcher, WatchEvent, WatchType
 
 _UNANSWERED = 3
-"""After this many unanswered requests in a row, no further request is sent in that session, and only one request in
-each later session."""
+"""The number of unanswered requests in a row after which no further request is sent in the same session, and only one
+request in each later session."""
 
 _TYPES = {CREATED_EVENT: WatchType.CREATED, DELETED_EVENT: WatchType.DELETED}
 
@@ -36,8 +36,8 @@ class PersistentWatches:
         self._unanswered = 0
 
     def may_be_asked_for(self, session_id: int) -> bool:
-        """Returns whether this version of kazoo exposes its events, and no server has refused persistent watches in
-        this session."""
+        """Returns whether this version of kazoo exposes its events, and no server has refused persistent watches in the
+        given session."""
         return self._possible and self._refused_in != session_id
 
     def accepted(self) -> None:

@@ -1,4 +1,4 @@
-"""Computes the size of operations, because ZooKeeper drops the connection of a client that sends too many bytes."""
+"""Computes the sizes of operations. ZooKeeper drops the connection of a client that sends too many bytes."""
 
 from __future__ import annotations
 

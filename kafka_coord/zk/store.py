@@ -235,7 +235,8 @@ class Store(Protocol):
         return Armed(listings, stats, self.read_many(reads) if reads else ())
 
     def watch_gone(self, paths: Sequence[str], watcher: Watcher) -> None:
-        """Notifies ``watcher`` when each of these znodes is deleted, or immediately if it is already gone."""
+        """Notifies ``watcher`` of the deletion of each znode in ``paths``, or immediately if the znode is already
+        gone."""
         for path, stat in zip(paths, self.exists_many(paths, watcher), strict=True):
             if stat is None:
                 watcher(WatchEvent(WatchType.DELETED, path))
@@ -279,7 +280,8 @@ class Store(Protocol):
         return 64
 
     def ensure_prepared(self) -> None:
-        """Creates the znodes that clients need but, under the ACL plan, may not create. Does nothing without a plan."""
+        """Creates the znodes that clients need but, under the ACL plan, are not allowed to create. Does nothing without
+        a plan."""
         return
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:

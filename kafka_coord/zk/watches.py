@@ -95,7 +95,7 @@ class Watches:
             self._add(_Watched(_Kind.GONE, path, listener))
 
     def drop(self, path: str) -> None:
-        """Forgets every watch of this path."""
+        """Forgets every watch of the path."""
         for kind in _Kind:
             self._forget(self._watched.get((kind, path)))
 
@@ -127,7 +127,7 @@ class Watches:
         return all(watched.seen != _NEVER or watched in self._refused for watched in self._watched.values())
 
     def is_refused(self, path: str) -> bool:
-        """Returns whether the ACL forbids watching the znode at this path."""
+        """Returns whether the ACL forbids watching the znode at ``path``."""
         return any(watched.path == path for watched in self._refused)
 
     # --- events ------------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class Watches:
         self._wake()
 
     def _on_session(self, _state: SessionState) -> None:
-        """Runs on a thread of the store after a reconnect, after which every watch must be set again."""
+        """Runs on a thread of the store after a reconnect. Every watch must then be set again."""
         self._wake()
 
     def _take_fired(self) -> None:

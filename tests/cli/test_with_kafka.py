@@ -309,7 +309,7 @@ def test_a_topic_is_made_and_its_partitions_are_not_changed(coord: Run, tmp_path
         ("f.csv", "a,b\n1,2\n", ("--key", "c"), 2, "is not a column of"),
         ("f.jsonl", '{"a":1}\n{broken\n', (), 3, "f.jsonl:2: not JSON"),
         ("f.jsonl", '{"a":1}\n', ("--key", "b"), 3, "f.jsonl:1: the record lacks the field 'b'"),
-        ("f.txt", "x", (), 2, "ends neither in .csv nor in .jsonl"),
+        ("f.txt", "x", (), 2, "from its name; pass --format"),
     ],
 )
 def test_a_file_that_cannot_be_loaded_is_named_with_its_line(

@@ -66,7 +66,7 @@ def test_check_and_doctor_say_what_is_open_and_apply_closes_it(world: World, as_
     # open: the command reports it
     checked = operator("acl", "check")
     assert checked.code == 10
-    assert "of which anyone may change" in checked.err
+    assert "on znodes that anyone may change" in checked.err
     assert re.search(r"/consumers/groups/delays/assignment +open +world:anyone=cdrwa", checked.out)
     assert any("against the plan" in what for severity, what in doctor(operator) if severity == "warning")
     # without a terminal, --yes is needed; it prints progress, and can be repeated

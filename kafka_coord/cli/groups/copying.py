@@ -149,8 +149,8 @@ def _offset_stores(store: Store, settings: Settings, timeout_s: float) -> tuple[
     kafka = KafkaOffsetStore("the brokers", given, properties, timeout_s)
     if named := set(instances.values()) & set(kafka.addresses()):
         raise BrokerError(
-            f"the brokers at {given} name instances ({', '.join(sorted(named))}), so that is the listener for "
-            "instances. Give the brokers' own listener with --kafka-property bootstrap.servers=HOST:PORT"
+            f"the brokers at {given} return addresses of instances ({', '.join(sorted(named))}), so this is the "
+            "listener for instances. Give the brokers' own listener with --kafka-property bootstrap.servers=HOST:PORT"
         )
     log = KafkaOffsetStore("the instances", ",".join(instances.values()), properties, timeout_s)
     return kafka, OwnOffsetStore(log, ZooKeeperOffsetStore(store, timeout_s, who()))

@@ -35,8 +35,8 @@ def log() -> None:
 
 @log.command()
 @click.argument("partition", type=click.IntRange(0, PARTITIONS - 1), required=False)
-@click.option("--group", type=ANY_GROUP, help="Show only the records of this group, and the claims of its partition.")
-@click.option("--from", "first", type=click.IntRange(0), metavar="OFFSET", help="Start at this offset.")
+@click.option("--group", type=ANY_GROUP, help="Show only the group's records, and the claims of its partition.")
+@click.option("--from", "first", type=click.IntRange(0), metavar="OFFSET", help="The first offset to show.")
 @click.option(
     "--last",
     type=click.IntRange(1, 1_000_000),

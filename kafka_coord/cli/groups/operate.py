@@ -298,7 +298,7 @@ def delete_offsets(
 
 def _stored_settings(store: Store, group: str) -> GroupSettings:
     """Returns the stored settings. Raises :class:`MalformedValue` if they are unreadable. The coordinator then uses the
-    defaults, but no one chose these."""
+    defaults, but no one chose them."""
     observation = snapshot_of(store, group)[1].observation
     for one in observation.unreadable:
         if one.path == layout.group(group):

@@ -80,17 +80,17 @@ class _Choice:
 @click.option("--to-earliest", is_flag=True, help="To the first record in the log.")
 @click.option("--to-latest", is_flag=True, help="To the end of the log, so the group reads only new records.")
 @click.option("--to-current", is_flag=True, help="To the committed offset, or to the end if there is none.")
-@click.option("--to-offset", type=click.IntRange(0, (1 << 63) - 1), metavar="N", help="To this offset.")
+@click.option("--to-offset", type=click.IntRange(0, (1 << 63) - 1), metavar="N", help="To offset N.")
 @click.option("--shift-by", type=int, metavar="N", help="Move N records forward, or back if N is negative.")
 @click.option(
     "--by-duration",
     metavar="PnDTnHnMnS",
-    help="To the first record that is at most this old: PT1H30M, P7D.",
+    help="To the first record that is no older than the duration, for example PT1H30M or P7D.",
 )
 @click.option(
     "--to-datetime",
     metavar="TIME",
-    help="To the first record at or after this time: 2026-01-31T12:00:00.000 (UTC).",
+    help="To the first record at or after TIME, for example 2026-01-31T12:00:00.000 (UTC).",
 )
 @click.option("--from-file", metavar="FILE", help="To the offsets in a CSV file, such as --export writes.")
 @click.option("--dry-run", is_flag=True, help="Only show the changes. This is the default.")

@@ -115,7 +115,7 @@ def list_command(states: tuple[str, ...], with_lag: bool, output: Format) -> Non
 @click.option("--members", is_flag=True, help="Show the members and their partitions.")
 @click.option("--offsets", is_flag=True, help="Show owner, committed offset, end offset and lag of each partition.")
 @click.option("--state", is_flag=True, help="Show state, generation, coordinator, assignor and settings.")
-@partitions_option("Show only the offsets of this topic; repeatable.")
+@partitions_option("Show only the offsets of a topic; repeatable.")
 @click.option("--by-lag", is_flag=True, help="Show the partitions with the largest lag first.")
 @click.option("--verbose", "-v", is_flag=True, help="Show everything known about each member.")
 @output_option
@@ -209,8 +209,8 @@ def _described(
     ends: EndOffsets | None,
     presences: Presences | None,
 ) -> tuple[list[GroupDescription], list[str]]:
-    """Describes the groups in the given order, or every group by name if ``groups`` is empty. Also returns a message
-    for each group that does not exist."""
+    """Describes the groups in the given order or, if ``groups`` is empty, every group in order of name. Also returns a
+    message for each group that does not exist."""
     store = instances.store
     if not groups:
         cluster, listed = read_cluster(store), list_client_groups(instances)
@@ -251,7 +251,7 @@ def _within(found: Sequence[GroupDescription], scope: Scope, *, must_be_there: b
     cut = [replace(one, offsets=tuple(row for row in one.offsets if _is_in(row, scope))) for one in found]
     absent = [one.group for one in cut if not one.offsets]
     if must_be_there and absent:
-        raise NotFound(f"group {absent[0]!r} does not use any of these partitions of {', '.join(scope.topics)}")
+        raise NotFound(f"group {absent[0]!r} does not use any of the given partitions of {', '.join(scope.topics)}")
     return [one for one in cut if one.offsets]
 
 

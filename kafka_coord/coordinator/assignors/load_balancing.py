@@ -8,7 +8,8 @@ from kafka_coord.coordinator.assignors.base import AssignmentInputs
 from kafka_coord.coordinator.assignors.kept_partitions import Numbers, Share
 
 _FEW_CLASSES = 32
-"""Up to this number of distinct subscriptions, comparing the best member of each is cheaper than one heap per topic."""
+"""The number of distinct subscriptions up to which comparing the best member of each is cheaper than one heap per
+topic."""
 
 
 def balance_loads(

@@ -10,7 +10,7 @@ from kafka_coord.coordinator.assignors.base import AssignmentInputs
 from kafka_coord.coordinator.assignors.kept_partitions import Numbers, Share
 
 MAX_SPREAD_BYTES = 300_000
-"""Above this size, the target is packed instead of spread, because it must fit in a znode of 900 kB."""
+"""The size above which a target is packed instead of spread, so that it fits in a znode of 900 kB."""
 
 _ENTRY_BYTES = len('"":"123-456",')
 

@@ -14,7 +14,7 @@ from kafka_coord.model import CommandType, Observation, RequestType
 
 @dataclass(slots=True)
 class Evictions:
-    """The evictions of this pass and their reasons, by consumer. ``given_up`` contains the consumers in grace that lose
+    """The evictions of one pass and their reasons, by consumer. ``given_up`` contains the consumers in grace that lose
     their place. Each of the ``answers`` follows the step that carries out its request, so that the two are written
     together."""
 

@@ -122,7 +122,7 @@ class MemberUpdate:
 
 
 def stale_topics(ledgers: Iterable[Ledger], topics: Mapping[str, TopicInfo]) -> frozenset[str]:
-    """Returns the topics that were deleted and created again while one of these ledgers still holds their old
+    """Returns the topics that were deleted and created again while one of the given ledgers still holds their old
     partitions."""
     return frozenset(
         topic

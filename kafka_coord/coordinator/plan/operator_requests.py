@@ -13,7 +13,7 @@ DONE, REFUSED = "done", "refused"
 
 
 def pending(observation: Observation) -> tuple[Request, ...]:
-    """Returns the unanswered requests for this group, in order."""
+    """Returns the unanswered requests for the observed group, in order."""
     return tuple(r for r in observation.requests if not r.answered and r.group == observation.group)
 
 

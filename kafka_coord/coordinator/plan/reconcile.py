@@ -49,8 +49,8 @@ def reconcile(
     decides_streams: bool,
 ) -> Reconciliation:
     """Returns the planned writes to live members. ``others`` contains the resulting ledgers of all other consumers,
-    whose partitions count as held. If ``moving`` is false, plans only releases. If ``starting`` is false, does not
-    start any partitions, because offsets are being set, and the next pass starts at the new offsets."""
+    whose partitions count as held. If ``moving`` is false, plans only releases. If ``starting`` is false, offsets are
+    being set, so no partitions are started. The next pass starts them at the new offsets."""
     reconciled = Reconciliation()
     staying = {consumer: update for consumer, update in updates.items() if consumer not in evicted}
     if target is not None and moving:

@@ -43,7 +43,7 @@ def directory_option(command: F) -> F:
         envvar="KAFKA_COORD_DEV_DIR",
         default=default_directory,
         show_default="~/.local/share/kafka-coord/dev",
-        help="The directory for the cluster's data and logs. [variable: KAFKA_COORD_DEV_DIR]",
+        help="The directory for the cluster's data and logs. [env var: KAFKA_COORD_DEV_DIR]",
     )(command)
 
 
