@@ -262,7 +262,7 @@ class ClassicMember(KafkaMember):
             self.acknowledged()
 
     def _join_answered(self, join: Join) -> None:
-        if join.is_eager or not self.generation:  # no commits of earlier generations are in flight
+        if join.is_eager or not join.owned or not self.generation:  # so a commit of an earlier generation is too late
             self.first_epoch = self.epoch
         self.joined, self.generation, self.syncs = join, self.epoch, True
         who = join.token, Error.NONE, self.member_id

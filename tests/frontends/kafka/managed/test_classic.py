@@ -129,6 +129,20 @@ def test_a_join_that_gets_nothing_is_answered_before_the_session_ends() -> None:
     assert play.share(play.told().generation_id) == flights()
 
 
+def test_a_late_commit_of_the_membership_before_is_refused() -> None:
+    """Both memberships begin with the same generation. The client knows only the newest, because it lost a response."""
+    play = Classic()
+    play.join()
+    play.pass_time(SESSION_S * 2 / 3)
+    first = play.told().generation_id
+    assert play.join() is None
+    play.send(5, start=(0,))
+    assert play.share(play.told().generation_id) == flights(0)
+    assert play.commit(first, 7).error is Error.ILLEGAL_GENERATION
+    play.write()
+    assert play.commit(5, 7).error is Error.NONE
+
+
 def test_a_join_is_answered_at_once_when_there_is_nothing_for_its_client() -> None:
     play = Classic()
     play.target(m2=(0, 1))
