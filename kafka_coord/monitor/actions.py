@@ -20,9 +20,9 @@ from kafka_coord.zk.store import Store
 
 
 def rebalance(store: Store, group: str, acting: Acting, paused_by: Callable[[Pause], str]) -> dict[str, Any]:
-    """Requests a new target from the coordinator and returns the document of the response. Raises :class:`NotFound`,
-    :class:`RequestRefused` and :class:`Timeout`. If the group is paused, raises :class:`Timeout` immediately, because
-    the request then stays queued.
+    """Requests a new target from the coordinator and returns the response as a document. Raises :class:`NotFound`,
+    :class:`RequestRefused` and :class:`Timeout`. While the group is paused, the request stays queued, and
+    :class:`Timeout` is raised immediately.
     """
     if store.exists(layout.group(group)) is None:
         raise NotFound(f"no managed group {group!r}")
@@ -40,8 +40,8 @@ def rebalance(store: Store, group: str, acting: Acting, paused_by: Callable[[Pau
 def evict(
     instances: Instances, group: str, kind: GroupKind, consumers: Sequence[str], acting: Acting
 ) -> list[dict[str, Any]]:
-    """Deletes the registrations and returns one document per consumer. If any of the consumers is not a member, raises
-    :class:`NotFound` without evicting anyone. Also raises :class:`RequestRefused`, :class:`Timeout` and
+    """Evicts the consumers from the group and returns one document for each. If any of the consumers is not a member,
+    raises :class:`NotFound` without evicting anyone. Also raises :class:`RequestRefused`, :class:`Timeout` and
     :class:`BrokerError`.
     """
     store = instances.store

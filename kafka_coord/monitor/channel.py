@@ -46,7 +46,7 @@ class Waiting:
 
 
 def read_waiting(store: Store, snapshots: Mapping[str, GroupSnapshot]) -> Waiting:
-    """Reads every outstanding command of these groups in one round trip."""
+    """Reads every outstanding command of the groups in one round trip."""
     listed = [
         (group, consumer, command)
         for group, snapshot in sorted(snapshots.items())

@@ -17,8 +17,8 @@ from kafka_coord.zk.store import GetChildren, GetData, Node, Read, ReadResult, S
 
 @dataclass(frozen=True, slots=True)
 class GroupNames:
-    """The names of the groups, and the illegal names. ``pzxid`` is the zxid of the last creation or deletion of a
-    group that they reflect."""
+    """The names of the groups, and the names that are illegal. ``pzxid`` is the zxid of the last creation or deletion
+    of a group that the names reflect."""
 
     pzxid: int = 0
     legal: tuple[str, ...] = ()
@@ -29,9 +29,9 @@ class GroupNames:
 class Cluster:
     """A view of the cluster, with only the names of the groups. ``initialised`` says whether ``/consumers/groups``
     exists. ``instances`` maps broker ids to running instances, elected or not. ``since_ms`` is the time of the
-    coordinator's election. ``undecided`` is the reason why no instance makes decisions, although one may be elected. It
-    is empty while the elected instance makes them. ``topics_changed_ms`` maps each topic to the time of the last write
-    to its znode.
+    coordinator's election. ``undecided`` says why no instance makes decisions, even if one is elected. It is empty
+    while the elected instance makes them. ``topics_changed_ms`` maps each topic to the time of the last write to its
+    znode.
     """
 
     initialised: bool
@@ -57,8 +57,8 @@ class Cluster:
 
 
 def read_cluster(store: Store, earlier: Cluster | None = None) -> Cluster:
-    """Reads the cluster in two round trips, however many topics there are. Does not list the groups again if none was
-    created or deleted since ``earlier``."""
+    """Reads the cluster in two round trips, however many topics there are. Does not list the groups again if none has
+    been created or deleted since ``earlier``."""
     reading = Reading(store)
     elected, epoch, paused, groups, instances, brokers, topics = reading.many(
         [

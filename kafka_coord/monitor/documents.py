@@ -42,7 +42,7 @@ def lag_document(total: LagTotal) -> dict[str, Any]:
 def describe_document(
     found: GroupDescription, chosen: Mapping[str, bool], requests: Sequence[QueuedRequest] = ()
 ) -> dict[str, Any]:
-    """Returns the object for one group. ``chosen`` selects the parts ``state``, ``members`` and ``offsets``."""
+    """Returns the document for one group. ``chosen`` selects the parts ``state``, ``members`` and ``offsets``."""
     document: dict[str, Any] = {
         "group": found.group,
         "state": str(found.state),

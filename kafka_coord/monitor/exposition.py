@@ -29,12 +29,12 @@ PREFIX = "kafka_coord"
 """The prefix of all metric names."""
 
 REQUEST_S = 10.0
-"""The time limit for one request and its response together, in seconds."""
+"""The time limit for a request and its response together, in seconds."""
 MAX_REQUESTS = 32
-"""The maximum number of concurrent requests. Above it, the oldest request is aborted. Requests with a long-lived
-response do not count."""
+"""The maximum number of concurrent requests. If there are more, the oldest request is aborted. Requests with a
+long-lived response do not count."""
 _WRITE_S = 10.0
-"""A long-lived response is aborted if its client does not read anything for this many seconds."""
+"""The time, in seconds, after which a long-lived response is aborted if its client does not read anything."""
 
 
 class Collector(Protocol):
@@ -88,11 +88,10 @@ class Exposition:
     """Serves ``/metrics``, ``/health`` and the JSON ``pages`` (by path) at ``address`` (``host:port``; port 0 is any
     free port) on its own threads.
 
-    ``setting`` is the name of the option for the address, which the :class:`SettingsError` about an unusable address
-    names.
+    ``setting`` is the option that sets the address. The :class:`SettingsError` for an unusable address names it.
     ``site`` is the WSGI application for all other paths. In its ``environ``, ``REQUEST_URI`` is the path as the client
-    sent it. The application must call ``kafka_coord.lasts`` for a long-lived response. ``kafka_coord.certificate`` is
-    the common name in the client's certificate.
+    sent it. ``kafka_coord.certificate`` is the common name in the client's certificate. For a long-lived response, the
+    application must call ``kafka_coord.lasts``.
 
     ``/metrics`` and ``/health`` accept every ``Host``. All other paths accept only the server's own names and
     ``host_names``.
@@ -163,8 +162,8 @@ class Exposition:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """Handles each request on its own thread. Limits the number of threads and the total time of a request, so that a
-    slow peer cannot keep a thread busy."""
+    """Handles each request on its own thread. Limits the number of threads and the total time of each request, so that
+    a slow peer cannot keep a thread busy."""
 
     daemon_threads = True
 
@@ -194,7 +193,7 @@ class _Server(ThreadingMixIn, WSGIServer):
                 _cut_off(request)
 
     def lasts(self, request: Any) -> None:
-        """Replaces the time limit of this request with a limit for each write of its response."""
+        """Replaces the time limit of the request with a limit for each write of its response."""
         self._began.pop(request, None)
         request.settimeout(_WRITE_S)
 

@@ -48,12 +48,12 @@ EndOffsets = Callable[[PartitionSet], tuple[Mapping[TopicPartition, int], str]]
 """Returns the known end offsets, and a message that says why the rest are unknown (or ``""``)."""
 
 Presences = Callable[[str], Mapping[tuple[str, str], Presence]]
-"""Queries the instance at this HTTP URL about each (group, consumer) that it serves. Raises ``OSError`` and
+"""Queries the instance at an HTTP URL about each (group, consumer) that it serves. Raises ``OSError`` and
 :class:`MalformedValue`."""
 
 
 MAX_WAITS = 3
-"""A group's status names at most this many consumers with unacknowledged commands."""
+"""The maximum number of consumers with unacknowledged commands that a group's status names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +83,11 @@ class MemberRow:
     """One member, live or gone. A gone member (``registered`` is false) still has a reserved place or partitions.
 
     ``channel`` is its connection: ``zookeeper``, ``socket`` or ``kafka``. ``since_ms`` is when it registered (ms since
-    1970), and ``target`` is the partitions that it should own. For a member that an instance serves, ``gateway`` is the
-    instance's broker id, ``address`` is the member's address, and ``heard_ms_ago`` is the time since the instance last
-    heard from the member. ``software`` (the library), ``protocol`` (the group protocol), ``epoch`` (the member epoch)
-    and ``held_ms`` (how long the instance has held the heartbeat) are set only for Kafka clients. ``None`` means
-    unknown.
+    1970), and ``target`` contains the partitions that it should own. For a member that an instance serves, ``gateway``
+    is the instance's broker id, ``address`` is the member's address, and ``heard_ms_ago`` is the time since the
+    instance last heard from the member. ``software`` (the library), ``protocol`` (the group protocol), ``epoch`` (the
+    member epoch) and ``held_ms`` (how long the instance has held the heartbeat) are set only for Kafka clients.
+    ``None`` means unknown.
     """
 
     consumer: str
@@ -160,8 +160,8 @@ def list_groups(
     store: Store, end_offsets: EndOffsets | None = None, on_offsets: OnOffsets | None = None
 ) -> tuple[Cluster, tuple[GroupRow, ...], str]:
     """Lists all groups by name in a fixed number of round trips. If ``end_offsets`` is given, calls it once for all
-    partitions and passes each group's partitions to ``on_offsets``. The third returned value says why some lags are
-    unknown (or is ``""``)."""
+    partitions and passes each group's partitions to ``on_offsets``. The third value of the result says why some lags
+    are unknown (or is ``""``)."""
     cluster = read_cluster(store)
     snapshots = read_groups(store, cluster.groups, cluster)
     committed = read_all_committed(store, snapshots, cluster.topics)
@@ -183,7 +183,7 @@ def list_groups(
 def _ends(
     snapshots: Mapping[str, GroupSnapshot], committed: Mapping[str, Committed], end_offsets: EndOffsets | None
 ) -> tuple[Mapping[TopicPartition, int], str]:
-    """Requests the end offsets of all these groups at once."""
+    """Requests the end offsets of all the groups at once."""
     if end_offsets is None:
         return {}, ""
     wanted = (partitions_of(one.observation, committed[group]) for group, one in snapshots.items())
@@ -192,7 +192,8 @@ def _ends(
 
 def snapshot_of(store: Store, group: str, earlier: Cluster | None = None) -> tuple[Cluster, GroupSnapshot]:
     """Reads the cluster and one group. If there is no such group, raises :class:`NotFound`, which lists the existing
-    groups. ``earlier`` is an earlier reading of the cluster, which may save listing the groups."""
+    groups. ``earlier`` is an earlier reading of the cluster; the groups are listed again only if the list has changed
+    since."""
     cluster = read_cluster(store, earlier)
     found = read_groups(store, [group], cluster).get(group)
     if found is None:
@@ -228,9 +229,8 @@ def describe_group(
 ) -> GroupDescription:
     """Describes ``group``. Without ``end_offsets``, does not query the brokers, and every lag is unknown. Without
     ``presences``, does not ask the instances when they last heard from consumers without ZooKeeper. ``earlier`` is an
-    earlier reading of the cluster, which may save listing the groups.
-
-    Raises :class:`NotFound`.
+    earlier reading of the cluster; the groups are listed again only if the list has changed since. Raises
+    :class:`NotFound`.
     """
     cluster, snapshot = snapshot_of(store, group, earlier)
     return next(describe_snapshots(store, cluster, {group: snapshot}, end_offsets, presences))
@@ -301,8 +301,8 @@ def describe_snapshots(
 def _with_presence(
     store: Store, group: str, members: tuple[MemberRow, ...], cluster: Cluster, presences: Presences | None
 ) -> tuple[tuple[MemberRow, ...], str]:
-    """Queries the coordinator about members over sockets, and the instance that serves the group about its Kafka
-    clients. The second returned value says why some responses are missing (or is ``""``)."""
+    """Queries the coordinator about members that use sockets, and the instance that serves the group about its Kafka
+    clients. The second value of the result says why some responses are missing (or is ``""``)."""
     if presences is None:
         return members, ""
     known: dict[str, Presence] = {}
@@ -333,7 +333,7 @@ def _with_presence(
 
 
 def member_rows(snapshot: GroupSnapshot, waiting: Iterable[WaitingCommand]) -> tuple[MemberRow, ...]:
-    """Returns the members and all other consumers with a ledger, by name."""
+    """Returns the members and all other consumers with a ledger, sorted by name."""
     seen = snapshot.observation
     pending = grouped(waiting, lambda one: one.consumer)
     targets = seen.assignment.members if seen.assignment else {}

@@ -37,7 +37,7 @@ def read_trail(store: Store, group: str) -> tuple[tuple[Decision, ...], tuple[Ac
 
 
 def read_cluster_history(store: Store) -> ClusterHistory:
-    """Returns the history of the cluster, which is empty before a coordinator writes it. Raises
+    """Returns the history of the cluster, which is empty until a coordinator writes it. Raises
     :class:`MalformedValue`."""
     try:
         node = store.get(layout.HISTORY)

@@ -1,8 +1,8 @@
 """Decides which ``Host`` headers the HTTP server accepts, as a defence against DNS rebinding.
 
-A malicious site can let its own name resolve to this server's address. The visitor's browser then lets the site's
-scripts read the responses from this server, but the ``Host`` header still carries the site's name. An IP address in the
-header is always accepted, because such a request did not use a name.
+A malicious site can make its own name resolve to this server's address. A visitor's browser then lets the site's
+scripts read this server's responses, but the ``Host`` header still carries the site's name. An IP address in the header
+is always accepted: the request did not use a name, so the attack is not possible.
 """
 
 from __future__ import annotations

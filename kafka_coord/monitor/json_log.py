@@ -21,7 +21,7 @@ class JsonFormatter(logging.Formatter):
     ``exception`` for a traceback.
 
     Each ``key=%d`` in the message also becomes a field, with the type of its value, and so does each item of ``extra``.
-    Programs should rely on lines with an ``event``, because the wording of messages may change. docs/observability.md
+    Programs should rely only on lines with an ``event``, as the wording of messages may change. docs/observability.md
     lists the events and their fields.
     """
 

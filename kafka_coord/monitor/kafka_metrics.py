@@ -1,4 +1,4 @@
-"""Yields metrics of the listener for Kafka clients, and of the groups log partitions that the instance coordinates."""
+"""Yields metrics about the connections and requests of Kafka clients, and about the partitions of the groups log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kafka_coord.monitor.exposition import PREFIX, counter, gauge, histogram, la
 
 
 def of_kafka(listener: KafkaListener) -> Iterator[Metric]:
-    """Yields the listener's metrics."""
+    """Yields the metrics of the listener for Kafka clients, and those of the groups log."""
     statistics = listener.clients.statistics
     yield gauge("kafka_connections", "Open Kafka client connections.", len(listener.clients))
     yield gauge(
@@ -58,14 +58,15 @@ def of_kafka(listener: KafkaListener) -> Iterator[Metric]:
     yield labelled(
         GaugeMetricFamily,
         "kafka_managed_members",
-        "Kafka clients in managed groups that this instance serves.",
+        "Members of managed groups that use a Kafka client and are served by this instance.",
         "protocol",
         {protocol: members[protocol] for protocol in (heartbeats.PROTOCOL, classic.PROTOCOL)},
     )
     held = sum(one.held_ms is not None for one in presences)
     yield gauge(
         "kafka_held_requests",
-        "Requests of these clients that the instance holds until it has news. An idle member has one.",
+        "Requests from Kafka clients in managed groups that the instance holds until it has news. An idle member has "
+        "one.",
         held,
     )
     yield from _of_log(listener)
@@ -86,7 +87,7 @@ _LOG_COUNTERS = (
     ("appended_records", "figures.records", "Records written in this term."),
     ("append_seconds", "figures.append_s", "Total time until the batches were on all in-sync replicas."),
 )
-"""The name, the attribute of the :class:`LogTerm`, and the help text of each metric by log partition."""
+"""For each metric by log partition: its name, the attribute of :class:`LogTerm`, and the help text."""
 
 
 def _of_log(listener: KafkaListener) -> Iterator[Metric]:

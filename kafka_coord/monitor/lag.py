@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CHUNK = 5_000
-"""The maximum number of partitions in a request, because librdkafka keeps an entry for each of them in memory."""
+"""The maximum number of partitions in a request. librdkafka keeps an entry for each of them in memory."""
 
 DEFAULT_TIMEOUT_S = 5.0
 _LEADERLESS = "the partition has no live leader"
@@ -37,7 +37,8 @@ class BrokerOffsets(NamedTuple):
 
 @dataclass(slots=True)
 class _Listed:
-    """The result for the requested partitions: their offsets, those whose leader is unavailable, and other problems."""
+    """The response about the requested partitions: the offsets, the partitions whose leader is unavailable, and other
+    problems."""
 
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
     leaderless: list[TopicPartition] = field(default_factory=list)
@@ -72,10 +73,10 @@ def bootstrap_servers(
 
 class OffsetReader:
     """Queries the brokers for offsets, in batches. ``properties`` are librdkafka's (such as security). Each method
-    takes at most about ``timeout_s``. Close the reader after use.
+    takes about ``timeout_s`` at most. Close the reader after use.
 
-    A result leaves out unknown offsets and says why they are unknown, so commands show an unknown lag instead of
-    failing while brokers are down. With ``read_committed``, a partition ends before the first record of an open
+    A result leaves out unknown offsets and says why they are unknown. While brokers are down, commands therefore show
+    an unknown lag instead of failing. With ``read_committed``, a partition ends before the first record of an open
     transaction, as it does for a consumer with that isolation level.
     """
 
@@ -189,8 +190,8 @@ class OffsetReader:
 
     def _with_leader(self, admin: AdminClient, partitions: PartitionSet) -> tuple[list[TopicPartition], list[str]]:
         """Returns the partitions that have a leader, and one problem for each of the others. librdkafka fails a whole
-        batch if any of its partitions has no leader, so only the former are requested. If one of them loses its leader
-        after this check, the caller repeats the request.
+        batch if any of its partitions has no leader, so the caller requests only the offsets of those with a leader. If
+        one of them loses its leader after this check, the caller repeats the request.
         """
         metadata = admin.list_topics(timeout=self._timeout_s)
         led: list[TopicPartition] = []
@@ -251,7 +252,7 @@ class BrokerLog:
         return self._connected().at_time(partitions, timestamp_ms)
 
     def known_ends(self, partitions: PartitionSet) -> BrokerOffsets:
-        """Returns the end offsets. Puts the text of a :class:`BrokerError` into the note instead of raising it."""
+        """Returns the end offsets. Does not raise :class:`BrokerError`, but puts its text into the note."""
         if not partitions:
             return BrokerOffsets({})
         try:

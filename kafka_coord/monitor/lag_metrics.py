@@ -36,9 +36,9 @@ class Sample:
 
 
 class LagSampler:
-    """Measures the lag with its own thread and ZooKeeper session, so the coordinator's requests do not wait for it.
-    Measures only while ``leads`` returns true, so only one instance reports the lag. Reports at most ``most`` groups,
-    to limit the number of series, and adds their samples to ``rings``, for the dashboard."""
+    """Measures the lag with a thread and a ZooKeeper session of its own, so the coordinator's requests do not wait for
+    it. Measures only while ``leads`` returns true, so that only one instance reports the lag. Reports at most ``most``
+    groups, to limit the number of series, and adds their samples to ``rings`` for the dashboard."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class LagSampler:
         )
         unknown = GaugeMetricFamily(
             f"{PREFIX}_group_lag_unknown_partitions",
-            "Partitions of these groups with unknown lag, because nothing is committed or the broker did not answer.",
+            "The group's partitions whose lag is unknown, since nothing is committed or the broker did not answer.",
             labels=labels,
         )
         for row in sample.rows:
@@ -89,11 +89,12 @@ class LagSampler:
         yield lag
         yield unknown
         yield gauge(
-            "group_lag_left_out_groups", "Groups without a series, because other groups lag more.", sample.left_out
+            "group_lag_left_out_groups", "Groups without a series, since other groups lag more.", sample.left_out
         )
         yield gauge(
             "group_lag_age_seconds",
-            "Time since the last measurement. It exceeds serve.lag_metrics_interval_ms if measurements are slow.",
+            "Time since the last measurement ended. A value far above serve.lag_metrics_interval_ms means that the "
+            "current measurement is slow.",
             time.monotonic() - sample.at,
         )
         yield gauge(

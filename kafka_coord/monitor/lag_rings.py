@@ -1,4 +1,4 @@
-"""Keeps a bounded number of lag samples of all groups, so that a trend is available immediately."""
+"""Keeps a bounded number of lag samples for all groups, so that a trend is available immediately."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from kafka_coord.monitor.offsets import LagTotal, OffsetRow
 
 KEPT_MS = 3_600_000
 MAX_SAMPLES = 200_000
-"""The maximum number of samples of partitions in all groups (40 MB). Above it, the group whose last sample is the
-oldest is dropped."""
+"""The maximum number of partition samples in all groups together (about 40 MB). If there are more, the group whose last
+sample is the oldest is dropped."""
 _OF_GROUP, _OF_PARTITION, _LEAST = 20_000, 720, 36
 _TRIMMED = 60
-"""Old totals are removed in batches of this size. Between batches, a page receives only the appended values, which
-costs little."""
+"""The number of old totals that are removed at once. Between removals, values are only appended, so the update for a
+page is small."""
 
 
 @dataclass(slots=True)
@@ -33,18 +33,20 @@ class _Ring:
 
     @property
     def known_totals(self) -> list[tuple[int, int]]:
-        """The (ms since 1970, lag) of each sample with as many partitions of unknown lag as the last sample."""
+        """(ms since 1970, lag) for each sample in which as many partitions have an unknown lag as in the last
+        sample."""
         return [(at or 0, lag) for at, lag, unknown in self.totals if lag is not None and unknown == self.unknown]
 
     @property
     def size(self) -> int:
-        """The size in samples. Each partition adds two samples, because its own entry takes that much memory."""
+        """The size in samples. Each partition counts as two more samples, since its own entry takes that much
+        memory."""
         return sum(2 + len(taken) for taken in self.samples.values())
 
 
 class LagRings:
-    """The recent lag samples of every group. Thread-safe, because several writers (an open page, the metrics) may
-    sample the same group."""
+    """The recent lag samples of every group. Thread-safe: several writers (an open page, the metrics) may sample the
+    same group."""
 
     def __init__(self, most_samples: int = MAX_SAMPLES) -> None:
         self._lock = threading.Lock()
@@ -53,8 +55,8 @@ class LagRings:
         self._rings: OrderedDict[str, _Ring] = OrderedDict()
 
     def add(self, group: str, now_ms: int, rows: Sequence[OffsetRow], decided_ms: int = 0) -> None:
-        """Adds a sample whose reading began at ``now_ms``, if it is newer than the last one. ``decided_ms`` is the time
-        of the group's last rebalance."""
+        """Adds a sample whose reading began at ``now_ms``, unless the last sample is at least as new. ``decided_ms`` is
+        the time of the group's last rebalance."""
         total = LagTotal.of(row.lag for row in rows)
         most = max(_LEAST, min(_OF_PARTITION, _OF_GROUP // max(1, len(rows))))
         with self._lock:
@@ -83,7 +85,7 @@ class LagRings:
                 self._size -= self._rings.popitem(last=False)[1].size
 
     def totals(self, group: str) -> list[list[int | None]]:
-        """Returns [ms since 1970, lag, number of partitions of unknown lag], oldest first."""
+        """Returns one [ms since 1970, lag, number of partitions whose lag is unknown] per sample, oldest first."""
         with self._lock:
             ring = self._rings.get(group)
             return [list(one) for one in ring.totals] if ring is not None else []
@@ -101,7 +103,7 @@ class LagRings:
             return {tp: committed for tp, committed in known if committed is not None}
 
     def trends(self, group: str) -> Trends:
-        """Returns the trends in the current samples."""
+        """Returns the trends that the group's samples show."""
         with self._lock:
             ring = self._rings.get(group) or _Ring()
             found = {tp: list(taken) for tp, taken in ring.samples.items()}
@@ -109,7 +111,7 @@ class LagRings:
         return Trends({tp: trend(taken) for tp, taken in found.items()}, total_trend(totals), hot_partitions(found))
 
     def verdict(self, group: str) -> Verdict:
-        """Returns the verdict of :meth:`trends` with less work."""
+        """Returns the verdict that :meth:`trends` would contain, with less work."""
         with self._lock:
             ring = self._rings.get(group) or _Ring()
             return worst([total_trend(ring.known_totals).verdict, *map(verdict, ring.samples.values())])

@@ -1,4 +1,4 @@
-"""Classifies the trend of a partition's lag, by Burrow's rules and by who owned the partition. Does no I/O.
+"""Classifies the trend of a partition's lag by Burrow's rules and by the partition's owners. Does no I/O.
 
 The rules come from Burrow's evaluator (``core/internal/evaluator/caching.go``). Burrow applies them to the last ten
 commits, and this module to a window of samples. Burrow cannot see owners, so it calls a consumer stopped when its
@@ -22,20 +22,21 @@ _LEAST_MS = WINDOW_MS // 4
 "rewound" and "unknown"."""
 _LEAST_MOVES, _PATIENCE = 4, 4
 """A consumer whose offset has moved at least ``_LEAST_MOVES`` times hangs once its offset has stood still for
-``_PATIENCE`` times the longest pause between moves. A consumer has fallen behind only after as many moves since its lag
-was zero."""
+``_PATIENCE`` times the longest pause between moves. A consumer counts as behind only after at least ``_LEAST_MOVES``
+moves since its lag was zero."""
 _LEAST_RECORDS = 100
 """If the window contains fewer new records, no partition is hot."""
 
 
 class Verdict(StrEnum):
-    """The verdicts by severity. The verdict of a group is the worst of those on its partitions and on its total lag."""
+    """The verdicts, in order of severity. The verdict on a group is the worst of those on its partitions and on its
+    total lag."""
 
     UNKNOWN = "unknown"
     """There are too few samples, or the committed offset or the end offset is unknown."""
     KEEPING_UP = "keeping up"
     BEHIND = "behind"
-    """The offset moves, but the lag never shrank, or grew overall."""
+    """The offset moves, but the lag never shrank, or it grew overall."""
     REWOUND = "rewound"
     """The committed offset was set back."""
     STALLED = "stalled"
@@ -47,7 +48,8 @@ class Verdict(StrEnum):
 @dataclass(frozen=True, slots=True)
 class LagSample:
     """One partition at one moment (ms since 1970). ``committed`` and ``lag`` are ``None`` if unknown. ``still_ms`` is
-    the later of its last commit and its group's last rebalance, or ``None`` if the time of the commit is unknown."""
+    the time of its last commit or of its group's last rebalance, whichever is later, or ``None`` if the time of the
+    commit is unknown."""
 
     at_ms: int
     committed: int | None
@@ -88,7 +90,7 @@ class Trends:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst verdict of the partitions and the total."""
+        """The worst verdict on a partition or on the total lag."""
         return worst([self.total.verdict, *(one.verdict for one in self.partitions.values())])
 
     def of(self, topic: str, partition: int) -> Trend:
@@ -96,8 +98,8 @@ class Trends:
 
 
 def trend(samples: Sequence[LagSample]) -> Trend:
-    """Returns the trend of one partition. ``samples`` are in order of time. The verdict depends only on the window, and
-    on how often the offset moved before it."""
+    """Returns the trend of one partition. ``samples`` are in order of time. The verdict depends only on the samples in
+    the window, and on how often the offset moved before it."""
     found = verdict(samples)
     if found in {Verdict.UNKNOWN, Verdict.KEEPING_UP}:
         return Trend(found)
@@ -124,7 +126,7 @@ def total_trend(totals: Sequence[tuple[int, int]]) -> Trend:
 
 
 def verdict(samples: Sequence[LagSample]) -> Verdict:
-    """Returns only the verdict of :func:`trend`."""
+    """Returns the same verdict as :func:`trend`, with less work."""
     return Verdict.STALLED if _hangs(samples) else _verdict(_window(samples))
 
 
@@ -178,8 +180,8 @@ def _hangs(samples: Sequence[LagSample]) -> bool:
 
 
 def _fell_behind(late: Sequence[LagSample]) -> bool:
-    """Returns whether the partition fell behind in the samples since its lag was zero. A consumer that commits seldom
-    does not count as behind, because its lag is always large before a commit."""
+    """Returns whether the partition has fallen behind since its lag was zero. A consumer that seldom commits does not
+    count as behind: its lag is always large before a commit."""
     lags = [one.lag for one in late if one.lag is not None]
     covered = bool(late) and late[-1].owned and late[-1].at_ms - late[0].at_ms >= _LEAST_MS
     return covered and len(_moves(late)) >= _LEAST_MOVES and _grows(lags)
@@ -190,7 +192,7 @@ def _since_zero(window: Sequence[LagSample]) -> Sequence[LagSample]:
 
 
 def _moves(samples: Sequence[LagSample]) -> list[int]:
-    """Returns the times of the samples whose offset differs from the one before."""
+    """Returns the times of the samples whose offset differs from that of the sample before."""
     return [new.at_ms for old, new in pairwise(samples) if old.committed != new.committed]
 
 
@@ -199,8 +201,8 @@ def _grows(lags: Sequence[int]) -> bool:
 
 
 def _grew(lags: Sequence[int]) -> bool:
-    """Returns whether every lag in the last third of the window is larger than every lag in the first third. Burrow
-    does not need this rule, because it measures at commits. Here, samples fall between commits, so even a growing lag
+    """Returns whether every lag in the last third of ``lags`` is larger than every lag in the first third. Burrow
+    measures at commits, so it does not need this rule. Here, samples fall between commits, and even a growing lag
     shrinks at times."""
     third = max(1, len(lags) // 3)
     return max(lags[:third]) < min(lags[-third:])

@@ -79,7 +79,7 @@ class ServiceCollector:
 
 
 def _of_coordinator(coordinator: ConsumerCoordinator) -> Iterator[Metric]:
-    """Yields the metrics that only the elected instance exports. The counters start at zero when it is elected."""
+    """Yields the metrics that only the elected instance exports. Its election resets the counters to zero."""
     handler = coordinator.handler
     yield gauge(
         "epoch",
@@ -88,8 +88,8 @@ def _of_coordinator(coordinator: ConsumerCoordinator) -> Iterator[Metric]:
     )
     yield gauge(
         "handler_step_age_seconds",
-        "Time since the handler of rebalances completed a step. An idle handler completes a step every half second; "
-        "above 30, it hangs.",
+        "Time since the handler of rebalances completed a step. An idle handler completes a step every half second. "
+        "A value above 30 means that it is stuck.",
         handler.age_s(),
     )
     stuck = handler.stuck_groups()
@@ -105,11 +105,11 @@ def _of_coordinator(coordinator: ConsumerCoordinator) -> Iterator[Metric]:
     )
     yield gauge(
         "ownerless_partitions",
-        "Partitions of stuck groups that have no owner, so no one reads them.",
+        "Ownerless partitions of stuck groups. No one reads them.",
         sum(one.ownerless for one in stuck),
     )
     yield gauge(
-        "queued_groups", "Groups that wait for a pass. Stays high if decisions are slow.", len(coordinator.queue)
+        "queued_groups", "Groups waiting for a pass. Stays high if decisions are slow.", len(coordinator.queue)
     )
     states = Counter(outcome.state for outcome in list(handler.outcomes.values()))
     yield labelled(
@@ -127,7 +127,7 @@ def _of_coordinator(coordinator: ConsumerCoordinator) -> Iterator[Metric]:
     yield counter("passes", "Passes over a group.", handler.passes)
     yield counter(
         "failed_passes",
-        "Passes over a group that failed and are repeated. A few are normal while consumers come and go.",
+        "Failed passes over a group; each is retried. A few are normal while consumers come and go.",
         handler.failed_passes,
     )
     found = handler.rebalances
@@ -157,7 +157,8 @@ def _of_gateway(gateway: Gateway) -> Iterator[Metric]:
     )
     yield gauge(
         "gateway_step_age_seconds",
-        "Time since the gateway of consumers without ZooKeeper completed a step. Above 30, it hangs.",
+        "Time since the gateway for consumers without ZooKeeper completed a step. A value above 30 means that it is "
+        "stuck.",
         gateway.step_age_s,
     )
     yield gauge("socket_connections", "Open connections of consumers without ZooKeeper.", gateway.connections)
@@ -167,7 +168,7 @@ def _of_gateway(gateway: Gateway) -> Iterator[Metric]:
     yield counter("socket_refusals", "Refused registrations over sockets. The log says why.", statistics.refused)
     yield histogram(
         "socket_ping_seconds",
-        "Time until a consumer without ZooKeeper answers a ping. It includes network delay, and the delay of a busy "
+        "Time until a consumer without ZooKeeper answers a ping. Includes delays in the network, and in a busy "
         "consumer or instance.",
         {"": statistics.round_trips},
     )
@@ -180,18 +181,18 @@ def _presences(gateway: Gateway | None, kafka: KafkaListener | None) -> list[dic
 
 
 MOST_TOLD = 20
-"""The maximum number of groups named in one health response."""
+"""The maximum number of stuck groups that a health response names."""
 STUCK_S = 30.0
-"""A thread counts as hung if it does not complete a step for this many seconds. An idle thread completes a step at
-least once a second. The longest steps (a plan for 100,000 partitions, or a request that ZooKeeper does not answer) take
-half of this time."""
+"""The time, in seconds, after which a thread that has not completed a step counts as hung. An idle thread completes a
+step at least once a second. The longest steps (a plan for 100,000 partitions, or a request that ZooKeeper does not
+answer) take half as long as this limit."""
 
 
 def health(
     service: CoordinatorService, store: Store, gateway: Gateway | None = None, threads: Sequence[Thread] = ()
 ) -> tuple[bool, dict[str, Any]]:
     """Returns whether the instance is healthy, and the body of the response. A healthy instance is registered, is
-    connected to ZooKeeper, and has no ``problems``, but need not be elected. ``threads`` are the listeners' threads,
+    connected to ZooKeeper, and has no ``problems``. It need not be elected. ``threads`` are the listeners' threads,
     which must be alive."""
     session = store.session
     connected = session.state is SessionState.CONNECTED and service.wait_registered(0.0)

@@ -31,9 +31,9 @@ from kafka_coord.zk.store import GetChildren, GetData, Node, ReadResult, Store
 class Committed:
     """The committed offsets of one group. Each offset is that of the next record to read.
 
-    ``of_earlier_topic`` are the partitions whose offset belongs to a deleted topic of the same name. They count as
-    uncommitted, because consumers ignore these offsets too. ``stored`` are all partitions with an offset znode,
-    readable or not. ``at_ms`` are the times of the last commits (ms since 1970).
+    ``of_earlier_topic`` are the partitions whose offset belongs to a deleted topic of the same name. Consumers ignore
+    such offsets, so the partitions count as uncommitted. ``stored`` are all partitions with an offset znode, readable
+    or not. ``at_ms`` are the times of the last commits (ms since 1970).
     """
 
     offsets: Mapping[TopicPartition, int]
@@ -95,7 +95,7 @@ def read_all_committed(store: Store, groups: Iterable[str], topics: Mapping[str,
 
 
 class _Belong(Enum):
-    """Whether offsets belong to the current topic of their name or to an earlier one."""
+    """Says whether offsets belong to the current topic, or to an earlier one of the same name."""
 
     CURRENT = auto()
     EARLIER = auto()
@@ -145,7 +145,7 @@ class OffsetRow:
 
 
 def partitions_of(seen: Observation, committed: Committed) -> PartitionSet:
-    """Returns all partitions to which a group subscribes, which it holds, or for which it has a committed offset."""
+    """Returns all partitions that a group subscribes to, holds, or has a committed offset for."""
     partitions = PartitionSet.of(committed.offsets) | subscribed(seen)
     for ledger in seen.ledgers.values():
         partitions |= ledger.held
@@ -202,7 +202,7 @@ def rows_of(
 @dataclass(frozen=True, slots=True)
 class LagTotal:
     """The lag of several partitions. ``lag`` is the sum of the known lags, or ``None`` if none is known. ``worst`` is
-    the largest lag of a partition. ``unknown`` counts the partitions whose lag is unknown."""
+    the largest lag of any partition. ``unknown`` counts the partitions whose lag is unknown."""
 
     lag: int | None
     worst: int | None
@@ -210,7 +210,7 @@ class LagTotal:
 
     @classmethod
     def of(cls, lags: Iterable[int | None]) -> LagTotal:
-        """Returns the total of these lags. ``None`` means an unknown lag."""
+        """Returns the total of ``lags``, in which ``None`` means an unknown lag."""
         lags = list(lags)
         known = [lag for lag in lags if lag is not None]
         return cls(sum(known) if known else None, max(known, default=None), len(lags) - len(known))

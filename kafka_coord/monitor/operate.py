@@ -1,4 +1,5 @@
-"""Writes operator changes that do not go through the coordinator (pauses, group settings), then asks it for a pass."""
+"""Makes the operator changes that bypass the coordinator (pauses, group settings), then asks the coordinator for a
+pass."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ def resume(store: Store, group: str, *, by: str, reason: str = "") -> None:
 
 
 def pause_of(store: Store, group: str) -> Pause | None:
-    """Returns the pause of this group, or else the pause of all groups. An unreadable pause has empty fields."""
+    """Returns the pause of ``group``, or else the pause of all groups. An unreadable pause has empty fields."""
     return _read_pause(store, layout.paused(group)) or _read_pause(store, layout.PAUSED)
 
 
@@ -100,7 +101,7 @@ def change_settings(
         try:
             node = store.get(path)
         except NoNode:
-            raise NotFound(f"no group {group!r}; use --create to create it before its first consumer") from None
+            raise NotFound(f"no group {group!r}; to create it before any consumer registers, use --create") from None
         try:
             current = GroupSettings.from_json(fields.load(node.data, path), path) if node.data else GroupSettings()
         except MalformedValue:
@@ -132,7 +133,7 @@ def held_by_nobody(store: Store, group: str, partitions: PartitionSet, acting: A
     one holds the partitions. If the group was not paused before, resumes it at the end. The owners register again
     immediately, but do not receive partitions before the group is resumed.
 
-    Raises :class:`Timeout`, :class:`RequestRefused` and :class:`NotFound`. The group is resumed in these cases too.
+    Raises :class:`Timeout`, :class:`RequestRefused` and :class:`NotFound`. The group is also resumed after an error.
     """
     paused_here = store.exists(layout.paused(group)) is None
     if paused_here:
@@ -173,7 +174,8 @@ def wait_until(
     timeout_s: float,
 ) -> None:
     """Polls the group until ``done`` returns true. Raises :class:`NotFound` and, after ``timeout_s`` seconds,
-    :class:`Timeout` with the outstanding commands. ``what`` completes its sentence "the group did not become …".
+    :class:`Timeout` with the outstanding commands. ``what`` completes the error's sentence "the group did not become
+    …".
     """
     deadline = store.clock.monotonic() + timeout_s
     while True:

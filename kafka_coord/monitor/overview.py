@@ -49,8 +49,8 @@ class Overview:
 
 
 def read_overview(instances: Instances, names: Sequence[str], end_offsets: EndOffsets | None) -> Overview:
-    """Reads the groups in ``names``, or all groups if it is empty. Reads the busiest of them in detail. A named group
-    need not exist yet."""
+    """Reads the groups in ``names``, or all groups if ``names`` is empty, and the busiest of them in detail. A named
+    group need not exist yet."""
     store = instances.store
     cluster = read_cluster(store)
     snapshots = read_groups(store, [name for name in names if is_legal(name)] if names else cluster.groups, cluster)

@@ -21,8 +21,8 @@ class Unowned:
 
 
 def without_member(snapshot: GroupSnapshot, committed: Committed, topics_changed_ms: Mapping[str, int]) -> Unowned:
-    """Returns the existing partitions that no registered member holds, among those to which members subscribe or that a
-    ledger names. In a group without members, partitions with a committed offset count too."""
+    """Returns the existing partitions that members subscribe to or a ledger names, but no registered member holds. In a
+    group without members, also includes those with a committed offset."""
     seen = snapshot.observation
     free = partitions_of(seen, Committed({}) if seen.members else committed)
     free &= PartitionSet({topic: seen.topics[topic].partitions for topic in free.topics if topic in seen.topics})
@@ -34,7 +34,8 @@ def without_member(snapshot: GroupSnapshot, committed: Committed, topics_changed
 
 def lost(snapshot: GroupSnapshot, topics_changed_ms: Mapping[str, int], now_ms: int) -> Unowned | None:
     """Returns the subscribed partitions that no one has held for longer than a session, or ``None`` if there are none.
-    Also returns ``None`` for a group that is paused, has no members, or has an unreadable ledger, which may hold them.
+    Also returns ``None`` for a group that is paused, has no members, or has an unreadable ledger (whose owner may hold
+    them).
     """
     seen = snapshot.observation
     hidden = any(one.path.startswith(layout.owners(seen.group)) for one in seen.unreadable)

@@ -1,4 +1,4 @@
-"""Asks an instance over HTTP when it last heard from each consumer without ZooKeeper."""
+"""Asks an instance over HTTP when it last heard from each consumer that it serves."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from kafka_coord.errors import MalformedValue
 from kafka_coord.model import json_fields as fields
 
 PRESENCES = "/socket-consumers"
-"""The path on the instance's HTTP server."""
+"""The path at which an instance's HTTP server answers."""
 
 _TIMEOUT_S = 2.0
 _MAX_BYTES = 16 << 20
 
 
 class Presence(NamedTuple):
-    """What an instance knows about one member. ``heard_ms_ago`` is the time since it last heard from the member.
-    ``epoch`` (the member epoch) and ``held_ms`` (how long it has held the heartbeat) are known only for Kafka
-    clients."""
+    """What an instance knows about one member. ``heard_ms_ago`` is the time since the instance last heard from the
+    member. ``epoch`` (the member epoch) and ``held_ms`` (how long the instance has held the heartbeat) are known only
+    for Kafka clients."""
 
     heard_ms_ago: int
     epoch: int | None = None
@@ -29,7 +29,7 @@ class Presence(NamedTuple):
 
 def read_presences(url: str) -> Mapping[tuple[str, str], Presence]:
     """Returns the presence of each (group, consumer) that the instance serves. ``url`` is the URL of its HTTP server.
-    The system must trust the CA of an HTTPS server. Raises ``OSError`` and :class:`MalformedValue`.
+    For HTTPS, this host must trust the server's CA. Raises ``OSError`` and :class:`MalformedValue`.
     """
     scheme, _, address = url.partition("://")
     kind = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection

@@ -17,7 +17,7 @@ from kafka_coord.zk.store import Node, Read, ReadResult, Store
 T = TypeVar("T")
 
 Decoder = Callable[[fields.Json, Node, str], T]
-"""Decodes (JSON object, znode, path) into a value, or raises :class:`MalformedValue`."""
+"""Decodes a (JSON object, znode, path) into a value. Raises :class:`MalformedValue`."""
 
 
 def plainly(from_json: Callable[[fields.Json, str], T]) -> Decoder[T]:
@@ -62,7 +62,8 @@ class Reading:
         self, path: str, found: ReadResult, decoder: Decoder[T], empty: T | None = None, *, registration: bool = False
     ) -> T | None:
         """Returns the decoded value. Returns ``None`` if the znode does not exist, and ``empty`` if it holds no data or
-        cannot be decoded. With ``registration``, notes the incarnation of an undecodable znode for the planner.
+        cannot be decoded. With ``registration``, also notes the incarnation of an undecodable znode, which the planner
+        needs.
         """
         if not isinstance(found, Node):
             return None

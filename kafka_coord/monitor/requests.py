@@ -20,7 +20,7 @@ from kafka_coord.zk.successor import HOLD_BACK_S, read_successor
 REFUSED = "refused"
 
 OnProgress = Callable[[str], None]
-"""Receives messages about the progress while a request waits for its response."""
+"""Receives progress messages while a request waits for its response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Acting:
 
 
 _LOOK_AGAIN_S = 1.0
-"""The interval at which the request is read again in case a watch does not fire, in seconds."""
+"""The interval, in seconds, at which the request is read again in case its watch does not fire."""
 _ELECTED_S = 0.05
 
 
@@ -48,7 +48,7 @@ class QueuedRequest:
 
 
 def submit(store: Store, request: Request) -> str:
-    """Writes the request and returns its id. Raises :class:`StoreUnavailable` if it is unknown whether the write took
+    """Writes the request and returns its id. Raises :class:`StoreUnavailable` if the write may or may not have taken
     effect.
     """
     store.ensure_path(layout.REQUESTS)
@@ -64,8 +64,8 @@ def submit(store: Store, request: Request) -> str:
 
 
 def ask(store: Store, request: Request, timeout_s: float, on_progress: OnProgress) -> Request:
-    """Submits the request, waits for the response, and removes the request. Returns the answered request, whose result
-    is "done".
+    """Submits the request, waits for the response, and removes the request. Returns the answered request. Its result is
+    "done".
 
     Raises :class:`RequestRefused` with the coordinator's reason. If there is no response within ``timeout_s`` seconds,
     raises :class:`Timeout` and leaves the request in the queue.
@@ -123,7 +123,7 @@ def await_successor(store: Store, successor: int, timeout_s: float) -> str:
         time.sleep(_ELECTED_S)
     if elected.broker_id != successor:
         raise Timeout(
-            f"broker {elected.broker_id} was elected (epoch {elected.epoch}), because the instance beside broker"
+            f"broker {elected.broker_id} was elected instead (epoch {elected.epoch}): the instance beside broker"
             f" {successor} did not become a candidate within {HOLD_BACK_S:g} s; see that instance's log"
         )
     return f"broker {successor} is the coordinator (epoch {elected.epoch})"

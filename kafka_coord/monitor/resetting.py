@@ -35,8 +35,8 @@ AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class Resettable:
-    """The data that a reset of one group needs. ``there`` contains all existing partitions, and ``known`` contains
-    those of the group. ``owners`` maps partitions to their owners. ``write`` sets offsets and returns a message about
+    """The data that a reset of one group needs. ``there`` contains all existing partitions, and ``known`` contains the
+    group's partitions. ``owners`` maps partitions to their owners. ``write`` sets offsets and returns a message about
     the result.
     """
 
@@ -142,9 +142,9 @@ def reset(
     pause: bool,
     again: Callable[[], Plan],
 ) -> Plan:
-    """Sets the offsets and returns the executed plan. With ``pause``, the partitions may have owners: it then takes the
-    partitions from them and executes a new plan from ``again``, because the owners may have committed since ``rows``
-    was computed.
+    """Sets the offsets and returns the executed plan. With ``pause``, the partitions may have owners. If they do, takes
+    the partitions from the owners and executes a new plan from ``again``, since the owners may have committed after
+    ``rows`` was computed.
 
     Raises :class:`RequestRefused` if a partition has an owner when its offset is to be set. Also raises the same errors
     as :func:`held_by_nobody`.

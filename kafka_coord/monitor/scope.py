@@ -13,8 +13,8 @@ from kafka_coord.model.partitions import parse_ranges
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The chosen partitions. ``topics`` maps a topic to its partitions, or to ``None`` for all of them. If ``topics``
-    is empty, every topic is chosen."""
+    """The chosen partitions. ``topics`` maps each chosen topic to the chosen partitions, or to ``None`` for all of
+    them. If ``topics`` is empty, every topic is chosen."""
 
     topics: Mapping[str, frozenset[int] | None]
 
@@ -40,7 +40,8 @@ class Scope:
 
 
 def parse_scope(topics: Sequence[str], *, all_topics: bool) -> Scope:
-    """Parses the two options. Raises :class:`SettingsError` unless exactly one option is given in the right form."""
+    """Parses ``--topic`` and ``--all-topics``. Raises :class:`SettingsError` unless exactly one of them is given, and
+    in the right form."""
     if all_topics is bool(topics):
         raise SettingsError(
             "choose topics with --topic NAME (repeatable; NAME:0,3-5 for some partitions) or --all-topics"
@@ -61,5 +62,5 @@ def parse_scope(topics: Sequence[str], *, all_topics: bool) -> Scope:
 
 
 def all_partitions(topics: Mapping[str, TopicInfo]) -> PartitionSet:
-    """Returns every partition in Kafka."""
+    """Returns every partition of every topic."""
     return PartitionSet({name: info.partitions for name, info in topics.items()})

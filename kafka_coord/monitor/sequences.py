@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def grouped(found: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Maps each key to its items, in their order."""
+    """Maps each key to its items. The items keep their order."""
     groups: dict[K, list[T]] = {}
     for one in found:
         groups.setdefault(key(one), []).append(one)

@@ -15,7 +15,7 @@ from kafka_coord.zk import layout
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """A group's state. ``summary`` says how a coordinator would decide now, and why."""
+    """A group's state. ``summary`` says what a coordinator would decide now, and why."""
 
     state: GroupState
     summary: str
@@ -25,8 +25,8 @@ def group_status(seen: Observation) -> GroupStatus:
     """Returns the group's state and summary. Runs the planner and discards its steps, so the state always agrees with
     the coordinator's rules.
 
-    If a group's inputs changed after its target (for example, a member has just joined), the group is rebalancing, even
-    if the new target does not move anything.
+    If a group's inputs have changed since its target was written (for example, a member has just joined), the group is
+    rebalancing, even if the new target will not move anything.
     """
     hidden = next((one for one in seen.unreadable if one.path in _listings(seen.group)), None)
     if hidden is not None:  # the coordinator's pass over the group fails at this znode
@@ -54,8 +54,8 @@ def _installed() -> Mapping[str, Assignor]:
 
 
 def _assignors(seen: Observation) -> Mapping[str, Assignor]:
-    """Returns the installed assignors, and placeholders for assignors that are installed only at the coordinator. A
-    placeholder lets the planner judge existing targets."""
+    """Returns the installed assignors, and placeholders for those that are installed only at the coordinator. With a
+    placeholder, the planner can still judge an existing target."""
     named = {seen.settings.assignor, *(member.assignor for member in seen.members.values())}
     if seen.assignment is not None:
         named.add(seen.assignment.assignor)

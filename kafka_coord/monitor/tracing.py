@@ -30,7 +30,7 @@ MAX_TEXT = 500
 
 
 class Tracing:
-    """Exports traces over OTLP (HTTP) on its own thread, as configured by the standard ``OTEL_*`` variables."""
+    """Exports traces over OTLP (HTTP) on a thread of its own. The standard ``OTEL_*`` variables configure it."""
 
     def __init__(self, broker_id: int) -> None:
         own = {"service.name": "kafka-coord", "service.version": __version__, "service.instance.id": str(broker_id)}
@@ -42,7 +42,7 @@ class Tracing:
         return RebalanceTracer(self._provider, clock)
 
     def close(self) -> None:
-        """Exports the remaining spans, which takes up to ``OTEL_EXPORTER_OTLP_TIMEOUT``."""
+        """Exports the remaining spans. This takes up to ``OTEL_EXPORTER_OTLP_TIMEOUT``."""
         self._provider.shutdown()
 
 
@@ -174,6 +174,6 @@ class RebalanceTracer:
 
 
 def _began(plan: PreparedPlan) -> float:
-    """Returns the time of the event that caused this pass (monotonic seconds), or the start of the pass if there was no
+    """Returns the time of the event that caused the pass (monotonic seconds), or the start of the pass if there was no
     event."""
     return plan.memory.taken if plan.memory.requested is None else plan.memory.requested

@@ -1,4 +1,4 @@
-"""Describes the unacknowledged commands that a group waits for, their age, and what happens next. Does no I/O."""
+"""Describes the unacknowledged commands that a group is waiting for, their age, and what happens next. Does no I/O."""
 
 from __future__ import annotations
 

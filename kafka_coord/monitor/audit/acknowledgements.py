@@ -1,4 +1,4 @@
-"""Checks which session removes a command, and when. A live incarnation acknowledges a command by removing it."""
+"""Checks who removes a command, and when. A live incarnation acknowledges a command by removing it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def acknowledgement_faults(
     """Yields the violations in the removal of a command.
 
     Four removals are legal: a consumer acknowledges its oldest command, with both checks; an instance does the same for
-    a consumer that does not use ZooKeeper; a consumer drops a command for an earlier incarnation; or the coordinator
-    removes the commands for a departed incarnation.
+    a consumer without ZooKeeper; a consumer drops a command for an earlier incarnation; or the coordinator removes the
+    commands for a departed incarnation.
     """
     name, command, session = removed.id.name, removed.command, context.step.session_id
     registered = group.registrations.get(consumer)

@@ -81,7 +81,7 @@ class Auditor:
         }
 
     def learn(self, changes: tuple[Change, ...]) -> None:
-        """Adopts a tree without checking how it was written."""
+        """Takes over the state of a tree without checking how it was written."""
         self._judging = False
         for change in changes:
             node = change.new
@@ -258,7 +258,7 @@ class Auditor:
             self._warning(Rule.BY_HAND, znode.group, f"{consumer} registered without writing its token")
 
     def _departed(self, group: GroupState, consumer: str) -> None:
-        """Handles a removed registration. Uses the member's state before the step."""
+        """Handles the removal of a registration. Uses the member's state before the step."""
         context, key = self._context, (group.name, consumer)
         ledger = group.live(consumer)
         self._was_unreadable(group, consumer)
@@ -283,7 +283,8 @@ class Auditor:
         context.evicted[key] = Evicted(registered.incarnation, before if lived else None, oldest)
 
     def _was_unreadable(self, group: GroupState, consumer: str) -> None:
-        """If an unreadable registration changes or is removed, notes that it was unreadable until this step."""
+        """Notes that an unreadable registration was unreadable until the current step, in which it changes or is
+        removed."""
         registered = group.registrations.get(consumer)
         if registered is not None and registered.member is None:
             group.unreadable_until[consumer] = (self._context.instant, registered.incarnation)
@@ -418,8 +419,8 @@ class Auditor:
         group.generation = max(group.generation, target.generation)
 
     def _aimed(self, group: GroupState, target: Assignment) -> None:
-        """Checks that the coordinator may write a target now, and that the target keeps every place whose grace period
-        has not ended."""
+        """Checks that the coordinator may write a target now, and that the target keeps every reserved place until its
+        grace period ends."""
         group.removing = False
         for consumer in group.ledgers.keys() - target.members.keys():
             if not was_unreadable(self._context, group, consumer):
@@ -484,7 +485,8 @@ class Auditor:
             self._violation(Rule.COMMIT_BY_ANOTHER, group.name, f"{named} set {tp} to {after} without holding it")
 
     def _committers(self, group: GroupState) -> tuple[str, ...]:
-        """Returns the members whose checks are in the step. An instance may commit for several members in one step."""
+        """Returns the members whose checks the step contains. An instance may commit for several members in one
+        step."""
         cached = self._context.committers
         if group.name not in cached:
             cached[group.name] = tuple(self._find_committers(group))
@@ -522,5 +524,6 @@ class Auditor:
 
 
 def _is_of_a_conversion(znode: Znode, change: Change) -> bool:
-    """Returns whether the change is part of a group's conversion: the first history, or the response to the request."""
+    """Returns whether the change is part of a group's conversion: its first history, or the response to the operator's
+    request."""
     return znode.kind is Kind.REQUEST or (znode.kind is Kind.HISTORY and change.old is None)

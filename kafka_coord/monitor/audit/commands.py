@@ -44,7 +44,7 @@ def command_faults(context: StepContext, group: GroupState, consumer: str, writt
 
 
 def ledger_faults(context: StepContext, group: GroupState, consumer: str, before: Ledger | None) -> Iterator[Fault]:
-    """Yields a fault if the ledger changed without the matching command in the same step, or if its generation went
+    """Yields a violation if the ledger changed without the matching command in the same step, or if its generation went
     back."""
     after = group.ledgers.get(consumer)
     if after is None or consumer in group.unreadable_ledgers:
@@ -74,10 +74,10 @@ def ledger_faults(context: StepContext, group: GroupState, consumer: str, before
 
 
 def _paused(context: StepContext, group: GroupState, consumer: str, written: Outstanding) -> Iterator[Fault]:
-    """Checks that a command for a paused group comes from a pass that may have read the group before the pause. It does
-    not if enough time has passed, or if the command reflects a later event: a new incarnation, or a partition that
-    became free. (A start for a departed consumer proves nothing: its pass knew neither of the departure nor of the
-    partitions that became free.)
+    """Checks that a command for a paused group comes from a pass that may have read the group before the pause. This is
+    impossible if enough time has passed, or if the command reflects an event after the pause: a new incarnation, or a
+    partition that became free. (A start for a departed consumer proves nothing: its pass knew neither of the departure
+    nor of the partitions that became free.)
     """
     command = written.command
     since = context.paused_since(group)

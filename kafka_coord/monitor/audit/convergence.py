@@ -1,4 +1,4 @@
-"""Checks at the end of the log that every group has reached its target, and that the target is complete."""
+"""Checks that, at the end of the log, every group has reached its target, and the target is complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Checks the offsets that the coordinator sets for operators, or deletes for them, with a topic, or after retention."""
+"""Checks the offsets that the coordinator sets or deletes: for an operator, with a deleted topic, or after their
+retention."""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ from kafka_coord.monitor.audit.report import Rule
 from kafka_coord.monitor.audit.state import GroupState, StepContext
 
 CLOCKS_DIFFER_MS = 60_000
-"""The tolerated difference, in ms. The coordinator measures retention by its own wall clock, but the log carries the
-times of the ZooKeeper servers."""
+"""The tolerated difference between two clocks, in ms. The coordinator measures retention by its own wall clock, but the
+log carries the times of the ZooKeeper servers."""
 
 
 def offset_set_faults(context: StepContext, group: GroupState, tp: TopicPartition, offset: int) -> Iterator[Fault]:
-    """Checks that an operator requested this offset, and that no live consumer held the partition."""
+    """Checks that an operator requested the new offset, and that no live consumer held the partition."""
     asked = any(request.offsets.get(tp) == offset for request in context.asked(group.name, RequestType.RESET_OFFSETS))
     if not asked:
         yield Rule.OPERATOR_WRITE_UNASKED, f"the coordinator set {tp} to {offset} without an operator's request"
@@ -41,7 +42,7 @@ def offset_deleted_faults(context: StepContext, group: GroupState, tp: TopicPart
 
 
 def removal_faults(context: StepContext, group: GroupState) -> Iterator[Fault]:
-    """Checks that the coordinator may remove the group and its offsets. To be called at the first deletion."""
+    """Checks that the coordinator may remove the group and its offsets. Must be called at the first deletion."""
     group.removing = True
     asked = any(True for _ in context.asked(group.name, RequestType.DELETE_GROUP))
     if group.registrations:

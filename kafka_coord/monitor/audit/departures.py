@@ -10,8 +10,8 @@ from kafka_coord.monitor.audit.report import Rule
 from kafka_coord.monitor.audit.state import Evicted, GroupState, Instant, StepContext
 
 _TOLERANCE_MS = 200
-"""The tolerated difference, in ms. Timers use the coordinator's monotonic clock, but the log carries the wall-clock
-times of the ZooKeeper servers."""
+"""The tolerated difference between two clocks, in ms. Timers use the coordinator's monotonic clock, but the log carries
+the wall-clock times of the ZooKeeper servers."""
 
 
 def eviction_faults(context: StepContext, group: GroupState, consumer: str, evicted: Evicted) -> Iterator[Fault]:
@@ -46,8 +46,8 @@ def eviction_faults(context: StepContext, group: GroupState, consumer: str, evic
 
 
 def _is_overdue(context: StepContext, group: GroupState, consumer: str, oldest: Instant | None) -> bool:
-    """Returns whether the member may be evicted: a command was, or may have been, overdue, or its channel was
-    deleted."""
+    """Returns whether the member may be evicted. It may be if its oldest command was overdue, or may have been, or if
+    its channel was deleted."""
     if oldest is None:
         return consumer not in group.commands
     elapsed = context.elapsed_ms(oldest)
@@ -55,8 +55,8 @@ def _is_overdue(context: StepContext, group: GroupState, consumer: str, oldest: 
 
 
 def grace_faults(context: StepContext, group: GroupState, consumer: str) -> Iterator[Fault]:
-    """Checks that the place of ``consumer`` may be given away. ``group`` must still contain the consumer's ledger from
-    before the step."""
+    """Checks that the place of ``consumer`` may be given to others. ``group`` must still contain the consumer's ledger
+    from before the step."""
     ledger = group.ledgers.get(consumer)
     if ledger is None or ledger.place is None or consumer in group.registrations or group.removing:
         return
@@ -77,6 +77,6 @@ def grace_faults(context: StepContext, group: GroupState, consumer: str) -> Iter
 def was_unreadable(context: StepContext, group: GroupState, consumer: str, other_than: int | None = None) -> bool:
     """Returns whether the coordinator may still consider the registration of ``consumer`` unreadable, although it was
     repaired or removed. A consumer with an unreadable registration is not a member, but still holds the partitions in
-    its ledger. Ignores the registration of incarnation ``other_than``."""
+    its ledger. An unreadable registration of incarnation ``other_than`` does not count."""
     until, incarnation = group.unreadable_until.get(consumer, (None, None))
     return until is not None and incarnation != other_than and not context.must_have_seen(until)

@@ -1,4 +1,4 @@
-"""Collects the history of a partition, group or consumer: each event with its writer and its reason."""
+"""Collects the history of a partition, group or consumer: each event, who caused it, and why."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MAX_EVENTS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The partition, group or consumer that a history is about. An empty selection covers everything."""
+    """The partition, group or consumer whose history is collected. An empty selection covers everything."""
 
     group: str = ""
     consumer: str = ""
@@ -54,7 +54,7 @@ def parse_partition(written: str) -> TopicPartition:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event in a history. ``who`` is the writer, and ``why`` is its reason ("" if unknown)."""
+    """One event in a history. ``who`` wrote it, and ``why`` is the reason ("" if unknown)."""
 
     zxid: int
     time_ms: int
@@ -126,7 +126,7 @@ class EventHistory:
     # --- the selection -----------------------------------------------------------------------------------------------
 
     def _about(self, consumer: str, partitions: PartitionSet | None = None) -> bool:
-        """Returns whether the history covers an event about this consumer and these partitions (``None`` for an event
+        """Returns whether the history covers an event about ``consumer`` and ``partitions`` (``None`` for an event
         without partitions)."""
         selection = self._selection
         if selection.consumer and consumer != selection.consumer:

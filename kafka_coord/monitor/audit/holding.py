@@ -1,4 +1,4 @@
-"""Checks that a partition has at most one holder, is started only if owned, and is released only after its stop."""
+"""Checks that a partition has at most one holder, is started only by its owner, and is released only after its stop."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def released_faults(group: GroupState, consumer: str, before: Ledger, released: 
 
 
 def start_faults(context: StepContext, group: GroupState, consumer: str, started: Outstanding) -> Iterator[Fault]:
-    """Checks that a start-fetcher lists only partitions that no ledger but its consumer's owns, at their stored
-    offsets."""
+    """Checks that a start-fetcher lists only partitions that are in its consumer's ledger and that no other live
+    consumer holds, and that it starts free partitions at their stored offsets."""
     command, name = started.command, started.id.name
     if not isinstance(command, StartFetcher):
         return

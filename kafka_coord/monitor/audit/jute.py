@@ -8,7 +8,7 @@ _INT = struct.Struct(">i").unpack_from
 
 
 class Truncated(ValueError):
-    """The value is cut off, contains an impossible length, or is not valid UTF-8."""
+    """A value is cut off, contains an impossible length, or is not valid UTF-8."""
 
 
 class JuteReader:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from kafka_coord.zk import layout
 
 ROOTS = (layout.CONSUMERS, layout.BROKER_TOPICS)
-"""The audit replays only these paths. All other paths in the log belong to Kafka or to other applications."""
+"""The only paths that the audit replays. All others in the log belong to Kafka or to other applications."""
 
 _MAX_KNOWN = 200_000
 
@@ -73,7 +73,7 @@ _GROUPS = f"{layout.GROUPS}/"
 
 
 class Znodes:
-    """A parser of paths that caches its results, because the same paths recur."""
+    """A parser of paths. The same paths recur, so it caches its results."""
 
     def __init__(self) -> None:
         self._known: dict[str, Znode] = {}

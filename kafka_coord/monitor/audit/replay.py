@@ -49,7 +49,7 @@ class _Audit:
         self._auditor = Auditor(self._report)
         self._tree = ZnodeTree(chroot, ROOTS)
         self._learned_to = 0
-        """The last transaction whose effects the first snapshot may contain, or 0 once the audit has passed it."""
+        """The last transaction whose effects the first snapshot might contain, or 0 once the audit has passed it."""
         self._known_from = 0
         """The first snapshot contains every transaction up to this one."""
 
@@ -125,7 +125,7 @@ class _Audit:
         )
 
     def _read(self, zxid: int, path: Path) -> int:
-        """Loads the snapshot. Returns the last transaction whose effects it may contain."""
+        """Loads the snapshot. Returns the last transaction whose effects it might contain."""
         tree = ZnodeTree(self._chroot, ROOTS)
         newest = zxid
         for name, node, shown in read_snapshot(path):

@@ -9,11 +9,11 @@ from typing import Any, Generic, Protocol, TypeVar
 from kafka_coord.monitor.documents import iso_time
 
 MAX_FINDINGS = 1_000
-"""The report keeps at most this many violations and this many warnings, but counts all of them."""
+"""The maximum number of violations, and of warnings, that a report keeps. It counts all of them."""
 
 
 class Rule(StrEnum):
-    """The rules, with the numbers of the invariants in docs/design.md."""
+    """The rules. A number is that of the invariant in docs/design.md which the rule checks."""
 
     TWO_HOLDERS = "two-holders"
     """1: a partition held by two live incarnations of a group at once."""
@@ -28,7 +28,7 @@ class Rule(StrEnum):
     UNFENCED_WRITE = "unfenced-write"
     """3: a znode that only the coordinator writes was written without a check of the epoch."""
     STALE_EPOCH = "stale-epoch"
-    """3: a write by a session that did not win the newest epoch, or a value that carries another epoch."""
+    """3: a session that did not win the newest epoch wrote, or a value carries another epoch."""
     EPOCH_BACK = "epoch-back"
     """5: an election did not raise the epoch, or a manual change lowered it."""
     ACK_BY_ANOTHER = "ack-by-another"
@@ -88,7 +88,7 @@ class Rule(StrEnum):
     UNREADABLE = "unreadable"
     """A value that cannot be decoded. A warning, after which the audit continues."""
     INCOMPLETE = "incomplete"
-    """Part of the log is missing, or its end is incomplete. A warning."""
+    """A part of the log is missing, or its end is incomplete. A warning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ F = TypeVar("F", bound=Finding)
 
 @dataclass(slots=True)
 class Findings(Generic[F]):
-    """All findings from an audit. ``figures`` counts the checked items, which shows whether there were any."""
+    """All findings from an audit. ``figures`` counts the checked items, and thus shows whether there were any."""
 
     violations: list[F] = field(default_factory=list)
     warnings: list[F] = field(default_factory=list)

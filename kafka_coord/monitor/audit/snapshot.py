@@ -3,8 +3,8 @@
 The format of ``org.apache.zookeeper.server.persistence.FileSnap`` and ``DataTree.serialize`` is: a file header (magic
 "ZKSN"), the sessions, the cache of ACLs, the znodes with parents first, a final "/", and an Adler-32 checksum.
 
-A snapshot is fuzzy, because the server processes writes while it takes one: it contains all changes up to the zxid in
-its name, and perhaps some later changes.
+The server processes writes while it takes a snapshot, so a snapshot is fuzzy: it contains all changes up to the zxid in
+its name, and perhaps some later ones.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LONG = Struct(">q")
 _SESSION = Struct(">qi")
 _STAT = Struct(">qqqqiiiqq")
 _NOT_A_SESSION = 0xFF
-"""An ``ephemeralOwner`` with this highest byte is a TTL. The smallest 64-bit number marks a container."""
+"""The highest byte of an ``ephemeralOwner`` that is a TTL. (The smallest 64-bit number marks a container.)"""
 
 
 class _Source:

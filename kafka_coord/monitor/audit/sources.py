@@ -1,8 +1,8 @@
 """Finds the log files of all servers and merges them into one sequence of transactions.
 
 Each directory belongs to one server: it is the ``dataDir``, the ``dataLogDir``, or the ``version-2`` below one of them.
-The servers must be members of one ensemble, because only then do their logs agree where they overlap. The log of a
-server that was down or received a snapshot lacks some transactions.
+The servers must be members of one ensemble; only then do their logs agree where they overlap. The log of a server that
+was down or received a snapshot lacks some transactions.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def find_files(paths: Sequence[Path]) -> tuple[Files, ...]:
 
 
 class Segment(NamedTuple):
-    """A part of one server's log without a gap, from zxid ``first`` to ``last`` of one epoch."""
+    """A part without gaps of one server's log, from zxid ``first`` to ``last`` of one epoch."""
 
     first: int
     last: int
@@ -146,7 +146,7 @@ def _of_one(files: Files, torn: list[str]) -> Iterator[Txn]:
 
 
 def missing_between(last: int, following: int) -> bool:
-    """Returns whether transactions are certainly missing between two consecutive zxids."""
+    """Returns whether transactions are certainly missing between the zxids ``last`` and ``following``."""
     if last >> 32 == following >> 32:
         return following != last + 1
     return following & _COUNTER > 1

@@ -27,7 +27,7 @@ from kafka_coord.zk import layout
 from kafka_coord.zk import store as zk
 
 MAX_PASS_MS = 60_000
-"""The longest that a pass can take if the session timeout of its coordinator is unknown."""
+"""The assumed maximum duration of a pass, in ms, if the session timeout of its coordinator is unknown."""
 
 
 class Instant(NamedTuple):
@@ -86,8 +86,8 @@ class GroupState:
     freed: dict[TopicPartition, int] = field(default_factory=dict)
     """partition → the transaction that last freed it: its stop was acknowledged, or its holder's registration ended"""
     gone_since: dict[tuple[str, int], Instant] = field(default_factory=dict)
-    """(consumer, incarnation) → the time when its registration was removed. The incarnation alone is not enough,
-    because a gateway registers several consumers in one transaction, which then share it."""
+    """(consumer, incarnation) → the time when its registration was removed. The incarnation alone is not enough:
+    several consumers that a gateway registers in one transaction share it."""
     unreadable_until: dict[str, tuple[Instant, int]] = field(default_factory=dict)
     """consumer → the time when its unreadable registration was repaired or removed, and the incarnation of that
     registration"""
@@ -98,7 +98,8 @@ class GroupState:
     settings: GroupSettings | None = field(default_factory=GroupSettings)
     """``None`` if they cannot be decoded"""
     shortest_timeout_ms: int = GroupSettings().rebalance_timeout_ms
-    """The shortest rebalance timeout so far. A coordinator may still use it, because it notices a change only later."""
+    """The shortest rebalance timeout so far. A coordinator notices a change late, so it may still use an earlier
+    timeout."""
     removing: bool = False
     """Whether the coordinator has begun to remove the group."""
 
@@ -231,7 +232,7 @@ class StepContext:
     state: ZooKeeperState
     fence: Checked | None = None
     in_term: bool = False
-    """Whether the step checks a term of the groups log, as an instance's writes for Kafka clients do."""
+    """Whether the step contains a check of a term of the groups log, as an instance's writes for Kafka clients do."""
     checked: dict[str, int] = field(default_factory=dict)
     """path → the version that the step checks"""
     gone: set[tuple[str, str]] = field(default_factory=set)
@@ -281,7 +282,7 @@ class StepContext:
         return (one for one in self.state.requests.values() if one.group == group and one.type is kind)
 
     def paused_since(self, group: GroupState) -> Instant | None:
-        """Returns when the group's current pause began, or ``None`` if the group is not paused."""
+        """Returns the time when the group's current pause began, or ``None`` if the group is not paused."""
         pauses = (self.state.all_paused_since, group.paused_since)
         return min((since for since in pauses if since is not None), default=None)
 

@@ -27,7 +27,7 @@ class Change(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """A check, in a multi, that the znode has this version."""
+    """A check, in a multi, that the znode has the given version."""
 
     path: str
     version: int
@@ -97,7 +97,7 @@ class ZnodeTree:
         return Step(txn.zxid, txn.time_ms, txn.session_id, tuple(changes), tuple(checks))
 
     def catch_up(self, txn: Txn) -> None:
-        """Applies a transaction to a tree from a snapshot, which may already contain its effects and later effects.
+        """Applies a transaction to a tree from a snapshot. The tree might already contain its effects, and later ones.
 
         The server processes writes while it takes a snapshot, so only a znode's own zxids show how new it is.
         """
@@ -115,8 +115,8 @@ class ZnodeTree:
             self._put(path, node)
 
     def _end_session(self, txn: Txn) -> Step:
-        """Removes the ephemerals of an ended session and returns the step. This tree tracks the ephemerals, because the
-        record does not list them before ZooKeeper 3.6."""
+        """Removes the ephemerals of an ended session and returns the step. Before ZooKeeper 3.6, the record does not
+        list them, so the tree tracks them."""
         changes = []
         for path in sorted(self._ephemerals.pop(txn.session_id, ())):
             old = self.nodes.pop(path)

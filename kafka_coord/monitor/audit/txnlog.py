@@ -34,7 +34,8 @@ _RECORD_HEADER = Struct(">qi")
 _TXN_HEADER = Struct(">qiqqi")
 _END_OF_RECORD = b"B"
 MAX_RECORD_BYTES = 1 << 27
-"""No server accepts a request this large, so a larger length means that the log is damaged."""
+"""The maximum length of a record. No server accepts a request this large, so a larger length means that the log is
+damaged."""
 
 # org.apache.zookeeper.ZooDefs.OpCode
 CREATE = 1
@@ -82,8 +83,8 @@ class Txn(NamedTuple):
 def read_log(path: Path, torn: list[str] | None = None) -> Iterator[Txn]:
     """Yields the transactions of one log file in order, with one record in memory at a time.
 
-    An incomplete last record ends the file and is reported in ``torn``, because the log of a killed or running server
-    may end with such a record. For any other fault, raises :class:`MalformedValue` with the file and byte offset.
+    The log of a killed or running server may end with an incomplete record. Such a record ends the file, and is
+    reported in ``torn``. For any other fault, raises :class:`MalformedValue` with the file and byte offset.
     """
     for offset, payload in _payloads(path, torn):
         try:
@@ -112,7 +113,7 @@ def _payloads(path: Path, torn: list[str] | None) -> Iterator[tuple[int, bytes]]
             return
         magic, version, _ = _FILE_HEADER.unpack(head)
         if magic != _MAGIC:
-            raise MalformedValue(f"{path}", f"not a ZooKeeper transaction log, because it begins with {magic!r}")
+            raise MalformedValue(f"{path}", f"not a ZooKeeper transaction log: it begins with {magic!r}")
         if version != _VERSION:
             raise MalformedValue(f"{path}", f"a transaction log of format {version}; this release supports {_VERSION}")
         while True:

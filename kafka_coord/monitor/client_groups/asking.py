@@ -33,7 +33,7 @@ class Moving(Exception):
 
 
 def unless_moving(code: int) -> int:
-    """Returns the code, unless it means that the coordinator is moving or loading; then raises :class:`Moving`."""
+    """Returns the code. If the code means that the coordinator is moving or loading, raises :class:`Moving`."""
     if code in MOVING:
         raise Moving(code)
     return code
@@ -41,7 +41,7 @@ def unless_moving(code: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """An instance that did not answer, with the reason."""
+    """An instance that did not answer, and the reason."""
 
     broker_id: int
     address: str
@@ -56,7 +56,8 @@ class Instances:
         self.store, self.properties, self._timeout_s = store, properties, timeout_s
 
     def directory(self) -> InstanceDirectory:
-        """Reads the instances' addresses and the leaders of the groups log. Raises :class:`StoreUnavailable`."""
+        """Reads the instances' addresses and the leaders of the groups log's partitions. Raises
+        :class:`StoreUnavailable`."""
         return read_instances(self.store)
 
     def ask_each(
@@ -98,7 +99,7 @@ class Instances:
                 return broker_id, asyncio.run(self._held(address, conversation))
             except Moving as moving:
                 if time.monotonic() >= deadline:
-                    problem = f"instance {broker_id} at {address} does not serve group {group!r}"
+                    problem = f"instance {broker_id} at {address} still did not serve group {group!r}"
                     raise BrokerError(f"{problem} after {timeout_s:g} s: {moving}") from None
             time.sleep(_AGAIN_S)
 

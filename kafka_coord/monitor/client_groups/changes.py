@@ -64,9 +64,9 @@ def delete_group(instances: Instances, group: str, timeout_s: float) -> str:
 
 
 def evict_members(instances: Instances, group: str, consumers: Sequence[str], timeout_s: float) -> list[str]:
-    """Evicts members by instance id or member id, in one request. Their clients join again when they notice the
-    eviction. Returns one message per member. If any of the consumers is not a member, no one is evicted. Raises the
-    same errors as :func:`delete_group`."""
+    """Evicts members, identified by instance id or else member id, in one request. Their clients join again when they
+    notice the eviction. Returns one message per member. If any of the consumers is not a member, evicts no one and
+    raises :class:`NotFound`. Also raises the same errors as :func:`delete_group`."""
 
     async def evict(ask: Ask) -> list[int]:
         response = await ask("DescribeGroups", _DESCRIBE, message("DescribeGroupsRequest")(groups=(group,)))
@@ -139,7 +139,7 @@ def _raise(group: str, code: int, where: str) -> None:
 def by_topic(
     name: str, group: str, values: Mapping[TopicPartition, T], fields_of: Callable[[T], dict[str, Any]]
 ) -> Any:
-    """Builds a request that lists partitions by topic."""
+    """Builds a request ``name`` that lists partitions by topic. ``fields_of`` returns a partition's other fields."""
     form = message(name)
     of_topic, of_partition = form.struct(f"{name}Topic"), form.struct(f"{name}Partition")
     topics: dict[str, list[Any]] = {}

@@ -71,8 +71,8 @@ class ClientGroup:
         return PartitionSet.of(self.committed) | PartitionSet.of(self.held) | self._subscribed(topics)
 
     def unowned(self, topics: Mapping[str, TopicInfo]) -> PartitionSet:
-        """Returns the partitions without an owner among those to which members subscribe. If there are no members,
-        returns the existing partitions with a committed offset."""
+        """Returns the partitions that members subscribe to, but no member owns. If there are no members, returns the
+        partitions of existing topics with a committed offset."""
         if self.members:
             return self._subscribed(topics) - PartitionSet.of(self.held)
         return PartitionSet.of(tp for tp in self.committed if tp.topic in topics)
@@ -100,8 +100,8 @@ class ClientGroups:
 
 
 def list_client_groups(instances: Instances) -> ClientGroups:
-    """Lists all client-assigned groups by name, without offsets. Queries all instances at once. There are none if no
-    instance has ever served Kafka clients."""
+    """Lists all client-assigned groups, sorted by name, without offsets. Queries all instances at once. If no instance
+    has ever served Kafka clients, there are no groups."""
     directory = instances.directory()
     responses, silent = instances.ask_each(directory.addresses, _list)
     found: dict[str, ClientGroup] = {}
@@ -118,7 +118,7 @@ def list_client_groups(instances: Instances) -> ClientGroups:
 
 
 def with_offsets(instances: Instances, groups: Sequence[ClientGroup]) -> tuple[ClientGroup, ...]:
-    """Returns the groups with their committed offsets, except those of coordinators that do not answer."""
+    """Returns the groups with their committed offsets. If a coordinator does not answer, its groups have no offsets."""
     form = message("OffsetFetchRequest")
     names = tuple(form.struct("OffsetFetchRequestGroup")(group_id=one.group, topics=None) for one in groups)
 
@@ -258,8 +258,8 @@ def _group(described: Any, broker_id: int, committed: Mapping[TopicPartition, in
 
 
 def _member(one: Any, assignor: str, *, is_consumer: bool) -> MemberRow:
-    """Describes a member. The subscription and partitions are known only for consumers, because the metadata of other
-    members cannot be decoded."""
+    """Describes a member. The subscription and partitions are known only for consumers; the metadata of other members
+    cannot be decoded."""
     subscribed = subscription(one.member_metadata) if is_consumer else None
     owned = owned_by(one.member_assignment) if is_consumer else PartitionSet()
     return MemberRow(

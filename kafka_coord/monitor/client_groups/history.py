@@ -87,13 +87,13 @@ def _members(group: GroupMetadata | None) -> dict[str, MemberMetadata]:
 
 
 def _subscribed(group: GroupMetadata | None) -> dict[str, frozenset[str]]:
-    """Returns each member's subscribed topics, which are unknown for members that are not consumers."""
+    """Returns each member's subscribed topics. They are unknown for members that are not consumers."""
     protocol = group.protocol_name if group is not None and group.protocol_type == CONSUMER else None
     return {name: subscribed_topics([one.metadata(protocol)]) for name, one in _members(group).items()}
 
 
 def owned_in(group: GroupMetadata | None) -> dict[str, PartitionSet]:
-    """Returns each member's partitions by instance id or member id, or an empty mapping unless the members are
+    """Returns each member's partitions by instance id or else member id. The mapping is empty if the members are not
     consumers."""
     if group is None or group.protocol_type != CONSUMER:
         return {}

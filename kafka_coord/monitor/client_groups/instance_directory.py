@@ -1,4 +1,4 @@
-"""Finds the instance that coordinates a client-assigned group in ZooKeeper."""
+"""Looks up in ZooKeeper which instance coordinates a client-assigned group."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ ENDPOINT = "kafka"
 @dataclass(frozen=True, slots=True)
 class InstanceDirectory:
     """The running instances that serve Kafka clients. ``addresses`` maps their broker ids to the addresses at which
-    they do so. ``leaders`` maps each partition of the groups log to its leading broker, or to -1 without a leader."""
+    they serve them. ``leaders`` maps each partition of the groups log to its leading broker, or to -1 if it has no
+    leader."""
 
     addresses: Mapping[int, str]
     leaders: Mapping[int, int]

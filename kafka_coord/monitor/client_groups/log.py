@@ -27,7 +27,7 @@ from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.errors import BadMessage
 
 SILENCE_S = 15.0
-"""Reading fails after this many seconds without a response."""
+"""The time, in seconds, without a response after which reading fails."""
 _REPORT_S = 2.0
 _VERSION = struct.Struct(">h")
 
@@ -76,8 +76,8 @@ def entry_of(record: LogRecord) -> LogEntry:
 
 
 def about_group(group: str, *, offsets: bool = True) -> Callable[[LogRecord], bool]:
-    """Returns a filter that selects the claims and the group's records by their keys. Without ``offsets``, it selects
-    the claims and the group's generations."""
+    """Returns a filter by key. It selects the claims and the group's records or, without ``offsets``, only the claims
+    and the group's generations."""
     name = group.encode("utf-8", "surrogatepass")
     versions = (0, OFFSET_KEY, GROUP_KEY) if offsets else (GROUP_KEY,)
     starts = tuple(struct.pack(">hh", version, len(name)) + name for version in versions)

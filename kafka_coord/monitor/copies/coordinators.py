@@ -19,7 +19,7 @@ from kafka_coord.wire.messages import message
 T = TypeVar("T")
 
 _AT_ONCE = 100
-"""The number of groups with concurrent requests."""
+"""The maximum number of groups about which requests are sent at the same time."""
 _ANSWER_S = 10.0
 _AGAIN_S = 0.2
 _API_VERSIONS, _LIST, _FIND, _DESCRIBE, _COMMIT = 0, 1, 1, 1, 3
@@ -58,7 +58,7 @@ class GroupPositions:
 
 
 class _Passing(BrokerError):
-    """A temporary failure, because a coordinator is moving or loading, or a transaction is open."""
+    """A temporary failure: a coordinator is moving or loading, or a transaction is open."""
 
 
 class Coordinators:
@@ -90,8 +90,8 @@ class Coordinators:
     async def each(
         self, groups: Sequence[str], work: Callable[[str], Awaitable[T]], timeout_s: float
     ) -> tuple[dict[str, T], dict[str, str]]:
-        """Returns the results of ``work`` and the problems, each by group. While a coordinator is moving, is loading or
-        does not answer, retries for up to ``timeout_s``."""
+        """Does ``work`` for each group. Returns the results and the problems, both by group. While a coordinator is
+        moving, is loading or does not answer, retries for up to ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
         places = asyncio.Semaphore(_AT_ONCE)
         found: dict[str, T] = {}
@@ -132,7 +132,7 @@ class Coordinators:
         return GroupPositions(tuple(sorted(member.client_id for member in described.members)), positions)
 
     async def commit(self, group: str, wanted: Positions) -> None:
-        """Commits these offsets. Kafka allows this only for a group without members."""
+        """Commits the ``wanted`` offsets. Kafka allows this only for a group without members."""
         request = by_topic(
             "OffsetCommitRequest",
             group,

@@ -13,7 +13,7 @@ from kafka_coord.monitor.copies.offset_stores import OffsetStore
 from kafka_coord.monitor.sequences import parts, some
 
 _AT_ONCE = 500
-"""The number of groups read or written at a time, between two progress reports."""
+"""The number of groups that are read or written between two progress reports."""
 
 OnProgress = Callable[[str], None]
 
@@ -40,7 +40,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class GroupCopy:
-    """The copy of one group. ``problem`` says why its offsets are not written. ``warning`` is for the operator."""
+    """The planned copy of one group. ``problem`` says why its offsets will not be written. ``warning`` is for the
+    operator."""
 
     group: str
     rows: tuple[Row, ...] = ()

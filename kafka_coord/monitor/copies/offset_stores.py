@@ -33,11 +33,11 @@ class OffsetStore(Protocol):
         """Reads each of the groups. A group that does not exist has no members and no positions."""
 
     def write(self, wanted: Mapping[str, Positions]) -> dict[str, str]:
-        """Commits these offsets. Returns problems by group."""
+        """Commits the ``wanted`` offsets. Returns the problems by group."""
 
 
 class KafkaOffsetStore:
-    """The offsets that are reachable over Kafka's protocol. ``bootstrap`` lists addresses of brokers or instances.
+    """A store that is reached over Kafka's protocol. ``bootstrap`` lists addresses of brokers or instances.
 
     Does not use confluent-kafka, which reads beyond the end of an offset's metadata and writes one byte too many.
     """
@@ -131,7 +131,8 @@ class ZooKeeperOffsetStore:
 
 
 class OwnOffsetStore:
-    """The offsets of all groups that instances coordinate. If two groups share a name, uses the managed group."""
+    """The offsets of all groups that instances coordinate. If a managed and a client-assigned group share a name, uses
+    the managed group."""
 
     name = "the instances"
 

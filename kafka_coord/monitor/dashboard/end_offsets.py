@@ -1,4 +1,4 @@
-"""Caches end offsets, so the dashboard requests each of them at most once every few seconds."""
+"""Caches end offsets, so that the dashboard requests each of them at most once every few seconds."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class EndOffsetCache:
         self._failed: tuple[float, str] = (0.0, "")
 
     def read(self, partitions: PartitionSet) -> tuple[Mapping[TopicPartition, int], str]:
-        """Returns the known end offsets, and why the rest are unknown. The offsets are at most :data:`FRESH_S` old,
-        unless a request has failed within this time."""
+        """Returns the known end offsets, and why the rest are unknown. The offsets are at most :data:`FRESH_S` seconds
+        old, unless a request has failed within the last :data:`FRESH_S` seconds."""
         now = time.monotonic()
         with self._lock:
             stale = PartitionSet.of(tp for tp in partitions if self._known.get(tp, (-FRESH_S, 0))[0] <= now - FRESH_S)
@@ -37,7 +37,7 @@ class EndOffsetCache:
             return {tp: self._known[tp][1] for tp in partitions if tp in self._known}, note
 
     def known(self, partitions: PartitionSet) -> tuple[Mapping[TopicPartition, int], str]:
-        """Returns the same as :meth:`read`, but without querying the brokers, so the offsets may be older."""
+        """Like :meth:`read`, but does not query the brokers, so the offsets may be older."""
         known, (until, note) = dict(self._known), self._failed
         found = {tp: known[tp][1] for tp in partitions if tp in known}
         return found, note if time.monotonic() < until and len(found) < len(partitions) else ""

@@ -44,7 +44,7 @@ class GroupLags:
 
     def step(self, rows: GroupRows, cluster: Cluster, *, sampled: bool) -> bool:
         """Measures some groups of ``rows``. The next call continues with other groups. If ``sampled`` is true, adds a
-        sample of each group to the rings. Returns whether there are any groups."""
+        sample of each measured group to the rings. Returns whether any group was measured."""
         if not self._left:
             names = set(rows.rows)
             self.measured = {name: found for name, found in self.measured.items() if name in names}
@@ -75,7 +75,7 @@ class GroupLags:
         return bool(partitions)
 
     def _targets(self, names: Sequence[str]) -> dict[str, Mapping[str, PartitionSet]]:
-        """Returns the partitions of each member in these groups' targets."""
+        """Returns each group's target: the partitions of each member."""
         reading = Reading(self._store)
         targets = {}
         for read, found in reading.all(GetData(layout.assignment(name)) for name in names).items():

@@ -1,8 +1,8 @@
 """Keeps a row for each group up to date while reading only the groups that changed.
 
-For a group at rest (ADR 12), a few stats and small values are enough. A watch on the group's history fires when the
-group changes, because the history records every decision and every operator action. While a group is rebalancing or has
-outstanding commands, it is read in full every two seconds.
+For a group at rest (ADR 12), a few stats and small values are enough. Its history records every decision and every
+operator action, so a watch on the history fires when the group changes. While a group is rebalancing or has outstanding
+commands, it is read in full every two seconds.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ AT_ONCE = 100
 _AGAIN_S = 2.0
 _WHOLE_S, _EACH_S = 600.0, 0.5
 """Even without a watch event, every group is read again after about 600 s, or after 0.5 s for each existing group if
-that is longer, because reading a group takes more than 1 ms of CPU time."""
+that is longer. The reads would otherwise cost too much: each takes more than 1 ms of CPU time."""
 RECENT_MS = 3_600_000
-"""Rebalances are counted over this time."""
+"""The period over which rebalances are counted."""
 
 
 MAX_DECISIONS = 20_000
@@ -60,14 +60,14 @@ class GroupRows:
         self._soonest = 0.0
         """No group is due before this time (monotonic seconds)."""
         self._watched: set[str] = set()
-        """The groups whose watch has not fired."""
+        """The groups with a watch that has not fired."""
         self._as_of: dict[str, tuple[int, Zxids]] = {}
-        """Group at rest → the state in which its row was read: the zxid of its record of rest, and all other zxids."""
+        """Group at rest → the state that its row shows: the zxid of its record of rest, and all other zxids."""
         self._known_decisions: dict[str, int] = {}
 
     @property
     def complete(self) -> bool:
-        """Whether the existing groups are known, and each has been read once."""
+        """Whether the existing groups are known and all of them have been read."""
         return self._names is not None and not self.left
 
     @property
@@ -115,7 +115,7 @@ class GroupRows:
         return len(names)
 
     def look_again(self, names: Iterable[str], at: float = 0.0) -> None:
-        """Makes these groups due at this time (monotonic seconds), unless they are due earlier."""
+        """Makes the named groups due at the time ``at`` (monotonic seconds), unless they are due earlier."""
         with self._lock:
             for name in names:
                 if name in self._due:
@@ -144,7 +144,8 @@ class GroupRows:
                 self.look_again([name], now + _AGAIN_S)
 
     def _watch(self, names: Sequence[str]) -> list[str]:
-        """Sets a watch on the history of each group that has none. Returns those of them that changed recently."""
+        """Sets a watch on the history of each group that lacks one. Among these groups, returns those whose history
+        changed recently."""
         names = [name for name in names if name not in self._watched]
         self._watched |= set(names)  # first, because a watch may fire before the call returns
         try:
@@ -190,7 +191,7 @@ class GroupRows:
         self._wake()
 
     def _count(self, names: Sequence[str]) -> None:
-        """Records the new rebalances from these groups' histories."""
+        """Records the new rebalances in the histories of the named groups."""
         nodes = Reading(self._store).many(GetData(layout.history(name)) for name in names)
         for name, node in zip(names, nodes, strict=True):
             if not isinstance(node, Node):
@@ -214,7 +215,7 @@ def _reads(names: Sequence[str]) -> list[GetData]:
 
 
 def _row(name: str, node: Node, target: ReadResult, recorded: Node, now: Zxids, cluster: Cluster) -> GroupRow | None:
-    """Returns the row of the group, or ``None`` if its record of rest does not hold."""
+    """Returns the row of the group, or ``None`` if its record of rest is no longer valid."""
     settled = decode_settled(layout.settled(name), recorded)
     if settled is None or settled.zxids != now:
         return None

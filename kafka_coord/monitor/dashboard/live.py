@@ -1,7 +1,7 @@
 """Keeps the documents of all open pages up to date and sends the changes to the pages.
 
-Each document is read when a watch fires, and at intervals. The interval depends on the CPU time of the last read, so a
-large document costs no more of a core than a small one. While no page is open, nothing is read, and there is no
+Each document is read when a watch fires, and at intervals. The interval grows with the CPU time of the last read, so a
+large document does not take up more of a core than a small one. While no page is open, nothing is read, and there is no
 ZooKeeper session.
 """
 
@@ -27,7 +27,8 @@ from kafka_coord.zk.store import Watcher, WatchEvent
 log = logging.getLogger(__name__)
 
 LANES = ("state", "lag", "doctor")
-"""Each lane has a thread. Documents that come only from ZooKeeper must not wait for brokers or for the doctor."""
+"""The lanes, each with a thread. Documents that come only from ZooKeeper must not wait for brokers or for the
+doctor."""
 SHARE = 400
 """The shortest interval between reads of a document, as a multiple of the CPU time of a read. It limits the cost to
 0.25 % of a core."""
@@ -38,13 +39,15 @@ SHARE_OF_FILLING = 3
 _LEAST_S = 0.1
 _AGAIN_S = 0.2
 LINGER_S = 15.0
-"""After its last page has closed, a document stays up to date for this many seconds, because pages are reloaded."""
+"""The time, in seconds, for which a document stays up to date after its last page has closed. The page might just be
+reloading."""
 MOST_WAITING = 200
-"""A reader that falls this many events behind is disconnected. It reconnects and receives whole documents again."""
+"""The maximum number of events that wait for a reader. A slower reader is disconnected; the page reconnects and
+receives whole documents again."""
 MAX_DOCUMENTS = 500
 
 Open = Callable[[Callable[[], None]], Sources]
-"""Opens a session, which calls the argument when groups change."""
+"""Opens a session. The session calls the argument when groups change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ class _Document:
     route: Route
     parameters: Mapping[str, str]
     fired: Watcher = lambda _: None
-    """The document's watcher. It is always the same object, so each path is watched by it only once."""
+    """The document's watcher. It is always the same object, so that it watches each path only once."""
     armed: bool = False
     """Whether the document's watches are set and none has fired."""
     readers: list[Reader] = field(default_factory=list)
@@ -100,7 +103,7 @@ class _Document:
     busy: bool = False
     value: Any = None
     shown: Event | None = None
-    """The first event for a new reader, which is the whole document or the error."""
+    """The first event for a new reader: the whole document, or the error."""
 
     def wanted(self, now: float) -> bool:
         return bool(self.readers or self.uses) or now < self.left_at + LINGER_S
@@ -134,7 +137,8 @@ class Live:
             self._sources = None
 
     def join(self, paths: Iterable[str]) -> Reader:
-        """Returns a reader of these documents, which first receives each whole document. Raises :class:`NotFound`."""
+        """Returns a reader of the documents at ``paths``. It first receives each document as a whole. Raises
+        :class:`NotFound`."""
         reader = Reader()
         routed = [(path, *found(path)) for path in dict.fromkeys(paths)]
         with self._changed:
@@ -236,7 +240,8 @@ class Live:
                 self._changed.notify_all()
 
     def _next(self, lane: str) -> tuple[_Document | None, Sources | None]:
-        """Waits for a due document, or for an unused session. Returns neither when the server is stopping."""
+        """Waits for a due document or an unused session, and returns it. Returns neither when the server is
+        stopping."""
         while True:
             now = time.monotonic()
             self._forget(now)
@@ -351,7 +356,7 @@ class Live:
 
 
 def _filled(other: str, path: str, route: Route) -> str:
-    """Returns the path of ``other``, which the document at ``path`` needs. Its quoted parameters come from ``path``."""
+    """Returns the path of ``other``, which the document at ``path`` needs, with the quoted parameters from ``path``."""
     parts = path.partition("?")[0].split("/")
     given = {part: parts[at] for at, part in enumerate(route.path.split("/")) if part.startswith("{")}
     return "/".join(given.get(part, part) for part in other.split("/"))

@@ -22,17 +22,18 @@ log = logging.getLogger(__name__)
 SESSION_S = 8 * 3600.0
 """The duration of a login, in seconds."""
 MAX_SESSIONS = 100
-"""The maximum number of sessions. Above it, a new login ends the oldest session."""
+"""The maximum number of sessions. At the maximum, a new login ends the oldest session."""
 MAX_FAILURES = 5
 FAILURES_S = 60.0
-"""An address with :data:`MAX_FAILURES` failed logins within this many seconds cannot log in."""
+"""The period, in seconds, in which failed logins count. No one can log in from an address with :data:`MAX_FAILURES` of
+them."""
 MAX_ADDRESSES = 10_000
 MAX_TOKEN = 500
 _NOT_FOR_OTHERS = 0o026
 
 
 class Denied(Exception):
-    """A refused request, with the reason and the HTTP status of the response."""
+    """The request is refused. The message gives the reason, and ``status`` is the HTTP status of the response."""
 
     def __init__(self, status: HTTPStatus, why: str) -> None:
         super().__init__(why)
@@ -102,8 +103,8 @@ class Logins:
         self._denials = DenialLog("dashboard operator")
 
     def log_in(self, token: str | None, certificate: str | None, address: str) -> tuple[str, Session]:
-        """Returns a new session and its id. The token identifies the operator, or else the common name in the client's
-        certificate."""
+        """Returns a new session and its id. The operator is identified by the token or, without a token, by the common
+        name in the client's certificate."""
         operator = self.proven(token, certificate, address)
         name, now = secrets.token_urlsafe(32), self._now()
         session = Session(operator, secrets.token_urlsafe(32), now + SESSION_S)
@@ -120,7 +121,7 @@ class Logins:
         return name, session
 
     def proven(self, token: str | None, certificate: str | None, address: str) -> User:
-        """Returns the operator with this token or, if there is no token, with this certificate."""
+        """Returns the operator with ``token`` or, if that is ``None``, with ``certificate``."""
         fit = token is None or (token.isascii() and len(token) <= MAX_TOKEN)
         network, now = _network(address), self._now()
         with self._lock:  # held throughout, so simultaneous attempts count separately
@@ -142,14 +143,15 @@ class Logins:
         raise Denied(HTTPStatus.UNAUTHORIZED, why if token is not None or certificate else "log in with a token")
 
     def session(self, name: str) -> Session | None:
-        """Returns the session with this id. It ends early if its operator's entry in the file is changed or removed."""
+        """Returns the session with the id ``name``. It ends early if its operator's entry in the file is changed or
+        removed."""
         session = self._sessions.get(_key(name))
         if session is None or session.ends_at <= self._now():
             return None
         return session if self._operators().user(session.operator.name) == session.operator else None
 
     def acting(self, name: str, csrf: str) -> User:
-        """Returns the operator of this session. Refuses requests from other pages."""
+        """Returns the operator of the session ``name``. Refuses requests from other pages."""
         session = self.session(name)
         if session is None or not hmac.compare_digest(csrf.encode(), session.csrf.encode()):
             raise Denied(HTTPStatus.UNAUTHORIZED, "log in first: you are not logged in, or the login has ended")
@@ -161,12 +163,12 @@ class Logins:
 
 
 def _key(name: str) -> bytes:
-    """Returns the key of a session. It is a hash of the id, so the time of a lookup does not reveal an id."""
+    """Returns the key of a session. The key is a hash of the id, so the duration of a lookup does not reveal an id."""
     return hashlib.sha256(name.encode()).digest()
 
 
 def _network(address: str) -> str:
-    """Returns the network that counts as one address. For IPv6, it is the /64, because a host can use all of it."""
+    """Returns the network that counts as one address. For IPv6, it is the /64, all of which one host can use."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,8 +1,8 @@
 """Handles operator actions over HTTP: logins, and the actions of ``kafka-coord groups``.
 
-An action is a POST with JSON. It proves the operator's identity, and that no other site made the browser send it. The
-second proof is a token that only the logged-in page knows. A request with ``Authorization: Bearer`` does not need this
-token, because browsers do not add the header automatically.
+An action is a POST with JSON. It must prove the operator's identity, and that no other site made the browser send it.
+The second proof is a token that only the logged-in page knows. Browsers do not add ``Authorization: Bearer``
+automatically, so a request with this header does not need the token.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Operating:
             raise Denied(HTTPStatus.NOT_FOUND, f"unknown action; {PREFIX}/openapi.json lists the actions")
         operator, group = self._operator(environ), unquote(match[1])
         if not operator.may(group):
-            raise Denied(HTTPStatus.FORBIDDEN, f"operator {operator.name} may not act on group {group!r}")
+            raise Denied(HTTPStatus.FORBIDDEN, f"operator {operator.name} is not allowed to act on group {group!r}")
         environ["kafka_coord.lasts"]()
         return HTTPStatus.OK, self._acted(act, match[2], operator, group, str(environ["REMOTE_ADDR"]), body), []
 
@@ -177,7 +177,7 @@ class Operating:
         return {**result, "notes": notes}
 
     def keep(self, dry_run: _DryRun) -> str:
-        """Stores the dry run and returns the token that confirms it."""
+        """Stores the dry run and returns the token with which it can be confirmed."""
         now = time.monotonic()
         confirm = secrets.token_urlsafe(16)
         with self._lock:
@@ -186,7 +186,7 @@ class Operating:
         return confirm
 
     def confirmed(self, operator: User, group: str, confirm: str) -> _DryRun:
-        """Returns and removes the dry run, so it can be confirmed only once. Raises :class:`RequestRefused`."""
+        """Removes and returns the dry run, so it can be confirmed only once. Raises :class:`RequestRefused`."""
         with self._lock:
             dry_run = self._dry_runs.get(confirm)
             if dry_run is not None and (dry_run.operator, dry_run.group) == (operator, group):
@@ -239,7 +239,7 @@ def _evict(asked: _Asked, instances: Instances, kind: GroupKind) -> dict[str, An
 
 def _reset(asked: _Asked, instances: Instances, kind: GroupKind) -> dict[str, Any]:
     """Without ``confirm``, only returns the changes that a reset would make. With ``confirm``, sets exactly the offsets
-    that were shown before and returns these changes."""
+    that were shown before, and returns the changes."""
     wanted, acting = asked.confirmed, asked.acting
     if wanted is None:
         return _shown(asked, instances, kind)
@@ -287,7 +287,9 @@ def _rule(body: Body) -> Rule:
         return Rule(rule)
     least = 0 if rule is RuleKind.TO_OFFSET else -(1 << 63)
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 63:
-        raise Denied(HTTPStatus.BAD_REQUEST, f"{rule} needs a number as its value")
+        raise Denied(
+            HTTPStatus.BAD_REQUEST, f"{rule} needs an integer{' of 0 or more' if not least else ''} as its value"
+        )
     return Rule(rule, value)
 
 
@@ -299,7 +301,7 @@ def _require_managed(kind: GroupKind, what: str) -> None:
 
 
 def operator_document(operator: User | None, *, actions: bool = True) -> dict[str, Any]:
-    """Returns the document about the logged-in operator. ``actions`` is true if logins are possible."""
+    """Returns the document about the logged-in operator. ``actions`` says whether logins are possible."""
     groups = [pattern.pattern for pattern in operator.groups] if operator is not None else []
     return {"actions": actions, "operator": operator.name if operator is not None else None, "groups": groups}
 
@@ -313,7 +315,7 @@ def _body(environ: Mapping[str, Any]) -> Body:
         raise Denied(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send JSON, with Content-Type: application/json")
     length = str(environ.get("CONTENT_LENGTH", ""))
     if not (length.isascii() and length.isdigit()):
-        raise Denied(HTTPStatus.LENGTH_REQUIRED, "send the body with its Content-Length")
+        raise Denied(HTTPStatus.LENGTH_REQUIRED, "send the body with a Content-Length")
     if len(length) > 9 or int(length) > MAX_BODY:
         raise Denied(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is larger than {MAX_BODY} bytes")
     raw = environ["wsgi.input"].read(int(length))
@@ -351,7 +353,7 @@ def _is_encodable(text: str) -> bool:
 
 
 def _cookie_name(environ: Mapping[str, Any]) -> str:
-    """Returns the cookie's name, which contains the port, because a browser sends cookies to all ports of a host."""
+    """Returns the cookie's name. A browser sends a cookie to all ports of a host, so the name contains the port."""
     prefix = "__Host-" if environ["wsgi.url_scheme"] == "https" else ""
     return f"{prefix}kafka-coord-{environ['SERVER_PORT']}"
 

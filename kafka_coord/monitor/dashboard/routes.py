@@ -20,9 +20,9 @@ Watched = tuple[tuple[str, ...], tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How to read a document. ``path`` contains ``{parameters}``, and ``query`` lists the optional parameters. ``lane``
-    is the thread that reads it. ``also`` are the documents and tasks that it needs. With ``of_rows``, the document
-    changes with the rows of all groups."""
+    """Says how to read a document. ``path`` contains ``{parameters}``, and ``query`` lists the optional parameters.
+    ``lane`` is the thread that reads it. ``also`` are the documents and tasks that it needs. With ``of_rows``, the
+    document changes with the rows of all groups."""
 
     path: str
     read: Callable[..., Document]

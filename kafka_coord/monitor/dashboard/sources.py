@@ -1,4 +1,4 @@
-"""Reads each document of the API and keeps the facts that only repeated reads reveal."""
+"""Reads the documents of the API, and keeps the facts that only repeated reads reveal."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _IN_TROUBLE = (GroupState.DEAD, GroupState.PAUSED, GroupState.REBALANCING)
 
 @dataclass(frozen=True, slots=True)
 class _States:
-    """The number of groups in each state, and the groups that are not at rest, as of these rows."""
+    """The number of groups in each state, and the groups that are in trouble, for one version of the rows."""
 
     version: int
     clients: Mapping[str, GroupRow]
@@ -89,13 +89,13 @@ class _GroupMemory:
 
 
 class NotYet(Exception):
-    """The document depends on another document that has not been read yet."""
+    """Another document, on which the requested one depends, has not been read yet."""
 
 
 class Sources:
     """Reads documents for all open pages. ``properties`` are librdkafka's. ``store`` was opened with ``hosts``,
-    ``session_timeout_ms`` and ``tls``. When groups change, calls ``wake`` on any thread. ``rings`` outlive this
-    session."""
+    ``session_timeout_ms`` and ``tls``. When a group changes, calls ``wake``, which must be safe to call from any
+    thread. ``rings`` outlive the session."""
 
     def __init__(
         self,
@@ -178,7 +178,8 @@ class Sources:
         return [documents.finding_document(one) for one in found]
 
     def _access_findings(self) -> Iterator[Finding]:
-        """Checks the ACLs, or returns the earlier findings, because the check reads thousands of ACLs one by one."""
+        """Yields the findings about the ACLs. Repeats the check only rarely, since it reads thousands of ACLs one by
+        one."""
         if time.monotonic() >= self._access_due:
             began = time.thread_time()
             self._access = tuple(check_access(self.store))
@@ -197,9 +198,9 @@ class Sources:
         ]
 
     def unassigned(self) -> Document:
-        """Returns the partitions that no live member owns. Examines at most :data:`MAX_ROWS` groups, those with
-        members first. Leaves out groups at rest, because each of their partitions has an owner. Raises
-        :class:`NotYet`."""
+        """Returns the partitions that no live member owns. Examines at most :data:`MAX_ROWS` groups, those with members
+        first. While the coordinator makes decisions, leaves out stable managed groups: each of their partitions has an
+        owner. Raises :class:`NotYet`."""
         listed = self._clients
         if not self.rows.complete or listed is None:
             raise NotYet
@@ -304,8 +305,8 @@ class Sources:
         return True
 
     def read_lags(self) -> bool:
-        """Measures the lag of some managed groups. The next call continues with other groups. Returns whether there are
-        any groups."""
+        """Measures the lag of some managed groups. The next call continues with other groups. Returns whether any group
+        was measured."""
         rows, cluster = self.rows, self._seen()
         # with many groups, the next sample comes too late for a trend
         return self.lags.step(rows, cluster, sampled=not self._has_many_groups)
@@ -383,7 +384,7 @@ class Sources:
         }
 
     def partition(self, group: str, topic: str, partition: str) -> Document:
-        """Returns one partition's offsets, trend and owners. Does not take a sample, because :meth:`lag` does."""
+        """Returns one partition's offsets, trend and owners. Does not take a sample; :meth:`lag` does."""
         found = self._describe(group, self._ends.known)
         rows = [row for row in found.offsets if (row.topic, str(row.partition)) == (topic, partition)]
         if not rows:
@@ -457,6 +458,6 @@ class Sources:
 
 
 def _spans(timeline: Timeline, tp: TopicPartition) -> list[list[Any]]:
-    """Returns [consumer, from, to] in ms since 1970. ``from`` is ``None`` if unknown, and ``to`` for a current
-    owner."""
+    """Returns one [consumer, from, to] per span, in ms since 1970. ``from`` is ``None`` if unknown, and ``to`` is
+    ``None`` for a current owner."""
     return [[one.consumer, one.from_ms, one.to_ms] for one in timeline.spans.get(tp, ())]

@@ -37,7 +37,7 @@ class Timeline:
     @classmethod
     def of(cls, decisions: Sequence[Decision], owners: Owners, now_ms: int) -> Timeline:
         """Builds the timeline from the current ``owners``, going back through the decisions (sorted oldest first). An
-        ownership begins when a decision settles, and ends when the stops of a decision are acknowledged. If the
+        ownership begins when a decision settles, and ends when the stops of a later decision are acknowledged. If the
         consumer left, the ownership ends with the next decision."""
         timeline = cls(now_ms)
         open_at = {tp: Span(consumer, None) for tp, consumer in owners.items()}
@@ -83,7 +83,8 @@ def _after(decision: Decision, duration_ms: int | None, now_ms: int) -> int:
 
 
 def _moved(decision: Decision, which: str) -> dict[TopicPartition, str] | None:
-    """Maps each partition to the consumer that gained or lost it. Returns ``None`` if the history is incomplete."""
+    """Maps each partition to the consumer that gained or lost it. Returns ``None`` if the decision's record may be
+    incomplete."""
     found: dict[TopicPartition, str] = {}
     for consumer, moves in decision.moves.items():
         text = moves.get(which, "")
@@ -101,7 +102,7 @@ def _moved(decision: Decision, which: str) -> dict[TopicPartition, str] | None:
 
 
 _MOST_CONSUMERS, _MOST_TEXT = 20, 200
-"""For each decision, the coordinator records at most this many consumers, and at most this many characters for each."""
+"""The limits on what the coordinator records about a decision: the number of consumers, and of characters for each."""
 
 
 def _partitions(text: str) -> Iterator[TopicPartition]:

@@ -13,7 +13,7 @@ from kafka_coord.zk.acl_tree import AclStore, TreeAcls, compare, read_tree_acls
 from kafka_coord.zk.store import Store
 
 MOST_OF_A_KIND = 500
-"""The maximum number of znodes of each kind that the doctor checks. ``acl check`` checks all of them."""
+"""The maximum number of znodes of each kind that the doctor checks. ``acl check`` has no limit."""
 
 _CHECK = "acls"
 _DOC = "docs/operations.md, Security"
@@ -44,7 +44,7 @@ def _check_plan(store: AclStore, plan: AclPlan) -> Iterator[Finding]:
     if other:
         yield warning(_CHECK, f"the ACL of {some(other, 3)} is not as planned", todo)
     if found.missing:
-        yield warning(_CHECK, f"{some(found.missing, 3)} is missing, and consumers may not create it", todo)
+        yield warning(_CHECK, f"{some(found.missing, 3)} is missing, and consumers are not allowed to create it", todo)
     yield from _check_hidden(found.acls)
     if not (found.deviations or found.missing):
         yield ok(_CHECK, f"the ACLs of {found.acls.looked_at} znodes are as planned")
@@ -61,7 +61,7 @@ def _check_open(found: TreeAcls) -> Iterator[Finding]:
     elif found.looked_at:
         yield ok(_CHECK, f"the znodes below {layout.CONSUMERS} are closed to unauthorised clients")
     if found.unreadable:
-        what = f"this client may not read the ACL of {some(found.unreadable, 3)}"
+        what = f"this client is not allowed to read the ACL of {some(found.unreadable, 3)}"
         yield warning(_CHECK, what, "check this client's credentials")
     yield from _check_hidden(found)
 
@@ -70,13 +70,13 @@ def _check_hidden(found: TreeAcls) -> Iterator[Finding]:
     if found.hidden:
         yield warning(
             _CHECK,
-            f"this client may not list {some(found.hidden, 3)}",
+            f"this client is not allowed to list {some(found.hidden, 3)}",
             "check this client's credentials, and which identity created the znode",
         )
 
 
 def _check_kafka(store: AclStore) -> Iterator[Finding]:
-    """Checks Kafka's own znodes, because the coordinator relies on them."""
+    """Checks the ACLs of Kafka's own znodes, on which the coordinator relies."""
     paths = (layout.BROKER_IDS, layout.BROKER_TOPICS)
     wide = [
         path

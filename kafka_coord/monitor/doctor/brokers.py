@@ -22,7 +22,8 @@ from kafka_coord.zk.store import Store
 
 TIMEOUT_S = 2.0
 MOST_ELECTIONS = 3
-"""More elections than this in an hour are a problem. A rolling upgrade causes one election per instance."""
+"""The maximum number of elections in an hour that counts as normal. A rolling upgrade causes one election per
+instance."""
 _RECENT_MS = 3_600_000
 
 
@@ -40,7 +41,7 @@ def check_brokers(store: Store) -> Iterator[Finding]:
         yield error(check, what, what_to_do(one.path))
     if not brokers:
         if not found.unreadable:
-            yield error(check, "no broker is registered", "start the brokers, because consumers need them")
+            yield error(check, "no broker is registered", "start the brokers; consumers need them")
         return
     listeners = [(broker, listener) for broker in brokers for listener in broker.listeners]
     with ThreadPoolExecutor(max_workers=min(16, max(1, len(listeners))), thread_name_prefix="doctor") as pool:
@@ -85,7 +86,7 @@ def check_coordinator(store: Store, hosts: str, cluster: Cluster) -> Iterator[Fi
 
 
 def check_elections(history: ClusterHistory, now_ms: int) -> Iterator[Finding]:
-    """Warns if the coordinator changes often and says why."""
+    """Warns if the coordinator changes often, and says why it changed."""
     recent = [one for one in history.elections if now_ms - one.elected_ms < _RECENT_MS]
     if len(recent) <= MOST_ELECTIONS:
         return

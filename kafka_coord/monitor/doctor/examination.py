@@ -1,4 +1,4 @@
-"""Runs all checks. The order matters, because a fault can explain later findings."""
+"""Runs all checks. Their order matters: an earlier finding may explain later ones."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def examine(
     ``kafka`` holds librdkafka's properties for connections to the brokers.
 
     Writes and removes one ephemeral znode to check the clock, unless ``writes`` is false. If ``groups`` is given,
-    checks only these managed groups. If ``lag`` is ``None``, does not check the lag. ``servers`` holds the responses
-    from ZooKeeper's servers to the previous examination. ``earlier`` is an earlier reading of the cluster, which may
-    save listing the groups. ``access_findings`` replaces the check of the ACLs. If a check cannot be completed, this is
-    also a finding.
+    checks only the managed groups in it. If ``lag`` is ``None``, does not check the lag. ``servers`` holds the
+    responses from ZooKeeper's servers to the previous examination. ``earlier`` is an earlier reading of the cluster;
+    the groups are listed again only if the list has changed since. ``access_findings`` replaces the check of the ACLs.
+    A check that cannot be completed is also a finding.
     """
     yield from _made("zookeeper servers", lambda: zookeeper.check_servers(hosts, tls=tls, earlier=servers))
     yield from _made("zookeeper speed", lambda: zookeeper.check_speed(store))
@@ -82,7 +82,7 @@ def examine_group(
     store: Store, group: str, lag: LagSight | None = None, earlier: Cluster | None = None
 ) -> Iterator[Finding]:
     """Yields the findings of :func:`examine` about one managed group, or none if the group does not exist. ``earlier``
-    is an earlier reading of the cluster, which may save listing the groups."""
+    is an earlier reading of the cluster; the groups are listed again only if the list has changed since."""
     cluster = read_cluster(store, earlier)
     yield from _check_each(store, cluster, _seen_twice(store, cluster, [group]), lag, round(store.clock.time() * 1000))
 
@@ -136,7 +136,7 @@ def _check_each(
 def _check_lags(
     snapshots: Mapping[str, GroupSnapshot], committed: Mapping[str, Committed], lag: LagSight, now_ms: int
 ) -> Iterator[Finding]:
-    """Checks the lag. Queries the brokers only about partitions with a committed offset, because others have no lag."""
+    """Checks the lag. Queries the brokers only about partitions with a committed offset; the others have no lag."""
     partitions = PartitionSet.union(PartitionSet.of(one.offsets) for one in committed.values())
     ends, note = lag.end_offsets(partitions) if partitions else ({}, "")
     if note:
@@ -150,8 +150,8 @@ def _check_lags(
 
 
 def _seen_twice(store: Store, cluster: Cluster, names: Sequence[str]) -> dict[str, GroupSnapshot]:
-    """Reads the groups. Reads a group with a departed holder again after a moment, because a working coordinator will
-    have released the partitions by then."""
+    """Reads the groups. After a moment, reads again each group in which a departed consumer holds partitions. A working
+    coordinator will have released them by then."""
     snapshots = read_groups(store, names, cluster)
     again = [group for group, snapshot in snapshots.items() if of_groups.gone_holders(snapshot)]
     if again:

@@ -16,7 +16,7 @@ _VERSION = re.compile(r"version:?\s+(\d+)\.(\d+)(?:\.(\d+))?")
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
     """One server's responses. ``problem`` says why it did not answer. ``metrics`` is empty if the server's whitelist
-    allows only ``srvr``, which is always allowed."""
+    allows only ``srvr``. ZooKeeper always allows that word."""
 
     server: str
     version: tuple[int, int, int] | None = None

@@ -1,4 +1,5 @@
-"""Finds what is unreadable, stale, stuck or forgotten in groups. Does no I/O, because the callers read everything."""
+"""Finds what is unreadable, stale, stuck or forgotten in groups. The callers read everything, so this module does no
+I/O."""
 
 from __future__ import annotations
 
@@ -22,9 +23,10 @@ from kafka_coord.zk import layout
 FORGOTTEN_PAUSE_MS = 3_600_000
 OLD_REQUEST_MS = 60_000
 SLOW_COMMAND_MS = 5_000
-"""A healthy consumer acknowledges a command in milliseconds."""
+"""The age at which a command is reported. A healthy consumer acknowledges a command in milliseconds."""
 LISTING_WARNING_BYTES = 700_000
-"""ZooKeeper lists children in one response, which jute.maxbuffer limits to 1 MB."""
+"""The size of all names above which a warning is due. ZooKeeper lists children in one response, which jute.maxbuffer
+limits to 1 MB."""
 
 
 def check_groups(

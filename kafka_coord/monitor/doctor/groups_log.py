@@ -21,7 +21,7 @@ _SETTINGS = ("cleanup.policy", "compression.type", "min.insync.replicas", "uncle
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """The topic's settings, and the numbers of replicas and of in-sync replicas by partition, as a broker reports
+    """The topic's settings, and each partition's numbers of replicas and of in-sync replicas, as a broker reports
     them."""
 
     settings: Mapping[str, str]
@@ -31,7 +31,7 @@ class Topic:
 def check_log(
     instances: Instances, directory: InstanceDirectory, brokers: int, listeners: Sequence[Listener]
 ) -> Iterator[Finding]:
-    """Checks the topic, unless it does not exist yet, because an instance will create it. ``listeners`` are the
+    """Checks the topic. Does nothing if it does not exist yet, since an instance will create it. ``listeners`` are the
     brokers' listeners."""
     if not directory.leaders:
         return
@@ -88,7 +88,7 @@ def _check_partitions(topic: Topic, directory: InstanceDirectory, address: str) 
     if extra:
         what = f"{TOPIC} has {len(directory.leaders)} partitions; only the first {PARTITIONS} are used"
         yield warning(
-            CHECK, what, "do nothing, because Kafka cannot remove partitions, and the unused partitions stay empty"
+            CHECK, what, "do nothing: Kafka cannot remove partitions, and the unused partitions stay empty"
         )
     leaderless = [number for number, leader in directory.leaders.items() if leader < 0]
     if leaderless:

@@ -27,7 +27,7 @@ _ASKING_S = 5.0
 
 
 def check_kafka_clients(store: Store, cluster: Cluster, properties: Mapping[str, str]) -> Iterator[Finding]:
-    """Checks the setup, unless no instance has ever served Kafka clients. ``properties`` are librdkafka's."""
+    """Checks the setup, if an instance has ever served Kafka clients. ``properties`` are librdkafka's."""
     instances = Instances(store, properties)
     directory = instances.directory()
     for one in directory.unreadable:
@@ -156,7 +156,7 @@ def _own_coordinator(listeners: Sequence[Listener], properties: Mapping[str, str
 
 
 def _is_same(one: str, other: str) -> bool:
-    """Returns whether two ``host:port`` resolve to the same address on this host."""
+    """Returns whether two ``host:port`` strings resolve to the same address on this host."""
     if one == other:
         return True
     (host, _, port), (other_host, _, other_port) = one.rpartition(":"), other.rpartition(":")

@@ -1,4 +1,5 @@
-"""Explains the lag of a group and gives a remedy. Does no I/O, because the callers read and sample everything."""
+"""Explains the lag of a group and gives a remedy. The callers read and sample everything, so this module does no
+I/O."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ def check_lag(seen: Lags, now_ms: int) -> Iterator[Finding]:
 
 
 def check_actions(group: str, actions: Iterable[Action], now_ms: int) -> Iterator[Finding]:
-    """Yields the last operator change to the group's offsets, which may explain lag or repeated records."""
+    """Yields a finding for the operator's last change to the group's offsets, which may explain lag or repeated
+    records."""
     for one in [one for one in actions if one.kind in _SETS_OFFSETS][-1:]:
         if now_ms - one.at_ms > REMEMBERED_MS:
             continue

@@ -20,9 +20,9 @@ _SCRATCH = "/doctor-"
 
 
 SLOW_MS = 100
-"""A higher average counts as slow, both for this client's reads and for the server's requests."""
+"""The highest average that does not count as slow, both for this client's reads and for the server's requests."""
 _READS, _BETWEEN_S = 5, 0.1
-"""The reads are spread over time, to notice a server that answers in bursts."""
+"""The pause between reads. Reads spread over time reveal a server that answers in bursts."""
 _FEWEST_WRITES = 5
 
 
@@ -87,7 +87,7 @@ def _check_server(server: ServerFacts, earlier: ServerFacts | None) -> Iterator[
     shown = ".".join(map(str, server.version))
     if server.version < MULTI_READ_SINCE:
         what = f"{server.server} is {shown}, {server.mode}, older than 3.6, so groups are read one znode at a time"
-        yield warning(check, what, "upgrade ZooKeeper, because reads are slow with many groups")
+        yield warning(check, what, "upgrade ZooKeeper; reads are slow with many groups")
     elif server.version < MAINTAINED_SINCE:
         yield info(
             check, f"{server.server} is {shown}, {server.mode}, which is no longer maintained", "upgrade ZooKeeper"
@@ -150,7 +150,7 @@ def _number(server: ServerFacts, name: str) -> float | None:
 
 
 def check_session(store: Store, asked_ms: int) -> Iterator[Finding]:
-    """Checks the granted session timeout, after which the failure of a consumer or coordinator is noticed."""
+    """Checks the granted session timeout: the time after which a failed consumer or coordinator is noticed."""
     granted, check = store.session.timeout_ms, "zookeeper limits"
     if granted == asked_ms:
         yield ok(check, f"the session timeout is {granted} ms, as requested")
@@ -174,7 +174,7 @@ def check_clock(store: Store) -> Iterator[Finding]:
         return
     except NoAuth:
         todo = "give this client the credentials of the instances (zookeeper.digest or zookeeper.sasl_*)"
-        yield error("acls", f"this client may not create znodes below {layout.CONSUMERS}", todo)
+        yield error("acls", f"this client is not allowed to create znodes below {layout.CONSUMERS}", todo)
         return
     after_s = store.clock.time()
     try:

@@ -13,13 +13,13 @@ class LogRule(StrEnum):
     """The rules. A rule whose description ends in "A warning." appears in the report, but does not fail the audit."""
 
     TERM_BACK = "term-back"
-    """A term wrote a batch after a newer term had started. The brokers must refuse such a batch."""
+    """A term wrote a batch after a newer term had started. The brokers should have refused it."""
     NO_TERM = "no-term"
     """A writer without a term of this partition wrote a batch."""
     NO_CLAIM = "no-claim"
     """A term's batches do not begin with its claim, although compaction has not removed anything before them."""
     WRONG_CLAIM = "wrong-claim"
-    """A claim names a different term than its batch, or is not at the beginning of its term."""
+    """A claim names a term other than that of its batch, or is not at the beginning of its term."""
     SEQUENCE = "sequence"
     """A gap, or another writer's batch, precedes a batch of a term, so its sequence number differs from its
     position."""
@@ -34,7 +34,7 @@ class LogRule(StrEnum):
     LIVE_OFFSET_REMOVED = "live-offset-removed"
     """An offset was removed while members of the group subscribed to its topic."""
     SEEK_BACK = "seek-back"
-    """A newer commit carries a lower offset, because its client went back. A warning."""
+    """A newer commit carries a lower offset: its client went back. A warning."""
     UNREADABLE = "unreadable"
     """A record that cannot be decoded. A warning."""
 

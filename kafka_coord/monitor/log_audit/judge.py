@@ -1,8 +1,8 @@
 """Checks one partition of the groups log, batch by batch. Does no I/O.
 
 Compaction removes records but never reorders them, so every rule concerns the remaining records. The earlier of two
-records with the same key may be missing, and offsets may have gaps. One fact about a term survives any compaction: the
-distance of each batch from the claim equals its sequence number, because no one else can write in between.
+records with the same key may be missing, and offsets may have gaps. One fact about a term survives any compaction: no
+one else can write in between, so the distance of each batch from the claim equals its sequence number.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kafka_coord.wire.errors import BadMessage
 
 CONSUMER = "consumer"
 _SEQUENCES = 1 << 31
-"""The number of sequence numbers. They start again at 0 after the last one."""
+"""The number of different sequence numbers. After the last one, they start again at 0."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,5 @@
-"""Reads the groups log of a running cluster for the audit, each partition from its leader, a few at a time."""
+"""Reads the groups log of a running cluster for the audit: each partition from its leader, a few partitions at a
+time."""
 
 from __future__ import annotations
 

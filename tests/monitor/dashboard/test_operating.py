@@ -176,7 +176,7 @@ def test_an_operator_acts_only_on_its_groups(world: World, served: Served, tmp_p
     file = operators_file(tmp_path, alice=TOKEN)
     file.write_text(file.read_text().replace(".*", "other|elays"))
     status, told = post(served, PAUSE, WHY)
-    assert (status, told["error"]) == (403, "operator alice may not act on group 'delays'")
+    assert (status, told["error"]) == (403, "operator alice is not allowed to act on group 'delays'")
 
 
 def test_a_session_ends_with_its_time(world: World, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
