@@ -94,7 +94,7 @@ def await_answer(store: Store, request_id: str, timeout_s: float, on_progress: O
         left_s = deadline - store.clock.monotonic()
         try:
             elected = read_coordinator(store)
-        except StoreUnavailable as error:  # the deadline decides
+        except StoreUnavailable as error:  # try again until the deadline
             whose = f", and none from ZooKeeper ({error})"
         else:
             whose = _whose(elected)
@@ -133,7 +133,7 @@ def _read(store: Store, path: str, changed: threading.Event) -> Request | None:
     try:
         node = store.get(path, lambda _: changed.set())
     except StoreUnavailable:
-        return None  # the deadline decides
+        return None  # try again until the deadline
     except NoNode:
         raise Timeout(f"{path} disappeared; someone withdrew the request, or its response expired") from None
     try:
