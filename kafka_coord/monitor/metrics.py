@@ -108,9 +108,7 @@ def _of_coordinator(coordinator: ConsumerCoordinator) -> Iterator[Metric]:
         "Ownerless partitions of stuck groups. No one reads them.",
         sum(one.ownerless for one in stuck),
     )
-    yield gauge(
-        "queued_groups", "Groups waiting for a pass. Stays high if decisions are slow.", len(coordinator.queue)
-    )
+    yield gauge("queued_groups", "Groups waiting for a pass. Stays high if decisions are slow.", len(coordinator.queue))
     states = Counter(outcome.state for outcome in list(handler.outcomes.values()))
     yield labelled(
         GaugeMetricFamily,

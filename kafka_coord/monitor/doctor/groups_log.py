@@ -87,9 +87,7 @@ def _check_partitions(topic: Topic, directory: InstanceDirectory, address: str) 
         yield error(CHECK, what, todo)
     if extra:
         what = f"{TOPIC} has {len(directory.leaders)} partitions; only the first {PARTITIONS} are used"
-        yield warning(
-            CHECK, what, "do nothing: Kafka cannot remove partitions, and the unused partitions stay empty"
-        )
+        yield warning(CHECK, what, "do nothing: Kafka cannot remove partitions, and the unused partitions stay empty")
     leaderless = [number for number, leader in directory.leaders.items() if leader < 0]
     if leaderless:
         what = f"partition {ranges(leaderless)} of {TOPIC} has no live leader, so its groups have no coordinator"
