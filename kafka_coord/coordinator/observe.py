@@ -251,8 +251,8 @@ class _Decoding:
         self.unreadable: list[Unreadable] = []
 
     def listing(self, parent: str, found: Answer) -> tuple[str, ...] | None:
-        """Returns the children of ``parent``. Raises :class:`NoAuth` if they cannot be listed, because every decision
-        needs them."""
+        """Returns the children of ``parent``. Raises :class:`NoAuth` if they cannot be listed. Every decision needs
+        them."""
         if isinstance(found, Unreadable):
             raise NoAuth(f"cannot list the children of {parent}: {found.reason}", parent)
         return found if isinstance(found, tuple) else None

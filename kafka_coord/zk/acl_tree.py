@@ -118,7 +118,7 @@ class ApplyResult:
 
 def read_tree_acls(store: AclStore, most_of_a_kind: int | None = None) -> TreeAcls:
     """Reads the ACLs of all of kafka-coord's znodes. If ``most_of_a_kind`` is given, reads at most that many of each
-    kind, because a large tree contains hundreds of thousands of znodes."""
+    kind, since a large tree contains hundreds of thousands of znodes."""
     paths: list[str] = []
     foreign: list[str] = []
     hidden: list[str] = []

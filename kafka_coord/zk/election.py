@@ -413,8 +413,8 @@ class ZkElection:
             self._delete_own(node, epoch.stat.version if isinstance(epoch, Node) else None)
 
     def _delete_own(self, node: Node, epoch_version: int | None) -> None:
-        """Deletes this instance's own znode. Checks that no other instance has been elected since, because that
-        instance's znode would have the same version."""
+        """Deletes this instance's own znode. Checks that no other instance has been elected since. The znode of that
+        instance would have the same version."""
         self._fired = True
         ops: list[Op] = [Delete(layout.COORDINATOR, node.stat.version)]
         if epoch_version is not None:

@@ -59,8 +59,8 @@ kazoo_log = logging.getLogger("kafka_coord.zk.kazoo")
 
 
 def _quieter(record: logging.LogRecord) -> bool:
-    """A log filter that lowers kazoo's INFO and WARNING messages to DEBUG, because this project's own messages report
-    the outcome of each attempt. It drops kazoo's DEBUG messages, which contain credentials."""
+    """A log filter that lowers kazoo's INFO and WARNING messages to DEBUG. This project's own messages report the
+    outcome of each attempt. The filter drops kazoo's DEBUG messages, which contain credentials."""
     if record.levelno in {logging.INFO, logging.WARNING}:
         record.levelno, record.levelname = logging.DEBUG, "DEBUG"
         return kazoo_log.isEnabledFor(logging.DEBUG)
@@ -422,8 +422,8 @@ class KazooStore(Store):
         return tuple(FoundAcl.of(*one) if isinstance(one, tuple) else one for one in found)
 
     def write_acls(self, changes: Sequence[AclChange]) -> tuple[StoreError | None, ...]:
-        """Sets many ACLs, pipelined, because a multi cannot set them. Returns ``None`` if the ACL was set or the znode
-        is gone, and otherwise the refusal."""
+        """Sets many ACLs in a pipeline. A multi cannot set ACLs. Returns ``None`` if the ACL was set or the znode is
+        gone, and otherwise the refusal."""
         responses = self._calls.pipelined(
             "set the ACL of",
             changes,

@@ -222,7 +222,7 @@ class Watches:
     def _serve_data(self, due: Sequence[_Watched], stats: Sequence[Stat | None], nodes: Sequence[ReadResult]) -> None:
         for watched, stat, node in zip(due, stats, nodes, strict=True):
             if stat is None:
-                # reported again although the znode was missing before, because it may have existed in between
+                # reported again although the znode was missing before: it may have existed in between
                 self._tell(watched, None, None)
             elif _data_key(stat) == watched.seen:
                 self._settled(watched)

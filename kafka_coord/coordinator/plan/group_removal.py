@@ -1,4 +1,4 @@
-"""Decides whether a group is removed, because an operator requested the removal or because its offsets have expired."""
+"""Decides whether to remove a group, at an operator's request or because its offsets have expired."""
 
 from __future__ import annotations
 
