@@ -15,7 +15,7 @@ NO_GENERATION = -1
 @dataclass(frozen=True, slots=True)
 class Join:
     """A JoinGroup request. ``token`` identifies the request in the response. A member without an id gets ``fresh_id``,
-    which the caller generates because the machine does not use randomness. If ``must_know_id`` is set, such a member
+    which the caller generates, since the machine does not use randomness. If ``must_know_id`` is set, such a member
     must join again with its new id (KIP-394), unless it is static. For ``can_skip_assignment``, see KIP-814."""
 
     token: object

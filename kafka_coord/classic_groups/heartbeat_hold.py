@@ -23,26 +23,27 @@ _LONGEST_S = {
 """The number of seconds that a client can wait, by prefix of its software name. librdkafka always waits for its session
 timeout. Without a response, franz-go (kgo) closes a connection after 10 s, and the Java client after 30 s. Their
 heartbeat and commit intervals are shorter than 6 s, so their next heartbeat is due as soon as a hold ends. Other
-clients may close their connection sooner (kafka-go does so after 5 s), or may not send other requests while waiting."""
+clients may close their connection sooner (kafka-go does so after 5 s), or might not send other requests while
+waiting."""
 
 _WITHIN_INTERVAL = ("kafka-python", "aiokafka")
-"""These clients do not send a heartbeat before the previous one is answered. If a response takes longer than the
+"""Clients that do not send a heartbeat before the previous one has been answered. If a response takes longer than the
 heartbeat interval, kafka-python's poll stops waiting (``ConsumerCoordinator.time_to_next_poll``) and spins."""
 _AT_ONCE_S = 0.05
 _RESTARTING = _JAVA
-"""This client restarts its heartbeat timer whenever it sends a heartbeat, even if that is only a repetition."""
+"""The client that restarts its heartbeat timer whenever it sends a heartbeat, even if that is only a repetition."""
 _TICK_S = 3.0
 """The default ``heartbeat.interval.ms``, in seconds."""
 _EACH_S = 2.5
 """Seconds between heartbeats from the Java client, which sends two in the 5 s between its automatic commits."""
 _TICKS = 3
-"""A heartbeat is answered without an error within this many ticks, because each error doubles the client's wait before
-the next repetition (from 0.1 s)."""
+"""The number of ticks within which a client gets a response without an error. Each consecutive error doubles the
+client's wait before the next repetition, which is 0.1 s at first."""
 _MARGIN_S = 0.25
 """Seconds that a request and its response take on a busy machine. If the response arrives after the tick, the client
 stays silent for 3 s."""
 _SOON_S = 0.5
-"""If the next tick is at most this many seconds away, the response needs no error."""
+"""The number of seconds to the next tick up to which the response needs no error."""
 _AGAIN_S = 1.5
 """Seconds within which a client repeats a heartbeat. librdkafka before 2.0 never repeats a heartbeat."""
 
@@ -50,14 +51,14 @@ _COMMITS_S = (4.95, 5.3)
 """The shortest and the longest time between two automatic commits (``auto.commit.interval.ms``). When the interval has
 passed, the client commits at the application's next poll."""
 COMMITS_ALONE = (_JAVA, *_WITHIN_INTERVAL)
-"""In these clients, nothing but the next automatic commit waits for the response to an automatic commit."""
+"""The clients in which nothing but the next automatic commit waits for the response to an automatic commit."""
 _PROOFS = 3
 _NOT_AUTOMATIC_S = 600.0
 
 
 def longest_hold_s(software: str) -> float:
-    """Returns how many seconds a client with this software name (from ApiVersions) can wait. Returns 0, so that the
-    heartbeat is not held, if the name is unknown or missing."""
+    """Returns how many seconds a client with the given software name (from ApiVersions) can wait. Returns 0, so that
+    the heartbeat is not held, if the name is unknown or missing."""
     return next((longest_s for name, longest_s in _LONGEST_S.items() if software.startswith(name)), 0.0)
 
 
@@ -73,7 +74,7 @@ def spins_beyond_interval(software: str) -> bool:
 
 def hold_limit_s(longest_s: float, session_timeout_s: float, silent_s: float) -> float:
     """Returns the longest hold in seconds, which is at most a third of the session timeout. If it is not positive, the
-    heartbeat must be answered immediately. ``silent_s`` is how long the member was silent before this heartbeat. It may
+    heartbeat must be answered immediately. ``silent_s`` is how long the member was silent before the heartbeat. It may
     be silent for as long again after the hold, so the hold and ``silent_s`` together must not exceed two thirds of the
     timeout."""
     return min(longest_s, session_timeout_s / 3, session_timeout_s * 2 / 3 - silent_s)
@@ -107,7 +108,7 @@ class Beats:
     it is being measured."""
     _sent_at: float = -math.inf
     _answered_at: float = -math.inf
-    """The last heartbeat was sent at ``_sent_at``. If there is no news, it is answered at ``_answered_at``."""
+    """The last heartbeat arrived at ``_sent_at``. If there is no news, it is answered at ``_answered_at``."""
     _fine_at: float = -math.inf
     """When the client joined or last got a response without an error, as far as this term knows. One session timeout
     later, the client leaves the group."""
@@ -119,7 +120,7 @@ class Beats:
     """Each heartbeat counts as one use."""
 
     def arrived(self, now: float, software: str, session_timeout_s: float) -> float:
-        """Handles a heartbeat from a client with this software name. Returns how many seconds the heartbeat may be
+        """Handles a heartbeat from a client with the given software name. Returns how many seconds the heartbeat may be
         held. If the number is not positive, the heartbeat must be answered immediately."""
         longest_s = longest_hold_s(software)
         if software.startswith(_WITHIN_INTERVAL):
@@ -138,15 +139,16 @@ class Beats:
         each_s = _EACH_S if restarts else _TICK_S
         self._allowance.use(now, each_s, _TICKS)
         if restarts:
-            return limit_s  # this client sends its next heartbeat during the hold
+            return limit_s  # such a client sends its next heartbeat during the hold
         since_s = now - self._ticked + _MARGIN_S
         next_tick = since_s // _TICK_S + 1
         last_tick = min((since_s + limit_s) // _TICK_S, max(next_tick, _TICKS))
         return last_tick * _TICK_S - since_s if last_tick >= next_tick else limit_s
 
     def _measured_s(self, now: float) -> float:
-        """Returns the client's time between heartbeats. If this heartbeat arrived right after the response to the
-        previous one, that hold was too long, so returns 0 and measures the time until the next heartbeat."""
+        """Returns the client's time between heartbeats. If the current heartbeat arrived right after the response to
+        the previous one, the previous hold was too long. Then returns 0 and measures the time until the next
+        heartbeat."""
         if not self._interval_s:
             self._interval_s = min(_TICK_S, now - self._sent_at)
         elif 0 <= now - self._answered_at < _AT_ONCE_S:
@@ -190,7 +192,7 @@ class AutoCommits:
     _not_before: float = -math.inf
 
     def may_wait(self, now: float, software: str, request: int) -> bool:
-        """Returns whether the response to this OffsetCommit may wait. ``request`` is a hash of the request without its
+        """Returns whether the response to the OffsetCommit may wait. ``request`` is a hash of the request without its
         correlation id."""
         is_due = _COMMITS_S[0] <= now - self._at <= _COMMITS_S[1] and now >= self._not_before
         is_known = self._proofs >= _PROOFS or request == self._request

@@ -56,8 +56,8 @@ from kafka_coord.classic_groups.heartbeat_hold import LateBeats
 from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, MemberMetadata
 
 NEW_MEMBER_JOIN_TIMEOUT_S = 300.0
-"""A new member is removed if its first join is still held after this many seconds, because its client must have gone by
-then."""
+"""The number of seconds after which a new member whose first join is still held is removed. By then, its client must
+have gone."""
 
 EMPTY, PREPARING, COMPLETING = GroupState.EMPTY, GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE
 STABLE, DEAD = GroupState.STABLE, GroupState.DEAD
@@ -138,7 +138,7 @@ class Group:
         return self._taken()
 
     def end(self, error: Error) -> list[Instruction]:
-        """Ends a group that was moved or deleted. Returns responses with this error to all held requests."""
+        """Ends a group that was moved or deleted. Returns responses with ``error`` to all held requests."""
         for member in self.metadata.members.values():
             self._answer_waiting(member, error)
         self.metadata.state = DEAD
@@ -471,7 +471,7 @@ class Group:
             self._answer_beat(member, error)
 
     def _is_late(self, beat: Heartbeat, now: float) -> bool:
-        """Returns whether this heartbeat may be a repetition that the client sent before it joined again or left."""
+        """Returns whether the heartbeat may be a repetition that the client sent before it joined again or left."""
         member = self.metadata.members.get(beat.member_id)
         if member is None:
             return self._late.may_come(beat.member_id, now)
@@ -561,7 +561,7 @@ class Group:
 
     def _may_expire(self, member: MemberMetadata) -> bool:
         """Returns whether the member may be removed because it is silent. A member whose join or sync is held does not
-        count as silent, unless it is new, because a new member's client may never return."""
+        count as silent, unless it is new: a new member's client might never return."""
         return member.is_new or not member.waits
 
     def _heard_from(self, member: MemberMetadata, now: float) -> None:

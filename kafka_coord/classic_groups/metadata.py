@@ -35,7 +35,7 @@ class Protocol:
 @dataclass(slots=True)
 class MemberMetadata:
     """One member. ``join_token``, ``sync_token`` and ``beat_token`` identify its held requests. A member that stays
-    silent is removed at ``expires_at``. ``is_new`` is true until the member's first join is answered."""
+    silent is removed at ``expires_at``. ``is_new`` is true until the member's first join has been answered."""
 
     member_id: str
     instance_id: str | None
@@ -62,7 +62,7 @@ class MemberMetadata:
     @property
     def waits(self) -> bool:
         """Whether the member's join or sync is held, so that the member does not count as silent. Held heartbeats do
-        not matter here, because each hold is shorter than the session timeout."""
+        not matter here, since each hold is shorter than the session timeout."""
         return self.join_token is not None or self.sync_token is not None
 
 
@@ -135,8 +135,8 @@ class GroupMetadata:
         return votes.most_common(1)[0][0]
 
     def supports(self, protocol_type: str, protocols: Sequence[Protocol]) -> bool:
-        """Returns whether a member with these protocols can join. Its protocol type must be the group's, and it must
-        offer a protocol that all members support. An empty group accepts any type and protocols."""
+        """Returns whether a member with the given protocols can join. Its protocol type must be the group's, and it
+        must offer a protocol that all members support. An empty group accepts any type and protocols."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         offered = {protocol.name for protocol in protocols}

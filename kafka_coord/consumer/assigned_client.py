@@ -1,4 +1,5 @@
-"""A librdkafka client that fetches exactly the wanted partitions. Changing these partitions never blocks a thread.
+"""A librdkafka client that fetches exactly the wanted partitions. A change of the wanted partitions never blocks a
+thread.
 
 Newer releases of confluent-kafka, such as 2.16, let one thread at a time into a client (``Handle_serialize_enter``),
 but not fairly: a thread that polls in a loop locks out all others. So only the holder of the lock ``_inside`` calls the
@@ -53,7 +54,7 @@ class AssignedClient:
         self._carry_out()
 
     def use(self, client: KafkaConsumer) -> None:
-        """Fetches with this client from now on, and closes the previous client."""
+        """Fetches with ``client`` from now on, and closes the previous client."""
         self._next = client
         self.changed()
 
@@ -63,7 +64,8 @@ class AssignedClient:
         self.changed()
 
     def learn(self, topic: str) -> None:
-        """Makes the client request the topic's metadata soon, because a broker does not know one of its partitions."""
+        """Makes the client request the topic's metadata soon. Called when a broker does not know one of the topic's
+        partitions."""
         self._to_learn.add(topic)
 
     def _carry_out(self) -> None:
@@ -146,7 +148,7 @@ class AssignedClient:
             self._learn_at = self._learn_delay_s = 0.0
 
     def _learn(self, client: KafkaConsumer) -> None:
-        """Requests the metadata of topics with partitions that librdkafka may not know yet. On its own, librdkafka
+        """Requests the metadata of topics with partitions that librdkafka might not know yet. On its own, librdkafka
         checks for new partitions of a known topic only every 10 s (librdkafka issue 2917).
         """
         self._learn_delay_s = min(5.0, 2 * self._learn_delay_s + 0.05)

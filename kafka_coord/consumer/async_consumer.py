@@ -20,7 +20,8 @@ from kafka_coord.model import TopicPartition
 Taken = TypeVar("Taken")
 
 _LOOK_S = 0.1
-"""The longest wait for records before the consumer checks whether it was stopped or closed, or has failed."""
+"""The longest wait for records, in seconds, after which the consumer checks whether it was stopped or closed, or has
+failed."""
 _RUN_S = 30.0
 """How long, in seconds, a callback that is a coroutine function may take."""
 
@@ -116,7 +117,7 @@ class AsyncConsumer(GroupMember[K, V]):
                 record = self._fetcher.next_of_run()
 
     async def _read(self, take: Callable[[], Taken], timeout_s: float) -> Taken:
-        """Calls ``take`` until it returns records, or until the timeout."""
+        """Calls ``take`` until it returns records or the timeout has passed."""
         if self._reading:
             raise ConsumerError("another task is reading this consumer; read it from one task at a time")
         self._reading, self._task = True, asyncio.current_task()
@@ -139,7 +140,7 @@ class AsyncConsumer(GroupMember[K, V]):
             self._reading = False
 
     async def _await_records(self, timeout_s: float) -> None:
-        if self._fetcher.has_fetched:  # these records may not be handed out while the membership is uncertain
+        if self._fetcher.has_fetched:  # fetched records must not be handed out while the membership is uncertain
             await asyncio.sleep(timeout_s)
             return
         timer = self._loop.call_later(timeout_s, self._news.set)

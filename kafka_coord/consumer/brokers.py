@@ -15,9 +15,9 @@ log = logging.getLogger(__name__)
 
 
 def choose(brokers: tuple[Broker, ...], protocol: str, listener: str | None) -> tuple[tuple[str, ...], str]:
-    """Returns the addresses to connect to, and a problem, which is "" unless there are live brokers but none of them
-    can be used. Chooses each broker's first listener with the name ``listener`` or, if no name is given, its first
-    listener with ``protocol``.
+    """Returns the addresses to connect to, and the reason why no broker can be used. The reason is "" if a broker can
+    be used or no broker is live. Chooses each broker's first listener with the name ``listener`` or, if no name is
+    given, its first listener with ``protocol``.
     """
     addresses: list[str] = []
     for broker in brokers:

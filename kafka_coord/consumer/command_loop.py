@@ -19,8 +19,8 @@ from kafka_coord.zk.store import WatchEvent, WatchType
 log = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S = 3.0
-"""The interval at which the loop lists the channel even without an event, so that a lost watch delays a command by at
-most this much."""
+"""The interval, in seconds, at which the loop lists the channel even without an event. A lost watch delays a command by
+at most this interval."""
 
 _RETRY_S = 0.25
 
@@ -96,7 +96,7 @@ class CommandLoop:
 
     def _list_commands(self, now: float) -> None:
         self._changed = False
-        self._arrived.clear()  # the listing below contains these commands
+        self._arrived.clear()  # the listing below contains the commands that have arrived
         try:
             commands, strays = self._channel.outstanding(self._on_event)
         except BaseException:
@@ -126,7 +126,8 @@ class CommandLoop:
             log.error("bad znode in the channel consumer=%s znode=%s: %s", self._channel.consumer, name, what)
 
     def _obey_next(self, registration: Registration, command_id: CommandId) -> bool:
-        """Carries out this command if possible. Returns true once it was carried out or dropped, or is gone."""
+        """Carries out the command if possible. Returns true once the command has been carried out or dropped, or is
+        gone."""
         if self._current is None or self._current.command_id != command_id:
             try:
                 command = self._channel.read(command_id)
@@ -136,7 +137,7 @@ class CommandLoop:
             if command is None:
                 return True
             if command.incarnation > registration.incarnation:
-                # Deleting the command would acknowledge it on behalf of the consumer that has taken over this name.
+                # Deleting the command would acknowledge it on behalf of the consumer that has taken over the name.
                 raise MembershipLost(
                     f"{command_id.name} is for incarnation {command.incarnation}: another consumer has registered as"
                     f" {registration.consumer!r} since"
@@ -205,7 +206,7 @@ class CommandLoop:
 
 
 def tell(callback: PartitionCallback | None, partitions: frozenset[TopicPartition], name: str) -> None:
-    """Calls the application's callback. Only logs an exception from it, because it must not delay a handover."""
+    """Calls the application's callback. An exception from it is only logged, so that it does not delay a handover."""
     if callback is None:
         return
     try:

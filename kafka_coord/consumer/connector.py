@@ -68,7 +68,7 @@ class Connector:
     with. ``auto_commit_interval_s=None`` turns automatic commits off.
 
     :meth:`step` calls ``on_start``, ``on_stop`` and ``on_lost``. If a callback raises an exception, the connector logs
-    it and continues. Any thread may read the facts below and call :meth:`commit`, :meth:`register_again` and
+    it and continues. Any thread may read the properties below and call :meth:`commit`, :meth:`register_again` and
     :meth:`close`. Only the stepping thread may call the other methods.
     """
 
@@ -115,7 +115,7 @@ class Connector:
 
     @property
     def registration(self) -> Registration | None:
-        """This consumer's registration, or ``None`` while it is not registered."""
+        """The consumer's registration, or ``None`` while it is not registered."""
         return self._registration
 
     def may_hand_out(self) -> bool:
@@ -124,7 +124,7 @@ class Connector:
 
     def hands_out_until(self) -> float:
         """Returns the (monotonic) time until which the registration certainly exists, even without a further response.
-        Returns 0.0 if the registration may not exist. See :meth:`~kafka_coord.zk.store.Session.lease_deadline`."""
+        Returns 0.0 if the registration might not exist. See :meth:`~kafka_coord.zk.store.Session.lease_deadline`."""
         registration = self._registration
         if registration is None:
             return 0.0
@@ -154,7 +154,7 @@ class Connector:
         self._write(registration, offsets)
 
     def register_again(self) -> None:
-        """Makes the member register again, because ``registration_value`` has changed."""
+        """Makes the member register again. Call this after ``registration_value`` has changed."""
         self._registering_again = True
         self._wake()
 
@@ -176,8 +176,8 @@ class Connector:
         return self._fetchers.in_hand(self._fetchers.held_partitions())
 
     def crashed(self, error: KafkaCoordError) -> None:
-        """Fails the pending commits after the stepping thread has crashed, because nothing else would ever complete
-        them."""
+        """Fails the pending commits after the stepping thread has crashed. Otherwise, their futures would never be
+        done."""
         self.failure = error
         self.done = True
         self._registration = None
@@ -286,8 +286,8 @@ class Connector:
         return True
 
     def _wait_for_name(self, holder: Holder, now: float) -> float:
-        """Waits for as long as an earlier process of this consumer may hold the name because its session has not
-        expired, and then fails. Returns the time of the next attempt."""
+        """Waits for as long as an earlier process of the consumer may hold the name, until that process's session must
+        have expired, and then fails. Returns the time of the next attempt."""
         since = self._name_taken_since
         if since is None:
             since = self._name_taken_since = now
@@ -424,8 +424,8 @@ class Connector:
                 self._refuse(request.future, request.offsets)
 
     def _refuse(self, future: Future[None], offsets: Offsets) -> None:
-        """Fails a commit that was requested without a membership. Offsets that were stored while leaving still count as
-        committed."""
+        """Fails a commit that was requested while the consumer was not a member. Offsets that were stored while leaving
+        still count as committed."""
         if self.done and offsets and offsets.items() <= self._left_with.items():
             _complete(future)
         else:
@@ -471,7 +471,7 @@ class Connector:
         return None
 
     def _write_leave(self, registration: Registration, closing: _Closing) -> None:
-        """Tries once to leave, and stores the offsets consumed so far."""
+        """Tries once to leave and to store the offsets consumed so far."""
         offsets = dict(self._fetchers.uncommitted())
         try:
             self._channel.leave(registration, offsets, closing.also)

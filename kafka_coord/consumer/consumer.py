@@ -34,10 +34,10 @@ class Consumer(GroupMember[K, V]):
     **Threads.** ``poll``, ``consume`` and iteration belong to one thread per stream. Any thread may call all other
     methods.
 
-    **Callbacks.** ``on_assign(partitions)`` is called before the first record of these partitions is fetched, and may
+    **Callbacks.** ``on_assign(partitions)`` is called before the first record of the partitions is fetched, and may
     call ``seek``. ``on_revoke(partitions)`` is called before their offsets are committed, and may call ``commit``. By
     then, the application has finished their records, or :meth:`close` has stopped waiting for the application.
-    ``on_lost(partitions)`` is called after these partitions have been lost without notice. Callbacks run on the
+    ``on_lost(partitions)`` is called after the partitions have been lost without notice. Callbacks run on the
     connector's thread and should be quick. An exception that they raise is logged and does not delay the handover. A
     callback with two parameters receives the consumer first, as in confluent-kafka. Callbacks may be called before the
     constructor returns. ``on_start`` and ``on_stop`` are other names for ``on_assign`` and ``on_revoke``.
@@ -136,9 +136,10 @@ class Consumer(GroupMember[K, V]):
 
     def commit(self, offsets: Offsets | None = None, *, asynchronous: bool = False) -> Future[None] | None:
         """Commits all consumed records, those in hand included, or the given ``offsets`` (the offset of the next record
-        to read in each partition). With several streams, only the records that this thread has in hand count, and in a
-        callback, none do. The call returns when ZooKeeper has stored the offsets. While ZooKeeper is unreachable, it
-        waits until ZooKeeper is back or the session has ended. With ``asynchronous``, it returns a future immediately.
+        to read in each partition). With several streams, only the records that the calling thread has in hand count,
+        and in a callback, none do. The call returns when ZooKeeper has stored the offsets. While ZooKeeper is
+        unreachable, it waits until ZooKeeper is back or the session has ended. With ``asynchronous``, it returns a
+        future immediately.
 
         Raises (or the future holds) :class:`MembershipLost` if the partitions may now belong to other consumers,
         :class:`NotFound` if the topic was deleted, and :class:`ConsumerError` for an offset beyond the records handed

@@ -43,16 +43,16 @@ class FetchErrors:
         if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             self._out_of_range(holding, error)
         elif code in _FORBIDDEN:
-            raise BrokerError(f"may not read {holding.partition}: {error.str()}")
+            raise BrokerError(f"not authorized to read {holding.partition}: {error.str()}")
         else:
             log.warning("could not fetch partition=%s error=%s: %s", holding.partition, error.name(), error.str())
             if code in _UNKNOWN_TO_BROKER:
                 self._client.learn(holding.partition.topic)
 
     def _out_of_range(self, holding: HeldPartition, error: KafkaError) -> None:
-        """Handles an offset that is not in the log, because retention or truncation removed it or the topic was
-        recreated. librdkafka always runs with ``auto.offset.reset=error``, because its own reset would move the
-        position silently. If the position moved back, as after a recreation, records would seem to be delivered twice.
+        """Handles an offset that is not in the log: retention or truncation removed it, or the topic was recreated.
+        librdkafka always runs with ``auto.offset.reset=error``. Its own reset would move the position silently. If the
+        position moved back, as after a recreation, records would seem to be delivered twice.
         """
         where = f"offset {holding.position} of {holding.partition} is not in the log ({error.str()})"
         if self._reset is OffsetReset.ERROR:

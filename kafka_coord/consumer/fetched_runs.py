@@ -171,7 +171,7 @@ class FetchedRuns:
         self.in_hand.clear()
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
-        """Drops the fetched records of these partitions."""
+        """Drops the fetched records of the given partitions."""
         if self._queue:
             self._queue = deque(run for run in self._queue if run.holding.partition not in partitions)
         if self.iterated is not None and self.iterated.holding.partition in partitions:

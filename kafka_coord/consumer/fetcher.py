@@ -31,7 +31,8 @@ log = logging.getLogger(__name__)
 _monotonic = time.monotonic
 
 _IDLE_SLICE_S = 0.1
-"""The longest wait while there is nothing to fetch. It is short because Python handles signals only between waits."""
+"""The longest wait, in seconds, while there is nothing to fetch. It is short because Python handles signals only
+between waits."""
 
 DEFAULT_MAX_RECORDS = 500
 """Kafka's ``max.poll.records``."""
@@ -43,7 +44,7 @@ runs."""
 
 
 class Fetcher:
-    """Fetches the records of one stream. ``hands_out_until`` returns the (monotonic) time until which this consumer is
+    """Fetches the records of one stream. ``hands_out_until`` returns the (monotonic) time until which the consumer is
     certainly a member. ``check`` raises the errors that the application must see (closed, failed). ``wake`` wakes the
     connector. ``record`` creates a record from a message, and ``message`` is the type of the messages.
     """
@@ -66,7 +67,7 @@ class Fetcher:
         self._check = check
         self._wake = wake
         self._record = record
-        # C code calls these methods for each message of a batch, several times faster than Python code could.
+        # For each message of a batch, C code calls the methods below, several times faster than Python code could.
         self._error, self._topic, self._partition = message.error, message.topic, message.partition
         self._changed = threading.Event()
         self.partitions = StreamPartitions(wake=wake, changed=self._fetch_what_is_live)
@@ -140,8 +141,8 @@ class Fetcher:
             self._taker = None
 
     def next_of_run(self) -> Record[Any, Any] | None:
-        """Returns the next record of the current run, or ``None`` if the run is exhausted or needs a check first; then
-        call :meth:`take_one`. The previous record counts as consumed."""
+        """Returns the next record of the current run. The previous record then counts as consumed. Returns ``None`` if
+        the run is exhausted or checks are due. The caller must then call :meth:`take_one`."""
         iterated = self._runs.iterated
         if iterated is None or self._failing or _monotonic() >= self._until:
             return None
@@ -149,8 +150,8 @@ class Fetcher:
         return None if message is None else self._record(message)
 
     def iterate(self, take_next: Callable[[], Record[Any, Any]]) -> Iterator[Record[Any, Any]]:
-        """Yields records as they arrive, until the consumer is closed or stopped. Inlines :meth:`next_of_run`, because
-        a call for every record would cost time. Calls ``take_next`` when the run is exhausted."""
+        """Yields records as they arrive, until the consumer is closed or stopped. To save a call for every record,
+        inlines :meth:`next_of_run`. Calls ``take_next`` when the run is exhausted."""
         runs, failing, as_record = self._runs, self._failing, self._record
         while True:
             iterated = runs.iterated
@@ -181,7 +182,7 @@ class Fetcher:
         return self.partitions.in_hand()
 
     def _enter(self) -> None:
-        """Counts the previous records as consumed, because the application requests more."""
+        """Counts the previous records as consumed when the application requests more."""
         me = threading.current_thread()
         with self._lock:
             if self._taker not in {None, me}:
@@ -283,7 +284,7 @@ class Fetcher:
     # --- the client, and the end -------------------------------------------------------------------------------------
 
     def use(self, client: KafkaConsumer) -> None:
-        """Fetches with this client from now on."""
+        """Fetches with ``client`` from now on."""
         self._client.use(client)
         self._changed.set()
 

@@ -20,30 +20,31 @@ class Fetchers(Protocol):
         wake the connector once they are known."""
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetch these partitions and hand out their records."""
+        """Fetch the given partitions and hand out their records."""
 
     def stop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop returning records of these partitions."""
+        """Stop returning records of the given partitions."""
 
     def in_hand(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Return whether the application has records of these partitions in hand. If so, wake the connector once the
-        application has finished them."""
+        """Return whether the application has records of the given partitions in hand. If so, wake the connector once
+        the application has finished them."""
 
     def held_partitions(self) -> Iterable[TopicPartition]:
         """Return all held partitions."""
 
     def release(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """Forget these stopped partitions and return the offsets that must still be committed for them."""
+        """Forget the given partitions, which are stopped, and return the offsets that must still be committed for
+        them."""
 
     def uncommitted(self, partitions: Iterable[TopicPartition] | None = None) -> Offsets:
-        """Return the offsets to commit now for these partitions, or for all held partitions."""
+        """Return the offsets to commit now for the given partitions, or for all held partitions."""
 
     def admissible(self, offsets: Offsets) -> Offsets:
         """Return the part of ``offsets`` that may be stored. The partition must be held. The offset may be lower than
         the stored offset only if the application requested that."""
 
     def stored(self, offsets: Offsets) -> None:
-        """Record that these offsets are committed."""
+        """Record that ``offsets`` are committed."""
 
     def abandon(self) -> Iterable[TopicPartition]:
         """Release all partitions at once and return those that were held."""

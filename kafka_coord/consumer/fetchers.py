@@ -47,7 +47,7 @@ _OURS = {
 
 def client_settings(group: str, consumer_id: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns librdkafka's settings: this project's defaults, overridden by the user's settings. Raises
-    :class:`SettingsError` for settings that the user may not set."""
+    :class:`SettingsError` for settings that the user is not allowed to set."""
     for name, why in _OURS.items():
         if name in given:
             raise SettingsError(f"kafka={{{name!r}: …}} cannot be set here: {why}")
@@ -304,8 +304,8 @@ class KafkaFetchers:
     # --- clients -----------------------------------------------------------------------------------------------------
 
     def connect(self, addresses: tuple[str, ...]) -> None:
-        """Starts fetching through these brokers. A later call has an effect only if the client has lost all brokers,
-        and none of the previous ones is listed any more.
+        """Starts fetching through the brokers at ``addresses``. A later call has an effect only if the client has lost
+        all brokers and ``addresses`` contains none of the previous addresses.
 
         A librdkafka client discovers the brokers of its cluster, but addresses cannot be added to it, so a client must
         be replaced once all brokers that it knows are gone.
@@ -324,7 +324,8 @@ class KafkaFetchers:
         self._used = addresses
         self._brokers_down = False
         only_clients = {name: value for name, value in settings.items() if name not in _CONSUMER_ONLY}
-        # Expire metadata soon, because librdkafka corrupts its memory if a topic is recreated before that (ADR 11).
+        # Metadata must expire soon: if a topic is recreated before its metadata expires, librdkafka corrupts its own
+        # memory (ADR 11).
         self.log_offsets.admin = self._clients.admin(only_clients | {"metadata.max.age.ms": 100})
         for fetcher in self.streams:
             fetcher.use(self._clients.consumer(settings | {"error_cb": self._on_error}))

@@ -227,8 +227,8 @@ class GroupMember(Generic[K, V]):
         return holding.position if holding.position >= 0 else None
 
     def committed(self, partitions: Iterable[Partition] | None = None) -> dict[TopicPartition, int | None]:
-        """Returns the stored offset of each of these partitions (default: all held), or ``None`` for a partition
-        without an offset."""
+        """Returns the stored offset of each given partition (default: all held), or ``None`` for a partition without an
+        offset."""
         return self._transport.channel.committed(self._these(partitions))
 
     def assignment(self) -> frozenset[TopicPartition]:
@@ -237,12 +237,12 @@ class GroupMember(Generic[K, V]):
         return self._fetchers.assignment()
 
     def pause(self, partitions: Iterable[Partition]) -> None:
-        """Stops returning records of these partitions until :meth:`resume`, but keeps the partitions. A partition that
-        is stopped and started again is no longer paused."""
+        """Stops returning records of the given partitions until :meth:`resume`, but keeps the partitions. A partition
+        that is reassigned comes back unpaused."""
         self._pause(partitions, paused=True)
 
     def resume(self, partitions: Iterable[Partition]) -> None:
-        """Resumes these partitions where they were paused."""
+        """Resumes the given partitions where they were paused."""
         self._pause(partitions, paused=False)
 
     def _pause(self, partitions: Iterable[Partition], *, paused: bool) -> None:
@@ -270,8 +270,8 @@ class GroupMember(Generic[K, V]):
     def beginning_offsets(
         self, partitions: Iterable[Partition] | None = None, *, timeout_s: float = 5.0
     ) -> dict[TopicPartition, int]:
-        """Returns the offset of the first record of each of these partitions (default: all held), as the brokers report
-        it. Like the following methods, raises :class:`NotFound` for a partition that does not exist, and
+        """Returns the offset of the first record of each given partition (default: all held), as the brokers report it.
+        Like the following methods, raises :class:`NotFound` for a partition that does not exist, and
         :class:`BrokerError` if a broker does not respond within ``timeout_s``.
         """
         return self._fetchers.log_offsets.beginnings(self._these(partitions), timeout_s)
@@ -279,8 +279,8 @@ class GroupMember(Generic[K, V]):
     def end_offsets(
         self, partitions: Iterable[Partition] | None = None, *, timeout_s: float = 5.0
     ) -> dict[TopicPartition, int]:
-        """Returns the offset that the next record of each of these partitions (default: all held) will get, as the
-        brokers report it. Records of open transactions count only with ``isolation.level=read_uncommitted``."""
+        """Returns the offset that the next record of each given partition (default: all held) will get, as the brokers
+        report it. Records of open transactions count only with ``isolation.level=read_uncommitted``."""
         return self._fetchers.log_offsets.ends(self._these(partitions), timeout_s)
 
     def lag(self, *, timeout_s: float = 5.0) -> dict[TopicPartition, int]:
@@ -382,8 +382,8 @@ class GroupMember(Generic[K, V]):
 
     def stop(self) -> None:
         """Ends reading. A loop over the records ends after the record in hand. A waiting ``poll`` or ``consume``
-        returns within 0.1 s, without records. Then close the consumer, or leave its ``with`` block. Safe in a signal
-        handler."""
+        returns within 0.1 s, without records. Then close the consumer, or leave its ``with`` block. Safe to call in a
+        signal handler."""
         self._stopped = True
         if hasattr(self, "_fetchers"):
             for fetcher in self._fetchers.streams:
@@ -410,7 +410,7 @@ class GroupMember(Generic[K, V]):
         self._thread.join(timeout_s + 15.0)
 
     def _mark_consumed(self) -> None:
-        """Counts the records that this thread has in hand as consumed."""
+        """Counts the records that the calling thread has in hand as consumed."""
         if os.getpid() == self._pid:
             for fetcher in self._fetchers.streams:
                 if fetcher.reader is threading.current_thread():

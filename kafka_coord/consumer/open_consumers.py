@@ -18,8 +18,8 @@ open_consumers: weakref.WeakSet[GroupMember[Any, Any]] = weakref.WeakSet()
 
 @atexit.register
 def _leave_at_exit() -> None:
-    """Makes consumers that the program has not closed leave their groups, so that other members need not wait for a
-    timeout."""
+    """Makes consumers that the program has not closed leave their groups, so that other members do not have to wait for
+    a timeout."""
     for consumer in list(open_consumers):
         consumer._leave(_EXIT_S)
 

@@ -24,8 +24,8 @@ _TIMESTAMP_TYPES = ("none", "create", "log_append")
 
 class Record(Generic[K, V]):
     """One record of one partition. Immutable. ``topic``, ``partition`` and ``offset`` are as in Kafka. The record keeps
-    librdkafka's message and reads each field from it on demand, because copying all fields made this class the slowest
-    part of the consumer.
+    librdkafka's message and reads each field from it on demand. Copying all fields had made this class the slowest part
+    of the consumer.
     """
 
     __slots__ = ("_message",)

@@ -136,7 +136,8 @@ def between(name: str, value: object, low: int, high: int) -> int:
 
 
 def one_of(name: str, value: str, choices: type[StrEnum]) -> Any:
-    """Returns the member of ``choices`` with this value. Raises :class:`SettingsError` if there is no such member."""
+    """Returns the member of ``choices`` whose value is ``value``. Raises :class:`SettingsError` if there is no such
+    member."""
     try:
         return choices(value)
     except ValueError:

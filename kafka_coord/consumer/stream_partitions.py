@@ -54,7 +54,7 @@ class StreamPartitions:
     # --- what the application wants, on any thread -------------------------------------------------------------------
 
     def mark_consumed(self) -> None:
-        """Counts the records in hand as consumed, because the application requests more."""
+        """Counts the records in hand as consumed when the application requests more."""
         if not self.runs.in_hand and not self.orphans_in_hand and self.runs.iterated is None:
             return
         with self.lock:
@@ -126,7 +126,7 @@ class StreamPartitions:
             return offsets_of(self._held.values(), auto_commit=False)
 
     def ask(self, holding: HeldPartition, offset: int) -> None:
-        """Records an ``offset`` that the application itself commits for this partition."""
+        """Records an ``offset`` that the application itself commits for the partition."""
         with self.lock:
             self.runs.account()
             holding.asked = offset
@@ -148,7 +148,7 @@ class StreamPartitions:
         self._changed()
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
-        """Starts fetching these partitions from their positions."""
+        """Starts fetching the given partitions from their positions."""
         with self.lock:
             for partition in partitions:
                 holding = self._held.get(partition)
@@ -158,7 +158,7 @@ class StreamPartitions:
         self._changed()
 
     def stop(self, partitions: Collection[TopicPartition]) -> None:
-        """Stops returning records of these partitions."""
+        """Stops returning records of the given partitions."""
         with self.lock:
             for partition in partitions:
                 holding = self._held.get(partition)
@@ -169,8 +169,8 @@ class StreamPartitions:
             self.runs.drop(set(partitions))
 
     def in_hand(self, partitions: Iterable[TopicPartition] | None = None) -> bool:
-        """Returns whether the application has records of these partitions (default: all) in hand. If so, the connector
-        is woken once the application has finished them."""
+        """Returns whether the application has records of the given partitions (default: all) in hand. If so, the
+        connector is woken once the application has finished them."""
         with self.lock:
             self.runs.account()
             wanted = self._held if partitions is None else partitions
@@ -218,7 +218,7 @@ class StreamPartitions:
             return offsets_of(self._held.values(), auto_commit=auto_commit)
 
     def stored(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Records that ZooKeeper has stored these offsets."""
+        """Records that ZooKeeper has stored ``offsets``."""
         with self.lock:
             self.runs.account()
             for partition, offset in offsets.items():

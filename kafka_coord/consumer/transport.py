@@ -97,7 +97,7 @@ class ZooKeeperTransport:
         )
 
     def start(self) -> None:
-        """Does nothing, because the store is already open."""
+        """Does nothing: the store is already open."""
 
     def close(self) -> None:
         if self._own is not None:
@@ -116,7 +116,7 @@ def _open(endpoint: Endpoint) -> Store:
 
 
 class SocketTransport:
-    """Uses a connection to the coordinator. Any broker host can name the coordinator's address."""
+    """Uses a connection to the coordinator. Any broker host can tell a consumer the coordinator's address."""
 
     def __init__(
         self, endpoint: Endpoint, bootstrap: str, member: Membership, reading: Reading, wake: Callable[[], None]

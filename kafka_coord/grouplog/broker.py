@@ -40,7 +40,7 @@ class BrokerConnection(asyncio.Protocol):
         self._ids = itertools.count(1)
         self._waiting: dict[int, _Question] = {}
         self._late: asyncio.TimerHandle | None = None
-        """One timer for all requests, because setting a timer costs as much as everything else about a request."""
+        """One timer for all requests. Setting a timer costs as much as everything else about a request."""
         self._loop: asyncio.AbstractEventLoop
         self._transport: asyncio.Transport | None = None
         self._ready: asyncio.Transport | None = None
@@ -50,7 +50,7 @@ class BrokerConnection(asyncio.Protocol):
         self.closed = False
 
     async def ask(self, name: str, version: int, value: Any, timeout_s: float = ANSWER_S) -> Any:
-        """Sends ``<name>Request`` in this version and returns the response."""
+        """Sends ``<name>Request`` in the given version and returns the response."""
         try:
             transport = self._ready
             if transport is None:

@@ -59,7 +59,7 @@ class Cluster:
         raise BrokerError(f"no broker answers: {'; '.join(reasons) or 'none is registered'}")
 
     async def metadata(self, topics: Sequence[str] | None = None) -> Any:
-        """Returns the metadata of the brokers and of these topics, or of all topics by default."""
+        """Returns the metadata of the brokers and of the given topics, or of all topics by default."""
         form = message("MetadataRequest")
         topic = form.struct("MetadataRequestTopic")
         named = None if topics is None else tuple(topic(name=name) for name in topics)

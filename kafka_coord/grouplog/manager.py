@@ -111,7 +111,7 @@ class GroupMetadataManager:
                 await term.prove()
 
     async def prove_all(self, group_ids: Iterable[str | None]) -> None:
-        """Calls :meth:`prove` for each of these groups that this instance coordinates."""
+        """Calls :meth:`prove` for each of the given groups that this instance coordinates."""
         for group_id in group_ids:
             if group_id is not None:
                 await self.prove(group_id)
@@ -235,7 +235,7 @@ class GroupMetadataManager:
                 del self._under_way[group_id]
 
     async def delete_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> Error:
-        """Deletes the offsets of these partitions, including those that are being written. Returns the error."""
+        """Deletes the offsets of the given partitions, including those that are being written. Returns the error."""
         known = self._keys(group_id)
         return await self._append(
             group_id, *self._removals(group_id, [where for where in partitions if where in known])

@@ -80,7 +80,7 @@ def _offset_value(value: CommittedOffset | None) -> bytes | None:
 
 
 def group_record(group: GroupMetadata, assignments: Mapping[str, bytes], now_ms: int) -> LogRecord:
-    """Encodes the group in its current state, with these assignments."""
+    """Encodes the group in its current state, with the given assignments."""
     form = message("GroupMetadataValue")
     member_of = form.struct("MemberMetadata")
     members = tuple(

@@ -2,8 +2,8 @@
 
 The term's number is the version that the znode ``/consumers/kafka/<n>`` gets when the instance sets it. The number
 determines the term's producer id and epoch. The ids lie above all those that transaction coordinators issue. Every
-leader of the partition rejects a write whose epoch is older than the newest that it knows for the producer id. So, once
-a newer claim is in the log:
+leader of the partition rejects a write whose epoch is older than the newest one that it knows for the producer id. So,
+once a newer claim is in the log:
 
 - every acknowledged write from an older term precedes that claim, so the newer term loads it;
 - the broker rejects every later write from an older term.
@@ -15,8 +15,8 @@ An append succeeds only if the broker reports no error *and* the expected offset
 Nothing is retried, and waiting clients get NOT_COORDINATOR.
 
 A successful append also proves that no newer term had claimed the partition when the append was sent. For
-:data:`PROOF_S` seconds from then on, reads may be served from memory, because a newer term does not change anything for
-that long after its claim.
+:data:`PROOF_S` seconds from then on, reads may be served from memory: a newer term does not change anything for that
+long after its claim.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ MOST_BYTES = 900 << 10
 (``max.message.bytes``)."""
 KEEP_ALIVE_S = 3600.0
 PROOF_S = 0.25
-"""For this many seconds after a successful append was sent, reads may be served from memory. See
+"""The number of seconds after a successful append was sent during which reads may be served from memory. See
 :meth:`LogTerm.prove`."""
 _CLOCKS_DIFFER_BY = 1.05
-"""A newer term waits for :data:`PROOF_S` times this factor, because its clock may be faster."""
+"""The factor by which a newer term waits for longer than :data:`PROOF_S`, since its clock may be faster."""
 _FENCED = 47
-"""INVALID_PRODUCER_EPOCH"""
+"""The code of INVALID_PRODUCER_EPOCH."""
 
 
 def producer_of(partition: int, term: int) -> tuple[int, int]:
@@ -169,8 +169,7 @@ class LogTerm:
                     yield record
 
     async def outlast(self, claim_answered_at: float) -> None:
-        """Waits until older terms may no longer serve reads from memory, because such reads would miss this term's
-        changes."""
+        """Waits until older terms must no longer serve reads from memory. Such reads would miss this term's changes."""
         delay_s = claim_answered_at + PROOF_S * _CLOCKS_DIFFER_BY - self._loop.time()
         if delay_s > 0:
             await asyncio.sleep(delay_s)

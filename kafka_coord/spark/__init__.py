@@ -14,7 +14,7 @@ __all__ = ["KafkaCoordSource", "register"]
 
 
 def register(spark: Any) -> None:
-    """Registers ``format("kafka_coord")`` with this Spark session. Raises :class:`~kafka_coord.errors.SettingsError` if
+    """Registers ``format("kafka_coord")`` with the Spark session. Raises :class:`~kafka_coord.errors.SettingsError` if
     pyspark, pandas or pyarrow is missing or its version is not supported.
     """
     from kafka_coord.spark.checking import require_versions

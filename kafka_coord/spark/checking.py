@@ -30,7 +30,7 @@ class Supported:
     why: str
 
     def problem(self, version: str) -> str:
-        """Returns a message that says what is wrong with this version, or ``""`` if the version is supported."""
+        """Returns a message that says what is wrong with ``version``, or ``""`` if it is supported."""
         if self.least <= _numbers(version) < self.below:
             return ""
         return f"{self.package} {version} is installed, but only {self} are supported ({self.why})"
@@ -43,9 +43,9 @@ class Supported:
 SUPPORTED = (
     Supported("pyspark", (4, 2), (5,), "Python sources with admission control came with 4.2"),
     Supported("pandas", (2, 2), (3,), "PySpark 4 cannot work with pandas 3"),
-    Supported("pyarrow", (15,), (1_000,), "PySpark 4 passes batches in this format"),
+    Supported("pyarrow", (15,), (1_000,), "PySpark 4 passes batches in Arrow's format"),
 )
-"""The limits are the same as in setup.cfg, and a test compares them."""
+"""The packages that a query needs. Their limits are those in setup.cfg, and a test compares the two."""
 
 
 def require_versions(installed: Mapping[str, str] | None = None) -> None:

@@ -24,9 +24,9 @@ Range = tuple[str, int, int, int]
 
 BATCH_RECORDS = 10_000
 _WAIT_S = 0.1
-"""How long to wait for a full batch of records before continuing with a partial batch."""
+"""How long to wait, in seconds, for a full batch of records before continuing with a partial batch."""
 _SILENCE_S = 60.0
-"""After this many seconds without data from any broker, the task fails and Spark retries it."""
+"""The number of seconds without data from any broker after which the task fails. Spark then retries it."""
 _TIMESTAMP_TYPES = {0: -1, 1: 0, 2: 1}
 """Maps librdkafka's timestamp types to Kafka's numbers, which Spark's source uses."""
 
@@ -54,8 +54,8 @@ _Readings = dict[tuple[str | None, int | None], _Reading]
 def fetch(
     ranges: Sequence[Range], settings: Mapping[str, str], *, headers: bool, fail: bool
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Yields the records of these ranges as record batches with the source's columns. Records of one partition are in
-    order, but the partitions are interleaved. With ``fail``, the task fails (:class:`NoOffset`) if records are no
+    """Yields the records of the given ranges as record batches with the source's columns. Records of one partition are
+    in order, but the partitions are interleaved. With ``fail``, the task fails (:class:`NoOffset`) if records are no
     longer in the log. Otherwise, such records are skipped. The worker process keeps one client open for each set of
     settings.
     """
@@ -73,7 +73,7 @@ def fetch(
 
 
 def _apart(ranges: Sequence[Range]) -> list[list[Range]]:
-    """Returns the ranges in groups that contain at most one range of each partition, because a client keeps only one
+    """Returns the ranges in groups that contain at most one range of each partition, since a client keeps only one
     position in a partition."""
     rounds: list[list[Range]] = []
     used: Counter[tuple[str, int]] = Counter()
@@ -209,14 +209,15 @@ def _client(settings: Mapping[str, str]) -> Consumer:
     if key not in _clients:
         _clients[key] = Consumer(
             {
-                "group.id": "kafka-coord.spark",  # no one joins this group or commits to it
-                # Only a fetch beyond the end of a range waits this long, but the next micro-batch then waits for it.
+                "group.id": "kafka-coord.spark",  # no one joins or commits to the group of this name
+                # Only a fetch beyond the end of a range waits for so long, but the next micro-batch then waits for that
+                # fetch.
                 "fetch.wait.max.ms": 20,
                 # After librdkafka has prefetched enough, it waits this long before it fetches again (default: 1 s;
                 # librdkafka issue 2879).
                 "fetch.queue.backoff.ms": 10,
                 "fetch.min.bytes": 1,
-                "metadata.max.age.ms": 1_000,  # a topic recreated within this age corrupts librdkafka's memory (ADR 11)
+                "metadata.max.age.ms": 1_000,  # a topic recreated sooner corrupts librdkafka's memory (ADR 11)
                 **settings,
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,

@@ -62,8 +62,8 @@ class BatchHoldings:
             return {tp: holding.position for tp, holding in self._held.items() if holding.wanted}
 
     def take(self, ranges: OffsetRanges) -> OffsetRanges:
-        """Plans these ranges and returns those that it has planned. Leaves out partitions that are no longer held or
-        are at another position.
+        """Plans the given ranges, and returns those that it has planned. Leaves out partitions that are no longer held
+        or are at another position.
         """
         with self._lock:
             taken: dict[TopicPartition, list[tuple[int, int]]] = {}
@@ -78,7 +78,7 @@ class BatchHoldings:
             return OffsetRanges(taken)
 
     def skip(self, ranges: OffsetRanges) -> OffsetRanges:
-        """Continues after ranges that an earlier run of this query has read and stored, but not committed to the group.
+        """Continues after ranges that an earlier run of the query has read and stored, but not committed to the group.
         Skips only ranges of held partitions and returns the skipped ranges.
         """
         with self._lock:
@@ -95,8 +95,8 @@ class BatchHoldings:
         return OffsetRanges(skipped) if skipped else NO_RANGES
 
     def move(self, partition: TopicPartition, offset: int) -> None:
-        """Continues reading the partition at ``offset``, because its position was unknown or the log no longer holds
-        it."""
+        """Continues reading the partition at ``offset``. Called when the partition's position is unknown or no longer
+        in the log."""
         with self._lock:
             holding = self._held.get(partition)
             if holding is not None:
@@ -104,7 +104,7 @@ class BatchHoldings:
         self._wake()
 
     def stored_up_to(self, partition: TopicPartition) -> int | None:
-        """Returns the group's stored offset of this partition (``NO_OFFSET`` if none is stored), or ``None`` if the
+        """Returns the group's stored offset of the partition (``NO_OFFSET`` if none is stored), or ``None`` if the
         partition is not held."""
         with self._lock:
             holding = self._held.get(partition)

@@ -37,7 +37,7 @@ def find_java() -> Java:
     return _find_java(os.environ.get("JAVA_HOME"), os.environ.get("PATH"))
 
 
-@functools.cache  # asking a Java for its version takes 0.1 s, and every server does so
+@functools.cache  # asking a Java for its version takes 0.1 s, and every server asks when it starts
 def _find_java(home: str | None, path: str | None) -> Java:
     rejected: list[str] = []
     for source, executable in _candidates(home, path):

@@ -26,29 +26,30 @@ from kafka_coord.zk import layout
 log = logging.getLogger(__name__)
 
 _CLOCK_TOLERANCE_MS = 2_000
-"""The assumed maximum difference between ZooKeeper's clock and the driver's clock, when deciding whether an offset was
-written after a batch was planned.
+"""The assumed maximum difference between ZooKeeper's clock and the driver's clock. It matters for deciding whether an
+offset was written after a batch was planned.
 """
 _CLOSE_S = 10.0
 _WARN_EVERY_S = 10.0
 _RETRY_S = 0.2
 _SAID_WITHIN_S = 2.0
-"""How long a micro-batch waits for the group to store a partition's first offset."""
+"""How long a micro-batch waits, in seconds, for the group to store a partition's first offset."""
 _BEYOND_END_S = 3.0
-"""How long an offset must stay beyond the log's end before its records count as lost. A newly elected partition leader
-may not know yet how far its predecessor had let consumers read (KIP-207)."""
+"""How long, in seconds, an offset must stay beyond the log's end before the records up to it count as lost. A newly
+elected partition leader might not know yet how far its predecessor had let consumers read (KIP-207)."""
 
 
 _BEGINS_S = 10.0
-"""How long to reuse the start offsets of the logs. Retention moves them slowly, and a fetch detects a change."""
+"""How long to reuse the start offsets of the logs, in seconds. Retention moves them slowly, and a fetch detects a
+change."""
 _IDLE_S = 0.05
-"""The pause after a poll that found nothing, because Spark's default trigger polls again after only 10 ms."""
+"""The pause, in seconds, after a poll that found nothing. Spark's default trigger would poll again after only 10 ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class _FinishedRange:
     """A partition's ranges in a micro-batch that the checkpoint counts as finished, and that was planned at
-    ``planned_ms``. The group may not have stored the offset yet.
+    ``planned_ms``. The group might not have stored their end offset yet.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -200,7 +201,7 @@ class QueryMember:
             self.holdings.changed.wait(left_s)
 
     def done(self, batch: PlannedBatch) -> None:
-        """Records that the checkpoint has stored this micro-batch, which was planned last."""
+        """Records that the checkpoint has stored ``batch``, which was planned last."""
         lost = self.holdings.done()
         self.resume_behind(batch)  # its partitions may be lost and return before the group has stored the offset
         if not lost:
@@ -217,11 +218,10 @@ class QueryMember:
         )
 
     def replay(self, batch: PlannedBatch) -> OffsetRanges:
-        """Returns the part of a logged micro-batch of unknown outcome that this query must read again.
-
-        The group's offsets decide. Some member has processed the records below them. This query reads those above them
-        again if it owns the partition and its position is within the micro-batch's range. All other records are left to
-        the other members. No record is lost, because the next owner starts at the group's offset.
+        """Returns the part of a logged micro-batch of unknown outcome that the query must read again. The group's
+        offsets decide. Some member has processed the records below them. The query reads the records from these offsets
+        on again if it owns the partition and its position is within the micro-batch's range. All other records are left
+        to the other members. No record is lost, because the next owner starts at the group's offset.
         """
         self.await_partitions()
         self._commit_finished()
@@ -238,14 +238,14 @@ class QueryMember:
         return again
 
     def resume_behind(self, batch: PlannedBatch) -> None:
-        """Records that the checkpoint counts this micro-batch as finished. An earlier run may have ended before it
-        committed the offsets to the group. The query commits them once it owns the partition, unless another owner or
-        an operator has written an offset since.
+        """Records that the checkpoint counts ``batch`` as finished. An earlier run may have ended before it committed
+        the offsets to the group. The query commits them once it owns the partition, unless another owner or an operator
+        has written an offset since.
         """
         for partition in batch.ranges.partitions:
             finished = _FinishedRange(batch.ranges.of_partition(partition), batch.planned_ms)
             before = self._finished.setdefault(partition, [])
-            if finished not in before[-1:]:  # Spark may request the batch after the same micro-batch several times
+            if finished not in before[-1:]:  # Spark may ask more than once for what follows the same micro-batch
                 before.append(finished)
 
     def _commit_finished(self) -> None:
@@ -383,9 +383,9 @@ class QueryMember:
         return at
 
     def _moved(self, targets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Moves to these offsets, waits briefly for the group to store them, and returns those that it has stored. A
-        later micro-batch uses the others. An offset that is only in memory must not be used: after a crash, ``latest``
-        would resolve to a later offset, and the query would skip the records in between.
+        """Moves to the given offsets, waits briefly for the group to store them, and returns those that it has stored.
+        A later micro-batch uses the others. An offset that is only in memory must not be used: after a crash,
+        ``latest`` would resolve to a later offset, and the query would skip the records in between.
         """
         for partition, offset in targets.items():
             self.holdings.move(partition, offset)

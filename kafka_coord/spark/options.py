@@ -80,8 +80,8 @@ class SourceOptions:
 
     @property
     def reads_committed(self) -> bool:
-        """Whether records of open and aborted transactions are left out. By default, librdkafka leaves them out, but
-        Kafka's Java client does not."""
+        """Whether records of open and aborted transactions are left out. By default, librdkafka leaves them out,
+        whereas Kafka's Java client does not."""
         return self.kafka.get("isolation.level", "read_committed") != "read_uncommitted"
 
     @classmethod
@@ -93,7 +93,7 @@ class SourceOptions:
         unknown = sorted(name for name in options if name not in _KNOWN and not name.startswith(passed_on))
         if unknown:
             raise SettingsError(
-                f"unknown option {unknown[0]!r} of format kafka_coord; use one of "
+                f"unknown option {unknown[0]!r} of format kafka_coord; valid options are "
                 f"{', '.join(sorted(_KNOWN.values()))}, zookeeper.* (TLS, credentials) and kafka.* for librdkafka"
             )
         zookeeper, kafka = _connections(options)

@@ -23,7 +23,7 @@ _DISTRIBUTION = "kafka-coord"
 _EXTRAS = re.compile(r"extra == ['\"](?:cli|spark)['\"]")
 """The extra ``cli`` is included, because a driver in the cluster runs ``kafka-coord pipeline``."""
 _OF_SPARK = "pyspark"
-"""Left out to save 400 MB, because executors get this package from the cluster's own Spark."""
+"""The package that is left out, which saves 400 MB. Executors get it from the cluster's own Spark."""
 _SAME_ALWAYS = (2000, 1, 1, 0, 0, 0)
 _LOG_LINES = 5
 

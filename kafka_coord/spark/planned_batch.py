@@ -62,8 +62,8 @@ class PlannedBatch:
 
 
 def require_group(batch: PlannedBatch, group: str) -> None:
-    """Raises :class:`MalformedValue` for a checkpoint that belongs to another group, because its offsets are
-    meaningless here."""
+    """Raises :class:`MalformedValue` for a checkpoint that belongs to another group, whose offsets are meaningless
+    here."""
     if batch.group != group:
         raise MalformedValue(
             "the checkpoint",

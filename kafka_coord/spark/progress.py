@@ -48,10 +48,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SLOW_S = 30.0
-"""A micro-batch that takes at least this many seconds is logged. The value is half of the default rebalance timeout."""
+"""The number of seconds from which on a micro-batch is logged as slow. The value is half of the default rebalance
+timeout."""
 
 _COMMITTED_FOR_S = 2.0
-"""How long to reuse the committed offsets after reading them."""
+"""How long to reuse the committed offsets after reading them, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +125,10 @@ class _Series:
 
 class GroupProgressListener(StreamingQueryListener):
     """Stores Spark's last report of each query that reads from a group, and derives the metrics from these reports.
-
-    Spark and the scrapes call it on different threads. With a ``store``, a scrape also reads the groups' committed
-    offsets, at most every few seconds. While ZooKeeper is unreachable, the scrape leaves out these offsets. A
-    micro-batch of ``slow_s`` seconds or more is logged. If ``file`` is given, the metrics are written to it after each
-    micro-batch.
+    Spark and the scrapes call this object on different threads. With a ``store``, a scrape also reads the groups'
+    committed offsets, at most every few seconds. While ZooKeeper is unreachable, the scrape leaves out the committed
+    offsets. A micro-batch of ``slow_s`` seconds or more is logged. If ``file`` is given, the metrics are written to it
+    after each micro-batch.
     """
 
     def __init__(self, store: Store | None = None, *, slow_s: float = SLOW_S, file: Path | None = None) -> None:
@@ -211,7 +211,7 @@ class GroupProgressListener(StreamingQueryListener):
         with self._lock:
             series = [(one, one.last, dict(one.read)) for one in self._series.values()]
         plain: list[tuple[str, str, Callable[[_Series, GroupProgress], float]]] = [
-            ("query_active", "Whether the query runs.", lambda s, _: s.active),
+            ("query_active", "Whether the query is running.", lambda s, _: s.active),
             ("query_failed", "Whether the query ended with an error.", lambda s, _: s.failed),
             ("query_last_batch", "Spark's number of the last micro-batch.", lambda _, p: p.batch),
             ("query_input_rows_per_second", "Records read.", lambda _, p: p.input_rows_per_s),
@@ -312,7 +312,7 @@ def watch(
     slow_s: float = SLOW_S,
     config: str | None = None,
 ) -> Watching:
-    """Watches all queries of this session that read from groups, on the driver.
+    """Watches all queries of the session that read from groups, on the driver.
 
     The groups' committed offsets are read from ``zookeeper``. Without ``zookeeper``, only Spark's own figures are
     reported. ``listen`` (``host:port``, with port 0 for any free port) serves ``/metrics`` and ``/health``. ``file`` (a

@@ -24,7 +24,7 @@ class OffsetRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of offsets. Some of them may not hold a record, because of compaction or transactions."""
+        """The number of offsets. Because of compaction or transactions, there might be no record at some of them."""
         return self.end - self.start
 
 
@@ -99,8 +99,8 @@ class OffsetRanges:
         return OffsetRanges({tp: _without(found, other.of_partition(tp)) for tp, found in self._ranges.items()})
 
     def key(self, group: str) -> str:
-        """Returns a stable name for exactly these offsets of this group. The name consists of 32 hex digits and can
-        serve as a file name or a primary key."""
+        """Returns a stable name for exactly this set of offsets of ``group``. The name consists of 32 hex digits and
+        can serve as a file name or a primary key."""
         written = json.dumps([group, *self.rows()], separators=(",", ":"))
         return hashlib.sha256(written.encode()).hexdigest()[:32]
 

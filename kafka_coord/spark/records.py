@@ -29,8 +29,8 @@ class Decoded(NamedTuple):
 
 
 def decoded(rows: DataFrame, schema: StructType | str) -> Decoded:
-    """Splits the source's rows into those whose value is JSON of this schema (a ``StructType`` or a DDL string) and all
-    others.
+    """Splits the source's rows into those whose value is JSON of the given schema (a ``StructType`` or a DDL string)
+    and all others.
 
     A value is bad if it is missing, is not a JSON object, or contains a field of the wrong type. A missing field is
     null, as in Spark's ``from_json``. Both halves are lazy, and each row is in exactly one half. If you use both
@@ -45,7 +45,7 @@ def decoded(rows: DataFrame, schema: StructType | str) -> Decoded:
     taken = {*PLACE, "timestamp", _CORRUPT, _DECODED} & set(target.fieldNames())
     if taken:
         raise SettingsError(f"column {sorted(taken)[0]!r} of the schema is already a column of the source's rows")
-    # In a column of this name, from_json stores the whole text of a value that it cannot decode.
+    # In the column named here, from_json stores the whole text of a value that it cannot decode.
     extended = StructType([*target.fields]).add(_CORRUPT, StringType())
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     parsed = rows.withColumn(_DECODED, f.from_json(f.col("value").cast("string"), extended, options))

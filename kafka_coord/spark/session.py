@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 LOCAL = "local[*]"
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
-"""This variable is set if spark-submit started this Python, and has therefore chosen the master and started the JVM."""
+"""The environment variable that is set if spark-submit started this Python. Spark-submit has then also chosen the
+master and started the JVM."""
 
 _JAVA_WRAPPER = """\
 #!/bin/sh
@@ -95,7 +96,7 @@ def spark_session(
 def _settings(master: str | None, scratch: Path) -> dict[str, str]:
     common = {
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # other readers take INT96 for a time without zone
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # others read INT96 as a time without a zone
         "spark.sql.streaming.stopTimeout": "30s",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.ui.showConsoleProgress": "false",
@@ -152,7 +153,7 @@ def _environment(java_home: Path | None) -> Iterator[None]:
 
 @contextmanager
 def _output_in(log: Path | None) -> Iterator[None]:
-    """Makes processes that start within the block write to this file instead of the terminal."""
+    """Makes processes that start within the block write to ``log`` instead of the terminal."""
     if log is None:
         yield
         return

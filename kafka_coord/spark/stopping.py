@@ -41,7 +41,7 @@ class BetweenBatches:
 
     def stop(self, query: StreamingQuery, timeout_s: float = 60.0) -> bool:
         """Stops the query. Returns whether the query stopped between two micro-batches. False means that the running
-        micro-batch took longer than ``timeout_s`` seconds. Safe to call for a query that has already ended.
+        micro-batch took longer than ``timeout_s`` seconds. May also be called for a query that has already ended.
         """
         self._stopping.set()
         try:

@@ -62,7 +62,7 @@ class FakeCluster:
         return self._logs.append(topic, partition, written)
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
-        """Deletes the records before this offset, as retention does."""
+        """Deletes the records before the offset ``before``, as retention does."""
         with self._logs.changed:
             self._logs.begins[topic, partition] = before
 

@@ -32,7 +32,7 @@ from kafka_coord.testing.fake_log import FakeLogs
 from kafka_coord.zk.store import Op, Watcher, WatchEvent, WatchType
 
 SESSION = 1
-"""The id of every session, because sessions do not end in the fake."""
+"""The id of every session. One is enough, since sessions do not end in the fake."""
 
 
 @dataclass(slots=True)
@@ -160,7 +160,7 @@ class FakeChannel:
             return self._mine
 
     def abandon(self, registration: Registration) -> None:
-        """Does nothing, because :meth:`register` replaces the registration."""
+        """Does nothing: :meth:`register` replaces the registration."""
 
     def was_evicted(self, registration: Registration) -> bool:
         return not self.is_registered(registration)
@@ -188,14 +188,14 @@ class FakeChannel:
         return self._groups.of(self._mine)
 
     def unwatch(self) -> None:
-        """Does nothing, because a watcher only wakes its owner."""
+        """Does nothing: a watcher only wakes its owner."""
 
     def read(self, command: CommandId) -> Command | None:
         with self._groups.lock:
             return self._joined().commands.get(command)
 
     def drop(self, command: CommandId) -> None:
-        """Does nothing, because the fake never sends a command for another incarnation."""
+        """Does nothing: the fake never sends a command for another incarnation."""
 
     def commit(self, registration: Registration, offsets: Offsets) -> frozenset[str]:
         with self._groups.lock:
@@ -223,7 +223,7 @@ class FakeChannel:
             return gone
 
     def started_at(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Does nothing, because there are no znodes."""
+        """Does nothing: there are no znodes."""
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
         with self._groups.lock:

@@ -13,7 +13,7 @@ from kafka_coord.testing.real_cluster import RealCluster
 
 @pytest.fixture
 def fake_cluster() -> Iterator[FakeCluster]:
-    """Yields a fake cluster for this test. Afterwards, closes the consumers that the test created with
+    """Yields a fake cluster for one test. Afterwards, closes the consumers that the test created with
     ``consumer()``."""
     with FakeCluster() as cluster:
         yield cluster

@@ -68,7 +68,7 @@ class RealCluster:
             time.sleep(0.1)
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
-        """Deletes the records before this offset, as retention does."""
+        """Deletes the records before the offset ``before``, as retention does."""
         (done,) = self._admin.delete_records([Until(topic, partition, before)]).values()
         done.result(_WAIT_S)
 

@@ -46,7 +46,7 @@ class Record:
 
 
 def make_classes(of: Struct, classes: dict[str, type[Record]]) -> None:
-    """Adds the classes of this structure and of its fields to ``classes``, which are keyed by name."""
+    """Adds the classes of the structure and of its fields to ``classes``, which are keyed by name."""
     if of.name in classes:
         return
     for field in of.fields:
@@ -172,7 +172,7 @@ class Decoders(_Functions):
         size = self._length(field, compact)
         null = "None" if self._version in field.nullable else ""
         body = self._array(field, target) if field.is_array else self._bytes(field, target)
-        refuse = f"raise BadMessage('{field.name} may not be null')"
+        refuse = f"raise BadMessage('{field.name} must not be null')"
         return [*size, "    if n < 0:", f"        {f'{target} = {null}' if null else refuse}", "    else:", *body]
 
     def _structure(self, field: Field, target: str) -> list[str]:
@@ -315,7 +315,7 @@ class Encoders(_Functions):
     def _null(self, field: Field) -> str:
         if self._version not in field.nullable:
             where = f"{self._definition.name} version {self._version}"
-            return f"        raise BadMessage('{where}: {field.name} may not be null')"
+            return f"        raise BadMessage('{where}: {field.name} must not be null')"
         return "        out.append(0)" if self._compact(field) else f"        {self._length(field, '-1')}"
 
     def _length(self, field: Field, of: str) -> str:

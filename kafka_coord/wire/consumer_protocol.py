@@ -14,7 +14,7 @@ MAX_BYTES = 1 << 20
 
 
 def subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str]:
-    """Returns the topics in these subscriptions. Ignores subscriptions that cannot be decoded."""
+    """Returns the topics in the given subscriptions. Ignores subscriptions that cannot be decoded."""
     return frozenset(topic for data in metadata if (found := subscription(data)) for topic in found.topics)
 
 
@@ -29,14 +29,13 @@ def assignment(data: bytes) -> Any:
 
 
 def encoded_subscription(*topics: str) -> bytes:
-    """Encodes a subscription to these topics, in a version that every client reads."""
+    """Encodes a subscription to ``topics``, in a version that every client reads."""
     form = message("ConsumerProtocolSubscription")
     return bytes(form.encode(form(topics=topics), 0, bytearray(2)))
 
 
 def encoded_assignment(partitions: Iterable[tuple[str, int]]) -> bytes:
-    """Encodes an assignment of these partitions, each given as (topic, number), in a version that every client
-    reads."""
+    """Encodes an assignment of ``partitions``, each given as (topic, number), in a version that every client reads."""
     form = message("ConsumerProtocolAssignment")
     topics: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):

@@ -83,7 +83,7 @@ class Definition:
 
 
 def read_definition(name: str) -> Definition:
-    """Returns the definition of the message with this name, such as ``JoinGroupRequest``."""
+    """Returns the definition of the message called ``name``, such as ``JoinGroupRequest``."""
     raw = json.loads(files("kafka_coord.wire").joinpath("definitions", f"{name}.json").read_text())
     common = {struct["name"]: struct for struct in raw.get("commonStructs", ())}
     return Definition(

@@ -28,7 +28,7 @@ class Message:
         self._encoders: dict[int, Encode] = {}
 
     def __call__(self, **fields: Any) -> Record:
-        """Creates a message with these fields. All other fields get their default values."""
+        """Creates a message with the given fields. All other fields get their default values."""
         made: Record = self.struct(self.name)(**fields)
         return made
 
@@ -59,5 +59,5 @@ class Message:
 
 @cache
 def message(name: str) -> Message:
-    """Returns the message with this name, such as ``OffsetCommitResponse``."""
+    """Returns the message called ``name``, such as ``OffsetCommitResponse``."""
     return Message(name)

@@ -94,9 +94,9 @@ def test_whoever_is_denied_is_logged_without_the_secret_and_a_flood_is_counted(
     assert len(caplog.records) == DenialLog.MOST
     assert "10.0.0.1:0" in caplog.records[0].getMessage()
     caplog.clear()
-    denials.note("10.0.0.2:1", "not-authorised", "user etl may not join group 'x'", 170.0)
+    denials.note("10.0.0.2:1", "not-authorised", "user etl is not allowed to join group 'x'", 170.0)
     assert [record.getMessage() for record in caplog.records] == [
         "denied access to 40 more socket consumers in the last period",
         "denied access to socket consumer address=10.0.0.2:1 code=not-authorised"
-        " reason=\"user etl may not join group 'x'\"",
+        " reason=\"user etl is not allowed to join group 'x'\"",
     ]

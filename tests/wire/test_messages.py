@@ -95,7 +95,7 @@ def test_a_value_that_a_version_would_lose_is_refused() -> None:
 
 
 def test_a_null_that_a_version_does_not_know_is_refused() -> None:
-    with pytest.raises(BadMessage, match="protocol_name may not be null"):
+    with pytest.raises(BadMessage, match="protocol_name must not be null"):
         message("JoinGroupResponse").encode(message("JoinGroupResponse")(protocol_name=None), 6)
 
 

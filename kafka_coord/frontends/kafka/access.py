@@ -49,7 +49,7 @@ class Operation(IntEnum):
     DESCRIBE = 8
 
     def within(self, bits: int) -> bool:
-        """Returns whether the authorized operations in ``bits`` include this operation. If ``bits`` is negative, the
+        """Returns whether the authorized operations in ``bits`` include the operation. If ``bits`` is negative, the
         broker did not return any operations, and none is allowed."""
         return bits >= 0 and bool(bits >> self & 1)
 
@@ -113,7 +113,7 @@ class Access:
         return frozenset(name for name in requested if not self._allowed.get((operation, of_group, name)))
 
     async def _everything(self) -> bool:
-        """Returns whether everything is allowed because the broker has no authorizer."""
+        """Returns whether the broker has no authorizer, so that everything is allowed."""
         now = time.monotonic()
         if now < self._until:
             return self._is_open

@@ -26,7 +26,7 @@ _NO_ERRORS: Mapping[tuple[str, int], Error] = {}
 
 def coordinators(results: Iterable[tuple[str, int, Node]], version: int) -> Any:
     """Builds the response to FindCoordinator. The request contains one key before version 4, and any number of keys
-    from then on (KIP-699)."""
+    since (KIP-699)."""
     form = message("FindCoordinatorResponse")
     if version >= 4:
         of_key = form.struct("Coordinator")
@@ -109,8 +109,8 @@ Known = Mapping[tuple[str, int], CommittedOffset]
 
 class FetchedGroup(NamedTuple):
     """One group in an OffsetFetch. ``topics`` lists the requested topics, or is ``None`` for all topics. ``known``
-    contains the stored offsets, and ``denied`` the topics whose offsets this client may not see. If ``is_repeated`` is
-    set, the response must make the client repeat the request."""
+    contains the stored offsets, and ``denied`` the topics whose offsets the client is not allowed to see. If
+    ``is_repeated`` is set, the response must make the client repeat the request."""
 
     group_id: str
     topics: Any
@@ -133,8 +133,8 @@ class FetchedGroup(NamedTuple):
 
 
 def repeats_offset_fetch(software: str, error: Error) -> bool:
-    """Returns whether a client with this software name repeats an OffsetFetch after this error only if every partition
-    in the response carries an error."""
+    """Returns whether a client with the given software name repeats an OffsetFetch after ``error`` only if every
+    partition in the response carries an error."""
     return (error in MOVING or error is Error.STALE_MEMBER_EPOCH) and software.startswith(LIBRDKAFKA)
 
 
@@ -169,7 +169,8 @@ def _offsets(
     denied: frozenset[str],
     nothing: CommittedOffset = _NOTHING,
 ) -> Sequence[Any]:
-    """Builds the topics of a response. If the client requested all topics, omits those that it may not see."""
+    """Builds the topics of a response. If the client requested all topics, omits those that it is not allowed to
+    see."""
     requested: dict[str, list[int]] = {}
     if denied:
         known = {where: value for where, value in known.items() if where[0] not in denied}

@@ -32,10 +32,10 @@ class Caller(typing.Protocol):
 
     def holding(self, release: Callable[[], None] | None) -> None:
         """Reports that the client's request is held. ``release`` is called as soon as the client sends its next
-        request, which may be immediately. ``None`` reports that the request is no longer held."""
+        request, perhaps immediately. If ``release`` is ``None``, reports that the request is no longer held."""
 
     async def ask_broker(self, name: str, version: int, value: Any) -> Any:
-        """Sends the broker a request as this client and returns the response. Raises :class:`OSError`."""
+        """Sends the broker a request as the client and returns the response. Raises :class:`OSError`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,7 @@ class ClientConnection(asyncio.Protocol):
             self._end_hold()
 
     def _end_hold(self) -> None:
-        """Releases a held request because the client has sent another one, unless that is an automatic commit."""
+        """Releases a held request after the client has sent another one, unless that is an automatic commit."""
         if self._release is None:
             return
         if self._is_automatic_commit():
@@ -216,8 +216,8 @@ class ClientConnection(asyncio.Protocol):
     # --- limits ------------------------------------------------------------------------------------------------------
 
     def _count_kept(self) -> None:
-        """Counts the bytes that this connection buffers. Ignores transport buffers below the high-water mark, because
-        checking them would slow down the data path."""
+        """Counts the bytes that this connection buffers. Ignores transport buffers below the high-water mark: checking
+        them would slow down the data path."""
         now = 0
         if not self._ended:
             now = len(self._buffer) + self._handling + self._answers_waiting
@@ -355,7 +355,7 @@ class ClientConnection(asyncio.Protocol):
         self.pause_or_resume()
 
     async def ask_broker(self, name: str, version: int, value: Any) -> Any:
-        """Sends the broker a request on this client's own connection, while this instance answers one of the client's
+        """Sends the broker a request on the client's own connection, while this instance answers one of the client's
         requests. Returns the response. Raises :class:`OSError` and :class:`BadMessage`."""
         if self._broker is None:
             if self._has_sasl:
@@ -438,8 +438,8 @@ class ClientConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def broker_lost(self, reason: str) -> None:
-        """Ends the client's connection if a request is in flight, or if the client had authenticated, because a new
-        connection to the broker would not be authenticated. Otherwise, the broker has only closed an idle
+        """Ends the client's connection if a request is in flight or the client had authenticated. In the latter case, a
+        new connection to the broker would not be authenticated. Otherwise, the broker has only closed an idle
         connection, which does not matter."""
         self._broker = None
         if any(slot.from_broker for slot in self._slots) or self._passing or self._has_sasl:

@@ -78,7 +78,7 @@ class GroupKinds:
     async def of_newcomer(
         self, group_id: str, why: str, protocol_type: str | None = None
     ) -> tuple[Error, ManagedGroups | None]:
-        """Returns the handler of managed groups if a client that joins this group becomes a member of a managed group,
+        """Returns the handler of managed groups if a client that joins the group becomes a member of a managed group,
         else ``None``. First takes over the group if it is an empty client-assigned one. ``protocol_type`` is the
         classic client's protocol type, or ``None`` for a KIP-848 client."""
         managed, is_kip_848 = self._managed, protocol_type is None
@@ -89,13 +89,13 @@ class GroupKinds:
             return Error.NONE, None
         error = await self.take_over(managed, group_id, why) if self._manager.has(group_id) else Error.NONE
         if error is Error.NONE:
-            managed.groups.add(group_id)  # a classic client may join before this newcomer is registered
+            managed.groups.add(group_id)  # a classic client may join before the newcomer is registered
         return error, managed
 
     async def in_both(self) -> list[str]:
-        """Returns the client-assigned groups that also have members in ZooKeeper, and in which every record is thus
-        read twice. Omits groups whose clients use their own assignors, because a managed group would refuse these
-        clients. Raises :class:`StoreError`."""
+        """Returns the client-assigned groups that also have members in ZooKeeper, so that every record is read twice.
+        Omits groups whose clients use their own assignors: a managed group would refuse such clients. Raises
+        :class:`StoreError`."""
         managed = self._managed
         if managed is None:
             return []
@@ -240,8 +240,8 @@ class GroupKinds:
         return False
 
     async def _copy(self, group_id: str, offsets: Offsets) -> Error:
-        """Writes the offsets to the log and returns the error. Does not delete the group's other offsets from the log,
-        because an earlier run may already have removed part of the group from ZooKeeper."""
+        """Writes the offsets to the log and returns the error. Does not delete the group's other offsets from the log:
+        an earlier run may already have removed part of the group from ZooKeeper."""
         manager, now_ms = self._manager, self._manager.now_ms()
         manager.add_group(group_id)
         rest, error = iter(offsets.items()), Error.NONE

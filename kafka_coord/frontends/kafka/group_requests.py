@@ -55,8 +55,8 @@ MAX_OFFSET_METADATA_CHARS = 4096
 _GROUP, _TRANSACTION = 0, 1
 """The key types of FindCoordinator."""
 _LOADED_WITHIN_S = 5.0
-"""The longest time that commits and offset fetches wait while their group is being loaded. They do not fail at once,
-because librdkafka repeats failed commits in any order, so that an older offset could replace a newer one (ADR 36)."""
+"""The longest time, in seconds, that commits and offset fetches wait while their group is being loaded. They do not
+fail at once: librdkafka repeats failed commits in any order, so an older offset could replace a newer one (ADR 36)."""
 _FIND_COORDINATOR = 1
 """A version that 0.11 and all later brokers support."""
 
@@ -144,7 +144,7 @@ class GroupCoordinator:
         return answers.coordinators(results, call.version)
 
     async def _transaction_coordinator(self, call: Call, key: str) -> tuple[int, Node]:
-        """Returns the coordinator that the broker itself names to this client."""
+        """Asks the broker, as the client, for the coordinator of a transactional id."""
         request = message("FindCoordinatorRequest")(key=key, key_type=_TRANSACTION)
         response = await call.client.ask_broker("FindCoordinator", _FIND_COORDINATOR, request)
         node = self._instances.node(response.node_id, response.host, response.port)
@@ -233,8 +233,8 @@ class GroupCoordinator:
         return answers.left(outcome, call.version)
 
     async def handle_consumer_group_heartbeat(self, call: Call) -> Any:
-        """Answers a KIP-848 heartbeat. Refuses it if the group has client-assigned members, because a managed group
-        would not find their offsets, which are in the groups log."""
+        """Answers a KIP-848 heartbeat. Refuses it if the group has client-assigned members, whose offsets are in the
+        groups log, where a managed group would not find them."""
         request = call.request
         error = await self._denied(call, Operation.READ, request.group_id)
         denied = await call.client.access.denied_topics(Operation.DESCRIBE, request.subscribed_topic_names or ())
@@ -551,7 +551,7 @@ class GroupCoordinator:
             self._set_timer(group_id, group)
 
     def end_partition(self, partition: int) -> None:
-        """Answers the held requests about the partition's groups, so that their clients find the new coordinator."""
+        """Answers the held requests about the partition's groups, so that the clients find the new coordinator."""
         for group_id, group in self._groups_of(partition):
             self._carry_out(group_id, group, group.end(Error.NOT_COORDINATOR))
 

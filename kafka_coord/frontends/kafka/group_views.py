@@ -45,8 +45,8 @@ class GroupViews:
         return message("ConsumerGroupDescribeResponse")(groups=groups)
 
     async def _errors(self, call: Call, group_ids: Iterable[str]) -> dict[str, Error]:
-        """Returns an error for each group that the client may not see or that this instance does not serve, and NONE
-        for every other group."""
+        """Returns an error for each group that the client is not allowed to see or that this instance does not serve,
+        and NONE for every other group."""
         denied = await call.client.access.denied_groups(Operation.DESCRIBE, group_ids)
         await self._manager.prove_all(group_ids)
         failed = Error.GROUP_AUTHORIZATION_FAILED

@@ -21,7 +21,7 @@ Node = tuple[int, str, int]
 """Broker id, host, port."""
 
 _METADATA, _CREATE_TOPICS = 4, 2
-"""The versions of these requests. Every broker from 0.11 to 3.9 supports them."""
+"""The versions of Metadata and CreateTopics. Every broker from 0.11 to 3.9 supports them."""
 _KNOWN_FOR_S = 30.0
 _MISSING_FOR_S = 0.2
 """Seconds between two requests about a missing partition, whose topic may be about to be created or to grow."""
@@ -104,7 +104,7 @@ class Instances:
             raise BrokerError(f"cannot create topic {TOPIC}: {named(error)}")
 
     async def coordinator_of(self, partition: int) -> Node | None:
-        """Returns the instance beside the broker that leads this partition of the log."""
+        """Returns the instance beside the broker that leads the given partition of the log."""
         if partition not in self.leaders:
             await self.find_leaders()
         return self.nodes.get(self.leaders.get(partition, -1))

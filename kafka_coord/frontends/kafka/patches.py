@@ -47,7 +47,7 @@ def patches(addresses: Addresses | None = None) -> dict[int, Patch]:
 
 def patch_api_versions(frame: bytes, version: int, most: Mapping[int, int] | None = None) -> bytes:
     """Returns an ApiVersions response in which this instance's ranges replace the broker's, and ``most`` limits the
-    other ranges. Leaves an error response unchanged, because error responses always have version 0."""
+    other ranges. Leaves an error response unchanged, since it always has version 0."""
     form = message("ApiVersionsResponse")
     start = answer_start(form, version)
     if int.from_bytes(frame[start : start + 2], "big") or version not in form.versions:
@@ -71,8 +71,8 @@ def patch_api_versions(frame: bytes, version: int, most: Mapping[int, int] | Non
 def _with_instances(
     name: str, id_field: str, frame: bytes, version: int, addresses: Mapping[int, tuple[str, int]]
 ) -> bytes:
-    """Returns the response with the instances' addresses instead of the brokers'. Omits brokers without an instance,
-    because clients that connect to them would bypass the instances."""
+    """Returns the response with the instances' addresses instead of the brokers'. Omits brokers without an instance:
+    clients that connect to them would bypass the instances."""
     form = message(name)
     if version not in form.versions:
         raise BadMessage(f"{name} version {version} is not supported; its response contains the brokers' addresses")

@@ -43,7 +43,7 @@ class CommittedReader(Generic[T]):
         self._questions.append(_Question(group, wanted, then))
 
     def close(self, why: StoreError) -> None:
-        """Answers all requests with this error."""
+        """Answers all requests with ``error``."""
         while self._questions:
             self._questions.popleft().then(why)
 

@@ -10,7 +10,7 @@ from kafka_coord.frontends.members.machine.instructions import MemberEvent, Repo
 log = logging.getLogger(__name__)
 
 _TOLD_ONE_BY_ONE = 10
-"""The maximum number of lines for one kind of event in a step, because thousands would take too long to write."""
+"""The maximum number of lines for one kind of event in a step. Thousands would take too long to write."""
 
 _TROUBLES = {
     MemberEvent.STUCK: (logging.ERROR, "cannot send the next command to"),

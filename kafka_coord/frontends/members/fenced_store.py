@@ -11,7 +11,7 @@ from kafka_coord.zk.store import ANY_VERSION, Check, Clock, Create, Delete, Op, 
 
 
 def _method(name: str) -> Any:
-    """Returns a method that calls the wrapped store's method of this name."""
+    """Returns a method that calls the method called ``name`` of the wrapped store."""
     return lambda self, *arguments, **named: getattr(self._store, name)(*arguments, **named)
 
 
@@ -64,7 +64,7 @@ class FencedStore(Store):
         return multi_fenced(self._store, self._fence, ops)
 
     def close(self) -> None:
-        """Does nothing, because the owner of the wrapped store closes it."""
+        """Does nothing: the owner of the wrapped store closes it."""
 
     def _alone(self, op: Op) -> OpResult:
         try:

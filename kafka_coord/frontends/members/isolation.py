@@ -14,8 +14,8 @@ def isolated(items: Sequence[T], do: Callable[[Sequence[T]], None], failed: Call
     """Calls ``do`` with all items. If ZooKeeper refuses them, calls ``do`` again with each half, and so on. Passes a
     single item that ZooKeeper refuses to ``failed``, with the reason.
 
-    Raises :class:`Fenced` and :class:`StoreUnavailable`, because they concern all items. ``do`` may be called again
-    with items that it has already handled.
+    Raises :class:`Fenced` and :class:`StoreUnavailable`, which concern all items. ``do`` may be called again with items
+    that it has already handled.
     """
     if not items:
         return

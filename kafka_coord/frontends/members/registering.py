@@ -78,8 +78,8 @@ class Registering:
 
 
 def too_large(value: bytes) -> Refusal | None:
-    """Refuses a registration that is too large for the coordinator to read, because it would block decisions about its
-    group. Returns ``None`` for any other registration."""
+    """Refuses a registration that is too large for the coordinator to read: it would block decisions about its group.
+    Returns ``None`` for any other registration."""
     if len(value) <= fields.MAX_VALUE_BYTES:
         return None
     message = f"the registration is {len(value)} bytes long; at most {fields.MAX_VALUE_BYTES} are allowed"
@@ -101,7 +101,7 @@ def made_id(group: str, address: str, now_ms: int) -> str:
 
 
 def register_all(store: FencedStore, requests: Sequence[Registering]) -> None:
-    """Writes and finishes these registrations. If ZooKeeper refuses one of them, the others are not affected.
+    """Writes and finishes the given registrations. If ZooKeeper refuses one of them, the others are not affected.
 
     Raises :class:`Fenced` and :class:`StoreUnavailable`. After an error, call this function again for the unfinished
     registrations. It recognizes those that have already been written.
@@ -170,7 +170,7 @@ def _decide(request: Registering, node: Node | None, channel: Stat | None) -> Re
 
 
 def _is_its_own(wanted: RegistrationWanted, node: Node) -> bool:
-    """Returns whether this same client created the registration in ``node``, over the same protocol."""
+    """Returns whether the same client created the registration in ``node``, over the same protocol."""
     resume_key = wanted.options.resume_key
     if not resume_key or node.stat.ephemeral_owner != 0:
         return False

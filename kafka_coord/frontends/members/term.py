@@ -42,7 +42,7 @@ _FIND_AGAIN_S = 5.0
 class TermScope:
     """Defines which members a term serves: those that use one of ``protocols``, where ``None`` stands for the socket
     protocol, in the groups for which ``includes`` returns true. Every write begins with ``fence``, which fails once
-    another instance serves these members. ``number`` identifies the term in the log."""
+    another instance serves the members. ``number`` identifies the term in the log."""
 
     fence: Check
     number: int
@@ -129,7 +129,7 @@ class Term:
         self._arrived.append(stimulus)
 
     def has_room(self, group: str, consumer: str, most: int) -> bool:
-        """Returns whether this consumer may register if the term may serve at most ``most`` members."""
+        """Returns whether the consumer may register if the term may serve at most ``most`` members."""
         machine = self.machine
         asking = sum(isinstance(stimulus, stimuli.RegistrationWanted) for stimulus in self._arrived)
         return (group, consumer) in machine.members or len(machine.members) + len(machine.registering) + asking < most
@@ -334,7 +334,7 @@ class Term:
 
 def _in_ledger(member: MemberId, node: Node, *, stops: bool) -> tuple[frozenset[TopicPartition], int]:
     """Returns the partitions that the member may commit according to its ledger, and the ledger's generation. Stopping
-    partitions count only until the stop is acknowledged, because the next owner may get them immediately afterwards.
+    partitions count only until the stop is acknowledged, since the next owner may get them immediately afterwards.
 
     Raises :class:`MalformedValue` if the ledger cannot be read.
     """

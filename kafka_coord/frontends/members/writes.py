@@ -44,7 +44,7 @@ class MemberZnodes:
 @dataclass(slots=True, eq=False)
 class Write:
     """One write for a member. A leave or a new subscription also carries out the operations in ``also``. If ``alone``
-    is set, the write gets its own request, because it must read first, has failed, or may have taken effect."""
+    is set, the write gets its own request: it must read first, has failed, or may have taken effect."""
 
     znodes: MemberZnodes
     wanted: WriteMember
@@ -95,7 +95,7 @@ class Write:
             log.warning("could not write the offset details group=%s: %s", registration.group, error)
 
     def unknown_paths(self) -> list[str]:
-        """Returns the paths of the offset and detail znodes that may not exist yet."""
+        """Returns the paths of the offset and detail znodes that might not exist yet."""
         group, znodes, wanted = self.znodes.registration.group, self.znodes, self.wanted
         paths = [layout.offset(group, *tp) for tp in wanted.offsets if tp not in znodes.existing_offsets]
         if wanted.details:
@@ -103,7 +103,7 @@ class Write:
         return paths
 
     def exist(self, paths: set[str]) -> None:
-        """Notes that these znodes exist."""
+        """Notes that the znodes at ``paths`` exist."""
         group, znodes, wanted = self.znodes.registration.group, self.znodes, self.wanted
         znodes.existing_offsets.update(tp for tp in wanted.offsets if layout.offset(group, *tp) in paths)
         if wanted.details:

@@ -2,5 +2,5 @@
 
 :mod:`~kafka_coord.frontends.socket.gateway` answers frames on one thread, and
 :mod:`~kafka_coord.frontends.socket.server` owns the sockets. To the coordinator, a socket consumer looks like any other
-consumer, because it has a registration, a channel and offsets.
+consumer: it has a registration, a channel and offsets.
 """

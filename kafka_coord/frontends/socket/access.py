@@ -46,7 +46,7 @@ class User:
     groups: tuple[re.Pattern[str], ...]
 
     def is_proven(self, secret: str | None, certificate: str | None) -> bool:
-        """Returns whether the secret or the certificate authenticates the client as this user."""
+        """Returns whether the secret or the certificate authenticates the client as the user."""
         if self.certificate is not None and certificate == self.certificate:
             return True
         if self.secret_sha256 is None or secret is None:
@@ -54,7 +54,7 @@ class User:
         return hmac.compare_digest(hashlib.sha256(secret.encode()).hexdigest(), self.secret_sha256)
 
     def may(self, group: str) -> bool:
-        """Returns whether this user may join the group."""
+        """Returns whether the user may join the group."""
         return any(pattern.fullmatch(group) for pattern in self.groups)
 
 
@@ -81,18 +81,18 @@ class Access:
         return self._users.get(name)
 
     def proven(self, secret: str | None, certificate: str | None) -> list[User]:
-        """Returns the users that this secret or this certificate's common name authenticates."""
+        """Returns the users whom the given secret, or the given common name of a certificate, authenticates."""
         return [user for user in self._users.values() if user.is_proven(secret, certificate)]
 
     def why_not(self, group: str, secret: str | None, certificate: str | None) -> Refusal | None:
-        """Returns the reason why a client may not join the group, or ``None`` if it may join. ``certificate`` is the
-        common name in its certificate."""
+        """Returns the reason why a client is not allowed to join the group, or ``None`` if it is. ``certificate`` is
+        the common name in its certificate."""
         proven = self.proven(secret, certificate)
         if not proven:
             return Refusal(Code.NOT_AUTHENTICATED, "no user has this secret or certificate")
         if not any(user.may(group) for user in proven):
             names = ", ".join(user.name for user in proven)
-            return Refusal(Code.NOT_AUTHORISED, f"user {names} may not join group {group!r}")
+            return Refusal(Code.NOT_AUTHORISED, f"user {names} is not allowed to join group {group!r}")
         return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kafka_coord.frontends.socket.connection import Connection
 
 _BURST_S = 1.0
-"""Capacity that was unused for up to this many seconds can be used at once."""
+"""The number of seconds for which unused capacity is saved up. It can then be used all at once."""
 
 
 class Admission:

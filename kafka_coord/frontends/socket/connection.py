@@ -32,7 +32,7 @@ class Peer(Protocol):
         does not fit in a frame."""
 
     def rest(self, seconds: float) -> None:
-        """Stops reading from the connection for this many seconds."""
+        """Stops reading from the connection for ``seconds``."""
 
     def close(self) -> None:
         """Closes the connection after sending the queued frames."""

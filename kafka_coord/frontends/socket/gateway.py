@@ -140,7 +140,7 @@ class Gateway:
             self.term.arrived(stimuli.Disconnected(connection.number))
 
     def broken(self, connection: Connection, error: BadFrame) -> None:
-        """Closes the connection because its input is not a frame, or is a frame that is not allowed now."""
+        """Closes a connection whose input is not a frame, or is a frame that is not allowed now."""
         if connection.ended:
             return
         log.warning("closed connection address=%s: %s (%s)", connection.peer.address, error, error.fault)
@@ -250,7 +250,7 @@ class Gateway:
 
     def _not_coordinator(self, connection: Connection, request: int) -> None:
         """Closes the connection. If the coordinator is known without asking ZooKeeper, tells the client which instance
-        it is."""
+        is the coordinator."""
         coordinator = self._metadata.known_coordinator()
         message = "this instance is not the coordinator" if coordinator else "the coordinator is unknown; retry"
         known = coordinator.to_json() if coordinator is not None else None
@@ -306,7 +306,7 @@ class Gateway:
             refused.code[:60],
             refused.message[:200],
         )
-        self._hang_up(connection, Fault.UNEXPECTED_MESSAGE, "a consumer may not refuse the coordinator's requests")
+        self._hang_up(connection, Fault.UNEXPECTED_MESSAGE, "a consumer must not refuse the coordinator's requests")
 
     # --- messages to consumers ---------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from enum import Enum, auto
 from typing import Generic, TypeVar
 
 LARGE_BYTES = 16 << 10
-"""Frames that are larger than this wait in a separate lane."""
+"""The size in bytes above which frames wait in a separate lane."""
 
 
 class Lane(Enum):
@@ -78,7 +78,7 @@ class Inbox(Generic[Arrival]):
             waiting.bytes += size
 
     def has_room(self, sender: Sender, size: int, *, member: bool) -> bool:
-        """Returns whether a frame of this many bytes may be read from the connection now."""
+        """Returns whether a frame of ``size`` bytes may be read from the connection now."""
         lane = self._lane_of(sender, size, member=member)
         waiting, allowed = self._lanes[lane], ALLOWANCES[lane]
         return len(waiting.items) < allowed.waiting_items and waiting.bytes < allowed.waiting_bytes

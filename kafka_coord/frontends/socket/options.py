@@ -16,11 +16,11 @@ class GatewayOptions:
     most_consumers: int = 10_000
     """The maximum number of consumers that one instance accepts."""
     registrations_per_s: int = 200
-    """Registrations above this rate must be retried later, so that members do not have to wait and one rebalance serves
-    many new consumers."""
+    """The maximum number of registrations per second. Any others must be retried later, so that members do not have to
+    wait and one rebalance serves many new consumers."""
     unregistered_ms: int = 10_000
-    """A connection is closed if its client does not try to register within this time."""
+    """The time within which a client must try to register. Otherwise, its connection is closed."""
     commit_interval_ms: int = 100
-    """Offsets that arrive in responses to pings are collected for this long and then written together."""
+    """How long the offsets in responses to pings are collected before they are written together."""
     metadata_age_ms: int = 200
     """The maximum age of metadata in a response."""

@@ -71,7 +71,7 @@ class RegistrationCheck:
         return too_large(value) or wanted
 
     def why_no_member(self, group: str, secret: str | None, certificate: str | None) -> Refusal | None:
-        """Returns why a client with these credentials may not join the group, or ``None`` if it may join."""
+        """Returns why a client with the given credentials is not allowed to join the group, or ``None`` if it is."""
         return self._access.why_not(group, secret, certificate) if self._access is not None else None
 
     def _why_not(

@@ -183,7 +183,7 @@ class GatewayServer:
         self._awake.set()
 
     def has_room(self, peer: SocketPeer, size: int) -> bool:
-        """Returns whether a frame of this many bytes may be read from the connection now."""
+        """Returns whether a frame of ``size`` bytes may be read from the connection now."""
         return self._inbox.has_room(peer.sender, size, member=peer.is_member)
 
     def keeps(self, before: int, now: int) -> bool:

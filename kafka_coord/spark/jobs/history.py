@@ -74,8 +74,8 @@ def write_history(spark: SparkSession, evidence: Evidence, output: str) -> Histo
 
 
 def data_set(spark: SparkSession, folder: Path, rows: Sequence[Any], kind: type[Any]) -> DataFrame:
-    """Writes the evidence of one ``kind`` to ``folder`` and returns it as a DataFrame. Goes through a file because a
-    log may contain too many rows to be sent with a task."""
+    """Writes the evidence of one ``kind`` to ``folder`` and returns it as a DataFrame. A log may contain too many rows
+    to be sent with a task, so the evidence goes through a file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
     from pyspark.sql.pandas.types import to_arrow_schema

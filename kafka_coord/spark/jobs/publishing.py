@@ -38,7 +38,7 @@ class Results:
 @contextmanager
 def publishing(root: Path, order: str = "") -> Iterator[Results]:
     """Publishes what the block writes, below ``root``, under a name that sorts by ``order`` and then by time. If
-    anything fails, does not publish anything."""
+    anything fails, publishes nothing."""
     results = Results(root / f".{uuid.uuid4().hex}")
     draft = results.directory
     try:

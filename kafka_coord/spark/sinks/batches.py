@@ -46,7 +46,7 @@ def exactly_once(group: str, write: Callable[[Batch], None], done: Callable[[], 
     legal("group", group)
 
     def each_batch(rows: DataFrame, batch_id: int) -> None:
-        rows = rows.persist()  # read once, both for its offsets and for its effect
+        rows = rows.persist()  # read the batch once, both for its offsets and for its effect
         try:
             there = offsets_of(rows)
             before = done() & there

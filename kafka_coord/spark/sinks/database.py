@@ -66,8 +66,7 @@ class DatabaseTable:
         return append
 
     def covered(self) -> OffsetRanges:
-        """Returns the offsets that the table covers. The record of each of these offsets is stored or does not
-        exist."""
+        """Returns the offsets that the table covers. At each of them, the record is stored or there is no record."""
         with self._transaction() as statements:
             return self._covered(statements)
 

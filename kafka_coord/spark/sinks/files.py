@@ -76,7 +76,7 @@ def sync(path: Path) -> None:
 
 
 def newest_s(folder: Path) -> float:
-    """Returns the newest modification time in the folder, in seconds since 1970, or 0 for an empty folder."""
+    """Returns the newest modification time in the folder, in seconds since 1970, or 0 if the folder does not exist."""
     newest = 0.0
     for where, _, names in os.walk(folder):
         for name in (".", *names):

@@ -54,7 +54,7 @@ class TableLog:
 
     def commit(self, state: TableState, commit: Commit) -> TableState:
         """Appends ``commit`` as the successor of ``state``. Returns the new state. If ``state`` is no longer the
-        newest, does not commit, but raises :class:`CommitConflict`.
+        newest, commits nothing and raises :class:`CommitConflict`.
         """
         number = state.number + 1
         if not files.create(self._folder / commit_name(number), commit.encode()):

@@ -80,8 +80,7 @@ class TableWriter:
         return self._log.load()
 
     def covered(self) -> OffsetRanges:
-        """Returns the offsets that the table covers. The record of each of these offsets is stored or does not
-        exist."""
+        """Returns the offsets that the table covers. At each of them, the record is stored or there is no record."""
         return self.state().covered
 
     def read_arrow(self) -> pyarrow.Table:
@@ -98,8 +97,8 @@ class TableWriter:
         return pq.read_table([str(file) for piece in state.pieces for file in self._files(piece)], schema=schema)
 
     def forget(self, topic: str) -> None:
-        """Treats a topic's offsets as never written, because the topic was recreated and its next records are new.
-        Keeps the rows. Raises :class:`NotFound`."""
+        """Treats a topic's offsets as never written. Call this after the topic was recreated, since its next records
+        are new. Keeps the rows. Raises :class:`NotFound`."""
         state = self._log.load()
         while True:
             mine = OffsetRanges(
@@ -115,9 +114,9 @@ class TableWriter:
                 return
 
     def sweep(self, *, older_than_s: float = DAY_S) -> int:
-        """Deletes the pieces of writers that crashed before they committed, if these pieces were last written more than
-        ``older_than_s`` seconds ago. Choose a time that is longer than any batch takes. Returns the number of deleted
-        pieces."""
+        """Deletes the pieces of writers that crashed before they committed, unless the pieces were written to within
+        the last ``older_than_s`` seconds. Choose a time that is longer than any batch takes. Returns the number of
+        deleted pieces."""
         state = self._log.load()
         named = {piece.name for piece in state.pieces}
         before = time.time() - older_than_s
@@ -193,7 +192,7 @@ class TableWriter:
         return Piece(name, written, count), there
 
     def _restage(self, piece: Piece, without: OffsetRanges) -> Piece | None:
-        """Replaces the piece with a new one without these offsets. Returns the new piece, or ``None`` if no row is
+        """Replaces the piece with a new one without the given offsets. Returns the new piece, or ``None`` if no row is
         left."""
         import pyarrow.parquet as pq
 
@@ -271,7 +270,7 @@ def _mask(rows: pyarrow.Table, ranges: OffsetRanges) -> Any:
 
 
 def _contents(paths: Iterable[Path]) -> tuple[int, OffsetRanges]:
-    """Returns the number of rows in these files and their offsets."""
+    """Returns the number of rows in the given files, and the rows' offsets."""
     import pyarrow.parquet as pq
 
     count = 0

@@ -92,7 +92,7 @@ class Administration:
         return GroupView(group, Error.NONE, seen, served, ids)
 
     async def adopt(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], why: str, term: int) -> Error:
-        """Creates the group with these offsets, provided that ``term`` is still current. Existing offsets stay
+        """Creates the group with the given offsets, provided that ``term`` is still current. Existing offsets stay
         unchanged. ``why`` becomes the first entry of the group's history."""
         fence = Check(layout.log_partition(partition_of(group)), term)
         try:
@@ -114,7 +114,7 @@ class Administration:
         return await asyncio.to_thread(read_registered, self._store, group)
 
     async def evict(self, group: str, consumers: Iterable[str], asked: Request) -> str:
-        """Evicts these members on behalf of an operator. Returns ``""``, or the reason if this fails. Raises
+        """Evicts the given members on behalf of an operator. Returns ``""``, or the reason if this fails. Raises
         :class:`StoreError`."""
         requests = (Request(RequestType.EVICT, group, one, asked.reason, asked.by) for one in consumers)
         answers = await asyncio.gather(*map(self._answer, requests))

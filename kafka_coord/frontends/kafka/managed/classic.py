@@ -33,13 +33,14 @@ from kafka_coord.model import Command, StartFetcher, StopFetcher, TopicPartition
 from kafka_coord.wire.consumer_protocol import encoded_assignment
 
 PROTOCOL = "classic"
-"""The value of ``group.protocol`` in these clients, and of ``protocol`` in their registrations."""
+"""The value of ``group.protocol`` in classic clients, and of ``protocol`` in their registrations."""
 COOPERATIVE = "cooperative-sticky"
 ASSIGNORS = ("range", "roundrobin", "sticky", COOPERATIVE)
 """The names of Kafka's own assignors. A client that uses one of them accepts any share."""
 
 _MORE_S = 1.0
-"""Once a member has part of its share, its JoinGroup is held for up to this many seconds to wait for the rest."""
+"""The maximum number of seconds for which the JoinGroup of a member with part of its share is held to wait for the
+rest."""
 _WRITE_S = 5.0
 """The maximum number of seconds that a SyncGroup waits for its acknowledgement to be written."""
 _ADMISSION_S = 1.0
@@ -78,8 +79,8 @@ class Join(_ClassicRequest):
 
     @property
     def limit_s(self) -> float:
-        """The number of seconds for which this request may be held. This must be shorter than the session timeout,
-        because the client does not send any other request meanwhile."""
+        """The number of seconds for which the request may be held. It must be less than the session timeout, since the
+        client does not send any other request meanwhile."""
         return min(self.rebalance_timeout_s, self.session_timeout_s * 2 / 3)
 
     def answered(self, error: Error, _message: str | None = None) -> Joined:
@@ -89,8 +90,8 @@ class Join(_ClassicRequest):
 
     def join(self, members: KafkaMembers, current: KafkaMember | None) -> None:
         """Handles a join. A static client without a member id replaces its predecessor. A client with an unknown member
-        id is refused if it is static or owns partitions, because another member may have its place or its partitions by
-        now."""
+        id is refused if it is static or owns partitions: by now, another member may have its place or its
+        partitions."""
         before = current.member_id if current is not None else members.earlier_id(self.key)
         if before is not None and before != self.member_id:
             if self.is_new:
@@ -145,7 +146,8 @@ class Beat(_ClassicRequest):
 
 @dataclass(frozen=True, slots=True)
 class Leave(_ClassicRequest):
-    """One member in a LeaveGroup request. An operator names a static member only by its instance id."""
+    """A LeaveGroup request, for one of the members that it lists. An operator's request identifies a static member by
+    its instance id alone."""
 
     leaves: ClassVar[bool] = True
 

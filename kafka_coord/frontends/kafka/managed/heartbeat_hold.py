@@ -2,7 +2,7 @@
 
 librdkafka gives up a heartbeat that takes longer than the last interval that it received. It sends a heartbeat one
 interval after the previous one, however early the response arrived, so a hold ends a little before that. The next
-interval is close to the length of the hold, because the member would not learn anything in the rest of the interval. A
+interval is close to the length of the hold: in the rest of a longer interval, the member would not learn anything. A
 commit ends a hold early, because it arrives on the same connection. Most clients commit at regular times, so holds are
 timed to end when the next commit is due.
 
@@ -42,8 +42,8 @@ _MARGIN_S = 0.07
 _GROWTH = 0.6
 """The fraction of a hold by which the next interval may be longer than the hold."""
 OFTEN_S = 3.0
-"""A client that commits more often than this does not get an interval below :data:`SLOWEST_S`. Each commit ends a hold,
-so with a shorter interval, the client would send a heartbeat after every commit."""
+"""The number of seconds between commits below which a client does not get an interval shorter than :data:`SLOWEST_S`.
+Each commit ends a hold, so with a shorter interval, the client would send a heartbeat after every commit."""
 SLOWEST_S = 1.0
 _LONGEST_BETWEEN_S = 2.0
 _BEHIND_COMMIT_S = 0.05
@@ -112,8 +112,8 @@ class Pace:
         self.committed_at, self.period_s = now, (since_s + before_s) / 2 if is_regular else since_s
 
     def asks_again(self, _now: float) -> bool:
-        """Returns whether to answer COORDINATOR_LOAD_IN_PROGRESS when another request ends a hold, which makes the
-        client repeat the heartbeat soon."""
+        """Returns whether to answer with COORDINATOR_LOAD_IN_PROGRESS when another request ends a hold. The error makes
+        the client repeat the heartbeat soon."""
         return False
 
     def after_news(self) -> float:
@@ -188,7 +188,7 @@ class SteadyPace(Pace):
     joins_for_all: ClassVar[bool] = True  # each part of the share would take two polls by the application
     told_s: float = STEADY_S  # the interval that the client received in an earlier term
     _allowance: Allowance = field(default_factory=Allowance)
-    """Limits how often the client is made to repeat a heartbeat, because it logs a line each time."""
+    """Limits how often the client is made to repeat a heartbeat. Each time, the client logs a line."""
 
     def joins(self) -> None:
         self.told_s = SLOWEST_S
@@ -215,7 +215,8 @@ class SteadyPace(Pace):
         return self.while_stopping()
 
     def while_stopping(self) -> float:
-        """Returns the usual interval, because the client acknowledges a stop without waiting for the interval."""
+        """Returns the usual interval. It does not delay the acknowledgement of a stop, which the client sends without
+        waiting for the interval."""
         return self._tell(STEADY_S)
 
     def after_interruption(self, now: float) -> float:

@@ -24,7 +24,7 @@ from kafka_coord.frontends.members.machine.stimuli import RegistrationOptions
 from kafka_coord.model import Command, StartFetcher, TopicPartition
 
 PROTOCOL = "consumer"
-"""The value of ``group.protocol`` in these clients, and of ``protocol`` in their registrations."""
+"""The value of ``group.protocol`` in KIP-848 clients, and of ``protocol`` in their registrations."""
 JOIN, LEAVE, LEAVE_FOR_NOW = 0, -1, -2
 """The epochs with a special meaning in a heartbeat. A static member keeps its place after ``LEAVE_FOR_NOW``."""
 
@@ -34,9 +34,9 @@ Owned = frozenset[tuple[bytes, int]]
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Request):
-    """A ConsumerGroupHeartbeat request. ``owned`` and the parts of ``topics`` are ``None`` if the client omitted them
-    because they are unchanged. ``registration`` is the content of a joining member's registration. ``software`` is the
-    client's name and version from ApiVersions, or empty if its heartbeats must not be held."""
+    """A ConsumerGroupHeartbeat request. ``owned`` and the parts of ``topics`` are ``None`` if they are unchanged, so
+    that the client omitted them. ``registration`` is the content of a joining member's registration. ``software`` is
+    the client's name and version from ApiVersions, or empty if its heartbeats must not be held."""
 
     protocol: ClassVar[str] = PROTOCOL
     epoch: int
@@ -69,8 +69,8 @@ class Heartbeat(Request):
         return ConsumerGroupMember(members, self, number)
 
     def join(self, members: KafkaMembers, current: KafkaMember | None) -> None:
-        """Handles a join. A client that only repeats its join because the response was lost stays the same incarnation.
-        Any other client that joins again becomes a new incarnation, which does not hold any partitions."""
+        """Handles a join. A client that only repeats its join after a lost response stays the same incarnation. Any
+        other client that joins again becomes a new incarnation, which does not hold any partitions."""
         if not self.topics.is_told:
             members.refuse(self, Error.INVALID_REQUEST, "a joining member must send its subscription")
             return
@@ -192,7 +192,7 @@ class ConsumerGroupMember(KafkaMember):
     def _acknowledge(self) -> None:
         """Acknowledges the delivered command if the client has carried it out.
 
-        Topics are compared by id, because a topic may be deleted and recreated under the same name. A client that still
+        Topics are compared by id, since a topic may be deleted and recreated under the same name. A client that still
         owns partitions of a deleted topic has not stopped them. It need not start partitions of a deleted topic. If it
         owns the partitions of a start-fetcher before any response contained them, it received them in an earlier term.
         """
@@ -216,13 +216,13 @@ class ConsumerGroupMember(KafkaMember):
         if self.command is not None and self.told:
             _, command = self.command
             if isinstance(command, StartFetcher) and not commit.offsets.keys().isdisjoint(command.partitions):
-                self.acknowledged()  # the commit shows that the client has started these partitions
+                self.acknowledged()  # the commit shows that the client has started the partitions
 
     def resumed(self, topic_ids: Mapping[str, bytes], newest: int, *, is_settled: bool) -> None:
-        """Resumes the member with the epoch that the client sent. If commands are unacknowledged, the client may
-        nevertheless know the newest epoch, because its acknowledgement may not have been written. If all commands are
-        acknowledged, the client may still not know the newest epoch, because the response may have been lost, so it may
-        use either epoch."""
+        """Resumes the member with the epoch that the client sent. If commands are unacknowledged, the client may know
+        the newest epoch nevertheless: its acknowledgement might not have been written. If all commands are
+        acknowledged, the client might not know the newest epoch, since the response may have been lost. It may then use
+        either epoch."""
         self._learn(self.assignment, topic_ids)
         self.first_epoch = self.epoch = self.previous_epoch = min(self.epoch, newest)
         if is_settled:

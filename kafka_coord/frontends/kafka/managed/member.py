@@ -60,11 +60,11 @@ class Request(ABC):
 
     @abstractmethod
     def answered(self, error: Error, message: str | None = None) -> Answer:
-        """Returns a response with this error. For a request to leave, NONE confirms that the member has left."""
+        """Returns a response with ``error``. For a request to leave, NONE confirms that the member has left."""
 
     @abstractmethod
     def made(self, members: KafkaMembers, number: int) -> KafkaMember:
-        """Creates a member for this client. ``number`` is the member's connection in the machine."""
+        """Creates a member for the client. ``number`` is the member's connection in the machine."""
 
     def join(self, members: KafkaMembers, current: KafkaMember | None) -> None:
         """Handles a join. ``current`` is the member with the same key, or ``None``."""
@@ -100,7 +100,7 @@ class KafkaMember(ABC):
     """One member. ``id`` is ``None`` until the machine has admitted the member.
 
     ``assignment`` contains the partitions that the client should own. ``command`` is the delivered command that the
-    client has not acknowledged yet. ``told`` is true once a response has passed this command on to the client.
+    client has not acknowledged yet. ``told`` is true once a response has passed the command on to the client.
     ``waiting`` is the held request, which must be answered by ``answer_at``. ``changing`` is the request whose
     subscription is being written. The ``topics`` of a member that registered in an earlier term are unknown.
     """
@@ -131,7 +131,7 @@ class KafkaMember(ABC):
         self.changing: Request | None = None
         self.leaving: Request | None = None
         self.successor: Request | None = None
-        """The join of a client that takes this member's place."""
+        """The join of a client that takes the member's place."""
         self.held_since = self.answer_at = 0.0
         self.commits: set[Hashable] = set()
 
@@ -156,11 +156,11 @@ class KafkaMember(ABC):
 
     @abstractmethod
     def overdue(self) -> None:
-        """Answers the held request because it has waited long enough."""
+        """Answers the held request once it has waited long enough."""
 
     @abstractmethod
     def interrupted(self) -> None:
-        """Answers the held request because the client has sent another request. Responses must be in the order of the
+        """Answers the held request after the client has sent another one. Responses must be in the order of the
         requests."""
 
     @abstractmethod
@@ -203,11 +203,11 @@ class KafkaMember(ABC):
         return None if share is None else frozenset(share)
 
     def reach(self, generation: int) -> None:
-        """Notes that the member has reached this generation."""
+        """Notes that the member has reached ``generation``."""
         self.epoch = max(self.epoch, generation)
 
     def knows(self, epoch: int) -> bool:
-        """Returns whether the client has received this epoch since it joined."""
+        """Returns whether the client has received ``epoch`` since it joined."""
         return self.first_epoch <= epoch <= self.epoch
 
     def deliver(self, command_id: CommandId, command: Command, topic_ids: Mapping[str, bytes]) -> None:
@@ -230,14 +230,14 @@ class KafkaMember(ABC):
         self.members.tell(stimuli.CommandAcknowledged(self.connection, command_id, {}))
 
     def written(self, command_id: CommandId) -> None:
-        """Notes that the acknowledgement of this command has been stored."""
+        """Notes that the acknowledgement of the command has been stored."""
         if command_id == self.settling:
             self.settling = None
             self.settled()
 
     def hold(self, request: Request, limit_s: float) -> None:
-        """Holds a request for up to ``limit_s`` seconds. Refuses any request that was held before, because the client
-        no longer waits for its response."""
+        """Holds a request for up to ``limit_s`` seconds. Refuses any request that was held before, since the client no
+        longer waits for its response."""
         if self.waiting is not None:
             self.members.refuse(self.waiting, Error.COORDINATOR_LOAD_IN_PROGRESS)
         self.waiting, self.held_since = request, self.members.now

@@ -57,7 +57,7 @@ class KafkaMembers:
         self._late = LateBeats()
         self._numbers = itertools.count(1)
         self.doubtful: set[str] = set()
-        """Topics that may no longer exist, because a client has not started all the partitions that it should have."""
+        """Topics that might no longer exist: a client has not started all the partitions that it should have."""
         self._stimuli: list[Stimulus] = []
         self._answers: list[Answer] = []
 
@@ -71,7 +71,7 @@ class KafkaMembers:
     def arrived(self, request: Request, now: float) -> None:
         """Handles a request from a member, except a commit."""
         self.now = now
-        if not request.member_id:  # an operator names a static member by its instance id
+        if not request.member_id:  # an operator identifies a static member by its instance id
             request = replace(request, member_id=self.earlier_id(request.key) or "")
         if not request.is_static and not request.joins:  # KIP-848 clients omit the instance id if it is unchanged
             request = replace(request, key=self.key_of(request.key, request.member_id))
@@ -94,14 +94,14 @@ class KafkaMembers:
             member.arrived(request)
 
     def interrupted(self, group: str, member_id: str, token: Hashable, now: float) -> None:
-        """Answers a held request early, because its client has sent another one and responses must be in order."""
+        """Answers a held request early, after its client has sent another one. Responses must be in order."""
         self.now = now
         member = self._waits_for(group, member_id, token)
         if member is not None and member.id is not None:
             member.interrupted()
 
     def gone(self, group: str, member_id: str, token: Hashable) -> None:
-        """Drops a held request, because its client no longer waits for the response."""
+        """Drops a held request whose client no longer waits for the response."""
         member = self._waits_for(group, member_id, token)
         if member is not None:
             member.waiting = None
@@ -127,8 +127,8 @@ class KafkaMembers:
         self.tell(stimuli.CommitWanted(member.connection, commit.token, commit.offsets, commit.details))
 
     def why_not(self, key: Key, member_id: str, epoch: int) -> Error:
-        """Returns why a member with this epoch may not commit or fetch offsets, or NONE if it may. Every epoch since
-        the member joined is valid, because the machine itself checks which partitions the member holds."""
+        """Returns why a member with the given epoch is not allowed to commit or fetch offsets, or NONE if it is. Every
+        epoch since the member joined is valid: the machine itself checks which partitions the member holds."""
         member = self.members.get(key)
         if member is None or member.id is None:
             state = self._machine.members.get(key)
@@ -139,8 +139,8 @@ class KafkaMembers:
         return Error.NONE if member.knows(epoch) else member.wrong_epoch
 
     def key_of(self, key: Key, member_id: str) -> Key:
-        """Returns the key of the member with this id, or ``key`` if there is no such member. The two can differ only if
-        the member is static."""
+        """Returns the key of the member with the given id, or ``key`` if there is no such member. The two can differ
+        only if the member is static."""
         member = self._of_group.get(key[0], {}).get(member_id)
         if member is not None or key in self._machine.members:
             return key if member is None else member.key
@@ -153,7 +153,7 @@ class KafkaMembers:
         return list(self._of_group.get(group, {}).values())
 
     def earlier_id(self, key: Key) -> str | None:
-        """Returns the member id that the machine knows for this key, perhaps from an earlier term, or ``None``."""
+        """Returns the member id that the machine knows for ``key``, perhaps from an earlier term, or ``None``."""
         options = self.earlier_options(key)
         return options.resume_key if options is not None else None
 
@@ -210,8 +210,8 @@ class KafkaMembers:
         self.tell(stimuli.LeaveWanted(member.connection, request, {}, member.is_static and request.leaves_for_good))
 
     def replace(self, join: Request, member: KafkaMember | None, member_id: str) -> None:
-        """Replaces the static member that has this id and the key of ``join``. That member leaves, and the client that
-        sent ``join`` takes its place."""
+        """Replaces the static member that has the given id and the key of ``join``. That member leaves, and the client
+        that sent ``join`` takes its place."""
         state = self._machine.members.get(join.key)
         if member is None and state is not None:
             member = self.add(replace(join, member_id=member_id))
@@ -271,12 +271,12 @@ class KafkaMembers:
                 self._end(member, Error.UNKNOWN_MEMBER_ID)
             case instructions.Probe(done=done) if done is not None:
                 member.written(done)
-            case _:  # other probes do not need a message, because clients send heartbeats of their own accord
+            case _:  # other probes do not need a message: clients send heartbeats of their own accord
                 pass
 
     def groups_joining(self) -> set[str]:
-        """Returns the groups with members that wait for their shares. The caller must pass the targets of these groups
-        to :meth:`target_read`."""
+        """Returns the groups with members that wait for their shares. The caller must pass their targets to
+        :meth:`target_read`."""
         for member in [one for one in self._joining if not one.waits_for_share]:
             del self._joining[member]
         groups = {member.key[0] for member in self._joining}

@@ -28,7 +28,7 @@ class Targets:
         self._followed: set[str] = set()
 
     def step(self, wanted: set[str]) -> None:
-        """Follows these groups and no others. Raises :class:`StoreUnavailable`."""
+        """Follows the given groups and no others. Raises :class:`StoreUnavailable`."""
         for group in self._followed - wanted:
             self._watches.drop(layout.assignment(group))
         for group in wanted - self._followed:

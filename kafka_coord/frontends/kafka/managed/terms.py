@@ -43,7 +43,7 @@ T = TypeVar("T")
 Found = Mapping[TopicPartition, CommittedOffset | None]
 
 PROTOCOLS = (heartbeats.PROTOCOL, classic.PROTOCOL)
-"""The protocols of the members that these terms serve."""
+"""The protocols of the members of managed groups."""
 _AGAIN_S = 0.1
 _REFUSED_AGAIN_S = 1.0
 _LONGEST_SLEEP_S = 1.0
@@ -120,7 +120,7 @@ class Served:
         self.term.close()
 
     def _topic_ids_in(self, instruction: instructions.ToClient) -> dict[str, bytes]:
-        """Returns the ids in the member's ledger if this message to a client concerns topics. Raises
+        """Returns the ids in the member's ledger if the message to its client concerns topics. Raises
         :class:`StoreError`."""
         if isinstance(instruction, instructions.Deliver) and isinstance(instruction.command, StartFetcher):
             topics = {tp.topic for tp in instruction.command.partitions}
@@ -160,8 +160,8 @@ class Presence:
 
 
 class GroupNames(set[str]):
-    """The names of the managed groups, which are the children of ``/consumers/groups``. Any thread may use this set,
-    because each of its operations is atomic."""
+    """The names of the managed groups, which are the children of ``/consumers/groups``. Any thread may use the set,
+    since each of its operations is atomic."""
 
     def listed(self, names: tuple[str, ...] | None) -> None:
         self.update(names or ())
@@ -259,8 +259,8 @@ class ManagedTerms:
     async def fetch(
         self, group: str, partitions: Iterable[TopicPartition] | None, member: tuple[str, int] | None
     ) -> tuple[Error, Found]:
-        """Returns the stored offsets of these partitions, or of all partitions if ``partitions`` is ``None``.
-        ``member`` consists of the member id and the epoch, if the client sent them."""
+        """Returns the stored offsets of ``partitions``, or of all partitions if that is ``None``. ``member`` consists
+        of the member id and the epoch, if the client sent them."""
 
         def pass_on(served: Served, token: asyncio.Future[tuple[Error, Found]]) -> None:
             error = Error.NONE

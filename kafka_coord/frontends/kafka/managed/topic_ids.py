@@ -28,7 +28,7 @@ class TopicIds:
         return self._ids.get(topic)
 
     def learn(self, topics: Iterable[str]) -> None:
-        """Reads the ids of these topics, even if they are cached, because a topic may have been deleted and recreated.
+        """Reads the ids of the given topics, even if they are cached: a topic may have been deleted and recreated.
         Raises :class:`StoreError`."""
         names = sorted(topics)
         nodes = self._store.read_many([GetData(layout.broker_topic(topic)) for topic in names]) if names else ()
@@ -42,7 +42,7 @@ class TopicIds:
 
     def of_ledger(self, group: str, consumer: str, topics: set[str]) -> dict[str, bytes]:
         """Returns the ids that the consumer's topics had when it received the commands to start them. Also reads the
-        current ids of these ``topics``. Raises :class:`StoreError`."""
+        current ids of ``topics``. Raises :class:`StoreError`."""
         self.learn(topics)
         path = layout.ledger(group, consumer)
         (node,) = self._store.read_many([GetData(path)])

@@ -8,7 +8,7 @@ from kafka_coord.model import Subscription
 
 
 class Topics(NamedTuple):
-    """A subscription. A part is ``None`` if the client omitted it because it is unchanged."""
+    """A subscription. A part is ``None`` if it is unchanged, so that the client omitted it."""
 
     names: frozenset[str] | None = None
     regex: str | None = None
@@ -18,13 +18,13 @@ class Topics(NamedTuple):
         return self.names is not None or self.regex is not None
 
     def since(self, before: Topics) -> Topics:
-        """Returns these topics, with any missing part taken from ``before``."""
+        """Returns the subscription with any missing part taken from ``before``."""
         names = before.names if self.names is None else self.names
         regex = before.regex if self.regex is None else self.regex
         return Topics(names or frozenset(), regex or "")
 
     def subscription(self) -> Subscription:
-        """Returns a subscription to all of these topics, combined into one pattern if there is a regular expression.
+        """Returns a subscription to all of the topics, combined into one pattern if there is a regular expression.
         Raises :class:`InvalidPattern`."""
         names = sorted(self.names or ())
         if not self.regex:

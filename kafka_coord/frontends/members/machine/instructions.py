@@ -50,7 +50,7 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class RefuseResume:
-    """Tell the client that it cannot resume, because the member does not exist."""
+    """Tell the client that it cannot resume: the member does not exist."""
 
     connection: int
     request: Request
@@ -166,10 +166,10 @@ class DropCommand:
 
 @dataclass(frozen=True, slots=True)
 class WriteMember:
-    """Write offsets and, in the same multi, the acknowledgement of a command or the end of the registration. If
-    ``subscription`` is set, write the new subscription to the registration instead. Report the outcome with
-    :class:`~.stimuli.MemberWritten` and this number. A member has at most one outstanding write. ``details`` belong to
-    these offsets or, if the member gives up partitions, to stored offsets."""
+    """Write offsets and, in the same multi, acknowledge a command or delete the registration. If ``subscription`` is
+    set, write the new subscription to the registration instead. Report the outcome in a
+    :class:`~.stimuli.MemberWritten` with the same ``number``. A member has at most one outstanding write. ``details``
+    are stored with ``offsets``, or with offsets that are already stored if the member gives up partitions."""
 
     member: MemberId
     number: int

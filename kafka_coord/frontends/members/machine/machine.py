@@ -31,7 +31,7 @@ class MembershipMachine:
       after everything that was reported up to that response has been stored.
     - *Safety of offsets.* A member has at most one outstanding write, and the next write starts once its outcome is
       known, so a repeated write cannot undo a later write or a commit by the partition's next owner. A member whose
-      held partitions are unknown must wait before it resumes, because otherwise its offsets would be dropped.
+      held partitions are unknown must wait before it resumes. Otherwise, its offsets would be dropped.
     - *Order.* A member carries out one command at a time, in the order of its channel.
     """
 
@@ -70,7 +70,7 @@ class MembershipMachine:
         }
 
     def handle(self, now: float, *arrived: Stimulus) -> list[Instruction]:
-        """Returns the instructions for these stimuli. ``now`` is in monotonic seconds."""
+        """Returns the instructions for the given stimuli. ``now`` is in monotonic seconds."""
         for stimulus in arrived:
             if isinstance(stimulus, stimuli.StepBegan):
                 self.clock.step_began(now, leads=stimulus.leads)
@@ -86,7 +86,7 @@ class MembershipMachine:
         return self.clock.monotonic(at)
 
     def heard_ms_ago(self, member: MemberState, now: float) -> int:
-        """Returns the milliseconds since the member last sent a message or this term began, whichever was later."""
+        """Returns the milliseconds since the member last sent a message or the term began, whichever was later."""
         heard_at = member.deadline - member.options.session_timeout_s
         return max(0, round((self.clock.at(now) - heard_at) * 1000))
 
@@ -159,7 +159,7 @@ class MembershipMachine:
         return state
 
     def _attach(self, member: MemberState, connection: int) -> None:
-        """Attaches the member to this connection, over which the machine communicates with it from now on."""
+        """Attaches the member to ``connection``, over which the machine communicates with it from now on."""
         member.connection = connection
         self.connections[connection] = member
         member.heard = member.last_probe = member.newest_answer = 0
@@ -215,8 +215,8 @@ class MembershipMachine:
             self.written(member)
 
     def _member_read(self, read: stimuli.MemberRead) -> None:
-        """Resumes the member, unless it has pending writes: before they are done, it would be sent again the commands
-        that these writes acknowledge."""
+        """Resumes the member, unless it has pending writes. Before these are done, the member would be sent the
+        commands that they acknowledge once more."""
         member = self.current(read.member)
         if member is None or member.has_unwritten:
             return
@@ -243,7 +243,7 @@ class MembershipMachine:
             self.emit(instructions.ReportEvent(MemberEvent.RESUMED, member.id, connection))
 
     def _read_again(self, member: MemberState, fault: str) -> None:
-        """Reads the member again later if a client waits to resume it, because its partitions must be known first."""
+        """Reads the member again later if a client waits to resume it. The member's partitions must be known first."""
         if not any(wanted.member == member.id for wanted in self.resuming.values()):
             return
         if member.stuck != fault:
@@ -269,7 +269,7 @@ class MembershipMachine:
             return
         member.reading = None
         if read.fault:
-            # the member cannot carry out this or any later command; the command is read again at the next probe, in
+            # the member cannot carry out the command or any later one; the command is read again at the next probe, in
             # case an operator has repaired it
             member.queue.appendleft(read.command_id)
             if member.stuck != read.fault:
@@ -354,7 +354,7 @@ class MembershipMachine:
             self._writes.add(member, stimuli.LeaveWanted(None, None, last))
 
     def expire_again(self, member: MemberState) -> None:
-        """Gives the member another full session timeout, because its expiry could not be written."""
+        """Gives the member another full session timeout after its expiry could not be written."""
         member.expiring = False
         self._restart_session_timeout(member)
         self._deadlines.add(member.deadline, member)

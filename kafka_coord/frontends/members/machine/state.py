@@ -48,7 +48,7 @@ class AcknowledgeWrite:
 
     @property
     def gives_up(self) -> frozenset[TopicPartition]:
-        """The partitions that may belong to another member once this acknowledgement is written."""
+        """The partitions that may belong to another member once the acknowledgement is written."""
         command = self.delivered.command
         return frozenset(command.partitions) if isinstance(command, StopFetcher) else frozenset()
 

@@ -55,7 +55,7 @@ class RegistrationWanted:
 
 @dataclass(frozen=True, slots=True)
 class ResumeWanted:
-    """A client asks to continue its earlier membership, as the same incarnation, on this connection."""
+    """A client asks to continue its earlier membership, as the same incarnation, on ``connection``."""
 
     connection: int
     request: Request
@@ -72,7 +72,7 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnswered:
-    """A client answered the probe with this number and reported offsets."""
+    """A client answered the probe with the given number and reported offsets."""
 
     connection: int
     probe: int
@@ -101,7 +101,8 @@ class CommitWanted:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionWanted:
-    """A client asks to change its subscription but stays the same incarnation. It is answered like a commit."""
+    """A client asks to change its subscription but stays the same incarnation. The request is answered like a
+    commit."""
 
     connection: int
     request: Request
@@ -111,8 +112,8 @@ class SubscriptionWanted:
 
 @dataclass(frozen=True, slots=True)
 class LeaveWanted:
-    """A client asks to leave. If ``for_good`` is set, the coordinator does not reserve a place for it. The machine
-    itself uses this with ``None`` as the ``connection`` to end the membership of a silent client."""
+    """A client asks to leave. If ``for_good`` is set, the coordinator does not reserve a place for it. To end the
+    membership of a silent client, the machine itself uses this stimulus, with ``None`` as the ``connection``."""
 
     connection: int | None
     request: Request
@@ -201,8 +202,8 @@ class Trouble(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MemberWritten:
-    """The outcome of the write with this number. ``refused`` contains the topics that no longer exist. If ``trouble``
-    is set, nothing was written, and ``reason`` says why."""
+    """The outcome of the write with the given number. ``refused`` contains the topics that no longer exist. If
+    ``trouble`` is set, nothing was written, and ``reason`` says why."""
 
     member: MemberId
     number: int

@@ -210,7 +210,7 @@ class Writes:
             machine.emit(instructions.ReportEvent(MemberEvent.EXPIRED, member.id, member.connection))
             machine.end(member, "it did not send anything within its session timeout")
         elif write.offsets:
-            # retry without the offsets, because they may have been the reason for the failure
+            # retry without the offsets, which may have been the reason for the failure
             member.writes.appendleft(LeaveWanted(None, None, {}))
         else:
             machine.expire_again(member)
@@ -221,8 +221,8 @@ def _held(member: MemberState, offsets: stimuli.Offsets) -> dict[TopicPartition,
 
 
 def _details(member: MemberState, write: PendingWrite | None) -> OffsetDetails:
-    """Returns the details to store with this write. Nearly every commit carries a leader epoch, and storing each of
-    them would double the writes, so details that consist only of a leader epoch are stored only when the member gives
+    """Returns the details to store with ``write``. Nearly every commit carries a leader epoch, and storing each of them
+    would double the writes. Details that consist only of a leader epoch are therefore stored only when the member gives
     up the partition."""
     if isinstance(write, CommitWanted):
         return {tp: one for tp, one in write.details.items() if one.metadata}
@@ -233,7 +233,7 @@ def _details(member: MemberState, write: PendingWrite | None) -> OffsetDetails:
 
 
 def _note_leader_epochs(member: MemberState, write: PendingWrite | None) -> None:
-    """Remembers the leader epochs that this write has not stored, and forgets those that it has stored or made
+    """Remembers the leader epochs that ``write`` has not stored, and forgets those that it has stored or made
     obsolete."""
     epochs = member.leader_epochs
     if isinstance(write, CommitWanted):
