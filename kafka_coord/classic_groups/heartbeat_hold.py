@@ -209,7 +209,7 @@ class AutoCommits:
 
 
 class LateBeats:
-    """Remembers who has left, and until when heartbeats that they sent before leaving may still arrive."""
+    """Remembers which members have left, and until when heartbeats that they sent before leaving may still arrive."""
 
     def __init__(self) -> None:
         self._until: dict[Hashable, float] = {}

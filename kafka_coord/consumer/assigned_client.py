@@ -46,7 +46,7 @@ class AssignedClient:
         self._learn_at = 0.0
         self._learn_delay_s = 0.0
 
-    # --- changes: any thread, never waits ----------------------------------------------------------------------------
+    # --- changes, on any thread and without waiting ------------------------------------------------------------------
 
     def changed(self) -> None:
         """Applies a change in the wanted partitions or offsets. The caller must report every such change here."""
@@ -76,7 +76,7 @@ class AssignedClient:
             finally:
                 self._inside.release()
 
-    # --- fetching: the application's thread --------------------------------------------------------------------------
+    # --- fetching, on the application's thread -----------------------------------------------------------------------
 
     def fetch(self, timeout_s: float, limit: int, sink: Callable[[list[Any], Mapping[Key, int]], None]) -> bool:
         """Passes the messages that arrive within ``timeout_s`` (at most a few ms) to ``sink``, with the serials of
@@ -110,7 +110,7 @@ class AssignedClient:
         finally:
             self._carry_out()
 
-    # --- inside ------------------------------------------------------------------------------------------------------
+    # --- inside the lock ---------------------------------------------------------------------------------------------
 
     def _reconcile(self) -> None:
         self._changed = False

@@ -111,7 +111,7 @@ class Connector:
         self.failure: KafkaCoordError | None = None
         self._unlisten = store.on_session(self._on_session)
 
-    # --- facts, for any thread ---------------------------------------------------------------------------------------
+    # --- state, for any thread to read -------------------------------------------------------------------------------
 
     @property
     def registration(self) -> Registration | None:
@@ -491,7 +491,7 @@ class Connector:
         self._registration = None
         self._finish()
 
-    # --- events only set flags and wake ------------------------------------------------------------------------------
+    # --- events, which only set flags and wake the connector ---------------------------------------------------------
 
     def _on_session(self, state: SessionState) -> None:
         if state is not SessionState.CONNECTED:

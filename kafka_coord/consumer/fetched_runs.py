@@ -41,8 +41,8 @@ class IteratedRun:
     act on the run through a single call into C, so they never interrupt each other. The caller of ``account`` and
     ``end`` holds the stream's lock.
 
-    A message becomes a record only when it is handed out, because creating all records of a run at once would start
-    Python's garbage collector every time."""
+    A message becomes a record only when it is handed out: creating all records of a run at once would start Python's
+    garbage collector every time."""
 
     __slots__ = ("_accounted", "_messages", "holding", "rest")
 
@@ -185,7 +185,7 @@ class FetchedRuns:
 
     def forked(self) -> None:
         """Stops this copy, which belongs to a forked process, from handing out records. Unlike the other methods, it
-        runs without the lock, because another thread may have held the lock at the fork."""
+        runs without the lock, which another thread may have held at the fork."""
         iterated, self.iterated = self.iterated, None
         if iterated is not None:
             iterated.end()

@@ -83,7 +83,7 @@ class Fetcher:
         self._taker: threading.Thread | None = None
         self.stopped = False
 
-    # --- what the application calls ----------------------------------------------------------------------------------
+    # --- called by the application -----------------------------------------------------------------------------------
 
     def take(self, limit: int, timeout_s: float) -> list[Record[Any, Any]]:
         """Returns up to ``limit`` records, or an empty list if no record arrived within ``timeout_s``. All records
@@ -281,7 +281,7 @@ class Fetcher:
         self._client.changed()
         self._changed.set()
 
-    # --- the client, and the end -------------------------------------------------------------------------------------
+    # --- the client, and closing -------------------------------------------------------------------------------------
 
     def use(self, client: KafkaConsumer) -> None:
         """Fetches with ``client`` from now on."""

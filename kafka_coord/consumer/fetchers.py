@@ -32,7 +32,7 @@ GROUP_PREFIX = "kafka-coord."
 No one joins that group or commits to it. The prefix distinguishes it from a Kafka group of the same name."""
 
 _LOCKS_UP = 0x020A0000
-"""From this version of librdkafka on, a client may deadlock, together with all threads of the interpreter, when a
+"""The version of librdkafka from which on a client may deadlock, together with all threads of the interpreter, when a
 broker leaves the cluster and returns (librdkafka issue 5476; docs/adr/0011-librdkafka-before-2.10.md)."""
 
 _END_RETRY_S = 0.2
@@ -148,7 +148,7 @@ class KafkaFetchers:
                 name,
             )
 
-    # --- the interface of the connector: see fetcher_interface -------------------------------------------------------
+    # --- called by the connector (see fetcher_interface) -------------------------------------------------------------
 
     def hold(self, starts: Mapping[TopicPartition, StartPoint]) -> None:
         by_stream: dict[Fetcher, list[HeldPartition]] = {}
@@ -269,7 +269,7 @@ class KafkaFetchers:
                 found.setdefault(fetcher, []).append(partition)
         return found
 
-    # --- what the application asks -----------------------------------------------------------------------------------
+    # --- called by the application -----------------------------------------------------------------------------------
 
     def holding(self, partition: TopicPartition) -> HeldPartition | None:
         fetcher = self._stream_of.get(partition)

@@ -14,7 +14,7 @@ _serials = itertools.count(1)
 
 
 class HeldPartition:
-    """A partition held by this incarnation, from its start-fetcher until its stop-fetcher is carried out.
+    """A partition that the current incarnation holds, from its start-fetcher until its stop-fetcher is carried out.
 
     ::
 

@@ -339,7 +339,7 @@ class GroupMember(Generic[K, V]):
             self._membership = replace(self._membership, subscription=changed)
             self._connector.register_again()
 
-    # --- itself ------------------------------------------------------------------------------------------------------
+    # --- about the consumer ------------------------------------------------------------------------------------------
 
     @property
     def consumer_id(self) -> str:
@@ -416,7 +416,7 @@ class GroupMember(Generic[K, V]):
                 if fetcher.reader is threading.current_thread():
                     fetcher.partitions.mark_consumed()
 
-    # --- the connector's thread --------------------------------------------------------------------------------------
+    # --- on the connector's thread -----------------------------------------------------------------------------------
 
     def _let_go(self) -> None:
         self._fetchers.abandon()

@@ -51,7 +51,7 @@ class StreamPartitions:
             self.runs.account()
             return list(self._held.values())
 
-    # --- what the application wants, on any thread -------------------------------------------------------------------
+    # --- requests by the application, on any thread ------------------------------------------------------------------
 
     def mark_consumed(self) -> None:
         """Counts the records in hand as consumed when the application requests more."""
@@ -136,7 +136,7 @@ class StreamPartitions:
                 if self._waking:
                     self._wake()
 
-    # --- what the connector commands ---------------------------------------------------------------------------------
+    # --- commands from the connector ---------------------------------------------------------------------------------
 
     def hold(self, holdings: Iterable[HeldPartition]) -> None:
         """Takes over partitions without fetching them yet."""

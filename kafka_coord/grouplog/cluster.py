@@ -41,7 +41,7 @@ class Cluster:
             connection.close()
 
     def to(self, address: Address) -> BrokerConnection:
-        """Returns the connection to the broker at this address. Creates one if there is none yet or the last one has
+        """Returns the connection to the broker at ``address``. Creates one if there is none yet or the last one has
         failed."""
         connection = self._connections.get(address)
         if connection is None or connection.closed:

@@ -6,7 +6,7 @@ from kafka_coord.errors import KafkaCoordError
 
 
 class TermEnded(KafkaCoordError):
-    """This instance may no longer write to the partition, and it is unknown whether its last append was written."""
+    """This instance must no longer write to the partition, and it is unknown whether its last append was written."""
 
 
 class TooLarge(KafkaCoordError):

@@ -55,8 +55,8 @@ Entry = OffsetEntry | GroupEntry | Claim | None
 
 
 def offset_records(group: str, offsets: Mapping[tuple[str, int], CommittedOffset | None]) -> list[LogRecord]:
-    """Encodes offsets. Because a log can hold millions of them, this is written by hand, and thus several times faster
-    than the compiled encoders."""
+    """Encodes offsets. A log can hold millions of them, so this code is written by hand, which makes it several times
+    faster than the compiled encoders."""
     return [
         LogRecord(_offset_key_start(group, topic) + _PARTITION.pack(partition), _offset_value(value))
         for (topic, partition), value in offsets.items()
@@ -146,8 +146,8 @@ def read_record(record: LogRecord) -> Entry:
 
 @lru_cache(maxsize=4096)
 def _offset_key_read(start: bytes) -> tuple[str, str]:
-    """Decodes the group and the topic from a key without its partition. The results are cached, because a load reads
-    each pair many times."""
+    """Decodes the group and the topic from a key without its partition. The results are cached, since a load reads each
+    pair many times."""
     kind, key = _VERSION.unpack_from(start)[0], start + bytes(_PARTITION.size)
     name, end = message("OffsetCommitKey").decode_at(key, kind, _VERSION.size)
     if end != len(key):

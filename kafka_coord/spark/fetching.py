@@ -117,8 +117,8 @@ def _fetch_together(
 
 def _within(messages: Sequence[Any], left: _Readings) -> Sequence[Any]:
     """Returns the messages inside the ranges, and advances the readings. An offset beyond the end of a range finishes
-    its reading, because the remaining offsets of that range then do not hold any records (after compaction, or at the
-    end of a transaction).
+    its reading: no records are left at the remaining offsets of that range (after compaction, or at the end of a
+    transaction).
     """
     offsets = [message.offset() for message in messages]
     kept: list[tuple[int, int]] = []

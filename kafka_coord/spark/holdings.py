@@ -35,7 +35,7 @@ class BatchHoldings:
         self.changed = threading.Event()
         """Set when partitions become readable, are being stopped or are lost."""
 
-    # --- Spark's thread ----------------------------------------------------------------------------------------------
+    # --- on Spark's thread -------------------------------------------------------------------------------------------
 
     def done(self) -> frozenset[TopicPartition]:
         """Records that Spark has stored its current micro-batch. Returns the batch's partitions that were lost while it
@@ -110,7 +110,7 @@ class BatchHoldings:
             holding = self._held.get(partition)
             return None if holding is None else holding.committed
 
-    # --- the connector's thread --------------------------------------------------------------------------------------
+    # --- on the connector's thread -----------------------------------------------------------------------------------
 
     def hold(self, starts: Mapping[TopicPartition, StartPoint]) -> None:
         with self._lock:

@@ -413,7 +413,7 @@ class QueryMember:
                 raise SettingsError(f"options kafka.*: {error}") from None
         return self._offsets
 
-    # --- itself ------------------------------------------------------------------------------------------------------
+    # --- closing -----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Commits the finished ranges and leaves the group. Other members read an unfinished micro-batch again."""

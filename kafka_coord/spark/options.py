@@ -30,7 +30,7 @@ class StartingOffsets(StrEnum):
 
 
 class OnDataLoss(StrEnum):
-    """What to do if the next offset is not in the log, because records were deleted or the topic was recreated."""
+    """What to do if the next offset is not in the log: records were deleted, or the topic was recreated."""
 
     FAIL = "fail"
     EARLIEST = "earliest"
@@ -75,7 +75,7 @@ class SourceOptions:
         return self.zookeeper.session_timeout_ms
 
     def for_executors(self) -> SourceOptions:
-        """Returns the options without ZooKeeper credentials, because tasks do not connect to ZooKeeper."""
+        """Returns the options without ZooKeeper credentials, for tasks, which do not connect to ZooKeeper."""
         return replace(self, zookeeper=without_secrets(self.zookeeper))
 
     @property

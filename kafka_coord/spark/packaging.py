@@ -21,7 +21,8 @@ OnProgress = Callable[[str], None]
 
 _DISTRIBUTION = "kafka-coord"
 _EXTRAS = re.compile(r"extra == ['\"](?:cli|spark)['\"]")
-"""The extra ``cli`` is included, because a driver in the cluster runs ``kafka-coord pipeline``."""
+"""The extras whose dependencies are included. ``cli`` is one of them, since a driver in the cluster runs ``kafka-coord
+pipeline``."""
 _OF_SPARK = "pyspark"
 """The package that is left out, which saves 400 MB. Executors get it from the cluster's own Spark."""
 _SAME_ALWAYS = (2000, 1, 1, 0, 0, 0)
@@ -47,7 +48,7 @@ def requirements(required: Iterable[str] | None = None) -> list[str]:
     """Returns the packages that pip must install on executors besides this package. ``required`` lists requirements in
     the form of an installed package's metadata.
 
-    Raises :class:`NotFound` if pip did not install this package, because its dependencies are then unknown.
+    Raises :class:`NotFound` if pip did not install this package, so that its dependencies are unknown.
     """
     if required is None:
         try:

@@ -119,7 +119,7 @@ class _Series:
         self.batches += report.rows > 0
         self.slow += slow
         self.rows += report.rows
-        # Drop the positions in partitions that now have another owner, because they are out of date.
+        # Drop the positions in partitions that now have another owner, which are out of date.
         self.read = {tp: at for tp, at in (self.read | dict(report.read)).items() if tp in report.ends}
 
 
@@ -142,7 +142,7 @@ class GroupProgressListener(StreamingQueryListener):
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
-    # --- Spark's thread ----------------------------------------------------------------------------------------------
+    # --- on Spark's thread -------------------------------------------------------------------------------------------
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  Spark's names
         self._names[str(event.id)] = event.name or str(event.id)
@@ -195,7 +195,7 @@ class GroupProgressListener(StreamingQueryListener):
             except OSError as error:
                 log.warning("could not write metrics file=%s: %s", self._file, error)
 
-    # --- a scrape's thread -------------------------------------------------------------------------------------------
+    # --- on a scrape's thread ----------------------------------------------------------------------------------------
 
     def healthy(self) -> tuple[bool, dict[str, Any]]:
         """Returns whether no query has failed, and each query's state."""

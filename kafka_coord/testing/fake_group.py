@@ -46,7 +46,7 @@ class _Joined:
     watchers: list[Watcher] = field(default_factory=list)
 
     def awaits(self, kind: type[Command]) -> bool:
-        """Returns whether the member has yet to acknowledge a command of this kind."""
+        """Returns whether the member has yet to acknowledge a command of the given kind."""
         return any(isinstance(command, kind) for command in self.commands.values())
 
 

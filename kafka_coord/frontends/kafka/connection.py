@@ -41,7 +41,7 @@ answer the client's earlier requests."""
 _LENGTH = 4
 _CORRELATION_AT = 4
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
-"""With these settings, a vanished peer is detected within two minutes."""
+"""The TCP settings with which a vanished peer is detected within two minutes."""
 
 
 @dataclass(slots=True, eq=False)

@@ -30,7 +30,7 @@ NAMES = {
     36: "SaslAuthenticate",
     60: "DescribeCluster",
 } | {api_key: name for api_key, (name, _) in LOCAL.items()}
-"""The names of the requests that are counted separately, by API key. All others are counted together, because a client
+"""The names of the requests that are counted separately, by API key. All others are counted together, since a client
 could invent any number of API keys."""
 _PARTS = ("topics", "partitions", "groups", "coordinators", "results", "members")
 

@@ -97,8 +97,8 @@ class Connection:
         self.peer.send(frame)
 
     def take_pending(self, request: int) -> tuple[int | CommandId, float] | None:
-        """Removes and returns the probe number or the command that was sent with this request id, and the time at which
-        it was sent. Returns ``None`` if the id is unknown."""
+        """Removes and returns the probe number or the command that was sent with the given request id, and the time at
+        which it was sent. Returns ``None`` if the id is unknown."""
         return self._pending.pop(request, None)
 
 

@@ -91,7 +91,7 @@ class Gateway:
         self.term: Term | None = None
         self.statistics = Statistics()
 
-    # --- safe on any thread ------------------------------------------------------------------------------------------
+    # --- safe to call from any thread --------------------------------------------------------------------------------
 
     @property
     def connections(self) -> int:
@@ -123,7 +123,7 @@ class Gateway:
             presences.append(Presence(*member.key, address, term.machine.heard_ms_ago(member, now)))
         return tuple(presences)
 
-    # --- gateway's thread --------------------------------------------------------------------------------------------
+    # --- on the gateway's thread -------------------------------------------------------------------------------------
 
     def accepted(self, peer: Peer) -> Connection:
         connection = Connection(peer, self._store.clock.monotonic(), next(self._numbers))

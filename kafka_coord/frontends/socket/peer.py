@@ -47,7 +47,7 @@ class SocketPeer(asyncio.Protocol):
         self.rest_s = 0.0
         self._rests_until = 0.0
 
-    # --- the gateway's thread ----------------------------------------------------------------------------------------
+    # --- on the gateway's thread -------------------------------------------------------------------------------------
 
     def send(self, frame: Frame) -> None:
         self.unsent.append(encode(frame))
@@ -61,7 +61,7 @@ class SocketPeer(asyncio.Protocol):
         self.closing = True
         self._server.touched(self)
 
-    # --- the loop's thread -------------------------------------------------------------------------------------------
+    # --- on the loop's thread ----------------------------------------------------------------------------------------
 
     @property
     def is_member(self) -> bool:

@@ -131,7 +131,7 @@ class GatewayServer:
         while self._open and self._loop.time() < deadline:
             await asyncio.sleep(0.01)
 
-    # --- the loop's thread -------------------------------------------------------------------------------------------
+    # --- on the loop's thread ----------------------------------------------------------------------------------------
 
     def made(self, peer: SocketPeer, transport: asyncio.Transport) -> None:
         """Counts an accepted connection, before any TLS handshake. The connection may send only after
@@ -221,7 +221,7 @@ class GatewayServer:
         for peer, data, close, rest_s in sending:
             peer.flush(data, close=close, rest_s=rest_s)
 
-    # --- the gateway's thread ----------------------------------------------------------------------------------------
+    # --- on the gateway's thread -------------------------------------------------------------------------------------
 
     def touched(self, peer: SocketPeer) -> None:
         """Notes that the peer has data to send, must stop reading for a while, or must be closed."""

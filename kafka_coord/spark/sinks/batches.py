@@ -97,7 +97,7 @@ def outside(rows: DataFrame, ranges: OffsetRanges) -> DataFrame:
         return rows
     if len(listed) <= _MOST_IN_A_CONDITION:
         return rows.where(~reduce(lambda a, b: a | b, (_within(*one) for one in listed)))
-    # Join with a table, because optimizing a condition of thousands of terms takes longer than filtering the rows.
+    # Join with a table: optimizing a condition of thousands of terms takes longer than filtering the rows.
     values = ", ".join(f"('{topic}', {partition}, {start}L, {end}L)" for topic, partition, start, end in listed)
     table = rows.sparkSession.sql(f"SELECT * FROM VALUES {values} AS done(t, p, low, high)")  # noqa: S608 - legal names
     same = (rows["topic"] == table["t"]) & (rows["partition"] == table["p"])

@@ -1,4 +1,4 @@
-"""A database table that holds every record once, because one transaction stores the rows and their offsets.
+"""A database table that holds every record once. One transaction stores the rows together with their offsets.
 
 It uses a DB-API 2 connection to SQLite or PostgreSQL, which a function passed by the caller opens. The offsets are in
 the table ``kafka_coord_offsets``, which contains one row for each contiguous range of a partition.

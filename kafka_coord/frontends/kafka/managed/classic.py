@@ -187,7 +187,7 @@ class ClassicMember(KafkaMember):
 
     @property
     def owns_nothing(self) -> bool:
-        """Whether this is an eager client between JoinGroup and SyncGroup, when librdkafka may repeat an outdated
+        """Whether the client is eager and between JoinGroup and SyncGroup, when librdkafka may repeat an outdated
         commit."""
         is_joining = self.sent is None or self.syncs or self.waits_for_share
         return is_joining and self.joined is not None and self.joined.is_eager

@@ -3,7 +3,7 @@
 librdkafka gives up a heartbeat that takes longer than the last interval that it received. It sends a heartbeat one
 interval after the previous one, however early the response arrived, so a hold ends a little before that. The next
 interval is close to the length of the hold: in the rest of a longer interval, the member would not learn anything. A
-commit ends a hold early, because it arrives on the same connection. Most clients commit at regular times, so holds are
+commit, which arrives on the same connection, ends a hold early. Most clients commit at regular times, so holds are
 timed to end when the next commit is due.
 
 franz-go waits for a heartbeat's response as long as for any other. It gets a short interval and long holds.
@@ -180,9 +180,9 @@ class Pace:
 
 @dataclass(slots=True)
 class SteadyPace(Pace):
-    """The pace of the Java client (see the top of the module). If it commits automatically, each heartbeat follows a
-    commit and is held until the next one, because the client restarts its commit timer whenever it has carried out an
-    assignment. If another request, such as an OffsetFetch, ends a hold too early, an error makes the client repeat the
+    """The pace of the Java client (see the top of the module). The client restarts its commit timer whenever it has
+    carried out an assignment. So if it commits automatically, each heartbeat follows a commit and is held until the
+    next one. If another request, such as an OffsetFetch, ends a hold too early, an error makes the client repeat the
     heartbeat."""
 
     joins_for_all: ClassVar[bool] = True  # each part of the share would take two polls by the application

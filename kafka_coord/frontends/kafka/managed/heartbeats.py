@@ -5,7 +5,7 @@ stop-fetcher if the client no longer owns the command's partitions, and a start-
 
 A heartbeat is held (:mod:`~kafka_coord.frontends.kafka.managed.heartbeat_hold`) until there is news for the client, the
 client sends another request, or the hold reaches its limit. While the member has partitions to stop, its heartbeats are
-answered immediately, because a later heartbeat acknowledges the stop.
+answered immediately: a later heartbeat acknowledges the stop.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ class KafkaMembers:
         member = self._of_group.get(key[0], {}).get(member_id)
         if member is not None or key in self._machine.members:
             return key if member is None else member.key
-        states = self._machine.members.values()  # these include members from an earlier term
+        states = self._machine.members.values()  # including members from an earlier term
         keys = (one.key for one in states if one.id.group == key[0] and one.options.resume_key == member_id)
         return next(keys, key)
 

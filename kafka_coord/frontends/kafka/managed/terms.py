@@ -47,7 +47,7 @@ PROTOCOLS = (heartbeats.PROTOCOL, classic.PROTOCOL)
 _AGAIN_S = 0.1
 _REFUSED_AGAIN_S = 1.0
 _LONGEST_SLEEP_S = 1.0
-"""The maximum number of seconds between two steps. A partition without members takes a step only this often."""
+"""The maximum number of seconds between two steps. A partition without members always waits that long."""
 _REFUSALS = {
     Code.DUPLICATE_CONSUMER: Error.UNRELEASED_INSTANCE_ID,
     Code.NOT_AUTHORISED: Error.GROUP_AUTHORIZATION_FAILED,
@@ -202,7 +202,7 @@ class ManagedTerms:
         self._news.set()
         self.thread.join()
 
-    # --- listener's event loop ---------------------------------------------------------------------------------------
+    # --- on the listener's event loop --------------------------------------------------------------------------------
 
     def begin(self, partition: int, number: int) -> None:
         """Begins the term ``number``, in which this instance coordinates the partition's groups."""
@@ -328,7 +328,7 @@ class ManagedTerms:
         self._inbox.append(call)
         self._news.set()
 
-    # --- this thread -------------------------------------------------------------------------------------------------
+    # --- on this thread ----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while not self._closing:

@@ -20,7 +20,7 @@ from kafka_coord.model import Command, CommandId, OffsetDetails, Subscription
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """Tell the client that it has been registered and is now a member on this connection."""
+    """Tell the client that it has been registered and is now a member on ``connection``."""
 
     connection: int
     request: Request
@@ -37,7 +37,7 @@ class RefuseRegistration:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """Tell the client that its membership continues on this connection. ``outstanding`` lists the commands that it has
+    """Tell the client that its membership continues on ``connection``. ``outstanding`` lists the commands that it has
     not acknowledged. ``generation`` is the latest generation that the client can know, or ``None`` if that is
     unknown."""
 

@@ -96,7 +96,7 @@ class MembershipMachine:
         self._out.append(instruction)
 
     def current(self, member: MemberId) -> MemberState | None:
-        """Returns the state of exactly this incarnation, or ``None`` if it is not a member."""
+        """Returns the state of exactly the given incarnation, or ``None`` if it is not a member."""
         state = self.members.get((member.group, member.consumer))
         return state if state is not None and state.id == member else None
 
@@ -215,8 +215,8 @@ class MembershipMachine:
             self.written(member)
 
     def _member_read(self, read: stimuli.MemberRead) -> None:
-        """Resumes the member, unless it has pending writes. Before these are done, the member would be sent the
-        commands that they acknowledge once more."""
+        """Resumes the member, unless it has pending writes. If it were resumed before they are done, the commands that
+        they acknowledge would be sent to it again."""
         member = self.current(read.member)
         if member is None or member.has_unwritten:
             return

@@ -81,7 +81,7 @@ class ProbeAnswered:
 
 @dataclass(frozen=True, slots=True)
 class CommandAcknowledged:
-    """A client acknowledged a command that was delivered over this connection, with the final offsets of the command's
+    """A client acknowledged a command that was delivered over ``connection``, with the final offsets of the command's
     partitions."""
 
     connection: int
