@@ -27,8 +27,8 @@ _RETRY_S = 0.25
 
 @dataclass(slots=True)
 class _Current:
-    """The command being carried out, and its progress, so that no callback runs twice even if the store fails
-    repeatedly."""
+    """The command being carried out, and its progress. Thanks to the latter, no callback runs twice, even if the store
+    fails repeatedly."""
 
     command_id: CommandId
     command: Command

@@ -40,8 +40,8 @@ class Fetchers(Protocol):
         """Return the offsets to commit now for the given partitions, or for all held partitions."""
 
     def admissible(self, offsets: Offsets) -> Offsets:
-        """Return the part of ``offsets`` that may be stored. The partition must be held. The offset may be lower than
-        the stored offset only if the application requested that."""
+        """Return the part of ``offsets`` that may be stored. Each partition must be held. An offset may be lower than
+        the stored one only if the application requested that."""
 
     def stored(self, offsets: Offsets) -> None:
         """Record that ``offsets`` are committed."""

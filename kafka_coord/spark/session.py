@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 LOCAL = "local[*]"
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
-"""The environment variable that is set if spark-submit started this Python. Spark-submit has then also chosen the
-master and started the JVM."""
+"""The environment variable that is set if spark-submit started this Python. If so, it has also chosen the master and
+started the JVM."""
 
 _JAVA_WRAPPER = """\
 #!/bin/sh

@@ -58,8 +58,8 @@ _BEFORE_AGAIN_S = 0.1
 """How long the Java client waits after a response (``retry.backoff.ms``)."""
 _SOON_S = 0.3
 _SPINS_S = 0.4
-"""The number of seconds by which a hold may exceed the interval, so that it ends with a commit, which the next
-heartbeat then follows."""
+"""The number of seconds by which a hold may exceed the interval in order to end with a commit. The next heartbeat then
+follows that commit."""
 _ASKED_EVERY_S = 60.0
 _ASKED_AT_ONCE = 3
 

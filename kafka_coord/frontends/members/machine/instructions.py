@@ -59,8 +59,8 @@ class RefuseResume:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Ask whether the member is alive, and confirm that everything reported in responses to probes up to ``heard``, and
-    the acknowledgement of the command ``done``, have been stored."""
+    """Ask whether the member is alive. Also confirm what has been stored: everything that responses to probes up to
+    ``heard`` reported, and the acknowledgement of the command ``done``."""
 
     connection: int
     number: int
