@@ -66,12 +66,12 @@ def test_a_rebalance_appears_in_the_open_page(world: World, served: Served, page
     page.goto(f"{served.url}#/groups/delays")
     page.get_by_role("heading", name="delays").wait_for()
     page.locator(".bar", has_text="c1").first.wait_for()
-    page.get_by_text("member c1 joined").wait_for()
+    page.get_by_text("member c1 joined").first.wait_for()
 
     world.consumer("c2").join()
     world.settles("c1", "c2", partitions=4)
     page.locator(".bar", has_text="c2").first.wait_for()
-    page.get_by_text("member c2 joined").wait_for()
+    page.get_by_text("member c2 joined").first.wait_for()
 
     world.ask(
         Request(RequestType.REBALANCE, group="delays", reason="<b>bold</b>", by="mallory@<script>alert(1)</script>")
