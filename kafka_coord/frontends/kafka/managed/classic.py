@@ -264,7 +264,7 @@ class ClassicMember(KafkaMember):
             self.acknowledged()
 
     def _join_answered(self, join: Join) -> None:
-        if join.is_eager or not join.owned or not self.generation:  # so a commit of an earlier generation is too late
+        if not join.owned or not self.generation:  # no commits of earlier generations are valid
             self.first_epoch = self.epoch
         self.joined, self.generation, self.syncs = join, self.epoch, True
         who = join.token, Error.NONE, self.member_id
