@@ -110,7 +110,7 @@ def commits_of_owners(records: Records) -> Ruling:
                         where,
                         message,
                         (
-                            records.at(other.begin, f"{other.process}: started at {other.offset}"),
+                            records.start_of(other),
                             records.at(attempt.sent, f"{attempt.process}: commits {attempt.low}"),
                             records.at(attempt.acknowledged, f"{attempt.process}: acknowledged {attempt.low}"),
                         ),

@@ -100,6 +100,9 @@ class Records:
         """Returns evidence of that moment (monotonic seconds)."""
         return Evidence(t - self.run.started, what)
 
+    def start_of(self, owner: Ownership) -> Evidence:
+        return self.at(owner.begin, f"{owner.process}: started at {owner.offset}")
+
     def of(self, *kinds: str, phase: Phase | None = None) -> tuple[Event, ...]:
         """Returns the events of these kinds, in order."""
         return tuple(event for event in self.events if event.kind in kinds and phase in {None, event.phase})

@@ -136,8 +136,8 @@ def _overlap(records: Records, book: Book, owner: Ownership, other: Ownership, l
         book.where,
         message + (f": {why}" if why else ""),
         (
-            records.at(owner.begin, f"{owner.process}: started at {owner.offset}"),
-            records.at(other.begin, f"{other.process}: started at {other.offset}"),
+            records.start_of(owner),
+            records.start_of(other),
             _told(records, owner.process, late[0]),
             records.at(owner.end, f"{owner.process}: {owner.ending}"),
         ),
@@ -239,9 +239,9 @@ def _twice(
         book.where,
         f"{owner} began at {owner.first}, after {before}, {what}",
         (
-            records.at(before.begin, f"{before.process}: started at {before.offset}"),
+            records.start_of(before),
             records.at(before.end, f"{before.process}: {before.ending}, at {before.position}"),
-            records.at(owner.begin, f"{owner.process}: started at {owner.offset}"),
+            records.start_of(owner),
         ),
     )
 
@@ -254,30 +254,30 @@ def order(records: Records) -> Ruling:
     handed = commits = 0
     for book in records.books:
         furthest: int | None = None
-        starts: list[Evidence] = []
-        for owner in book.ownerships:
-            starts.append(records.at(owner.begin, f"{owner.process}: started at {owner.offset}"))
-            expected, before = owner.offset, list[HandOut]()
-            for out in owner.handed:
+        for number, owner in enumerate(book.ownerships):
+            expected = owner.offset
+            for at, out in enumerate(owner.handed):
                 handed += 1
                 if expected is not None and out.first != expected and not _done_already(records, book, owner, out):
                     word = "went back" if out.first < expected else "skipped"
+                    starts = map(records.start_of, book.ownerships[: number + 1])
+                    last = owner.handed[max(0, at - 1) : at + 1]
                     findings.append(
                         violation(
                             Rule.ORDER,
                             book.where,
                             f"{owner} {word}: offset {out.first} where {expected} was due",
-                            (*starts, *(_told(records, owner.process, one) for one in (*before, out))),
+                            (*starts, *(_told(records, owner.process, one) for one in last)),
                         )
                     )
-                expected, before = out.end, [out]
+                expected = out.end
             if furthest is not None and owner.first is not None and owner.first > furthest:
                 findings.append(
                     violation(
                         Rule.ORDER,
                         book.where,
                         f"{owner} began at {owner.first}, although records were handed out only up to {furthest}",
-                        (records.at(owner.begin, f"{owner.process}: started at {owner.offset}"),),
+                        (records.start_of(owner),),
                     )
                 )
             if owner.position is not None:
@@ -339,7 +339,7 @@ def _around(records: Records, book: Book | None, offset: int) -> tuple[Evidence,
     after = [one for one in book.ownerships if one.first is not None and one.first > offset]
     found = []
     for one in (*before[-1:], *after[:1]):
-        found.append(records.at(one.begin, f"{one.process}: started at {one.offset}"))
+        found.append(records.start_of(one))
         found.append(records.at(one.end, f"{one.process}: {one.ending}, at {one.position}"))
     return tuple(found)
 
