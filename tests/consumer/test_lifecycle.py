@@ -75,7 +75,7 @@ def test_a_keyboard_interrupt_ends_a_waiting_consumer_cleanly(
     produce(topic, 0, 5)
     program = f"""
 import faulthandler
-faulthandler.dump_traceback_later(50)
+faulthandler.dump_traceback_later(15, repeat=True)
 from kafka_coord import Consumer
 with Consumer({kafka_cluster.zookeeper!r}, group={group!r}, topics=[{topic!r}], consumer_id="c",
               auto_offset_reset="earliest") as consumer:
@@ -88,7 +88,7 @@ with Consumer({kafka_cluster.zookeeper!r}, group={group!r}, topics=[{topic!r}], 
             assert process.stdout is not None
             assert [int(process.stdout.readline()) for _ in range(5)] == [0, 1, 2, 3, 4]
             process.send_signal(signal.SIGINT)
-            _, errors = process.communicate(timeout=60)
+            _, errors = process.communicate(timeout=20)
         except subprocess.TimeoutExpired:
             process.kill()
             pytest.fail(process.communicate()[1].decode())  # what its threads were waiting for
