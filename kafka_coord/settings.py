@@ -158,7 +158,7 @@ def host_and_port(written: str) -> tuple[str, int]:
     host, rest = match.group(), written[match.end() :]
     port = rest.removeprefix(":")
     if rest == port or not (port.isascii() and port.isdigit() and 0 <= int(port[:6]) <= 65_535 and len(port) <= 5):
-        raise ValueError(f"{written[:100]!r} has no port from 1 to 65535")
+        raise ValueError(f"{written[:100]!r} has no port from 0 to 65535")
     return host.strip("[]"), int(port)
 
 

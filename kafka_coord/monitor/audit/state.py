@@ -194,6 +194,7 @@ class ZooKeeperState:
     answered: list[str] = field(default_factory=list)
     """The names of the requests that this step answers"""
     session_timeouts_ms: dict[int, int] = field(default_factory=dict)
+    """session → its timeout, where known. A server's log is read without it, so :data:`MAX_PASS_MS` applies."""
     clock_set_back: int = 0
     """The last transaction at which the wall clock went backwards. Durations across it are unknown."""
 
