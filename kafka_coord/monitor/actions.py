@@ -20,9 +20,9 @@ from kafka_coord.zk.store import Store
 
 
 def rebalance(store: Store, group: str, acting: Acting, paused_by: Callable[[Pause], str]) -> dict[str, Any]:
-    """Requests a new target from the coordinator and returns the response as a document. Raises :class:`NotFound`,
-    :class:`RequestRefused` and :class:`Timeout`. While the group is paused, the request stays queued, and
-    :class:`Timeout` is raised immediately.
+    """Asks the coordinator for a new target and returns the response as a document. Raises :class:`NotFound`,
+    :class:`RequestRefused` and :class:`Timeout`. If the group is paused, leaves the request in the queue and raises
+    :class:`Timeout` immediately.
     """
     if store.exists(layout.group(group)) is None:
         raise NotFound(f"no managed group {group!r}")

@@ -33,7 +33,8 @@ class WaitingCommand:
         return self.command.partitions if self.command else PartitionSet()
 
     def age_ms(self, now_ms: int) -> int:
-        """Returns how long the command has waited. The result is never negative, even if the clocks differ."""
+        """Returns how long the command has been outstanding. The result is never negative, even if the clocks
+        differ."""
         return max(0, now_ms - self.since_ms)
 
 

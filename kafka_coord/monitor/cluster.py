@@ -17,8 +17,8 @@ from kafka_coord.zk.store import GetChildren, GetData, Node, Read, ReadResult, S
 
 @dataclass(frozen=True, slots=True)
 class GroupNames:
-    """The names of the groups, and the names that are illegal. ``pzxid`` is the zxid of the last creation or deletion
-    of a group that the names reflect."""
+    """The names of the groups. ``unreadable`` lists the illegal ones. The names reflect every group that was created or
+    deleted up to zxid ``pzxid``."""
 
     pzxid: int = 0
     legal: tuple[str, ...] = ()
@@ -27,11 +27,12 @@ class GroupNames:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A view of the cluster, with only the names of the groups. ``initialised`` says whether ``/consumers/groups``
-    exists. ``instances`` maps broker ids to running instances, elected or not. ``since_ms`` is the time of the
-    coordinator's election. ``undecided`` says why no instance makes decisions, even if one is elected. It is empty
-    while the elected instance makes them. ``topics_changed_ms`` maps each topic to the time of the last write to its
-    znode.
+    """A view of the cluster. Of the groups, it contains only the names.
+
+    ``initialised`` says whether ``/consumers/groups`` exists. ``instances`` maps broker ids to running instances,
+    elected or not. ``since_ms`` is the time when the coordinator was elected. ``undecided`` says why no instance makes
+    decisions, even if one is elected; otherwise it is empty. ``topics_changed_ms`` maps each topic to the time of the
+    last write to its znode.
     """
 
     initialised: bool
@@ -71,8 +72,8 @@ def read_cluster(store: Store, earlier: Cluster | None = None) -> Cluster:
             GetChildren(layout.BROKER_TOPICS),
         ]
     )
-    # Read the zxid before the names. If the names are newer than the zxid, they are read again, which is harmless. If
-    # they were older, a change in between would never be noticed.
+    # Read the zxid before the names. If the names are newer than the zxid, the next call reads them again, which is
+    # harmless. If they were older, a change in between would never be noticed.
     pzxid = groups.stat.pzxid if isinstance(groups, Node) else 0
     names = earlier.names if earlier is not None and earlier.names.pzxid == pzxid else None
     listing = GetChildren(layout.GROUPS)

@@ -1,4 +1,4 @@
-"""Checks who removes a command, and when. A live incarnation acknowledges a command by removing it."""
+"""Checks who removes each command, and when: a live incarnation acknowledges a command by removing it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def acknowledgement_faults(
 ) -> Iterator[tuple[Rule, str]]:
     """Yields the violations in the removal of a command.
 
-    Four removals are legal: a consumer acknowledges its oldest command, with both checks; an instance does the same for
-    a consumer without ZooKeeper; a consumer drops a command for an earlier incarnation; or the coordinator removes the
-    commands for a departed incarnation.
+    A removal is legal in four cases: a consumer acknowledges its oldest command and checks its registration and token;
+    an instance does the same for a consumer that has no ZooKeeper session; a consumer drops a command for an earlier
+    incarnation; or the coordinator removes the commands for a departed incarnation.
     """
     name, command, session = removed.id.name, removed.command, context.step.session_id
     registered = group.registrations.get(consumer)
@@ -35,7 +35,7 @@ def acknowledgement_faults(
     by_member = registered is not None and (registered.session_id == session or fenced)
     if registered is None or not by_member:
         if command.incarnation < context.state.incarnations.get((session, group.name, consumer), 0):
-            return  # the incarnation that dropped the command was evicted, so no one waits for the acknowledgement
+            return  # the incarnation that dropped the command has been evicted, so nobody waits for it any longer
         owner = context.state.names.of(registered.session_id) if registered is not None else ""
         why = f"is registered by {owner}" if owner else "is not registered"
         yield Rule.ACK_BY_ANOTHER, f"a session other than the consumer's removed {name} of {consumer}, which {why}"

@@ -1,4 +1,4 @@
-"""Checks one transaction after another against the invariants of docs/design.md."""
+"""Checks each transaction against the invariants of docs/design.md."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ _COORDINATORS_OWN = frozenset({Kind.LEDGER, Kind.TARGET, Kind.HISTORY, Kind.SETT
 
 
 class Auditor:
-    """Maintains the :class:`ZooKeeperState` and reports each violation.
+    """Keeps the :class:`ZooKeeperState` up to date and reports each violation.
 
-    Rules about permissions use the state before the step, and rules about invariants use the state after it. Within a
+    Rules about permissions look at the state before a step, and rules about invariants at the state after it. Within a
     step, the order of the operations does not matter.
     """
 
@@ -81,7 +81,7 @@ class Auditor:
         }
 
     def learn(self, changes: tuple[Change, ...]) -> None:
-        """Takes over the state of a tree without checking how it was written."""
+        """Loads the state of a tree without checking how it came about."""
         self._judging = False
         for change in changes:
             node = change.new
@@ -118,7 +118,7 @@ class Auditor:
         self._after(context)
 
     def _after(self, context: StepContext) -> None:
-        """Checks the rules that use the state after the step."""
+        """Checks the rules that look at the state after the step."""
         for (name, consumer), before in context.ledgers_before.items():
             self._violations(name, ledger_faults(context, self.state.group(name), consumer, before))
         for name, consumer, written in context.commanded:
@@ -269,7 +269,7 @@ class Auditor:
             stops = [
                 one.command.partitions for one in group.outstanding(consumer) if isinstance(one.command, StopFetcher)
             ]
-            for tp in ledger.held:  # an acknowledged stop freed its partitions earlier
+            for tp in ledger.held:  # an acknowledged stop has already freed its partitions
                 if tp in ledger.owned or any(tp in stopping for stopping in stops):
                     group.freed[tp] = context.step.zxid
         if context.fence is None or context.fenced_as(*key) or registered is None or key in context.registered:
@@ -283,8 +283,7 @@ class Auditor:
         context.evicted[key] = Evicted(registered.incarnation, before if lived else None, oldest)
 
     def _was_unreadable(self, group: GroupState, consumer: str) -> None:
-        """Notes that an unreadable registration was unreadable until the current step, in which it changes or is
-        removed."""
+        """If the registration was unreadable, notes that it was so until this step, which changes or removes it."""
         registered = group.registrations.get(consumer)
         if registered is not None and registered.member is None:
             group.unreadable_until[consumer] = (self._context.instant, registered.incarnation)
@@ -384,7 +383,7 @@ class Auditor:
         del group.commands[consumer][removed.id.name]
         if context.by_instance and not context.fenced_as(*key):
             context.dropped.setdefault(key, []).append(removed)
-        elif isinstance(removed.command, StopFetcher):  # the coordinator knows about its own deletions
+        elif isinstance(removed.command, StopFetcher):  # a deletion by the coordinator tells it nothing new
             for tp in removed.command.partitions:
                 group.freed[tp] = context.step.zxid
 
@@ -485,8 +484,8 @@ class Auditor:
             self._violation(Rule.COMMIT_BY_ANOTHER, group.name, f"{named} set {tp} to {after} without holding it")
 
     def _committers(self, group: GroupState) -> tuple[str, ...]:
-        """Returns the members whose checks the step contains. An instance may commit for several members in one
-        step."""
+        """Returns the members whose registration and token the step checks. There may be several, because an instance
+        may commit for several members in one step."""
         cached = self._context.committers
         if group.name not in cached:
             cached[group.name] = tuple(self._find_committers(group))

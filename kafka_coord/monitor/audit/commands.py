@@ -74,10 +74,10 @@ def ledger_faults(context: StepContext, group: GroupState, consumer: str, before
 
 
 def _paused(context: StepContext, group: GroupState, consumer: str, written: Outstanding) -> Iterator[Fault]:
-    """Checks that a command for a paused group comes from a pass that may have read the group before the pause. This is
-    impossible if enough time has passed, or if the command reflects an event after the pause: a new incarnation, or a
-    partition that became free. (A start for a departed consumer proves nothing: its pass knew neither of the departure
-    nor of the partitions that became free.)
+    """Checks that a command for a paused group may come from a pass that read the group before the pause. It cannot if
+    the pause is too long ago, or if the command responds to an event after the pause: a new incarnation, or a partition
+    that became free. (A start for a departed consumer proves nothing, because the pass that wrote it had seen neither
+    the departure nor the partitions that became free.)
     """
     command = written.command
     since = context.paused_since(group)
@@ -136,7 +136,7 @@ def _needless_stop(
 
 
 def _recreated(context: StepContext, ledger: Ledger, topic: str) -> bool:
-    """Returns whether ``topic`` was deleted, and perhaps created again, after the ledger received its partitions."""
+    """Returns whether ``topic`` has been deleted, and perhaps recreated, since the ledger gained its partitions."""
     now, held = context.state.topics.get(topic), ledger.topic_ids.get(topic)
     return held is not None and (now is None or not same_topic(now.identity, held))
 

@@ -1,4 +1,4 @@
-"""Checks that, at the end of the log, every group has reached its target, and the target is complete."""
+"""Checks that, by the end of the log, every group has reached its target, and that the target is complete."""
 
 from __future__ import annotations
 

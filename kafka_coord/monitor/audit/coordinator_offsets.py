@@ -1,5 +1,5 @@
-"""Checks the offsets that the coordinator sets or deletes: for an operator, with a deleted topic, or after their
-retention."""
+"""Checks the offsets that the coordinator sets or deletes: because an operator requested it, because the topic was
+deleted, or because their retention has passed."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def offset_set_faults(context: StepContext, group: GroupState, tp: TopicPartitio
 
 
 def offset_deleted_faults(context: StepContext, group: GroupState, tp: TopicPartition) -> Iterator[Fault]:
-    """Checks that the deletion of an offset has a legal cause: an operator's request, a deleted topic, or the removal
-    of the group."""
+    """Checks that there was a legal reason to delete the offset: an operator requested it, the topic was deleted, or
+    the group was removed."""
     asked = any(tp in request.partitions for request in context.asked(group.name, RequestType.DELETE_OFFSETS))
     if asked:
         yield from _while_held(group, tp, f"deleted the offset of {tp}")

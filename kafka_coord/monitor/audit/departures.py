@@ -46,8 +46,8 @@ def eviction_faults(context: StepContext, group: GroupState, consumer: str, evic
 
 
 def _is_overdue(context: StepContext, group: GroupState, consumer: str, oldest: Instant | None) -> bool:
-    """Returns whether the member may be evicted. It may be if its oldest command was overdue, or may have been, or if
-    its channel was deleted."""
+    """Returns whether the member may be evicted: its oldest command was overdue, or may have been, or its channel was
+    deleted."""
     if oldest is None:
         return consumer not in group.commands
     elapsed = context.elapsed_ms(oldest)

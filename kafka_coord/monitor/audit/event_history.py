@@ -88,7 +88,7 @@ Told = tuple[str, str]
 
 
 class EventHistory:
-    """Collects the events of the selection. Must receive each step before the auditor checks it."""
+    """Collects the events that match the selection. Must receive each step before the auditor checks it."""
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection

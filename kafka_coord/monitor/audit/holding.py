@@ -12,7 +12,8 @@ Fault = tuple[Rule, str]
 
 
 def granted_faults(group: GroupState, consumer: str, added: PartitionSet) -> Iterator[Fault]:
-    """Yields the violations in ``added``, the new partitions in the ledger. ``group`` is the group after the step."""
+    """Yields the violations among ``added``, the partitions that the consumer's ledger gained. ``group`` is the group
+    after the step."""
     for tp in added:
         others = " and ".join(name for name in group.live_holders(tp) if name != consumer)
         dead = [name for name in group.holders.get(tp, ()) if name != consumer]
@@ -25,7 +26,7 @@ def granted_faults(group: GroupState, consumer: str, added: PartitionSet) -> Ite
 
 
 def released_by(before: Ledger, after: Ledger | None) -> PartitionSet:
-    """Returns the partitions that the ledger of a live incarnation no longer names."""
+    """Returns the partitions that the ledger of a live incarnation no longer lists."""
     kept = after.held if after is not None and after.incarnation == before.incarnation else NO_PARTITIONS
     return before.held - kept
 

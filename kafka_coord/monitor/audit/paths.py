@@ -73,7 +73,7 @@ _GROUPS = f"{layout.GROUPS}/"
 
 
 class Znodes:
-    """A parser of paths. The same paths recur, so it caches its results."""
+    """Parses paths and caches the results, because the same paths recur."""
 
     def __init__(self) -> None:
         self._known: dict[str, Znode] = {}

@@ -49,9 +49,9 @@ class _Audit:
         self._auditor = Auditor(self._report)
         self._tree = ZnodeTree(chroot, ROOTS)
         self._learned_to = 0
-        """The last transaction whose effects the first snapshot might contain, or 0 once the audit has passed it."""
+        """The last transaction whose effects the loaded snapshot might contain, or 0 once the audit has passed it."""
         self._known_from = 0
-        """The first snapshot contains every transaction up to this one."""
+        """The last transaction that the loaded snapshot certainly contains, as it does every earlier one."""
 
     def run(self) -> Report:
         torn: list[str] = []

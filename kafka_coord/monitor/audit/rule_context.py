@@ -39,8 +39,8 @@ def note_topic(context: StepContext, znode: Znode, change: Change) -> None:
 
 
 def note_request(context: StepContext, znode: Znode, change: Change) -> None:
-    """Records an operator's request. A withdrawn request stays recorded: the coordinator may still execute it. Raises
-    :class:`MalformedValue`."""
+    """Records an operator's request. A withdrawn request stays recorded, because the coordinator may still execute it.
+    Raises :class:`MalformedValue`."""
     if change.new is None:
         return
     request = Request.from_json(fields.load(change.new.data, change.path), znode.name, change.path)
@@ -67,7 +67,7 @@ def note_group(context: StepContext, znode: Znode, change: Change) -> None:
 
 
 def note_offsets_of_topic(context: StepContext, znode: Znode, change: Change) -> None:
-    """Records the identity in ``offsets/<topic>``. It shows to which topic of that name the offsets belong."""
+    """Records the identity in ``offsets/<topic>``, which shows which topic of that name the offsets belong to."""
     group, topic = context.state.group(znode.group), znode.name
     before = group.identities.pop(topic, "")
     if change.new is None:

@@ -25,7 +25,8 @@ _LONG = Struct(">q")
 _SESSION = Struct(">qi")
 _STAT = Struct(">qqqqiiiqq")
 _NOT_A_SESSION = 0xFF
-"""The highest byte of an ``ephemeralOwner`` that is a TTL. (The smallest 64-bit number marks a container.)"""
+"""The highest byte of an ``ephemeralOwner`` that holds a TTL, not a session. (The smallest 64-bit number marks a
+container.)"""
 
 
 class _Source:

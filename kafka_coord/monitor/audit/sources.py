@@ -1,8 +1,8 @@
 """Finds the log files of all servers and merges them into one sequence of transactions.
 
 Each directory belongs to one server: it is the ``dataDir``, the ``dataLogDir``, or the ``version-2`` below one of them.
-The servers must be members of one ensemble; only then do their logs agree where they overlap. The log of a server that
-was down or received a snapshot lacks some transactions.
+The servers must all belong to one ensemble, because only then do their logs agree where they overlap. The log of a
+server that was down, or that received a snapshot, lacks some transactions.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ def find_files(paths: Sequence[Path]) -> tuple[Files, ...]:
 
 
 class Segment(NamedTuple):
-    """A part without gaps of one server's log, from zxid ``first`` to ``last`` of one epoch."""
+    """A part of one server's log without gaps. The zxids ``first`` and ``last`` are of the same epoch."""
 
     first: int
     last: int
 
 
 def in_order(sources: Sequence[Files], notes: list[str]) -> Iterator[Txn]:
-    """Yields every transaction once, in order of zxid. Adds a note about each skipped part to ``notes``.
+    """Yields every transaction once, in zxid order. Adds a note about each skipped part to ``notes``.
 
     Raises :class:`MalformedValue` if a file cannot be read.
     """
@@ -93,7 +93,8 @@ def in_order(sources: Sequence[Files], notes: list[str]) -> Iterator[Txn]:
 def never_committed(
     servers: Sequence[Sequence[Segment]], snapshots: Sequence[Sequence[int]] | None = None
 ) -> list[Segment]:
-    """Returns the transactions that never took effect. ``servers`` are the logs as segments in order.
+    """Returns the transactions that never took effect. ``servers`` holds the segments of each server's log, in order,
+    and ``snapshots`` the zxids of each server's snapshots.
 
     A leader that dies or loses its followers may have proposals at the end of its log that no other server has. When it
     rejoins, ZooKeeper either truncates these proposals, or sends a snapshot and leaves them in the middle of the log.

@@ -27,7 +27,7 @@ from kafka_coord.zk import layout
 from kafka_coord.zk import store as zk
 
 MAX_PASS_MS = 60_000
-"""The assumed maximum duration of a pass, in ms, if the session timeout of its coordinator is unknown."""
+"""The assumed maximum duration of a pass, in ms, if the coordinator's session timeout is unknown."""
 
 
 class Instant(NamedTuple):
@@ -66,7 +66,7 @@ class GroupState:
     commands: dict[str, dict[str, Outstanding]] = field(default_factory=dict)
     """consumer → znode name → command"""
     holders: dict[TopicPartition, tuple[str, ...]] = field(default_factory=dict)
-    """partition → the consumers whose ledgers name it, alive or not"""
+    """partition → the consumers whose ledgers list it, alive or not"""
     target: Assignment | None = None
     generation: int = 0
     """The highest generation of any target."""
@@ -86,8 +86,8 @@ class GroupState:
     freed: dict[TopicPartition, int] = field(default_factory=dict)
     """partition → the transaction that last freed it: its stop was acknowledged, or its holder's registration ended"""
     gone_since: dict[tuple[str, int], Instant] = field(default_factory=dict)
-    """(consumer, incarnation) → the time when its registration was removed. The incarnation alone is not enough:
-    several consumers that a gateway registers in one transaction share it."""
+    """(consumer, incarnation) → the time when its registration was removed. The incarnation alone is not enough,
+    because consumers that a gateway registers in one transaction share it."""
     unreadable_until: dict[str, tuple[Instant, int]] = field(default_factory=dict)
     """consumer → the time when its unreadable registration was repaired or removed, and the incarnation of that
     registration"""
@@ -98,7 +98,7 @@ class GroupState:
     settings: GroupSettings | None = field(default_factory=GroupSettings)
     """``None`` if they cannot be decoded"""
     shortest_timeout_ms: int = GroupSettings().rebalance_timeout_ms
-    """The shortest rebalance timeout so far. A coordinator notices a change late, so it may still use an earlier
+    """The shortest rebalance timeout so far. A coordinator may notice a change late and still apply an earlier
     timeout."""
     removing: bool = False
     """Whether the coordinator has begun to remove the group."""
@@ -194,7 +194,8 @@ class ZooKeeperState:
     answered: list[str] = field(default_factory=list)
     """The names of the requests that this step answers"""
     session_timeouts_ms: dict[int, int] = field(default_factory=dict)
-    """session → its timeout, where known. A server's log is read without it, so :data:`MAX_PASS_MS` applies."""
+    """session → its timeout, where known. It is not taken from the log; where it is unknown, :data:`MAX_PASS_MS`
+    applies."""
     clock_set_back: int = 0
     """The last transaction at which the wall clock went backwards. Durations across it are unknown."""
 
@@ -233,13 +234,14 @@ class StepContext:
     state: ZooKeeperState
     fence: Checked | None = None
     in_term: bool = False
-    """Whether the step contains a check of a term of the groups log, as an instance's writes for Kafka clients do."""
+    """Whether the step checks a term of the groups log, as every write by an instance for its Kafka clients does."""
     checked: dict[str, int] = field(default_factory=dict)
     """path → the version that the step checks"""
     gone: set[tuple[str, str]] = field(default_factory=set)
     """(group, consumer): the registrations that this step removed"""
     registered: set[tuple[str, str]] = field(default_factory=set)
-    """(group, consumer): the registrations that this step created or changed. A gateway can replace one in one step"""
+    """(group, consumer): the registrations that this step created or changed. If a gateway replaced a registration, it
+    is also in ``gone``"""
     removed: set[str] = field(default_factory=set)
     """The paths of the commands that this step removed"""
     commanded: list[tuple[str, str, Outstanding]] = field(default_factory=list)
@@ -256,7 +258,7 @@ class StepContext:
     """(group, consumer, partitions): the partitions that are new in the consumer's ledger"""
     elected: bool = False
     committers: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """A cache of group → the members whose checks are in the step"""
+    """group → the members whose registration and token the step checks (a cache)"""
 
     @classmethod
     def of(cls, step: Step, state: ZooKeeperState) -> StepContext:
@@ -271,7 +273,7 @@ class StepContext:
 
     @property
     def by_instance(self) -> bool:
-        """Whether an instance wrote the step for its members."""
+        """Whether an instance wrote the step, as the coordinator or for its Kafka clients."""
         return self.fence is not None or self.in_term
 
     @property
@@ -316,5 +318,5 @@ class StepContext:
         return any(path.startswith(f"{layout.channels(group)}/") for path in self.checked)
 
     def fenced_as(self, group: str, consumer: str) -> bool:
-        """Returns whether the step contains both checks of docs/protocol.md, section 4."""
+        """Returns whether the step checks the consumer's registration and its token (docs/protocol.md, section 4)."""
         return layout.registration(group, consumer) in self.checked and layout.channel(group, consumer) in self.checked

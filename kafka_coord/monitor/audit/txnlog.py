@@ -9,10 +9,10 @@ write this format. ``zookeeper.jute``, module ``txn``, defines the records:
                  and in 3.6 and later a digest, which the audit ignores
     the rest:    zeros, to the length the file was preallocated to
 
-A server logs the results of requests, not the requests. Sequential names are complete, a ``setData`` carries the new
-version, and a ``check`` carries the checked version plus one (``PrepRequestProcessor.checkAndIncVersion``). A server
-also logs a failed multi, which contains at least one operation of type ``error``. None of its operations takes effect
-(``DataTree.processTxn``).
+A server logs the results of requests, not the requests themselves: sequential names are complete, a ``setData`` carries
+the new version, and a ``check`` carries the checked version plus one (``PrepRequestProcessor.checkAndIncVersion``). A
+server also logs failed multis. A failed multi contains at least one operation of type ``error``, and none of its
+operations takes effect (``DataTree.processTxn``).
 """
 
 from __future__ import annotations

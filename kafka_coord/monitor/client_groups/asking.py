@@ -1,4 +1,4 @@
-"""Queries several instances at a time over Kafka's protocol, with short timeouts."""
+"""Queries instances over Kafka's protocol, several at once, with short timeouts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Moving(Exception):
 
 
 def unless_moving(code: int) -> int:
-    """Returns the code. If the code means that the coordinator is moving or loading, raises :class:`Moving`."""
+    """Returns ``code``, or raises :class:`Moving` if it means that the group's coordinator is moving or loading."""
     if code in MOVING:
         raise Moving(code)
     return code
@@ -49,8 +49,8 @@ class Silent:
 
 
 class Instances:
-    """Sends the requests of operator commands to the running instances. Of librdkafka's ``properties``, only the
-    security settings are used. ``timeout_s`` is the time limit for one response."""
+    """Sends operators' requests to the running instances. ``properties`` are librdkafka settings; only those for
+    security are used. ``timeout_s`` is the time limit for each response."""
 
     def __init__(self, store: Store, properties: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> None:
         self.store, self.properties, self._timeout_s = store, properties, timeout_s
@@ -89,7 +89,7 @@ class Instances:
     ) -> tuple[int, T]:
         """Runs the conversation with the group's coordinator. Returns its broker id and the result.
 
-        If the conversation raises :class:`Moving`, finds the coordinator again and repeats the conversation. Raises
+        If the conversation raises :class:`Moving`, looks up the coordinator again and retries. Raises
         :class:`BrokerError` if the coordinator does not answer, or is still moving after ``timeout_s``.
         """
         deadline = time.monotonic() + timeout_s

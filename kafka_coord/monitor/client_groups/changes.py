@@ -30,7 +30,7 @@ _REFUSED = {
 
 
 def write_offsets(instances: Instances, group: str, offsets: Mapping[TopicPartition, int], timeout_s: float) -> str:
-    """Sets committed offsets of a group without members. While its coordinator is changing, retries for up to
+    """Commits ``offsets`` for a group that has no members. While its coordinator is changing, retries for up to
     ``timeout_s`` seconds. Returns a message for the operator. Raises :class:`NotFound`, :class:`RequestRefused` and
     :class:`BrokerError`."""
     request = by_topic(
@@ -64,8 +64,8 @@ def delete_group(instances: Instances, group: str, timeout_s: float) -> str:
 
 
 def evict_members(instances: Instances, group: str, consumers: Sequence[str], timeout_s: float) -> list[str]:
-    """Evicts members, identified by instance id or else member id, in one request. Their clients join again when they
-    notice the eviction. Returns one message per member. If any of the consumers is not a member, evicts no one and
+    """Evicts ``consumers`` (instance ids, or member ids of members without one) in one request, and returns one message
+    for each. Their clients rejoin when they notice the eviction. If any of them is not a member, evicts no one and
     raises :class:`NotFound`. Also raises the same errors as :func:`delete_group`."""
 
     async def evict(ask: Ask) -> list[int]:

@@ -110,7 +110,7 @@ def list_client_groups(instances: Instances) -> ClientGroups:
         if loading:
             missing.append(f"instance {broker_id} is still loading, so some groups may be missing; try again soon")
         for group in groups:
-            # While a partition moves, two instances may list its groups. Use the response from the leader's instance.
+            # While a log partition moves, two instances may list its groups. The leader's response takes precedence.
             if group.group_id not in found or directory.leaders.get(partition_of(group.group_id)) == broker_id:
                 found[group.group_id] = _group(group, broker_id, {})
     missing += _unserved(directory, silent)
@@ -197,7 +197,8 @@ def _committed(answer: Any) -> dict[TopicPartition, int]:
 
 
 def is_client_group(instances: Instances, group: str) -> bool:
-    """Returns whether the group exists. Raises :class:`BrokerError` if its coordinator does not answer."""
+    """Returns whether a client-assigned group has this name. Raises :class:`BrokerError` if its coordinator does not
+    answer."""
     try:
         read_client_group(instances, group)
     except NotFound:
@@ -208,7 +209,7 @@ def is_client_group(instances: Instances, group: str) -> bool:
 def described(
     groups: Sequence[ClientGroup], topics: Mapping[str, TopicInfo], end_offsets: EndOffsets | None
 ) -> tuple[GroupDescription, ...]:
-    """Describes groups that have already been read. Requests all end offsets from the brokers at once."""
+    """Describes groups that have already been read. Calls ``end_offsets`` once, for all their partitions."""
     ends: Mapping[TopicPartition, int] = {}
     note = ""
     partitions = [one.partitions(topics) for one in groups]

@@ -16,9 +16,8 @@ _Owned = Mapping[str, PartitionSet]
 
 
 def decisions(entries: Iterable[LogEntry], group: str) -> tuple[Decision, ...]:
-    """Returns one decision for each generation in the log, oldest first. Its ``epoch`` is the term that wrote the
-    generation, or 0 if the log no longer contains the claim of that term. Generations without an assignment are not in
-    the log."""
+    """Returns one decision for each generation in the log, oldest first. Generations without an assignment are not in
+    the log. ``epoch`` is the term that wrote the generation, or 0 if the log no longer contains that term's claim."""
     found: list[Decision] = []
     before: GroupMetadata | None = None
     term = 0
@@ -82,7 +81,7 @@ def _why(before: GroupMetadata | None, now: GroupMetadata, had: _Owned, has: _Ow
 
 
 def _members(group: GroupMetadata | None) -> dict[str, MemberMetadata]:
-    """Returns the members by instance id, or else by member id."""
+    """Returns the members by instance id, or by member id if they have none."""
     return {one.instance_id or one.member_id: one for one in (group.members.values() if group is not None else ())}
 
 
@@ -93,8 +92,8 @@ def _subscribed(group: GroupMetadata | None) -> dict[str, frozenset[str]]:
 
 
 def owned_in(group: GroupMetadata | None) -> dict[str, PartitionSet]:
-    """Returns each member's partitions by instance id or else member id. The mapping is empty if the members are not
-    consumers."""
+    """Returns each member's partitions by its instance id, or by its member id if it has none. Returns an empty mapping
+    if the members are not consumers."""
     if group is None or group.protocol_type != CONSUMER:
         return {}
     return {name: owned_by(one.assignment) for name, one in _members(group).items()}

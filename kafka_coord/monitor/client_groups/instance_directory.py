@@ -22,8 +22,8 @@ ENDPOINT = "kafka"
 
 @dataclass(frozen=True, slots=True)
 class InstanceDirectory:
-    """The running instances that serve Kafka clients. ``addresses`` maps their broker ids to the addresses at which
-    they serve them. ``leaders`` maps each partition of the groups log to its leading broker, or to -1 if it has no
+    """The running instances that serve Kafka clients. ``addresses`` maps each instance's broker id to the address where
+    clients reach it. ``leaders`` maps each partition of the groups log to its leading broker, or to -1 if it has no
     leader."""
 
     addresses: Mapping[int, str]

@@ -27,7 +27,7 @@ from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.errors import BadMessage
 
 SILENCE_S = 15.0
-"""The time, in seconds, without a response after which reading fails."""
+"""Reading fails after this many seconds without a response."""
 _REPORT_S = 2.0
 _VERSION = struct.Struct(">h")
 
@@ -76,8 +76,8 @@ def entry_of(record: LogRecord) -> LogEntry:
 
 
 def about_group(group: str, *, offsets: bool = True) -> Callable[[LogRecord], bool]:
-    """Returns a filter by key. It selects the claims and the group's records or, without ``offsets``, only the claims
-    and the group's generations."""
+    """Returns a filter on record keys that selects the claims and the group's records. Without ``offsets``, it selects
+    only the claims and the group's generations."""
     name = group.encode("utf-8", "surrogatepass")
     versions = (0, OFFSET_KEY, GROUP_KEY) if offsets else (GROUP_KEY,)
     starts = tuple(struct.pack(">hh", version, len(name)) + name for version in versions)
@@ -104,13 +104,14 @@ def read_log(
     last: int | None = None,
 ) -> tuple[LogBounds, Sequence[LogRecord]]:
     """Reads one partition of the groups log from its leader, up to its current end. Returns the log's bounds, and its
-    records, oldest first. ``wanted`` selects records, and ``last`` limits the result to the newest records.
+    records, oldest first. ``wanted`` selects records (``None``: every record), and ``last`` limits the result to that
+    many of the newest ones.
 
-    Reading starts at ``first``. Without ``first``, it starts at the beginning of the log, or at ``last`` records before
-    the end if every record is wanted. Calls ``on_progress`` with the current offset and the end.
+    Starts at the offset ``first``. Without it, starts at the beginning of the log, or ``last`` records before the end
+    if every record is wanted. Now and then calls ``on_progress`` with the current offset and the end.
 
-    Of librdkafka's ``properties``, only the security settings are used. Raises :class:`NotFound` if there is no such
-    log, and :class:`BrokerError`.
+    ``properties`` are librdkafka settings; only those for security are used. Raises :class:`NotFound` if there is no
+    such log, and :class:`BrokerError`.
     """
 
     async def read() -> tuple[LogBounds, Sequence[LogRecord]]:

@@ -19,13 +19,14 @@ from kafka_coord.wire.messages import message
 T = TypeVar("T")
 
 _AT_ONCE = 100
-"""The maximum number of groups about which requests are sent at the same time."""
+"""The maximum number of groups to work on at the same time."""
 _ANSWER_S = 10.0
 _AGAIN_S = 0.2
 _API_VERSIONS, _LIST, _FIND, _DESCRIBE, _COMMIT = 0, 1, 1, 1, 3
 """Versions that every broker from 0.11 to 3.9 supports."""
 _FETCH, _FETCH_STABLE = 3, 7
-"""Version 7 can wait for the end of transactions. Brokers from 2.5 on support it."""
+"""Version 7 can require stable offsets, so that the broker reports an open transaction instead of stale offsets.
+Brokers support it from 2.5 on."""
 _OFFSET_FETCH = 9
 _PASSING = frozenset(
     {
@@ -50,7 +51,8 @@ Positions = Mapping[TopicPartition, Position]
 
 @dataclass(frozen=True, slots=True)
 class GroupPositions:
-    """A group at one coordinator or store. ``problem`` says why the group could not be read, or is empty."""
+    """A group's members and offsets in one store. ``problem`` says why they could not be read; otherwise it is
+    empty."""
 
     members: tuple[str, ...] = ()
     positions: Positions = field(default_factory=dict)
@@ -90,8 +92,8 @@ class Coordinators:
     async def each(
         self, groups: Sequence[str], work: Callable[[str], Awaitable[T]], timeout_s: float
     ) -> tuple[dict[str, T], dict[str, str]]:
-        """Does ``work`` for each group. Returns the results and the problems, both by group. While a coordinator is
-        moving, is loading or does not answer, retries for up to ``timeout_s``."""
+        """Runs ``work`` for each group. Returns the results and the problems, both by group. While a coordinator is
+        moving or loading, or does not answer, retries for up to ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
         places = asyncio.Semaphore(_AT_ONCE)
         found: dict[str, T] = {}

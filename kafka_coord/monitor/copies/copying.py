@@ -1,4 +1,4 @@
-"""Compares the offsets of groups in two stores, writes the differences, and reads them back."""
+"""Compares groups' offsets in two stores, writes the differences, and reads them back."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class KafkaOffsetStore:
         return {TopicPartition(topic.name, one.partition_index) for topic in topics for one in topic.partitions}
 
     def addresses(self) -> list[str]:
-        """Returns the addresses to which the brokers or instances send their clients."""
+        """Returns the addresses that the brokers or instances advertise to their clients."""
         return [f"{broker.host}:{broker.port}" for broker in self._run(Coordinators.metadata).brokers]
 
     def read(self, groups: Sequence[str]) -> dict[str, GroupPositions]:

@@ -1,4 +1,4 @@
-"""Computes the changes between two versions of a JSON document, so that updates to pages are small. Does no I/O.
+"""Computes the changes between two versions of a JSON document, to keep updates to pages small. Does no I/O.
 
 A change ``[path, value]`` replaces the value at that path (keys and indexes). ``[path]`` removes a key, and ``[path,
 values, "append"]`` appends to a list. The page applies the changes in order (assets/live.js).

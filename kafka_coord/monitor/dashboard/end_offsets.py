@@ -1,4 +1,4 @@
-"""Caches end offsets, so that the dashboard requests each of them at most once every few seconds."""
+"""Caches end offsets, so that the dashboard requests each at most once every few seconds."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ FRESH_S = 4.0
 
 
 class EndOffsetCache:
-    """Requests end offsets from the brokers and caches them. ``properties`` are librdkafka's. Thread-safe. :meth:`read`
-    can be used as an ``EndOffsets``."""
+    """Requests end offsets from the brokers and caches them. ``properties`` are librdkafka settings. Thread-safe.
+    :meth:`read` can be used as an ``EndOffsets``."""
 
     def __init__(self, store: Store, properties: Mapping[str, str]) -> None:
         self._log = BrokerLog(store, properties)

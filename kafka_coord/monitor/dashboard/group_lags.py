@@ -43,8 +43,8 @@ class GroupLags:
         self._left: deque[str] = deque()
 
     def step(self, rows: GroupRows, cluster: Cluster, *, sampled: bool) -> bool:
-        """Measures some groups of ``rows``. The next call continues with other groups. If ``sampled`` is true, adds a
-        sample of each measured group to the rings. Returns whether any group was measured."""
+        """Measures the next few groups of ``rows``. If ``sampled`` is true, adds a sample of each to the rings. Returns
+        whether any group was measured."""
         if not self._left:
             names = set(rows.rows)
             self.measured = {name: found for name, found in self.measured.items() if name in names}

@@ -1,8 +1,8 @@
 """Keeps a row for each group up to date while reading only the groups that changed.
 
-For a group at rest (ADR 12), a few stats and small values are enough. Its history records every decision and every
-operator action, so a watch on the history fires when the group changes. While a group is rebalancing or has outstanding
-commands, it is read in full every two seconds.
+For a group at rest (ADR 12), reading a few stats and small values is enough. A group's history records every decision
+and every operator action, so a watch on the history fires when the group changes. While a group is rebalancing or has
+outstanding commands, it is read in full every two seconds.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ AT_ONCE = 100
 """The number of groups read in one step."""
 _AGAIN_S = 2.0
 _WHOLE_S, _EACH_S = 600.0, 0.5
-"""Even without a watch event, every group is read again after about 600 s, or after 0.5 s for each existing group if
-that is longer. The reads would otherwise cost too much: each takes more than 1 ms of CPU time."""
+"""Every group is reread after about 600 s, even without a watch event. If there are many groups, the interval is 0.5 s
+for each of them instead, because a read takes more than 1 ms of CPU time."""
 RECENT_MS = 3_600_000
 """The period over which rebalances are counted."""
 
@@ -42,8 +42,8 @@ MAX_DECISIONS = 20_000
 
 
 class GroupRows:
-    """The rows by group name. Only one thread may call :meth:`step`. When a group changes, calls ``wake`` on
-    ZooKeeper's thread."""
+    """The rows by group name. Only one thread may call :meth:`step`. Calls ``wake``, on ZooKeeper's thread, when a
+    group changes."""
 
     def __init__(self, store: Store, wake: Callable[[], None]) -> None:
         self.rows: dict[str, GroupRow] = {}
@@ -62,12 +62,12 @@ class GroupRows:
         self._watched: set[str] = set()
         """The groups with a watch that has not fired."""
         self._as_of: dict[str, tuple[int, Zxids]] = {}
-        """Group at rest → the state that its row shows: the zxid of its record of rest, and all other zxids."""
+        """Group at rest → the zxids that its row reflects: that of its record of rest, and all others."""
         self._known_decisions: dict[str, int] = {}
 
     @property
     def complete(self) -> bool:
-        """Whether the existing groups are known and all of them have been read."""
+        """Whether the existing groups are known and have all been read."""
         return self._names is not None and not self.left
 
     @property
@@ -144,7 +144,7 @@ class GroupRows:
                 self.look_again([name], now + _AGAIN_S)
 
     def _watch(self, names: Sequence[str]) -> list[str]:
-        """Sets a watch on the history of each group that lacks one. Among these groups, returns those whose history
+        """Watches the history of each group that is not watched yet. Of these groups, returns those whose history
         changed recently."""
         names = [name for name in names if name not in self._watched]
         self._watched |= set(names)  # first, because a watch may fire before the call returns
@@ -186,7 +186,7 @@ class GroupRows:
     def _changed(self, event: WatchEvent) -> None:
         group = group_of(event.path)
         self._watched.discard(group)
-        # A lost connection ends the watch, so the group is read again once the connection may have been restored.
+        # A lost connection ends the watch, so read the group again a little later, when the connection may be back.
         self.look_again([group], time.monotonic() + _AGAIN_S if event.type is WatchType.CONNECTION else 0.0)
         self._wake()
 

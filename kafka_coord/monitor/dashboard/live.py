@@ -27,27 +27,27 @@ from kafka_coord.zk.store import Watcher, WatchEvent
 log = logging.getLogger(__name__)
 
 LANES = ("state", "lag", "doctor")
-"""The lanes, each with a thread. Documents that come only from ZooKeeper must not wait for brokers or for the
+"""Each lane of documents has its own thread, so that documents from ZooKeeper alone never wait for brokers or for the
 doctor."""
 SHARE = 400
-"""The shortest interval between reads of a document, as a multiple of the CPU time of a read. It limits the cost to
-0.25 % of a core."""
+"""The shortest interval between reads of a document, as a multiple of the CPU time of a read. A document therefore
+costs at most 0.25 % of a core."""
 SHARE_OF_NEWS = 50
-"""The same limit after a watch event."""
+"""Like :data:`SHARE`, but after a watch event."""
 SHARE_OF_FILLING = 3
-"""The same limit before all groups have been read. It limits the cost to a quarter of a core."""
+"""Like :data:`SHARE`, but until all groups have been read. Reading them costs at most a quarter of a core."""
 _LEAST_S = 0.1
 _AGAIN_S = 0.2
 LINGER_S = 15.0
-"""The time, in seconds, for which a document stays up to date after its last page has closed. The page might just be
+"""A document is kept up to date for this many seconds after its last page has closed, in case the page is only
 reloading."""
 MOST_WAITING = 200
-"""The maximum number of events that wait for a reader. A slower reader is disconnected; the page reconnects and
-receives whole documents again."""
+"""The maximum number of events queued for a reader. A reader that falls further behind is disconnected; its page then
+reconnects and receives whole documents again."""
 MAX_DOCUMENTS = 500
 
 Open = Callable[[Callable[[], None]], Sources]
-"""Opens a session. The session calls the argument when groups change."""
+"""Opens a session that calls the argument when groups change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class _Document:
     route: Route
     parameters: Mapping[str, str]
     fired: Watcher = lambda _: None
-    """The document's watcher. It is always the same object, so that it watches each path only once."""
+    """The document's watcher. Always the same object, so that it watches each path only once."""
     armed: bool = False
     """Whether the document's watches are set and none has fired."""
     readers: list[Reader] = field(default_factory=list)
@@ -137,7 +137,7 @@ class Live:
             self._sources = None
 
     def join(self, paths: Iterable[str]) -> Reader:
-        """Returns a reader of the documents at ``paths``. It first receives each document as a whole. Raises
+        """Returns a reader of the documents at ``paths``. The reader first receives each document as a whole. Raises
         :class:`NotFound`."""
         reader = Reader()
         routed = [(path, *found(path)) for path in dict.fromkeys(paths)]
@@ -284,7 +284,7 @@ class Live:
             self._publish(document, value)
 
     def _plan(self, document: _Document) -> None:
-        """Sets the time of the next read, if no watch event has already set an earlier time."""
+        """Sets the time of the next read, unless a watch event has already set an earlier one."""
         now = time.monotonic()
         has_more = document.route.path == ROWS and document.value
         if has_more:
@@ -356,7 +356,7 @@ class Live:
 
 
 def _filled(other: str, path: str, route: Route) -> str:
-    """Returns the path of ``other``, which the document at ``path`` needs, with the quoted parameters from ``path``."""
+    """Returns the route ``other`` with its parameters filled in from ``path``, still quoted."""
     parts = path.partition("?")[0].split("/")
     given = {part: parts[at] for at, part in enumerate(route.path.split("/")) if part.startswith("{")}
     return "/".join(given.get(part, part) for part in other.split("/"))

@@ -22,11 +22,10 @@ log = logging.getLogger(__name__)
 SESSION_S = 8 * 3600.0
 """The duration of a login, in seconds."""
 MAX_SESSIONS = 100
-"""The maximum number of sessions. At the maximum, a new login ends the oldest session."""
+"""The maximum number of sessions. When it is reached, a new login ends the oldest session."""
 MAX_FAILURES = 5
 FAILURES_S = 60.0
-"""The period, in seconds, in which failed logins count. No one can log in from an address with :data:`MAX_FAILURES` of
-them."""
+"""An address is locked out after :data:`MAX_FAILURES` failed logins within this many seconds."""
 MAX_ADDRESSES = 10_000
 MAX_TOKEN = 500
 _NOT_FOR_OTHERS = 0o026
@@ -124,7 +123,7 @@ class Logins:
         """Returns the operator with ``token`` or, if that is ``None``, with ``certificate``."""
         fit = token is None or (token.isascii() and len(token) <= MAX_TOKEN)
         network, now = _network(address), self._now()
-        with self._lock:  # held throughout, so simultaneous attempts count separately
+        with self._lock:  # held throughout, so that concurrent attempts all count
             recent = [at for at in self._failures.get(network, ()) if at > now - FAILURES_S]
             if len(recent) >= MAX_FAILURES:
                 raise Denied(
@@ -134,7 +133,7 @@ class Logins:
             proven = self._operators().proven(token, certificate if token is None else None) if fit else []
             if proven:
                 return proven[0]
-            self._failures.pop(network, None)  # moves the network with the last failure to the end
+            self._failures.pop(network, None)  # so that it moves to the end, as the newest failure
             while len(self._failures) >= MAX_ADDRESSES:
                 del self._failures[next(iter(self._failures))]
             self._failures[network] = [*recent, now]
@@ -143,8 +142,8 @@ class Logins:
         raise Denied(HTTPStatus.UNAUTHORIZED, why if token is not None or certificate else "log in with a token")
 
     def session(self, name: str) -> Session | None:
-        """Returns the session with the id ``name``. It ends early if its operator's entry in the file is changed or
-        removed."""
+        """Returns the session with the id ``name``. A session ends early if its operator's entry in the file is changed
+        or removed."""
         session = self._sessions.get(_key(name))
         if session is None or session.ends_at <= self._now():
             return None
@@ -163,12 +162,13 @@ class Logins:
 
 
 def _key(name: str) -> bytes:
-    """Returns the key of a session. The key is a hash of the id, so the duration of a lookup does not reveal an id."""
+    """Returns the key of a session. It is a hash of the id, so that the timing of a lookup reveals nothing about the
+    id."""
     return hashlib.sha256(name.encode()).digest()
 
 
 def _network(address: str) -> str:
-    """Returns the network that counts as one address. For IPv6, it is the /64, all of which one host can use."""
+    """Returns the network that counts as one address: for IPv6, the /64, because one host can use all of it."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

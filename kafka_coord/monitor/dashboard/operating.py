@@ -1,8 +1,8 @@
 """Handles operator actions over HTTP: logins, and the actions of ``kafka-coord groups``.
 
 An action is a POST with JSON. It must prove the operator's identity, and that no other site made the browser send it.
-The second proof is a token that only the logged-in page knows. Browsers do not add ``Authorization: Bearer``
-automatically, so a request with this header does not need the token.
+The second proof is a token that only the logged-in page knows. A request with ``Authorization: Bearer`` does not need
+it, because browsers do not add this header automatically.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _STATUS = (
 
 @dataclass(frozen=True, slots=True)
 class _DryRun:
-    """A reset that was shown to the operator and waits for confirmation."""
+    """A reset that was shown to the operator and awaits confirmation."""
 
     operator: User
     group: str
@@ -85,7 +85,7 @@ class _DryRun:
 
 
 class Operating:
-    """Answers POST requests. ``open_store`` opens a session for one action. ``properties`` are librdkafka's."""
+    """Answers POST requests. ``open_store`` opens a session for one action. ``properties`` are librdkafka settings."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class Operating:
         return {**result, "notes": notes}
 
     def keep(self, dry_run: _DryRun) -> str:
-        """Stores the dry run and returns the token with which it can be confirmed."""
+        """Stores the dry run and returns the token that confirms it."""
         now = time.monotonic()
         confirm = secrets.token_urlsafe(16)
         with self._lock:

@@ -1,4 +1,4 @@
-"""Lists the documents of the API: the path, the reader, the interval and the watches of each."""
+"""Lists the API's documents, each with its path, reader, interval and watches."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Watched = tuple[tuple[str, ...], tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Says how to read a document. ``path`` contains ``{parameters}``, and ``query`` lists the optional parameters.
-    ``lane`` is the thread that reads it. ``also`` are the documents and tasks that it needs. With ``of_rows``, the
-    document changes with the rows of all groups."""
+    """How to read a document. ``path`` contains ``{parameters}``, and ``query`` lists the optional parameters. ``lane``
+    is the thread that reads the document, and ``also`` lists the documents and tasks that it needs. With ``of_rows``,
+    the document depends on the rows of all groups, so it is reread when some of them have been read."""
 
     path: str
     read: Callable[..., Document]

@@ -1,6 +1,8 @@
 """Serves the dashboard over HTTP: the page's files, the JSON API, and the stream of changes.
 
-Without operators, it is read-only. Operators may send POST requests (:mod:`kafka_coord.monitor.dashboard.operating`).
+The dashboard is read-only unless there are operators, who may send POST requests
+(:mod:`kafka_coord.monitor.dashboard.operating`).
+
 There are no CORS headers, so other origins cannot read the responses. The page's policy allows only scripts and styles
 from this server, and connections to this server and to other instances, which the page checks for liveness.
 """
@@ -99,8 +101,8 @@ class Site:
         )
 
     def _others(self) -> list[str]:
-        """Returns the URLs of the instances, or an empty list if they do not become known in time. Opens the session
-        that the page will need."""
+        """Returns the instances' URLs, or an empty list if they cannot be read in time. Reading them already opens the
+        session that the page will need."""
         event = self._live.get("/cluster", _SOON_S)
         instances = json.loads(event.data)["instances"] if event.status == HTTPStatus.OK else ()
         urls = {f"{scheme}://{at}" for one in instances for scheme, at in one["endpoints"].items()}

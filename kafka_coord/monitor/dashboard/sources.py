@@ -1,4 +1,4 @@
-"""Reads the documents of the API, and keeps the facts that only repeated reads reveal."""
+"""Reads the API's documents, and keeps the facts that only repeated reads reveal."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _IN_TROUBLE = (GroupState.DEAD, GroupState.PAUSED, GroupState.REBALANCING)
 
 @dataclass(frozen=True, slots=True)
 class _States:
-    """The number of groups in each state, and the groups that are in trouble, for one version of the rows."""
+    """The number of groups in each state, and the groups in trouble, for one version of the rows."""
 
     version: int
     clients: Mapping[str, GroupRow]
@@ -89,13 +89,13 @@ class _GroupMemory:
 
 
 class NotYet(Exception):
-    """Another document, on which the requested one depends, has not been read yet."""
+    """A document that the requested one depends on has not been read yet."""
 
 
 class Sources:
-    """Reads documents for all open pages. ``properties`` are librdkafka's. ``store`` was opened with ``hosts``,
-    ``session_timeout_ms`` and ``tls``. When a group changes, calls ``wake``, which must be safe to call from any
-    thread. ``rings`` outlive the session."""
+    """Reads documents for all open pages. ``store`` was opened with ``hosts``, ``session_timeout_ms`` and ``tls``.
+    ``properties`` are librdkafka settings. Calls ``wake``, which must be thread-safe, when a group changes. ``rings``
+    outlive the session."""
 
     def __init__(
         self,
@@ -199,8 +199,8 @@ class Sources:
 
     def unassigned(self) -> Document:
         """Returns the partitions that no live member owns. Examines at most :data:`MAX_ROWS` groups, those with members
-        first. While the coordinator makes decisions, leaves out stable managed groups: each of their partitions has an
-        owner. Raises :class:`NotYet`."""
+        first. While the coordinator makes decisions, leaves out stable managed groups, whose partitions all have
+        owners. Raises :class:`NotYet`."""
         listed = self._clients
         if not self.rows.complete or listed is None:
             raise NotYet
@@ -305,8 +305,7 @@ class Sources:
         return True
 
     def read_lags(self) -> bool:
-        """Measures the lag of some managed groups. The next call continues with other groups. Returns whether any group
-        was measured."""
+        """Measures the lag of the next few managed groups. Returns whether any group was measured."""
         rows, cluster = self.rows, self._seen()
         # with many groups, the next sample comes too late for a trend
         return self.lags.step(rows, cluster, sampled=not self._has_many_groups)
@@ -384,7 +383,7 @@ class Sources:
         }
 
     def partition(self, group: str, topic: str, partition: str) -> Document:
-        """Returns one partition's offsets, trend and owners. Does not take a sample; :meth:`lag` does."""
+        """Returns one partition's offsets, trend and owners. Unlike :meth:`lag`, does not take a sample."""
         found = self._describe(group, self._ends.known)
         rows = [row for row in found.offsets if (row.topic, str(row.partition)) == (topic, partition)]
         if not rows:

@@ -11,7 +11,7 @@ from kafka_coord.model import Decision, TopicPartition
 from kafka_coord.model.partitions import parse_ranges
 
 MAX_SPANS = 100
-"""The maximum number of spans of one partition."""
+"""The maximum number of spans per partition."""
 _MOVED = re.compile(r"([a-zA-Z0-9._-]+)\[([0-9,-]+)\]")
 
 Owners = Mapping[TopicPartition, str]
@@ -29,7 +29,8 @@ class Span:
 
 @dataclass(slots=True)
 class Timeline:
-    """The ownerships in one group, as a list per partition in order of time. Complete from ``since_ms`` on."""
+    """The ownerships in one group: for each partition, its spans in chronological order. Complete from ``since_ms``
+    on."""
 
     since_ms: int
     spans: dict[TopicPartition, list[Span]] = field(default_factory=dict)
@@ -102,7 +103,8 @@ def _moved(decision: Decision, which: str) -> dict[TopicPartition, str] | None:
 
 
 _MOST_CONSUMERS, _MOST_TEXT = 20, 200
-"""The limits on what the coordinator records about a decision: the number of consumers, and of characters for each."""
+"""The coordinator records a decision's moves for at most this many consumers, with at most this many characters
+each."""
 
 
 def _partitions(text: str) -> Iterator[TopicPartition]:

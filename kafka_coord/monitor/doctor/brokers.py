@@ -22,8 +22,7 @@ from kafka_coord.zk.store import Store
 
 TIMEOUT_S = 2.0
 MOST_ELECTIONS = 3
-"""The maximum number of elections in an hour that counts as normal. A rolling upgrade causes one election per
-instance."""
+"""Up to this many elections in an hour are normal. A rolling upgrade causes one election per instance."""
 _RECENT_MS = 3_600_000
 
 

@@ -26,7 +26,7 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 
 _MOMENT_S = 1.0
-"""The time within which a working coordinator releases the partitions of a departed consumer, in seconds."""
+"""A working coordinator releases a departed consumer's partitions within this many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,13 @@ def examine(
     access_findings: Callable[[], Iterator[Finding]] | None = None,
 ) -> Iterator[Finding]:
     """Yields each finding as soon as it is known. ``store`` was opened with ``hosts`` and ``session_timeout_ms``.
-    ``kafka`` holds librdkafka's properties for connections to the brokers.
+    ``kafka`` holds the librdkafka settings for connections to the brokers.
 
     Writes and removes one ephemeral znode to check the clock, unless ``writes`` is false. If ``groups`` is given,
     checks only the managed groups in it. If ``lag`` is ``None``, does not check the lag. ``servers`` holds the
-    responses from ZooKeeper's servers to the previous examination. ``earlier`` is an earlier reading of the cluster;
-    the groups are listed again only if the list has changed since. ``access_findings`` replaces the check of the ACLs.
-    A check that cannot be completed is also a finding.
+    responses from ZooKeeper's servers to the previous examination. ``earlier`` is an earlier view of the cluster, which
+    saves listing the groups again if the list has not changed. ``access_findings`` replaces the check of the ACLs. A
+    check that cannot be completed is also reported as a finding.
     """
     yield from _made("zookeeper servers", lambda: zookeeper.check_servers(hosts, tls=tls, earlier=servers))
     yield from _made("zookeeper speed", lambda: zookeeper.check_speed(store))
@@ -82,7 +82,7 @@ def examine_group(
     store: Store, group: str, lag: LagSight | None = None, earlier: Cluster | None = None
 ) -> Iterator[Finding]:
     """Yields the findings of :func:`examine` about one managed group, or none if the group does not exist. ``earlier``
-    is an earlier reading of the cluster; the groups are listed again only if the list has changed since."""
+    is an earlier view of the cluster, which saves listing the groups again if the list has not changed."""
     cluster = read_cluster(store, earlier)
     yield from _check_each(store, cluster, _seen_twice(store, cluster, [group]), lag, round(store.clock.time() * 1000))
 
@@ -150,8 +150,8 @@ def _check_lags(
 
 
 def _seen_twice(store: Store, cluster: Cluster, names: Sequence[str]) -> dict[str, GroupSnapshot]:
-    """Reads the groups. After a moment, reads again each group in which a departed consumer holds partitions. A working
-    coordinator will have released them by then."""
+    """Reads the groups. If a departed consumer still holds partitions in a group, reads that group again a moment
+    later, by which time a working coordinator will have released them."""
     snapshots = read_groups(store, names, cluster)
     again = [group for group, snapshot in snapshots.items() if of_groups.gone_holders(snapshot)]
     if again:

@@ -18,8 +18,8 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding. ``check`` is the check's constant name, ``what`` describes the finding, ``todo`` is the remedy, and
-    ``group`` is the group with the problem. ``todo`` and ``group`` may be empty."""
+    """One finding. ``check`` names the check, ``what`` describes the finding, ``todo`` is the remedy, and ``group`` is
+    the group with the problem. ``todo`` and ``group`` may be empty."""
 
     severity: Severity
     check: str

@@ -16,7 +16,7 @@ _VERSION = re.compile(r"version:?\s+(\d+)\.(\d+)(?:\.(\d+))?")
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
     """One server's responses. ``problem`` says why it did not answer. ``metrics`` is empty if the server's whitelist
-    allows only ``srvr``. ZooKeeper always allows that word."""
+    allows only ``srvr``, which ZooKeeper always allows."""
 
     server: str
     version: tuple[int, int, int] | None = None

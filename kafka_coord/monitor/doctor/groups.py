@@ -1,5 +1,4 @@
-"""Finds what is unreadable, stale, stuck or forgotten in groups. The callers read everything, so this module does no
-I/O."""
+"""Finds what is unreadable, stale, stuck or forgotten in groups. Does no I/O: callers pass what they have read."""
 
 from __future__ import annotations
 
@@ -25,8 +24,8 @@ OLD_REQUEST_MS = 60_000
 SLOW_COMMAND_MS = 5_000
 """The age at which a command is reported. A healthy consumer acknowledges a command in milliseconds."""
 LISTING_WARNING_BYTES = 700_000
-"""The size of all names above which a warning is due. ZooKeeper lists children in one response, which jute.maxbuffer
-limits to 1 MB."""
+"""Warn if the group names together exceed this size. ZooKeeper lists children in one response, which jute.maxbuffer
+limits to 1 MB by default."""
 
 
 def check_groups(

@@ -21,8 +21,8 @@ _SETTINGS = ("cleanup.policy", "compression.type", "min.insync.replicas", "uncle
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """The topic's settings, and each partition's numbers of replicas and of in-sync replicas, as a broker reports
-    them."""
+    """The topic as a broker describes it: its settings and, for each partition, how many replicas it has and how many
+    of them are in sync."""
 
     settings: Mapping[str, str]
     replicas: Mapping[int, tuple[int, int]]

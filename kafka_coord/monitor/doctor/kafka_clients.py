@@ -27,7 +27,7 @@ _ASKING_S = 5.0
 
 
 def check_kafka_clients(store: Store, cluster: Cluster, properties: Mapping[str, str]) -> Iterator[Finding]:
-    """Checks the setup, if an instance has ever served Kafka clients. ``properties`` are librdkafka's."""
+    """Checks the setup, if an instance has ever served Kafka clients. ``properties`` are librdkafka settings."""
     instances = Instances(store, properties)
     directory = instances.directory()
     for one in directory.unreadable:

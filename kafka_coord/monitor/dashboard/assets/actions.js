@@ -1,4 +1,4 @@
-// Logins and actions, if the server has operators. Dialogs are outside the page element, which is redrawn all the time.
+// Login and actions, if the server has operators. Dialogs live outside the page element, which is redrawn all the time.
 import { count, h, plural, table } from "./dom.js";
 import { CSRF, MOVED } from "./live.js";
 
@@ -56,7 +56,7 @@ const field = (label, name, attributes) =>
   h("label", null, label, h("input", { name, autocomplete: "off", ...attributes }));
 const reason = () => field("Reason (recorded in the history)", "reason", { required: true, maxlength: 1000 });
 
-/** Reads whether someone is logged in here, and updates the login button. */
+/** Checks whether someone is logged in here, and updates the login button. */
 export async function look() {
   const before = session.operator;
   const answer = await fetch(`${API}/session`).catch(() => null);
@@ -151,7 +151,7 @@ export function actions(group, found) {
     h("button", { type: "button", onclick: () => askReset(group, managed) }, "Reset offsets…"));
 }
 
-/** Reads the session. After a failover, says that the login does not carry over. */
+/** Looks up the session. After a failover, tells the user that the login does not carry over. */
 async function arrive() {
   const moved = location.search === MOVED;
   if (moved) history.replaceState(null, "", location.pathname + location.hash);

@@ -1,4 +1,4 @@
-// The page: the view for an address, the documents that it follows, the search, and the state of the connection.
+// The page: picks the view for an address and follows its documents, runs the search, and shows the connection's state.
 import { look } from "./actions.js";
 import { h, show, to } from "./dom.js";
 import { follow, get, remember } from "./live.js";

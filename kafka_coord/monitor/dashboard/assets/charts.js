@@ -136,7 +136,7 @@ class OwnerLanes extends HTMLElement {
     const { lanes, marks, since, who } = this.#data;
     const begins = lanes.flatMap((lane) => lane.spans.map((span) => span[1] ?? since));
     const earliest = Math.min(now - 60e3, ...begins, ...marks.map((mark) => mark.at));
-    // if no range is chosen, go back as far as the last twelve rebalances
+    // if no range is chosen, show the last twelve rebalances
     const recent = Math.min(now - 60e3, ...marks.slice(-12).map((mark) => mark.at - 10e3));
     const from = this.#range === null ? Math.max(earliest, recent) : Math.max(earliest, now - this.#range);
     const share = (at) => (100 * (Math.min(now, Math.max(from, at)) - from)) / (now - from);

@@ -104,11 +104,11 @@ export function ago(iso) {
   return h("time", { datetime: iso, title: iso }, `${duration(Math.max(0, Date.now() - ms), 0)} ago`);
 }
 
-/** Returns a link within the dashboard, whose parts are escaped. */
+/** Returns a link within the dashboard. Escapes the parts of its path. */
 export const to = (text, ...parts) => h("a", { href: path(...parts) }, text);
 export const path = (...parts) => `#/${parts.map(encodeURIComponent).join("/")}`;
 
-/** "flights 0-3,7, routes 1" of {"flights": "0-3,7", "routes": "1"} */
+/** Formats {"flights": "0-3,7", "routes": "1"} as "flights 0-3,7, routes 1". */
 export const partitions = (found) =>
   Object.entries(found ?? {}).map(([topic, numbers]) => `${topic} ${numbers}`).join(", ") || null;
 

@@ -1,10 +1,10 @@
-// Keeps documents of the API up to date through server-sent events, and finds another instance if this one is gone.
+// Keeps documents from the API up to date through server-sent events, and finds another instance if this one is gone.
 
 const API = "/api/v1";
 const LOST_MS = 3000;
 const SIBLINGS = "siblings";
 export const CSRF = "kafka-coord-csrf"; // not in a cookie, which a browser also sends to other ports of this host
-export const MOVED = "?moved"; // tells the page at the next instance that someone was logged in here
+export const MOVED = "?moved"; // tells the next instance's page that someone was logged in here
 
 /** Applies the server's changes (kafka_coord/monitor/dashboard/changes.py) and returns the new document. */
 export function applied(document, changes) {
@@ -52,7 +52,7 @@ export function follow(paths, changed, said) {
     };
     source.onerror = () => {
       said("lost");
-      if (source.readyState === EventSource.CLOSED) { // the server refused; EventSource does not try again
+      if (source.readyState === EventSource.CLOSED) { // the server refused, and EventSource will not retry
         end();
         setTimeout(begin, 2000);
       }
@@ -70,7 +70,7 @@ export function follow(paths, changed, said) {
     if (found) location.replace(`${found}/dashboard/${localStorage.getItem(CSRF) ? MOVED : ""}${location.hash}`);
     else lost = setTimeout(look, LOST_MS);
   };
-  const seen = () => { // a hidden page costs nothing
+  const seen = () => { // a hidden page holds no connection
     if (document.hidden) {
       end();
       said("resting");

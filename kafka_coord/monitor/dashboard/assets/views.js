@@ -1,4 +1,4 @@
-// The views: the documents that each one follows, and what it shows of them.
+// The views: which documents each one follows, and how it shows them.
 import { actions } from "./actions.js";
 import "./charts.js";
 import {
@@ -43,7 +43,7 @@ const findings = (found, least = ["error", "warning"], here = null) => {
     one.todo && h("div", { class: "todo" }, "→ ", one.todo))));
 };
 
-/** The doctor's findings about a group, if there are any, and a notice if no coordinator works. */
+/** The doctor's findings about a group, if there are any, and a notice if there is no working coordinator. */
 const attention = (name, known, about = () => true) => {
   const [cluster, mine] = [known["/cluster"], known[api("groups", name, "findings")]?.filter(about)];
   return [
