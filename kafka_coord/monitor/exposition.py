@@ -34,7 +34,7 @@ MAX_REQUESTS = 32
 """The maximum number of concurrent requests. If there are more, the oldest request is aborted. Requests with a
 long-lived response do not count."""
 _WRITE_S = 10.0
-"""The time, in seconds, after which a long-lived response is aborted if its client does not read anything."""
+"""A long-lived response is aborted if its client reads nothing for this many seconds."""
 
 
 class Collector(Protocol):
@@ -88,10 +88,10 @@ class Exposition:
     """Serves ``/metrics``, ``/health`` and the JSON ``pages`` (by path) at ``address`` (``host:port``; port 0 is any
     free port) on its own threads.
 
-    ``setting`` is the option that sets the address. The :class:`SettingsError` for an unusable address names it.
-    ``site`` is the WSGI application for all other paths. In its ``environ``, ``REQUEST_URI`` is the path as the client
-    sent it. ``kafka_coord.certificate`` is the common name in the client's certificate. For a long-lived response, the
-    application must call ``kafka_coord.lasts``.
+    Raises :class:`SettingsError` if the address is unusable; the message names ``setting``, the option for the address.
+    ``site`` is the WSGI application for all other paths. Its ``environ`` also contains ``REQUEST_URI``, the path as the
+    client sent it, ``kafka_coord.certificate``, the common name in the client's certificate, and ``kafka_coord.lasts``,
+    which the application must call before a long-lived response.
 
     ``/metrics`` and ``/health`` accept every ``Host``. All other paths accept only the server's own names and
     ``host_names``.
@@ -193,7 +193,7 @@ class _Server(ThreadingMixIn, WSGIServer):
                 _cut_off(request)
 
     def lasts(self, request: Any) -> None:
-        """Replaces the time limit of the request with a limit for each write of its response."""
+        """Replaces the request's time limit with a limit on each write of its response."""
         self._began.pop(request, None)
         request.settimeout(_WRITE_S)
 

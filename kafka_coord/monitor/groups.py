@@ -53,7 +53,7 @@ Presences = Callable[[str], Mapping[tuple[str, str], Presence]]
 
 
 MAX_WAITS = 3
-"""The maximum number of consumers with unacknowledged commands that a group's status names."""
+"""A group's status names at most this many consumers with unacknowledged commands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +192,8 @@ def _ends(
 
 def snapshot_of(store: Store, group: str, earlier: Cluster | None = None) -> tuple[Cluster, GroupSnapshot]:
     """Reads the cluster and one group. If there is no such group, raises :class:`NotFound`, which lists the existing
-    groups. ``earlier`` is an earlier reading of the cluster; the groups are listed again only if the list has changed
-    since."""
+    groups. ``earlier`` is an earlier view of the cluster, which saves listing the groups again if the list has not
+    changed."""
     cluster = read_cluster(store, earlier)
     found = read_groups(store, [group], cluster).get(group)
     if found is None:
@@ -229,7 +229,7 @@ def describe_group(
 ) -> GroupDescription:
     """Describes ``group``. Without ``end_offsets``, does not query the brokers, and every lag is unknown. Without
     ``presences``, does not ask the instances when they last heard from consumers without ZooKeeper. ``earlier`` is an
-    earlier reading of the cluster; the groups are listed again only if the list has changed since. Raises
+    earlier view of the cluster, which saves listing the groups again if the list has not changed. Raises
     :class:`NotFound`.
     """
     cluster, snapshot = snapshot_of(store, group, earlier)
@@ -273,7 +273,7 @@ def describe_snapshots(
         unreadable = (*seen.unreadable, *committed[group].unreadable, *damaged.get(group, ()))
         judged = group_status(replace(seen, unreadable=unreadable))
         missing = snapshot.missing_topics
-        nothing = [f"no such topic: {some(missing, 5)}, to which a member subscribes"] if missing else []
+        nothing = [f"members subscribe to topics that do not exist: {some(missing, 5)}"] if missing else []
         waits_for = list(waits(snapshot, outstanding, now_ms, cluster.deciding_since_ms).values())[:MAX_WAITS]
         yield GroupDescription(
             group=group,
@@ -301,8 +301,8 @@ def describe_snapshots(
 def _with_presence(
     store: Store, group: str, members: tuple[MemberRow, ...], cluster: Cluster, presences: Presences | None
 ) -> tuple[tuple[MemberRow, ...], str]:
-    """Queries the coordinator about members that use sockets, and the instance that serves the group about its Kafka
-    clients. The second value of the result says why some responses are missing (or is ``""``)."""
+    """Asks the coordinator about socket members, and the instance that serves the group about its Kafka clients. The
+    second value of the result says why some responses are missing (or is ``""``)."""
     if presences is None:
         return members, ""
     known: dict[str, Presence] = {}

@@ -72,8 +72,8 @@ def bootstrap_servers(
 
 
 class OffsetReader:
-    """Queries the brokers for offsets, in batches. ``properties`` are librdkafka's (such as security). Each method
-    takes about ``timeout_s`` at most. Close the reader after use.
+    """Queries the brokers for offsets, in batches. ``properties`` are librdkafka settings, such as those for security.
+    Each method takes at most about ``timeout_s``. Close the reader after use.
 
     A result leaves out unknown offsets and says why they are unknown. While brokers are down, commands therefore show
     an unknown lag instead of failing. With ``read_committed``, a partition ends before the first record of an open
@@ -190,8 +190,8 @@ class OffsetReader:
 
     def _with_leader(self, admin: AdminClient, partitions: PartitionSet) -> tuple[list[TopicPartition], list[str]]:
         """Returns the partitions that have a leader, and one problem for each of the others. librdkafka fails a whole
-        batch if any of its partitions has no leader, so the caller requests only the offsets of those with a leader. If
-        one of them loses its leader after this check, the caller repeats the request.
+        batch if any of its partitions has no leader, so the caller leaves those out. If a partition loses its leader
+        after this check, the caller retries.
         """
         metadata = admin.list_topics(timeout=self._timeout_s)
         led: list[TopicPartition] = []
@@ -252,7 +252,7 @@ class BrokerLog:
         return self._connected().at_time(partitions, timestamp_ms)
 
     def known_ends(self, partitions: PartitionSet) -> BrokerOffsets:
-        """Returns the end offsets. Does not raise :class:`BrokerError`, but puts its text into the note."""
+        """Like :meth:`latest`, but puts the text of a :class:`BrokerError` into the note instead of raising it."""
         if not partitions:
             return BrokerOffsets({})
         try:

@@ -13,12 +13,11 @@ from kafka_coord.monitor.offsets import LagTotal, OffsetRow
 
 KEPT_MS = 3_600_000
 MAX_SAMPLES = 200_000
-"""The maximum number of partition samples in all groups together (about 40 MB). If there are more, the group whose last
-sample is the oldest is dropped."""
+"""The maximum number of partition samples in all groups together (about 40 MB). If there are more, the group that was
+sampled least recently is dropped."""
 _OF_GROUP, _OF_PARTITION, _LEAST = 20_000, 720, 36
 _TRIMMED = 60
-"""The number of old totals that are removed at once. Between removals, values are only appended, so the update for a
-page is small."""
+"""How many old totals are removed at a time. In between, totals are only appended, so updates to pages stay small."""
 
 
 @dataclass(slots=True)
@@ -33,8 +32,8 @@ class _Ring:
 
     @property
     def known_totals(self) -> list[tuple[int, int]]:
-        """(ms since 1970, lag) for each sample in which as many partitions have an unknown lag as in the last
-        sample."""
+        """The totals (ms since 1970, lag) that can be compared with the last one, because as many partitions have an
+        unknown lag."""
         return [(at or 0, lag) for at, lag, unknown in self.totals if lag is not None and unknown == self.unknown]
 
     @property
@@ -74,7 +73,7 @@ class LagRings:
                 kept[tp] = taken = ring.samples.get(tp, [])
                 still_ms = None if row.committed_ms is None else max(row.committed_ms, decided_ms)
                 if taken and still_ms is not None and still_ms < (taken[-1].still_ms or 0):
-                    continue  # another writer read this partition earlier, for a later sample
+                    continue  # another writer's sample began earlier, but read this partition later
                 owned = row.holding == "owned"
                 taken.append(LagSample(now_ms, row.committed_offset, row.lag, owned, still_ms))
                 while len(taken) > most or taken[0].at_ms < now_ms - KEPT_MS:
@@ -96,7 +95,7 @@ class LagRings:
             return list(ring.samples.get(tp, ())) if ring is not None else []
 
     def last_offsets(self, group: str) -> dict[TopicPartition, int]:
-        """Returns the committed offset of each partition in the last sample in which it was known."""
+        """Returns the last known committed offset of each partition."""
         with self._lock:
             ring = self._rings.get(group) or _Ring()
             known = ((tp, one.committed) for tp, taken in ring.samples.items() for one in taken)
@@ -111,7 +110,7 @@ class LagRings:
         return Trends({tp: trend(taken) for tp, taken in found.items()}, total_trend(totals), hot_partitions(found))
 
     def verdict(self, group: str) -> Verdict:
-        """Returns the verdict that :meth:`trends` would contain, with less work."""
+        """Returns the same verdict as :meth:`trends`, with less work."""
         with self._lock:
             ring = self._rings.get(group) or _Ring()
             return worst([total_trend(ring.known_totals).verdict, *map(verdict, ring.samples.values())])

@@ -1,8 +1,8 @@
 """Classifies the trend of a partition's lag by Burrow's rules and by the partition's owners. Does no I/O.
 
 The rules come from Burrow's evaluator (``core/internal/evaluator/caching.go``). Burrow applies them to the last ten
-commits, and this module to a window of samples. Burrow cannot see owners, so it calls a consumer stopped when its
-commits end. Here, a partition is stopped if no one owned it, and stalled if its owner did not move its offset.
+commits, and this module to a window of samples. Burrow cannot see owners, so it calls a consumer stopped when it no
+longer commits. Here, a partition is stopped if no one owned it, and stalled if its owner did not move its offset.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from kafka_coord.model import TopicPartition
 WINDOW_MS = 120_000
 """The time that a verdict covers. A consumer that commits less often looks stalled."""
 _LEAST_MS = WINDOW_MS // 4
-"""If the samples cover less time and the time of the commit is unknown, the only possible verdicts are "keeping up",
-"rewound" and "unknown"."""
+"""If the samples cover less time and the time of the last commit is unknown, the only possible verdicts are "keeping
+up", "rewound" and "unknown"."""
 _LEAST_MOVES, _PATIENCE = 4, 4
-"""A consumer whose offset has moved at least ``_LEAST_MOVES`` times hangs once its offset has stood still for
+"""A consumer whose offset has moved at least ``_LEAST_MOVES`` times counts as hung once its offset has stood still for
 ``_PATIENCE`` times the longest pause between moves. A consumer counts as behind only after at least ``_LEAST_MOVES``
 moves since its lag was zero."""
 _LEAST_RECORDS = 100
@@ -98,8 +98,8 @@ class Trends:
 
 
 def trend(samples: Sequence[LagSample]) -> Trend:
-    """Returns the trend of one partition. ``samples`` are in order of time. The verdict depends only on the samples in
-    the window, and on how often the offset moved before it."""
+    """Returns the trend of one partition. ``samples`` are in chronological order. The verdict depends only on the
+    samples in the window, and on how often the offset moved before it."""
     found = verdict(samples)
     if found in {Verdict.UNKNOWN, Verdict.KEEPING_UP}:
         return Trend(found)
@@ -115,7 +115,7 @@ def trend(samples: Sequence[LagSample]) -> Trend:
 
 
 def total_trend(totals: Sequence[tuple[int, int]]) -> Trend:
-    """Returns the trend of a whole group, from (ms since 1970, lag) in order of time. A consumer may read its
+    """Returns the trend of a whole group, from (ms since 1970, lag) in chronological order. A consumer may read its
     partitions in turn, so each partition catches up at times while the total lag grows."""
     window = [one for one in totals if one[0] > totals[-1][0] - WINDOW_MS]
     growth_s = _rate_s(window)
@@ -164,8 +164,8 @@ def _verdict(window: Sequence[LagSample]) -> Verdict:
 
 
 def _hangs(samples: Sequence[LagSample]) -> bool:
-    """Returns whether the owner of the partition stopped committing, although it used to commit often. This can be
-    detected before a whole window has passed without a commit. Burrow has no such rule."""
+    """Returns whether the partition's owner, which used to commit often, has stopped committing. Does not need a whole
+    window without a commit to tell. Burrow has no such rule."""
     last = samples[-1] if samples else None
     if last is None or not (last.owned and last.lag) or last.still_ms is None:
         return False

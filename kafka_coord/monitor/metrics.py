@@ -79,7 +79,7 @@ class ServiceCollector:
 
 
 def _of_coordinator(coordinator: ConsumerCoordinator) -> Iterator[Metric]:
-    """Yields the metrics that only the elected instance exports. Its election resets the counters to zero."""
+    """Yields the metrics that only the elected instance exports. Each election resets the counters to zero."""
     handler = coordinator.handler
     yield gauge(
         "epoch",
@@ -181,9 +181,9 @@ def _presences(gateway: Gateway | None, kafka: KafkaListener | None) -> list[dic
 MOST_TOLD = 20
 """The maximum number of stuck groups that a health response names."""
 STUCK_S = 30.0
-"""The time, in seconds, after which a thread that has not completed a step counts as hung. An idle thread completes a
-step at least once a second. The longest steps (a plan for 100,000 partitions, or a request that ZooKeeper does not
-answer) take half as long as this limit."""
+"""A thread that has not completed a step for this many seconds counts as hung. An idle thread completes a step at least
+once a second. The longest steps (a plan for 100,000 partitions, or a request that ZooKeeper does not answer) take half
+as long as this limit."""
 
 
 def health(

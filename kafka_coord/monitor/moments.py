@@ -17,7 +17,7 @@ def duration(ms: int) -> str:
 
 
 def lasting(began_ms: int, now_ms: int) -> str:
-    """Formats the time since a beginning, as ``for 12 min (since 10:45:03 UTC)``."""
+    """Formats the time since ``began_ms`` as ``for 12 min (since 10:45:03 UTC)``."""
     return f"for {duration(now_ms - began_ms)} (since {_clock(began_ms, now_ms)})"
 
 

@@ -153,7 +153,7 @@ def partitions_of(seen: Observation, committed: Committed) -> PartitionSet:
 
 
 def subscribed(seen: Observation) -> PartitionSet:
-    """Returns the existing partitions of the topics to which members subscribe."""
+    """Returns the existing partitions of the topics that members subscribe to."""
     partitions = NO_PARTITIONS
     subscriptions = {
         (m.subscription.kind, m.subscription.pattern or id(m)): m.subscription for m in seen.members.values()
@@ -210,7 +210,7 @@ class LagTotal:
 
     @classmethod
     def of(cls, lags: Iterable[int | None]) -> LagTotal:
-        """Returns the total of ``lags``, in which ``None`` means an unknown lag."""
+        """Returns the total of ``lags``, where ``None`` means unknown."""
         lags = list(lags)
         known = [lag for lag in lags if lag is not None]
         return cls(sum(known) if known else None, max(known, default=None), len(lags) - len(known))

@@ -18,7 +18,7 @@ from kafka_coord.monitor.sequences import grouped
 from kafka_coord.monitor.snapshot import read_groups
 
 DETAILED = 20
-"""The maximum number of groups whose offsets one frame reads. Rebalancing groups come first, then paused groups."""
+"""A frame reads the offsets of at most this many groups: rebalancing groups first, then paused groups."""
 
 _BUSY = (GroupState.REBALANCING, GroupState.PAUSED, GroupState.STABLE)
 

@@ -11,7 +11,7 @@ from kafka_coord.errors import MalformedValue
 from kafka_coord.model import json_fields as fields
 
 PRESENCES = "/socket-consumers"
-"""The path at which an instance's HTTP server answers."""
+"""The path on an instance's HTTP server."""
 
 _TIMEOUT_S = 2.0
 _MAX_BYTES = 16 << 20

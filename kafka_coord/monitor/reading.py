@@ -1,4 +1,4 @@
-"""Reads and decodes many znodes at once, and lists the unreadable znodes."""
+"""Reads and decodes many znodes at once, and collects the unreadable ones."""
 
 from __future__ import annotations
 

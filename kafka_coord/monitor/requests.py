@@ -64,8 +64,8 @@ def submit(store: Store, request: Request) -> str:
 
 
 def ask(store: Store, request: Request, timeout_s: float, on_progress: OnProgress) -> Request:
-    """Submits the request, waits for the response, and removes the request. Returns the answered request. Its result is
-    "done".
+    """Submits the request, waits for the response, and removes the request. Returns the answered request, whose result
+    is "done".
 
     Raises :class:`RequestRefused` with the coordinator's reason. If there is no response within ``timeout_s`` seconds,
     raises :class:`Timeout` and leaves the request in the queue.

@@ -1,6 +1,6 @@
 """Computes new offsets by the rules of Kafka's own ``kafka-consumer-groups --reset-offsets``.
 
-As in Kafka, an offset outside the log is replaced by the nearest end of the log. A note in the row says so.
+As in Kafka, an offset outside the log is replaced by the nearest end of the log, and a note in the row says so.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RuleKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule. ``number`` is the offset, the shift, or the time in ms since 1970."""
+    """A rule for new offsets. ``number`` is the offset, the shift, or the time in ms since 1970."""
 
     kind: RuleKind
     number: int = 0
@@ -52,7 +52,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class ResetRow:
-    """The new offset of one partition. ``note`` says why it differs from the requested offset."""
+    """The new offset of one partition. ``note`` says why it differs from the requested offset, if it does."""
 
     topic: str
     partition: int
@@ -82,7 +82,7 @@ def compute(
     log: Log,
     from_file: Mapping[TopicPartition, int] | None = None,
 ) -> tuple[ResetRow, ...]:
-    """Returns the new offset of each partition of ``wanted``.
+    """Returns the new offset of each partition in ``wanted``.
 
     Raises :class:`BrokerError` if a rule needs a partition's log and the broker does not answer. Raises
     :class:`RequestRefused` for a shift of a partition without a committed offset, as Kafka does.
@@ -166,7 +166,7 @@ def before_now_ms(duration: str) -> int:
 
 
 def time_ms(written: str) -> int:
-    """Parses ``2026-01-31T12:00:00.000`` (UTC unless it names an offset) into ms since 1970. Raises
+    """Parses ``2026-01-31T12:00:00.000`` (UTC unless it ends in an offset) into ms since 1970. Raises
     :class:`SettingsError`.
     """
     try:

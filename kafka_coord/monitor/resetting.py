@@ -1,4 +1,4 @@
-"""Resets committed offsets of managed and client-assigned groups: reads the data for a reset, and executes it."""
+"""Resets committed offsets of managed and client-assigned groups: reads what a reset needs, and carries it out."""
 
 from __future__ import annotations
 
@@ -35,9 +35,8 @@ AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class Resettable:
-    """The data that a reset of one group needs. ``there`` contains all existing partitions, and ``known`` contains the
-    group's partitions. ``owners`` maps partitions to their owners. ``write`` sets offsets and returns a message about
-    the result.
+    """What a reset of one group needs. ``there`` contains all existing partitions, and ``known`` those of the group.
+    ``owners`` maps partitions to their owners. ``write`` sets offsets and returns a message about the result.
     """
 
     group: str
@@ -104,8 +103,8 @@ def _ask_for(
     acting: Acting,
     offsets: Mapping[TopicPartition, int],
 ) -> str:
-    """Sends the offsets to the coordinator and returns its message. Only the coordinator can prevent the partitions
-    from being started at the same time."""
+    """Sends the offsets to the coordinator and returns its message. Only the coordinator can keep the partitions from
+    being started in the meantime."""
     request = Request(
         RequestType.RESET_OFFSETS,
         group=group,
@@ -142,9 +141,9 @@ def reset(
     pause: bool,
     again: Callable[[], Plan],
 ) -> Plan:
-    """Sets the offsets and returns the executed plan. With ``pause``, the partitions may have owners. If they do, takes
-    the partitions from the owners and executes a new plan from ``again``, since the owners may have committed after
-    ``rows`` was computed.
+    """Sets the offsets and returns the executed plan. With ``pause``, first takes the partitions from their owners, if
+    they have any, and executes a new plan from ``again``, because the owners may have committed after ``rows`` was
+    computed.
 
     Raises :class:`RequestRefused` if a partition has an owner when its offset is to be set. Also raises the same errors
     as :func:`held_by_nobody`.

@@ -46,7 +46,7 @@ class GroupSnapshot:
 
     @property
     def missing_topics(self) -> list[str]:
-        """The topics that members name in their subscriptions, but which do not exist."""
+        """The topics that members subscribe to by name, but that do not exist."""
         seen = self.observation
         named = {t for m in seen.members.values() if not m.subscription.is_wildcard for t in m.subscription.topics}
         return sorted(named - seen.topics.keys())

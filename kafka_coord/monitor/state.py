@@ -1,4 +1,4 @@
-"""Computes a group's state and a summary with the coordinator's planner."""
+"""Runs the coordinator's planner to determine and summarise a group's state."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def group_status(seen: Observation) -> GroupStatus:
     """Returns the group's state and summary. Runs the planner and discards its steps, so the state always agrees with
     the coordinator's rules.
 
-    If a group's inputs have changed since its target was written (for example, a member has just joined), the group is
-    rebalancing, even if the new target will not move anything.
+    If a group's inputs have changed since its target was written (for example, because a member has just joined), the
+    group counts as rebalancing, even if the new target will not move anything.
     """
     hidden = next((one for one in seen.unreadable if one.path in _listings(seen.group)), None)
     if hidden is not None:  # the coordinator's pass over the group fails at this znode
@@ -54,8 +54,8 @@ def _installed() -> Mapping[str, Assignor]:
 
 
 def _assignors(seen: Observation) -> Mapping[str, Assignor]:
-    """Returns the installed assignors, and placeholders for those that are installed only at the coordinator. With a
-    placeholder, the planner can still judge an existing target."""
+    """Returns the installed assignors, and placeholders for those that are installed only on the coordinator's host.
+    With a placeholder, the planner can still judge an existing target."""
     named = {seen.settings.assignor, *(member.assignor for member in seen.members.values())}
     if seen.assignment is not None:
         named.add(seen.assignment.assignor)

@@ -42,15 +42,15 @@ class Tracing:
         return RebalanceTracer(self._provider, clock)
 
     def close(self) -> None:
-        """Exports the remaining spans. This takes up to ``OTEL_EXPORTER_OTLP_TIMEOUT``."""
+        """Exports the remaining spans, which takes up to ``OTEL_EXPORTER_OTLP_TIMEOUT``."""
         self._provider.shutdown()
 
 
 @dataclass(slots=True)
 class _Rebalance:
     """A decision that has not settled. ``commands`` maps the consumer and name of each unacknowledged command to its
-    span and start time. ``began_ns`` is the time (ns since 1970) at which the monotonic clock was 0. It is fixed for
-    the whole trace, so that all its times are consistent."""
+    span and start time. ``began_ns`` is the time (ns since 1970) when the monotonic clock was 0, fixed for the whole
+    trace so that its times are consistent."""
 
     root: Span
     context: Context
@@ -63,8 +63,8 @@ class _Rebalance:
 
 
 class RebalanceTracer:
-    """Creates a trace of each rebalance that this instance decides. A trace ends when the rebalance settles, when a
-    newer decision replaces it, or when the leadership ends. Does not trace decisions made by earlier coordinators."""
+    """Traces each rebalance that this instance decides on. A trace ends when the rebalance settles, when a newer
+    decision replaces it, or when the leadership ends. Does not trace decisions made by earlier coordinators."""
 
     def __init__(self, provider: trace.TracerProvider, clock: Clock) -> None:
         self._tracer = provider.get_tracer("kafka_coord", __version__)
@@ -159,7 +159,7 @@ class RebalanceTracer:
         for key in rebalance.commands.keys() - outstanding:
             span, written = rebalance.commands.pop(key)
             span.set_attribute("kafka_coord.acknowledged", key[0] in seen.members)
-            span.end(max(at, written))  # the acknowledgement may arrive before this instance knows of its write
+            span.end(max(at, written))  # the acknowledgement may arrive before the write's response
 
     def _end(self, group: str, why: str) -> None:
         rebalance = self._open.pop(group, None)

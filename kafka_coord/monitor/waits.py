@@ -17,7 +17,7 @@ def waits(
 ) -> dict[str, str]:
     """Maps each live consumer with unacknowledged commands to a message about the oldest command, its age, and what
     happens next. ``elected_ms`` is the time when the coordinator was elected, or ``None`` if no coordinator makes
-    decisions. It matters because each new coordinator gives the consumer the whole time limit again."""
+    decisions. Each new coordinator gives the consumer the full time limit again."""
     messages: dict[str, str] = {}
     seen = snapshot.observation
     of_consumer = grouped(waiting, lambda one: one.consumer)

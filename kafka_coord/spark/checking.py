@@ -45,7 +45,7 @@ SUPPORTED = (
     Supported("pandas", (2, 2), (3,), "PySpark 4 cannot work with pandas 3"),
     Supported("pyarrow", (15,), (1_000,), "PySpark 4 passes batches in Arrow's format"),
 )
-"""The packages that a query needs. Their limits are those in setup.cfg, and a test compares the two."""
+"""The packages that a query needs. The limits match those in setup.cfg; a test compares the two."""
 
 
 def require_versions(installed: Mapping[str, str] | None = None) -> None:

@@ -26,7 +26,7 @@ BATCH_RECORDS = 10_000
 _WAIT_S = 0.1
 """How long to wait, in seconds, for a full batch of records before continuing with a partial batch."""
 _SILENCE_S = 60.0
-"""The number of seconds without data from any broker after which the task fails. Spark then retries it."""
+"""The task fails after this many seconds without data from any broker. Spark then retries it."""
 _TIMESTAMP_TYPES = {0: -1, 1: 0, 2: 1}
 """Maps librdkafka's timestamp types to Kafka's numbers, which Spark's source uses."""
 
@@ -54,10 +54,9 @@ _Readings = dict[tuple[str | None, int | None], _Reading]
 def fetch(
     ranges: Sequence[Range], settings: Mapping[str, str], *, headers: bool, fail: bool
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Yields the records of the given ranges as record batches with the source's columns. Records of one partition are
-    in order, but the partitions are interleaved. With ``fail``, the task fails (:class:`NoOffset`) if records are no
-    longer in the log. Otherwise, such records are skipped. The worker process keeps one client open for each set of
-    settings.
+    """Yields the records of the given ranges as record batches with the source's columns. The records of one partition
+    are in order, but partitions are interleaved. If records are no longer in the log, skips them or, with ``fail``,
+    raises :class:`NoOffset`. The worker process keeps one client open for each set of settings.
     """
     client = _client(settings)
     try:
@@ -73,8 +72,8 @@ def fetch(
 
 
 def _apart(ranges: Sequence[Range]) -> list[list[Range]]:
-    """Returns the ranges in groups that contain at most one range of each partition, since a client keeps only one
-    position in a partition."""
+    """Splits the ranges into groups with at most one range of each partition, since a client keeps only one position
+    per partition."""
     rounds: list[list[Range]] = []
     used: Counter[tuple[str, int]] = Counter()
     for topic, partition, first, end in ranges:
@@ -137,7 +136,7 @@ def _within(messages: Sequence[Any], left: _Readings) -> Sequence[Any]:
 
 
 def _handle_error(fault: Any, client: Consumer, left: _Readings, *, fail: bool) -> None:
-    """Advances the reading to which an error belongs, if the reading can continue. Otherwise, raises the error."""
+    """Advances the reading that an error belongs to, if it can continue. Otherwise, raises the error."""
     error, reading = fault.error(), left.get((fault.topic(), fault.partition()))
     if error.code() == KafkaError._PARTITION_EOF:
         if reading is None or reading.at >= reading.end:
@@ -154,9 +153,9 @@ def _handle_error(fault: Any, client: Consumer, left: _Readings, *, fail: bool) 
 
 
 def _after_gap(client: Consumer, reading: _Reading, *, fail: bool) -> None:
-    """Finishes a reading if the log does not hold any records from the current offset to the end of the range. If
-    offsets are lost, skips them or, with ``fail``, raises :class:`NoOffset`. A newly elected partition leader that does
-    not know the log's end yet (KIP-207) returns a retriable error. Nothing is skipped then.
+    """Finishes a reading if the log holds no more records up to the end of the range. If records were lost, skips them
+    or, with ``fail``, raises :class:`NoOffset`. Skips nothing while a newly elected partition leader does not know the
+    log's end yet and returns a retriable error (KIP-207).
     """
     at, end = reading.at, reading.end
     try:
@@ -209,9 +208,9 @@ def _client(settings: Mapping[str, str]) -> Consumer:
     if key not in _clients:
         _clients[key] = Consumer(
             {
-                "group.id": "kafka-coord.spark",  # no one joins or commits to the group of this name
-                # Only a fetch beyond the end of a range waits for so long, but the next micro-batch then waits for that
-                # fetch.
+                "group.id": "kafka-coord.spark",  # no one joins this group or commits to it
+                # Only a fetch beyond the end of a range waits this long, but then the next micro-batch has to wait for
+                # it.
                 "fetch.wait.max.ms": 20,
                 # After librdkafka has prefetched enough, it waits this long before it fetches again (default: 1 s;
                 # librdkafka issue 2879).

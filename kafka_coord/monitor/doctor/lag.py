@@ -1,5 +1,4 @@
-"""Explains the lag of a group and gives a remedy. The callers read and sample everything, so this module does no
-I/O."""
+"""Explains a group's lag and gives a remedy. Does no I/O: callers pass what they have read and sampled."""
 
 from __future__ import annotations
 
@@ -19,7 +18,8 @@ CHECK = "lag"
 NEWS_MS = 3_600_000
 """How long an operator's change to offsets is reported as a warning."""
 REMEMBERED_MS = 24 * NEWS_MS
-"""How long such a change is reported at all, and how long a group with lag but without members is a warning."""
+"""How long an operator's change to offsets is reported at all, and how long a group with lag but no members is a
+warning."""
 _SETS_OFFSETS = ("reset-offsets", "delete-offsets")
 
 

@@ -20,14 +20,15 @@ _SCRATCH = "/doctor-"
 
 
 SLOW_MS = 100
-"""The highest average that does not count as slow, both for this client's reads and for the server's requests."""
+"""An average above this counts as slow, both for this client's reads and for the server's requests."""
 _READS, _BETWEEN_S = 5, 0.1
-"""The pause between reads. Reads spread over time reveal a server that answers in bursts."""
+"""How many reads to time, and the pause between them, in seconds. Reads spread over time reveal a server that answers
+in bursts."""
 _FEWEST_WRITES = 5
 
 
 def check_speed(store: Store) -> Iterator[Finding]:
-    """Measures the time of a few reads by this client."""
+    """Times a few reads by this client."""
     took_ms = []
     for number in range(_READS):
         if number:
@@ -51,7 +52,8 @@ def check_servers(
     hosts: str, *, tls: bool, earlier: MutableMapping[str, ServerFacts] | None = None
 ) -> Iterator[Finding]:
     """Queries each server in the connect string and checks the responses. ``earlier`` holds the responses to the
-    previous check, and is updated. Latencies are averages since that check, or else since the server started."""
+    previous check, and is updated. Latencies are averages since that check or, without one, since the server
+    started."""
     check = "zookeeper servers"
     if tls:
         yield info(check, "servers do not answer four-letter words over TLS, so their versions are unknown")
@@ -99,7 +101,7 @@ def _check_server(server: ServerFacts, earlier: ServerFacts | None) -> Iterator[
 
 
 def check_writes(server: ServerFacts, earlier: ServerFacts | None) -> Iterator[Finding]:
-    """Checks the duration of writes, whose sums only ZooKeeper 3.6 and later report."""
+    """Checks how long writes take, which only ZooKeeper 3.6 and later report."""
     names = ("zk_cnt_updatelatency", "zk_sum_updatelatency")
     count, total_ms = (_number(server, name) for name in names)
     if count is None or total_ms is None:
@@ -164,7 +166,7 @@ def check_session(store: Store, asked_ms: int) -> Iterator[Finding]:
 
 
 def check_clock(store: Store) -> Iterator[Finding]:
-    """Compares this host's clock with ZooKeeper's, by the creation time of an ephemeral znode."""
+    """Compares this host's clock with ZooKeeper's, using the creation time of an ephemeral znode."""
     check = "clocks"
     before_s = store.clock.time()
     try:

@@ -1,4 +1,4 @@
-"""Checks every batch in the groups log against the rules of terms, groups and offsets."""
+"""Checks every batch in the groups log against the rules for terms, groups and offsets."""
 
 from kafka_coord.monitor.log_audit.findings import LogFinding, LogReport, LogRule
 from kafka_coord.monitor.log_audit.judge import PartitionJudge

@@ -10,7 +10,7 @@ from kafka_coord.monitor.audit.report import Findings, clock_time
 
 
 class LogRule(StrEnum):
-    """The rules. A rule whose description ends in "A warning." appears in the report, but does not fail the audit."""
+    """What the audit checks. A rule whose description ends in "A warning." is reported, but does not fail the audit."""
 
     TERM_BACK = "term-back"
     """A term wrote a batch after a newer term had started. The brokers should have refused it."""
@@ -21,8 +21,8 @@ class LogRule(StrEnum):
     WRONG_CLAIM = "wrong-claim"
     """A claim names a term other than that of its batch, or is not at the beginning of its term."""
     SEQUENCE = "sequence"
-    """A gap, or another writer's batch, precedes a batch of a term, so its sequence number differs from its
-    position."""
+    """A batch's sequence number does not match its position in its term: there is a gap, or another writer's batch,
+    before it."""
     UNCLAIMED_TERM = "unclaimed-term"
     """A term is newer than the partition's znode, so no one can have claimed it."""
     GENERATION_BACK = "generation-back"
@@ -34,9 +34,9 @@ class LogRule(StrEnum):
     LIVE_OFFSET_REMOVED = "live-offset-removed"
     """An offset was removed while members of the group subscribed to its topic."""
     SEEK_BACK = "seek-back"
-    """A newer commit carries a lower offset: its client went back. A warning."""
+    """A newer commit carries a lower offset: the client went back. A warning."""
     UNREADABLE = "unreadable"
-    """A record that cannot be decoded. A warning."""
+    """A record cannot be decoded. A warning."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Checks one partition of the groups log, batch by batch. Does no I/O.
 
-Compaction removes records but never reorders them, so every rule concerns the remaining records. The earlier of two
+Compaction removes records but never reorders them, so every rule is about the records that remain. The earlier of two
 records with the same key may be missing, and offsets may have gaps. One fact about a term survives any compaction: no
 one else can write in between, so the distance of each batch from the claim equals its sequence number.
 """
@@ -26,7 +26,7 @@ from kafka_coord.wire.errors import BadMessage
 
 CONSUMER = "consumer"
 _SEQUENCES = 1 << 31
-"""The number of different sequence numbers. After the last one, they start again at 0."""
+"""Sequence numbers start again at 0 after this many."""
 
 
 @dataclass(slots=True)
@@ -36,8 +36,8 @@ class _Group:
 
 
 class PartitionJudge:
-    """Checks a partition: :meth:`take` receives its batches in order, and :meth:`end` compares the log with its
-    znode."""
+    """Checks a partition: :meth:`take` receives its batches in order, and :meth:`end` compares the log with the
+    partition's znode."""
 
     def __init__(self, partition: int, report: LogReport) -> None:
         self.partition = partition

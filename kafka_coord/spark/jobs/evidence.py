@@ -44,9 +44,9 @@ class Decided(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A period in which a consumer held a partition. It begins with the acknowledged start-fetcher and ends with the
-    acknowledged stop-fetcher or the end of the registration (``ending`` says which). ``members_left`` is the number of
-    the group's members afterwards.
+    """A period in which a consumer held a partition. It begins when a start-fetcher is acknowledged, and ends when a
+    stop-fetcher is acknowledged or the registration is gone (``ending`` says which). ``members_left`` is the number of
+    members that the group has then.
     """
 
     source: str
@@ -73,7 +73,7 @@ class Position(NamedTuple):
 
 @dataclass(slots=True)
 class Evidence:
-    """All evidence, with the number of values that could not be read."""
+    """All evidence, and the number of values that could not be read."""
 
     decisions: list[Decided] = field(default_factory=list)
     holds: list[Held] = field(default_factory=list)

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RESULTS = "history"
-"""The subdirectory of the results in a job's output directory."""
+"""The subdirectory for the results in a job's output directory."""
 
 PARTS = ("rebalances", "without_owner", "decisions", "holds", "positions")
 
 UNKNOWN = "unknown"
-"""The cause of decisions made by releases that did not record causes."""
+"""The cause given to decisions from releases that did not record causes."""
 
 _SCHEMAS: Mapping[type[Any], str] = {
     Decided: "source string, group string, generation bigint, epoch bigint, at_ms bigint, reason string, "
@@ -112,8 +112,8 @@ def _rebalances(decisions: DataFrame) -> DataFrame:
 
 
 def _without_owner(holds: DataFrame) -> DataFrame:
-    """Returns statistics of the gaps between the end of each hold and the beginning of the next one (0 if that had
-    already begun). If the last hold of a partition has ended, it counts as not taken up.
+    """Returns statistics on the gaps between the end of each hold and the beginning of the next (0 if that had already
+    begun). If the last hold of a partition has ended, it counts as not taken up.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
