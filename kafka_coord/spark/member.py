@@ -26,8 +26,8 @@ from kafka_coord.zk import layout
 log = logging.getLogger(__name__)
 
 _CLOCK_TOLERANCE_MS = 2_000
-"""The assumed maximum difference between ZooKeeper's clock and the driver's clock. It matters for deciding whether an
-offset was written after a batch was planned.
+"""The assumed maximum difference between ZooKeeper's clock and the driver's, when deciding whether an offset was
+written after a batch was planned.
 """
 _CLOSE_S = 10.0
 _WARN_EVERY_S = 10.0
@@ -65,7 +65,7 @@ class _FinishedRange:
 
 class QueryMember:
     """A query's membership. The constructor registers the member, and :meth:`close` leaves the group. Only Spark's
-    planner thread calls the methods. The connector runs on its own thread.
+    planner thread may call the methods; the connector runs on its own thread.
     """
 
     def __init__(self, options: SourceOptions, holdings: type[BatchHoldings] = BatchHoldings) -> None:
@@ -116,10 +116,12 @@ class QueryMember:
     def plan(self, most: int, upto: Mapping[TopicPartition, int] | None = None) -> OffsetRanges:
         """Returns the ranges of the next micro-batch: at most ``most`` offsets, shared fairly among the partitions that
         the query owns now. With ``upto``, returns only offsets below these ends, and only for the partitions that have
-        one. The result is empty if there is nothing new, if the membership is uncertain, or if the brokers' log ends or
-        ZooKeeper's offsets cannot be read. Such a failure is logged and lasts until the servers respond again or the
-        coordinator revokes the partitions of deleted topics. Raises the error that ended the membership, and
-        :class:`NoOffset` if records are gone and the options say to fail.
+        one.
+
+        Returns an empty result if there is nothing new, if the membership is uncertain, or if the brokers or ZooKeeper
+        cannot be read. The last case is logged, and lasts until the servers respond again or the coordinator revokes
+        the partitions of deleted topics. Raises the error that ended the membership, and :class:`NoOffset` if records
+        are gone and the options say to fail.
         """
         self._check()
         self._pause_if_idle()
@@ -151,9 +153,9 @@ class QueryMember:
         return self.holdings.take(OffsetRanges(planned))
 
     def plan_all(self, most: int, upto: Mapping[TopicPartition, int]) -> OffsetRanges:
-        """Like :meth:`plan`, but for a run that ends with the first empty plan. While records before ``upto`` are left,
-        waits up to the option ``waitMs`` for brokers and ZooKeeper to respond, and for the query to register again
-        after it has lost its membership.
+        """Like :meth:`plan`, but for a run that ends with the first empty plan. While there are records before ``upto``
+        left to read, waits up to the option ``waitMs`` for the brokers and ZooKeeper to respond, and for the query to
+        rejoin if it has lost its membership.
         """
         deadline = time.monotonic() + self._options.wait_ms / 1000
         while True:
@@ -203,7 +205,7 @@ class QueryMember:
     def done(self, batch: PlannedBatch) -> None:
         """Records that the checkpoint has stored ``batch``, which was planned last."""
         lost = self.holdings.done()
-        self.resume_behind(batch)  # its partitions may be lost and return before the group has stored the offset
+        self.resume_behind(batch)  # partitions may be lost and regained before the group has stored their offsets
         if not lost:
             return
         log.warning(
@@ -218,10 +220,11 @@ class QueryMember:
         )
 
     def replay(self, batch: PlannedBatch) -> OffsetRanges:
-        """Returns the part of a logged micro-batch of unknown outcome that the query must read again. The group's
-        offsets decide. Some member has processed the records below them. The query reads the records from these offsets
-        on again if it owns the partition and its position is within the micro-batch's range. All other records are left
-        to the other members. No record is lost, because the next owner starts at the group's offset.
+        """Returns the part of a logged micro-batch that the query must read again, because the outcome of the
+        micro-batch is unknown. The group's offsets decide: some member has processed the records below them. From there
+        on, the query reads the records again if it owns the partition and its position is within the micro-batch's
+        range. It leaves all other records to the other members. None are lost, because the next owner starts at the
+        group's offset.
         """
         self.await_partitions()
         self._commit_finished()
@@ -239,8 +242,8 @@ class QueryMember:
 
     def resume_behind(self, batch: PlannedBatch) -> None:
         """Records that the checkpoint counts ``batch`` as finished. An earlier run may have ended before it committed
-        the offsets to the group. The query commits them once it owns the partition, unless another owner or an operator
-        has written an offset since.
+        the batch's offsets to the group. The query therefore commits them once it owns the partitions, unless another
+        owner or an operator has written an offset since.
         """
         for partition in batch.ranges.partitions:
             finished = _FinishedRange(batch.ranges.of_partition(partition), batch.planned_ms)
@@ -286,8 +289,8 @@ class QueryMember:
         return found is not None and found.mtime_ms > planned_ms + _CLOCK_TOLERANCE_MS
 
     def await_partitions(self) -> None:
-        """Waits up to the option ``waitMs`` until the coordinator has assigned partitions. The wait starts at the
-        registration, which is delayed while the session of a killed driver still holds the name.
+        """Waits up to the option ``waitMs`` for the coordinator to assign partitions. The wait starts when the query
+        has registered, which it cannot do while the session of a killed driver still holds its name.
         """
         wait_s = self._options.wait_ms / 1000
         deadline = time.monotonic() + wait_s
@@ -315,7 +318,7 @@ class QueryMember:
         return dict(ends.offsets)
 
     def last_ends(self) -> dict[TopicPartition, int]:
-        """Returns the log ends as of the last plan, without a request to the brokers."""
+        """Returns the log ends as of the last plan, without querying the brokers."""
         return dict(self._ends)
 
     @property
@@ -328,7 +331,7 @@ class QueryMember:
     def _positions(
         self, current: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """Returns the offset at which each partition continues. If the position is unknown or no longer in the log, the
+        """Returns the offset where each partition continues. If the position is unknown or no longer in the log, the
         options decide.
         """
         begins = self._begins_of(current, ends)
@@ -350,8 +353,8 @@ class QueryMember:
     def _begins_of(
         self, current: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int]:
-        """Returns the start offsets of the logs. Requests them from the brokers again if a decision depends on one of
-        them."""
+        """Returns the start offsets of the logs. Asks the brokers for them again from time to time, and whenever a
+        decision depends on one of them."""
         now = time.monotonic()
         begins = self._begins
         if now >= self._begins_until or any(
@@ -409,7 +412,7 @@ class QueryMember:
                 self._offsets = OffsetReader(
                     self._bootstrap, dict(self._options.kafka), read_committed=self._options.reads_committed
                 )
-            except BrokerError as error:  # waiting would not correct wrong settings
+            except BrokerError as error:  # waiting would not fix wrong settings
                 raise SettingsError(f"options kafka.*: {error}") from None
         return self._offsets
 
@@ -439,8 +442,8 @@ class QueryMember:
 
 
 def fair_shares(room: Mapping[TopicPartition, int], most: int) -> dict[TopicPartition, int]:
-    """Distributes at most ``most`` offsets equally and returns each partition's share. Partitions that need less leave
-    the rest to others. The result is deterministic.
+    """Distributes at most ``most`` offsets equally and returns each partition's share. What one partition does not need
+    goes to the others. The result is deterministic.
     """
     shares = dict.fromkeys(room, 0)
     left = most

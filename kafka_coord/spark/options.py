@@ -17,8 +17,8 @@ from kafka_coord.spark.connecting import query_settings, without_secrets
 KAFKA_PREFIX = "kafka."
 ZOOKEEPER_PREFIX = "zookeeper."
 DEFAULT_MAX_OFFSETS = 1_000_000
-"""The default limit per micro-batch. This number of records fits in the memory of an executor on a laptop. Spark's own
-source has no limit.
+"""The default limit per micro-batch. This many records fit in an executor's memory on a laptop. Spark's own source has
+no limit.
 """
 
 
@@ -51,7 +51,7 @@ class SourceOptions:
     """The options of a query. Times are in ms. ``zookeeper`` holds the connection settings, and ``kafka`` holds
     librdkafka's settings without their prefix. The driver's settings file and environment supply settings that the
     options leave out. ``wait_ms`` is how long the first micro-batch, a replayed one and an ``availableNow`` run wait
-    for the query's partitions. Such a run also waits that long for the servers.
+    for the query's partitions. An ``availableNow`` run also waits that long for the servers.
     """
 
     zookeeper: ZooKeeperSettings
@@ -223,8 +223,8 @@ def _starting_offsets(options: Mapping[str, str]) -> StartingOffsets:
 
 
 def _on_data_loss(options: Mapping[str, str]) -> OnDataLoss:
-    """Returns the policy for lost records. ``failOnDataLoss`` is as in Spark's own source. ``onDataLoss`` says where to
-    continue instead of failing."""
+    """Returns the policy for lost records. ``failOnDataLoss`` works as in Spark's own source, and ``onDataLoss`` says
+    where to continue instead of failing."""
     fail = _truth(options, "failondataloss", default="ondataloss" not in options)
     policy = _choice(options, "ondataloss", OnDataLoss.FAIL if fail else OnDataLoss.EARLIEST)
     if "failondataloss" in options and fail != (policy is OnDataLoss.FAIL):

@@ -31,7 +31,7 @@ _LOG_LINES = 5
 
 def write_zip(directory: Path) -> Path:
     """Writes ``kafka_coord-<version>.zip``, which contains the package's modules but no dependencies. Returns its path.
-    The same modules always give the same file."""
+    The same modules always yield the same file."""
     root = Path(kafka_coord.__file__).parent
     target = directory / f"kafka_coord-{__version__}.zip"
     directory.mkdir(parents=True, exist_ok=True)
@@ -45,10 +45,10 @@ def write_zip(directory: Path) -> Path:
 
 
 def requirements(required: Iterable[str] | None = None) -> list[str]:
-    """Returns the packages that pip must install on executors besides this package. ``required`` lists requirements in
-    the form of an installed package's metadata.
+    """Returns the packages that pip must install on executors besides this package. ``required`` lists the requirements
+    (default: those of the installed package).
 
-    Raises :class:`NotFound` if pip did not install this package, so that its dependencies are unknown.
+    Raises :class:`NotFound` if pip did not install this package, because its dependencies are then unknown.
     """
     if required is None:
         try:

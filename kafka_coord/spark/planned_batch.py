@@ -19,7 +19,7 @@ class PlannedBatch:
     """The ``number``-th micro-batch of a checkpoint, with exactly these ``ranges``, planned at ``planned_ms`` (since
     1970) by ``consumer``, a member of ``group``.
 
-    In other sources, an offset is a position. In this source, the end of a micro-batch names its ranges, because
+    In other sources, an offset is a position. In this source, the end of a micro-batch lists its ranges, because
     partitions come and go between micro-batches, and a partition that returns may continue at another offset. The
     number distinguishes two batches that read the same ranges (after an operator has reset the offsets).
     """
@@ -58,7 +58,7 @@ class PlannedBatch:
                 fields.number(value, "planned_ms", where),
             )
         except (KeyError, TypeError) as error:
-            raise MalformedValue(where, f"was not written by format kafka_coord ({error!r})") from None
+            raise MalformedValue(where, f"was not written by the kafka_coord data source ({error!r})") from None
 
 
 def require_group(batch: PlannedBatch, group: str) -> None:

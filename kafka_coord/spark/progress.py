@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SLOW_S = 30.0
-"""The number of seconds from which on a micro-batch is logged as slow. The value is half of the default rebalance
+"""A micro-batch that takes at least this many seconds is logged as slow. This is half of the default rebalance
 timeout."""
 
 _COMMITTED_FOR_S = 2.0
@@ -58,9 +58,9 @@ _COMMITTED_FOR_S = 2.0
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
     """Spark's progress report on one micro-batch, for one of the query's sources, which reads from ``group``. ``ends``
-    holds the log ends of the partitions that the query holds, as of its last poll. ``read`` holds the offset up to
-    which the micro-batch read each partition. ``seconds`` is the total duration, and ``steps_ms`` is the duration of
-    each step.
+    holds the log ends of the partitions that the query holds, as of its last poll. ``read`` holds the offset after the
+    last one that the micro-batch read from each partition. ``seconds`` is the total duration, and ``steps_ms`` is the
+    duration of each step.
     """
 
     group: str
@@ -101,7 +101,7 @@ class GroupProgress:
 
 @dataclass(slots=True)
 class _Series:
-    """The reports on one query and one group, accumulated."""
+    """The accumulated reports on one query and one group."""
 
     query: str
     group: str
@@ -119,16 +119,15 @@ class _Series:
         self.batches += report.rows > 0
         self.slow += slow
         self.rows += report.rows
-        # Drop the positions in partitions that now have another owner, which are out of date.
+        # Drop the positions in partitions that the query no longer holds, because they are out of date.
         self.read = {tp: at for tp, at in (self.read | dict(report.read)).items() if tp in report.ends}
 
 
 class GroupProgressListener(StreamingQueryListener):
-    """Stores Spark's last report of each query that reads from a group, and derives the metrics from these reports.
+    """Stores Spark's last report on each query that reads from a group, and derives the metrics from these reports.
     Spark and the scrapes call this object on different threads. With a ``store``, a scrape also reads the groups'
-    committed offsets, at most every few seconds. While ZooKeeper is unreachable, the scrape leaves out the committed
-    offsets. A micro-batch of ``slow_s`` seconds or more is logged. If ``file`` is given, the metrics are written to it
-    after each micro-batch.
+    committed offsets, at most every few seconds, and leaves them out while ZooKeeper is unreachable. A micro-batch of
+    ``slow_s`` seconds or more is logged. If ``file`` is given, the metrics are written to it after each micro-batch.
     """
 
     def __init__(self, store: Store | None = None, *, slow_s: float = SLOW_S, file: Path | None = None) -> None:
@@ -345,7 +344,7 @@ def _by_partition(standing: _Standing, of: str, what: str, text: str) -> Iterato
     """Yields each partition's current offset, and its lag if the log end is known."""
     labels = [*(("query", "group") if of == "query" else ("group",)), "topic", "partition"]
     offsets = GaugeMetricFamily(
-        f"{PREFIX}_{of}_{what}_offset", f"The offset up to which {text} the partition.", labels=labels
+        f"{PREFIX}_{of}_{what}_offset", f"Offset of the first record after what {text}.", labels=labels
     )
     lags = GaugeMetricFamily(f"{PREFIX}_{of}_partition_lag_records", f"Records beyond what {text}.", labels=labels)
     for key, (ends, at) in standing.items():

@@ -29,8 +29,8 @@ class OffsetRange(NamedTuple):
 
 
 class OffsetRanges:
-    """An immutable set of offsets of any number of partitions. Each partition is stored as the smallest number of
-    sorted ranges."""
+    """An immutable set of offsets in any number of partitions. Each partition's offsets are stored as the fewest
+    possible ranges, sorted."""
 
     __slots__ = ("_ranges",)
 
@@ -99,8 +99,8 @@ class OffsetRanges:
         return OffsetRanges({tp: _without(found, other.of_partition(tp)) for tp, found in self._ranges.items()})
 
     def key(self, group: str) -> str:
-        """Returns a stable name for exactly this set of offsets of ``group``. The name consists of 32 hex digits and
-        can serve as a file name or a primary key."""
+        """Returns a stable name for exactly this set of offsets of ``group``: 32 hex digits, which can serve as a file
+        name or a primary key."""
         written = json.dumps([group, *self.rows()], separators=(",", ":"))
         return hashlib.sha256(written.encode()).hexdigest()[:32]
 

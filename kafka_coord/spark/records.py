@@ -1,4 +1,4 @@
-"""Separates the records that cannot be decoded and stores them, so that the query can process all others."""
+"""Separates and stores the records that cannot be decoded, so that the query can process all others."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def decoded(rows: DataFrame, schema: StructType | str) -> Decoded:
 
 def keep_aside(bad: DataFrame, directory: str | Path) -> int:
     """Appends the bad rows to the parquet table in ``directory`` and returns their number. Logs the number if there are
-    any. Use it within ``foreachBatch``. A repeated micro-batch appends its rows again, so identify rows by topic,
+    any. Use it within ``foreachBatch``. A retried micro-batch appends its rows again, so identify rows by topic,
     partition and offset. Raises Spark's errors.
     """
     bad = bad.persist()

@@ -119,7 +119,7 @@ def _first(error: Exception) -> str:
 
 
 def java_home_for_spark(java: Path | None, scratch: Path) -> Path | None:
-    """Returns the ``JAVA_HOME`` with which Spark's scripts start the program ``java``. It may be a new directory in
+    """Returns a ``JAVA_HOME`` that makes Spark's scripts start the program ``java``. It may be a new directory in
     ``scratch``. If ``java`` is ``None``, returns ``None``, so that the scripts find a Java themselves.
     """
     if java is None:

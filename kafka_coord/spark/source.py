@@ -36,12 +36,11 @@ HEADERS = ", headers array<struct<key: string, value: binary>>"
 
 _EVERYTHING = (1 << 62) - 1
 _SLOTS = 2
-"""The number of tasks of a micro-batch of at least :data:`_FEW` offsets if ``minPartitions`` is not set. One task per
-range would triple the time of a small micro-batch.
+"""How many tasks a micro-batch of at least :data:`_FEW` offsets has if ``minPartitions`` is not set. With one task per
+range, a small micro-batch would take three times as long.
 """
 _FEW = 5_000
-"""The number of offsets that one task reads while a second task starts. A micro-batch with fewer offsets is not
-split."""
+"""One task reads this many offsets while a second task starts, so a smaller micro-batch is not split."""
 
 
 class KafkaCoordSource(DataSource):
@@ -87,7 +86,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last: PlannedBatch | None = None
         """The micro-batch that Spark is processing or finished last."""
         self._ranges = NO_RANGES
-        """The ranges of that micro-batch that this query reads. In a replay, other members may own the other ranges."""
+        """The ranges of the last micro-batch that this query reads. In a replay, other members may own the rest."""
         self._upto: dict[TopicPartition, int] | None = None
         self._resumed = False
         self._stopped = False
@@ -149,8 +148,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return nested(ends) or None
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Does nothing. Spark calls this only after it has planned the micro-batch that follows ``end``, and that plan
-        has already told the member that ``end`` is done."""
+        """Does nothing. Spark calls this only after it has planned the next micro-batch, and planning has already told
+        the member that ``end`` is done."""
 
     def stop(self) -> None:
         """Leaves the group. This is Spark's last call, when its planning process ends."""
@@ -180,8 +179,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return QueryMember(self._options)
 
     def _unwind_when_terminated(self) -> None:
-        """Makes the query leave the group on SIGTERM, with which Spark ends its planning process. Without this handler,
-        Python would exit immediately, and the partitions would have no owner until the session timeout."""
+        """Makes the query leave the group on SIGTERM, which is how Spark ends its planning process. Without this
+        handler, Python would exit immediately, and the partitions would have no owner until the session timed out."""
         here = threading.current_thread() is threading.main_thread()
         if here and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._unwind)
@@ -189,7 +188,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _unwind(self, _signal: int, _frame: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
         self._terminated = True
-        # This ends Spark's loop, which then calls stop(). Leaving here might wait for a lock that this thread holds.
+        # This ends Spark's loop, which then calls stop(). Leaving the group here might wait for a lock that this thread
+        # holds.
         raise SystemExit(0)
 
     def _decoded(self, value: Mapping[str, Any]) -> PlannedBatch:
@@ -243,7 +243,7 @@ def _read(partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
 
 
 def tasks(ranges: OffsetRanges, bootstrap: str, options: SourceOptions) -> list[Task]:
-    """Returns a few tasks of about the same size that read the ranges together. Splits large ranges."""
+    """Distributes the ranges over a few tasks of about the same size. Splits ranges where necessary."""
     rows = list(ranges.rows())
     if not rows:
         return []

@@ -21,7 +21,8 @@ class BetweenBatches:
 
     ``StreamingQuery.stop()`` alone may interrupt a micro-batch after its rows are written and before Spark has notified
     the source. The next owner of the partitions would then read them again. This class lets the running batch finish.
-    Spark marks a batch as done when it plans the next one. This class lets it plan that one, but does not run it.
+    Spark marks a batch as done only when it plans the next one, so this class lets Spark plan the next batch, but does
+    not run it.
     """
 
     def __init__(self, each: ForeachBatch) -> None:
@@ -40,8 +41,8 @@ class BetweenBatches:
         raise RuntimeError(f"micro-batch {batch_id} was not started, because the query is stopping")
 
     def stop(self, query: StreamingQuery, timeout_s: float = 60.0) -> bool:
-        """Stops the query. Returns whether the query stopped between two micro-batches. False means that the running
-        micro-batch took longer than ``timeout_s`` seconds. May also be called for a query that has already ended.
+        """Stops the query. Returns true if it stopped between two micro-batches, and false if the running micro-batch
+        took longer than ``timeout_s`` seconds. May also be called for a query that has already ended.
         """
         self._stopping.set()
         try:

@@ -35,8 +35,8 @@ _STATES = {
 }
 _STATUS = {
     "Stable": "every member knows its assignment",
-    "PreparingRebalance": "PreparingRebalance: waits for its members to join",
-    "CompletingRebalance": "CompletingRebalance: waits for the leading member's assignment",
+    "PreparingRebalance": "PreparingRebalance: waiting for its members to join",
+    "CompletingRebalance": "CompletingRebalance: waiting for the leading member's assignment",
     "Empty": "no members; offsets are kept until their retention ends",
 }
 

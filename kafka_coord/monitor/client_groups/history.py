@@ -72,12 +72,12 @@ def _why(before: GroupMetadata | None, now: GroupMetadata, had: _Owned, has: _Ow
     if left := sorted(old.keys() - new.keys()):
         why.append((Cause.MEMBER_LEFT, f"member {', '.join(left)} left, or its session expired"))
     if changed := sorted(name for name in old.keys() & new.keys() if old[name] != new[name]):
-        why.append((Cause.MEMBER_CHANGED, f"member {', '.join(changed)} subscribes to other topics"))
+        why.append((Cause.MEMBER_CHANGED, f"member {', '.join(changed)} changed its subscription"))
     if before is not None and before.members and now.members and before.protocol_name != now.protocol_name:
         why.append((Cause.ASSIGNOR_CHANGED, f"assignor {now.protocol_name} instead of {before.protocol_name}"))
     if not why and PartitionSet.union(had.values()) != PartitionSet.union(has.values()):
         why.append((Cause.TOPIC_CHANGED, "other partitions are assigned, because a topic changed"))
-    return why or [(Cause.MEMBER_CHANGED, "a member joined again")]
+    return why or [(Cause.MEMBER_CHANGED, "a member rejoined")]
 
 
 def _members(group: GroupMetadata | None) -> dict[str, MemberMetadata]:

@@ -23,8 +23,8 @@ _KEPT = 5
 
 
 class Results:
-    """Results that are being written. ``directory`` is a draft until the end of the block, and then the published
-    directory."""
+    """Results that are being written. ``directory`` is a draft until the :func:`publishing` block ends, and the
+    published directory afterwards."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -25,8 +25,8 @@ ForeachBatch = Callable[["DataFrame", int], None]
 @dataclass(frozen=True, slots=True)
 class Batch:
     """A batch to write, as :func:`exactly_once` passes it to your function: the ``rows`` that are not stored yet, the
-    ``ranges`` to store together with their effect, and the batch's ``key``, which is the same for every repetition with
-    the same ranges.
+    ``ranges`` to store together with their effect, and the batch's ``key``, which is the same for every retry with the
+    same ranges.
     """
 
     rows: DataFrame
@@ -39,7 +39,7 @@ def exactly_once(group: str, write: Callable[[Batch], None], done: Callable[[], 
     """Returns a function for ``foreachBatch`` that calls ``write`` with the rows that are not ``done`` yet. If all rows
     are done, it does not call ``write``.
 
-    ``done`` reads the stored offsets from the place to which ``write`` writes. Each record takes effect exactly once if
+    ``done`` reads the stored offsets from wherever ``write`` stores them. Each record takes effect exactly once if
     ``write`` stores ``batch.ranges`` in the same transaction as its effect. If several applications share the group,
     that transaction must also fail when another application has stored any of the ranges.
     """
@@ -75,9 +75,9 @@ def require_key_columns(rows: DataFrame) -> None:
 
 
 def offsets_of(rows: DataFrame) -> OffsetRanges:
-    """Returns the offsets that a batch covers, which reach from the lowest to the highest offset of each partition.
-    Runs a Spark job. Gaps left by transactions, compaction or a filter count as covered. This source and Spark's own
-    source guarantee that a batch holds one contiguous range of each partition.
+    """Returns the offsets that a batch covers: in each partition, all from the lowest to the highest. Gaps left by
+    transactions, compaction or a filter count as covered, because this source and Spark's own source guarantee that a
+    batch holds one contiguous range of each partition. Runs a Spark job.
     """
     from pyspark.sql import functions as f
 

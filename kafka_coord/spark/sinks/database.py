@@ -1,7 +1,7 @@
 """A database table that holds every record once. One transaction stores the rows together with their offsets.
 
-It uses a DB-API 2 connection to SQLite or PostgreSQL, which a function passed by the caller opens. The offsets are in
-the table ``kafka_coord_offsets``, which contains one row for each contiguous range of a partition.
+The caller passes a function that opens a DB-API 2 connection to SQLite or PostgreSQL. The offsets are in the table
+``kafka_coord_offsets``, which contains one row for each contiguous range of a partition.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class DatabaseTable:
         return append
 
     def covered(self) -> OffsetRanges:
-        """Returns the offsets that the table covers. At each of them, the record is stored or there is no record."""
+        """Returns the offsets that the table covers. For each of them, the record is stored, or there is no record."""
         with self._transaction() as statements:
             return self._covered(statements)
 
@@ -90,7 +90,7 @@ class DatabaseTable:
         return OffsetRanges.of((str(t), int(p), int(first), int(end)) for t, p, first, end in rows)
 
     def _note(self, statements: _Statements, ranges: OffsetRanges) -> None:
-        """Extends a stored range if a new range begins at its end. Otherwise, inserts the new range."""
+        """Extends a stored range if a new one begins where it ends. Otherwise, inserts the new range."""
         for topic, partition, start, end in ranges.rows():
             key = (self._table, self._group, topic, partition)
             if statements.one(_GROW, (end, *key, start)).rowcount == 0:

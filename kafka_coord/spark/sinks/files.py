@@ -57,7 +57,7 @@ def replace(target: Path, content: bytes) -> None:
 
 
 def make_durable(files: Iterable[Path]) -> None:
-    """Makes the content and the names of files that another process wrote durable. Raises FileNotFoundError."""
+    """Calls fsync(2) on files that another process wrote, and on their directories. Raises FileNotFoundError."""
     folders: set[Path] = set()
     for file in files:
         sync(file)

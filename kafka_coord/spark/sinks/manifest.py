@@ -4,7 +4,7 @@
 
     TABLE/_commits/00000000000000000007.json   Commit number 7, created by the first writer to get there
     TABLE/_commits/state.json                  a TableState, so that readers need not read all commits
-    TABLE/data/<piece>/part-….parquet          the rows of one append; valid only once a commit names them
+    TABLE/data/<piece>/part-….parquet          the rows of one append; valid only once a commit lists them
 
 A writer creates a commit as the successor of the last commit that it read. If its number is taken, the writer reads the
 existing commit with that number and decides again, so that every commit takes all earlier commits into account.

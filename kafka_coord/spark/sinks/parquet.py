@@ -80,7 +80,7 @@ class TableWriter:
         return self._log.load()
 
     def covered(self) -> OffsetRanges:
-        """Returns the offsets that the table covers. At each of them, the record is stored or there is no record."""
+        """Returns the offsets that the table covers. For each of them, the record is stored, or there is no record."""
         return self.state().covered
 
     def read_arrow(self) -> pyarrow.Table:
@@ -176,7 +176,7 @@ class TableWriter:
         return Appended(NO_RANGES, repeated, 0)
 
     def _stage(self, write: Callable[[Path], None]) -> tuple[Piece | None, OffsetRanges]:
-        """Writes rows as a piece that no commit names yet. Returns the piece with the offsets of its rows."""
+        """Writes rows as a piece that no commit lists yet. Returns the piece and the offsets of its rows."""
         name = uuid.uuid4().hex
         folder = self.path / _DATA / name
         try:
