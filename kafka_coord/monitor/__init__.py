@@ -1,1 +1,1 @@
-"""Views for operators: groups, lag, channels, history, metrics, the doctor and the audit."""
+"""Operator tools: groups, lag, channels, history, metrics, the doctor and the audit."""

@@ -203,9 +203,9 @@ def snapshot_of(store: Store, group: str, earlier: Cluster | None = None) -> tup
 
 
 def kind_of(store: Store, group: str, wanted: str | None = None) -> GroupKind:
-    """Returns the kind ``wanted`` if it is given. Otherwise, returns "managed" if ZooKeeper contains such a group, or
-    else "client-assigned" if instances serve Kafka clients. Raises :class:`NotFound`, which lists the existing groups,
-    and :class:`InvalidName`.
+    """Returns the kind ``wanted`` if it is given. Otherwise, returns "managed" if ZooKeeper contains such a group, and
+    if not, "client-assigned" if instances serve Kafka clients. Raises :class:`NotFound`, which lists the existing
+    groups, and :class:`InvalidName`.
     """
     if wanted == GroupKind.MANAGED:
         legal("group", group)

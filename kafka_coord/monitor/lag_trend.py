@@ -164,8 +164,8 @@ def _verdict(window: Sequence[LagSample]) -> Verdict:
 
 
 def _hangs(samples: Sequence[LagSample]) -> bool:
-    """Returns whether the partition's owner, which used to commit often, has stopped committing. Does not need a whole
-    window without a commit to tell. Burrow has no such rule."""
+    """Returns whether the partition's owner, which used to commit often, has stopped committing. This shows before a
+    whole window has passed without a commit. Burrow has no such rule."""
     last = samples[-1] if samples else None
     if last is None or not (last.owned and last.lag) or last.still_ms is None:
         return False

@@ -130,10 +130,10 @@ def record(store: Store, kind: str, group: str, *, by: str, reason: str, change:
 @contextmanager
 def held_by_nobody(store: Store, group: str, partitions: PartitionSet, acting: Acting) -> Iterator[None]:
     """Keeps the partitions free of owners while the block runs. Pauses the group, evicts the owners, and waits until no
-    one holds the partitions. If the group was not paused before, resumes it at the end. The owners register again
-    immediately, but do not receive partitions before the group is resumed.
+    one holds the partitions. At the end, even after an error, resumes the group if it was not paused before. The owners
+    rejoin immediately, but receive no partitions until the group is resumed.
 
-    Raises :class:`Timeout`, :class:`RequestRefused` and :class:`NotFound`. The group is also resumed after an error.
+    Raises :class:`Timeout`, :class:`RequestRefused` and :class:`NotFound`.
     """
     paused_here = store.exists(layout.paused(group)) is None
     if paused_here:

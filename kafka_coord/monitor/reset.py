@@ -206,7 +206,7 @@ def read_csv(lines: Iterable[str], groups: Sequence[str], where: str) -> FileOff
         tp, offset = _partition_offset(rest, f"{where}:{at}")
         offsets = found.setdefault(group, {})
         if tp in offsets:
-            raise MalformedValue(f"{where}:{at}", f"{tp} is named twice")
+            raise MalformedValue(f"{where}:{at}", f"{tp} is listed twice")
         offsets[tp] = offset
     missing = [group for group in groups if not found[group]]
     if missing or not found:

@@ -40,8 +40,8 @@ class Scope:
 
 
 def parse_scope(topics: Sequence[str], *, all_topics: bool) -> Scope:
-    """Parses ``--topic`` and ``--all-topics``. Raises :class:`SettingsError` unless exactly one of them is given, or if
-    a topic is malformed."""
+    """Parses ``--topic`` and ``--all-topics``. Raises :class:`SettingsError` if both or neither are given, or if a
+    topic is malformed."""
     if all_topics is bool(topics):
         raise SettingsError(
             "choose topics with --topic NAME (repeatable; NAME:0,3-5 for some partitions) or --all-topics"

@@ -99,7 +99,7 @@ class QueryMember:
         self._finished: dict[TopicPartition, list[_FinishedRange]] = {}
         """Each partition's finished ranges, in the order in which they were finished."""
         self._beyond: dict[TopicPartition, float] = {}
-        """The (monotonic) time since which each partition's offset has been beyond the end of the log."""
+        """Partition → the time when its offset was first seen beyond the end of the log (monotonic seconds)."""
         self._warned = -_WARN_EVERY_S
         self._thread = ConnectorThread(
             self._connector,
@@ -118,10 +118,10 @@ class QueryMember:
         the query owns now. With ``upto``, returns only offsets below these ends, and only for the partitions that have
         one.
 
-        Returns an empty result if there is nothing new, if the membership is uncertain, or if the brokers or ZooKeeper
-        cannot be read. The last case is logged, and lasts until the servers respond again or the coordinator revokes
-        the partitions of deleted topics. Raises the error that ended the membership, and :class:`NoOffset` if records
-        are gone and the options say to fail.
+        Returns an empty result if there is nothing new, if the membership is uncertain, or if the offsets cannot be
+        read from the brokers or ZooKeeper. In the last case, logs a warning; planning resumes when the servers respond
+        again, or when the coordinator revokes the partitions of deleted topics. Raises the error that ended the
+        membership, and :class:`NoOffset` if records are gone and the options say to fail.
         """
         self._check()
         self._pause_if_idle()

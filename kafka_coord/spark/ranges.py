@@ -1,5 +1,4 @@
-"""Sets of offset ranges of partitions, their set operations, and the key that identifies a batch. All functions are
-pure."""
+"""Sets of offset ranges, with set operations, and the key that identifies a batch. All functions are pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Separates and stores the records that cannot be decoded, so that the query can process all others."""
+"""Sets aside the records that cannot be decoded, so that the query can process all others."""
 
 from __future__ import annotations
 

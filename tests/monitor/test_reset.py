@@ -160,7 +160,7 @@ def test_csv_of_several_groups_as_kafka_writes_it() -> None:
         ("flights,0,-1", "not a number"),
         ("flights,99999999999,1", "too large"),
         ("flights,0,9999999999999999999", "too large"),
-        ("flights,1,2", "flights-1 is named twice"),
+        ("flights,1,2", "flights-1 is listed twice"),
         ("topic,partition,offset", "not a number"),
     ],
 )

@@ -12,10 +12,10 @@ from kafka_coord.zk import layout
 def acknowledgement_faults(
     context: StepContext, group: GroupState, consumer: str, removed: Outstanding
 ) -> Iterator[tuple[Rule, str]]:
-    """Yields the violations in the removal of a command.
+    """Checks that a command was removed legally.
 
-    A removal is legal in four cases: a consumer acknowledges its oldest command and checks its registration and token;
-    an instance does the same for a consumer that has no ZooKeeper session; a consumer drops a command for an earlier
+    There are four legal cases: a consumer acknowledges its oldest command and checks its registration and token; an
+    instance does the same for a consumer that has no ZooKeeper session; a consumer drops a command for an earlier
     incarnation; or the coordinator removes the commands for a departed incarnation.
     """
     name, command, session = removed.id.name, removed.command, context.step.session_id

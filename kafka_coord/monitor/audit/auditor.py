@@ -149,7 +149,7 @@ class Auditor:
         znode, change = own[0] if own else znodes[0]
         what = change.path + (f" and {len(own) - 1} more" if len(own) > 1 else "")
         if context.fence is None:
-            self._violation(Rule.UNFENCED_WRITE, znode.group, f"{what} was written without a check of the epoch")
+            self._violation(Rule.UNFENCED_WRITE, znode.group, f"{what} was written without checking the epoch")
             return
         state = self.state
         self._report.count("coordinator_writes")
@@ -283,7 +283,7 @@ class Auditor:
         context.evicted[key] = Evicted(registered.incarnation, before if lived else None, oldest)
 
     def _was_unreadable(self, group: GroupState, consumer: str) -> None:
-        """If the registration was unreadable, notes that it was so until this step, which changes or removes it."""
+        """If the registration was unreadable, records that this step changes or removes it."""
         registered = group.registrations.get(consumer)
         if registered is not None and registered.member is None:
             group.unreadable_until[consumer] = (self._context.instant, registered.incarnation)
@@ -461,7 +461,7 @@ class Auditor:
                 self._violations(znode.group, offset_set_faults(context, group, tp, after))
             return
         if node is None:
-            self._violation(Rule.UNFENCED_WRITE, znode.group, f"{change.path} was deleted without a check of the epoch")
+            self._violation(Rule.UNFENCED_WRITE, znode.group, f"{change.path} was deleted without checking the epoch")
         elif tp is not None and after is not None:
             self._commit(group, tp, before, after)
 
@@ -478,7 +478,11 @@ class Auditor:
         if back:
             self._violation(Rule.OFFSET_BACK, group.name, f"{tp} went back from {before} to {after}")
         if not committers:
-            self._violation(Rule.UNFENCED_COMMIT, group.name, f"{tp} was set to {after} without the checks of a member")
+            self._violation(
+                Rule.UNFENCED_COMMIT,
+                group.name,
+                f"{tp} was set to {after} without checking a member's registration and token",
+            )
         else:
             named = " or ".join(committers)
             self._violation(Rule.COMMIT_BY_ANOTHER, group.name, f"{named} set {tp} to {after} without holding it")

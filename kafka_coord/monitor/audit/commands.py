@@ -23,7 +23,7 @@ Fault = tuple[Rule, str]
 
 
 def command_faults(context: StepContext, group: GroupState, consumer: str, written: Outstanding) -> Iterator[Fault]:
-    """Yields the violations in a new command. Uses the state after the step."""
+    """Checks a new command against the state after the step."""
     command, name = written.command, written.id.name
     if command is None:
         return

@@ -46,16 +46,16 @@ def removal_faults(context: StepContext, group: GroupState) -> Iterator[Fault]:
     group.removing = True
     asked = any(True for _ in context.asked(group.name, RequestType.DELETE_GROUP))
     if group.registrations:
-        yield Rule.LIVE_GROUP_REMOVED, f"the group was removed while {_names(group.registrations)} is registered"
+        yield Rule.LIVE_GROUP_REMOVED, f"the group was removed while {_names(group.registrations)} was registered"
         return
     if asked:
         return
     if group.ledgers:
-        yield Rule.LIVE_GROUP_REMOVED, f"the group was removed while {_names(group.ledgers)} has a ledger"
+        yield Rule.LIVE_GROUP_REMOVED, f"the group was removed while {_names(group.ledgers)} had a ledger"
     target, settings = group.target, group.settings
     if target is None or target.members:
         names = _names(target.members) if target is not None else "members that cannot be read"
-        yield Rule.LIVE_GROUP_REMOVED, f"the group was removed while its target names {names}"
+        yield Rule.LIVE_GROUP_REMOVED, f"the group was removed while its target listed {names}"
         return
     if settings is None:
         yield (

@@ -15,7 +15,7 @@ the wall-clock times of the ZooKeeper servers."""
 
 
 def eviction_faults(context: StepContext, group: GroupState, consumer: str, evicted: Evicted) -> Iterator[Fault]:
-    """Yields the violations in an eviction. Uses the state after the step."""
+    """Checks an eviction against the state after the step."""
     asked = any(request.consumer == consumer for request in context.asked(group.name, RequestType.EVICT))
     since, (incarnation, ledger, oldest) = context.paused_since(group), evicted
     if not asked:
@@ -55,8 +55,8 @@ def _is_overdue(context: StepContext, group: GroupState, consumer: str, oldest: 
 
 
 def grace_faults(context: StepContext, group: GroupState, consumer: str) -> Iterator[Fault]:
-    """Checks that the place of ``consumer`` may be given to others. ``group`` must still contain the consumer's ledger
-    from before the step."""
+    """Checks that the place of ``consumer`` may be given away. ``group`` must still contain the consumer's ledger from
+    before the step."""
     ledger = group.ledgers.get(consumer)
     if ledger is None or ledger.place is None or consumer in group.registrations or group.removing:
         return

@@ -12,8 +12,7 @@ Fault = tuple[Rule, str]
 
 
 def granted_faults(group: GroupState, consumer: str, added: PartitionSet) -> Iterator[Fault]:
-    """Yields the violations among ``added``, the partitions that the consumer's ledger gained. ``group`` is the group
-    after the step."""
+    """Checks ``added``, the partitions that the consumer's ledger gained, against the group's state after the step."""
     for tp in added:
         others = " and ".join(name for name in group.live_holders(tp) if name != consumer)
         dead = [name for name in group.holders.get(tp, ()) if name != consumer]
@@ -21,7 +20,9 @@ def granted_faults(group: GroupState, consumer: str, added: PartitionSet) -> Ite
             yield Rule.TWO_HOLDERS, f"{tp} was given to {consumer} while {others} holds it"
         elif dead:
             kept = any(group.ledgers[name].place is not None for name in dead)
-            what = f"{tp} was given to {consumer} while the ledger of {' and '.join(dead)}, which is gone, names it"
+            what = (
+                f"{tp} was given to {consumer} while the ledger of {' and '.join(dead)}, which is gone, still lists it"
+            )
             yield Rule.GRACE_BROKEN if kept else Rule.TWO_LEDGERS, what
 
 
@@ -55,7 +56,7 @@ def start_faults(context: StepContext, group: GroupState, consumer: str, started
     mine = ledger is not None and ledger.incarnation == command.incarnation
     unledgered = command.partitions - (ledger.owned if ledger is not None and mine else NO_PARTITIONS)
     if unledgered:
-        yield Rule.START_WITHOUT_LEDGER, f"{name} starts {unledgered} on {consumer}, whose ledger does not name it"
+        yield Rule.START_WITHOUT_LEDGER, f"{name} starts {unledgered} on {consumer}, whose ledger does not list it"
     for tp, point in command.starts.items():
         stored = group.offsets.get(tp, NO_OFFSET)
         was_free = tp not in group.unreadable_offsets and (group.name, tp) in context.freed

@@ -51,7 +51,7 @@ class _Audit:
         self._learned_to = 0
         """The last transaction whose effects the loaded snapshot might contain, or 0 once the audit has passed it."""
         self._known_from = 0
-        """The last transaction that the loaded snapshot certainly contains, as it does every earlier one."""
+        """The loaded snapshot contains every transaction up to this one."""
 
     def run(self) -> Report:
         torn: list[str] = []
@@ -121,7 +121,7 @@ class _Audit:
         details = f" ({'; '.join(problems)})" if problems else ""
         raise MalformedValue(
             ", ".join(str(files.directory) for files in self._sources),
-            f"{why}, and no snapshot replaces it{details}; also name the directories of the other servers",
+            f"{why}, and no snapshot replaces it{details}; also give the directories of the other servers",
         )
 
     def _read(self, zxid: int, path: Path) -> int:

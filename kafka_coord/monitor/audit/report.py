@@ -82,7 +82,8 @@ class Rule(StrEnum):
     NOT_CONVERGED = "not-converged"
     """7: a group had not reached its target by the end of the log."""
     SEEK_BACK = "seek-back"
-    """A partition's holder set its offset back: the application sought, or ``auto.offset.reset`` applied. A warning."""
+    """A partition's holder set its offset back: the application called seek, or ``auto.offset.reset`` applied. A
+    warning."""
     BY_HAND = "by-hand"
     """Someone made a manual change that is forbidden, or that operators make at their own risk. A warning."""
     UNREADABLE = "unreadable"

@@ -30,7 +30,7 @@ container.)"""
 
 
 class _Source:
-    """A snapshot file, which also computes the checksum of the bytes read so far."""
+    """A snapshot file, with a running checksum of the bytes read so far."""
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
         self._file = file

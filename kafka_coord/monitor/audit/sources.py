@@ -42,7 +42,7 @@ def find_files(paths: Sequence[Path]) -> tuple[Files, ...]:
     for path in paths:
         directory = next((d for d in (path / "data" / "version-2", path / "version-2", path) if d.is_dir()), None)
         if directory is None:
-            raise NotFound(f"{path} is not a directory; name a server's dataDir or dataLogDir, or its version-2")
+            raise NotFound(f"{path} is not a directory; give a server's dataDir or dataLogDir, or its version-2")
         logs: list[tuple[int, Path]] = []
         snapshots: list[tuple[int, Path]] = []
         for file in directory.iterdir():
@@ -53,13 +53,13 @@ def find_files(paths: Sequence[Path]) -> tuple[Files, ...]:
     if not any(files.logs for files in found):
         raise NotFound(
             f"no transaction log (log.<hex>) in {', '.join(str(files.directory) for files in found)};"
-            " name a server's dataDir or dataLogDir, or its version-2"
+            " give a server's dataDir or dataLogDir, or its version-2"
         )
     return tuple(found)
 
 
 class Segment(NamedTuple):
-    """A part of one server's log without gaps. The zxids ``first`` and ``last`` are of the same epoch."""
+    """A gapless part of one server's log, from zxid ``first`` to ``last``, within one epoch."""
 
     first: int
     last: int

@@ -79,7 +79,7 @@ class GroupState:
     earlier_offsets: set[TopicPartition] = field(default_factory=set)
     """The partitions whose stored offsets belong to a deleted topic of the same name"""
     identities: dict[str, str] = field(default_factory=dict)
-    """topic → the identity of the topic to which its stored offsets belong"""
+    """topic → the identity of the topic that its stored offsets belong to"""
     unreadable_ledgers: set[str] = field(default_factory=set)
     deleted_by_hand: dict[str, Ledger] = field(default_factory=dict)
     """The ledgers that were deleted by hand. The coordinator may write them back."""

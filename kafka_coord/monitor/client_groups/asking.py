@@ -22,7 +22,7 @@ TIMEOUT_S = 3.0
 _AGAIN_S = 0.2
 
 Ask = Callable[[str, int, Any], Awaitable[Any]]
-"""Sends a request (name, version, message) and returns the message of the response."""
+"""Sends a request (name, version, message) and returns the response's message."""
 
 
 class Moving(Exception):
@@ -63,7 +63,7 @@ class Instances:
     def ask_each(
         self, addresses: Mapping[int, str], conversation: Callable[[Ask], Awaitable[T]]
     ) -> tuple[dict[int, T], tuple[Silent, ...]]:
-        """Runs the conversation with all instances at once. Returns the results by broker id, and the instances that
+        """Runs ``conversation`` with all instances at once. Returns the results by broker id, and the instances that
         did not answer."""
 
         async def hold(address: str) -> T | str:
@@ -87,9 +87,9 @@ class Instances:
     def ask_coordinator(
         self, group: str, conversation: Callable[[Ask], Awaitable[T]], timeout_s: float = 10.0
     ) -> tuple[int, T]:
-        """Runs the conversation with the group's coordinator. Returns its broker id and the result.
+        """Runs ``conversation`` with the group's coordinator. Returns the coordinator's broker id and the result.
 
-        If the conversation raises :class:`Moving`, looks up the coordinator again and retries. Raises
+        If ``conversation`` raises :class:`Moving`, looks up the coordinator again and retries. Raises
         :class:`BrokerError` if the coordinator does not answer, or is still moving after ``timeout_s``.
         """
         deadline = time.monotonic() + timeout_s

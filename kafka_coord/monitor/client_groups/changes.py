@@ -65,8 +65,8 @@ def delete_group(instances: Instances, group: str, timeout_s: float) -> str:
 
 def evict_members(instances: Instances, group: str, consumers: Sequence[str], timeout_s: float) -> list[str]:
     """Evicts ``consumers`` (instance ids, or member ids of members without one) in one request, and returns one message
-    for each. Their clients rejoin when they notice the eviction. If any of them is not a member, evicts no one and
-    raises :class:`NotFound`. Also raises the same errors as :func:`delete_group`."""
+    for each. The clients rejoin when they notice the eviction. If any of ``consumers`` is not a member, evicts no one
+    and raises :class:`NotFound`. Also raises the same errors as :func:`delete_group`."""
 
     async def evict(ask: Ask) -> list[int]:
         response = await ask("DescribeGroups", _DESCRIBE, message("DescribeGroupsRequest")(groups=(group,)))

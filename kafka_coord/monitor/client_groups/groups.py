@@ -67,7 +67,7 @@ class ClientGroup:
         return {tp: member.consumer for member in self.members for tp in member.owned}
 
     def partitions(self, topics: Mapping[str, TopicInfo]) -> PartitionSet:
-        """Returns all partitions that the group subscribes to, has assigned, or has committed offsets for."""
+        """Returns all partitions that members subscribe to or own, or that the group has committed offsets for."""
         return PartitionSet.of(self.committed) | PartitionSet.of(self.held) | self._subscribed(topics)
 
     def unowned(self, topics: Mapping[str, TopicInfo]) -> PartitionSet:

@@ -32,8 +32,8 @@ AT_ONCE = 100
 """The number of groups read in one step."""
 _AGAIN_S = 2.0
 _WHOLE_S, _EACH_S = 600.0, 0.5
-"""Every group is reread after about 600 s, even without a watch event. If there are many groups, the interval is 0.5 s
-for each of them instead, because a read takes more than 1 ms of CPU time."""
+"""Every group is reread after about 600 s, even without a watch event. With more than 1,200 groups, the interval grows
+to 0.5 s times their number, because a read takes more than 1 ms of CPU time."""
 RECENT_MS = 3_600_000
 """The period over which rebalances are counted."""
 

@@ -76,7 +76,7 @@ def _check_hidden(found: TreeAcls) -> Iterator[Finding]:
 
 
 def _check_kafka(store: AclStore) -> Iterator[Finding]:
-    """Checks the ACLs of those of Kafka's own znodes that the coordinator relies on."""
+    """Checks the ACLs of Kafka's own znodes that the coordinator relies on."""
     paths = (layout.BROKER_IDS, layout.BROKER_TOPICS)
     wide = [
         path

@@ -1,4 +1,4 @@
-"""Checks the setup for stock Kafka clients: listeners, instances, and groups that exist at two coordinators."""
+"""Checks the setup for stock Kafka clients: listeners, instances, and groups that exist in two coordinators."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _bootstrap(directory: InstanceDirectory, brokers: Sequence[Broker]) -> tuple
 def _check_native_groups(
     instances: Instances, cluster: Cluster, listeners: Sequence[Listener], properties: Mapping[str, str]
 ) -> Iterator[Finding]:
-    """Checks that no group at the instances also has members at the brokers' own coordinator."""
+    """Checks that no group that the instances coordinate also has members in the brokers' own coordinator."""
     check = "native groups"
     kinds = {row.group: row.kind for row in list_client_groups(instances).rows}
     kinds |= dict.fromkeys(cluster.groups, GroupKind.MANAGED)

@@ -73,7 +73,7 @@ def check_servers(
         )
     elif reached and not leaders and len(reached) == len(found):
         yield warning(
-            check, "none of the named servers is the leader", "name all servers of the ensemble in --zookeeper"
+            check, "none of the servers in --zookeeper is the leader", "list all servers of the ensemble there"
         )
 
 

@@ -26,7 +26,7 @@ from kafka_coord.wire.errors import BadMessage
 
 CONSUMER = "consumer"
 _SEQUENCES = 1 << 31
-"""Sequence numbers start again at 0 after this many."""
+"""Sequence numbers wrap around to 0 after this many."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Sinks that store each record of a query exactly once, through crashes and rebalances.
+"""Sinks that store each record of a query exactly once, even across crashes and rebalances.
 
 A sink stores rows together with their offsets in one atomic step. If Spark repeats a batch after a crash, the sink
 recognises the rows that it already contains and skips them.

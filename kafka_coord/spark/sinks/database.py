@@ -56,8 +56,8 @@ class DatabaseTable:
         self._group = legal("group", group)
 
     def foreach_batch(self, transform: Callable[[DataFrame], DataFrame] | None = None) -> ForeachBatch:
-        """Returns a function for ``writeStream.foreachBatch``. The function applies ``transform`` to each batch, which
-        must preserve the columns topic, partition and offset."""
+        """Returns a function for ``writeStream.foreachBatch`` that first applies ``transform`` to each batch.
+        ``transform`` must preserve the columns topic, partition and offset."""
         each = exactly_once(self._group, self._write, self.covered)
 
         def append(rows: DataFrame, batch_id: int) -> None:

@@ -218,8 +218,9 @@ class ParquetTable(TableWriter):
         self._spark = spark
 
     def foreach_batch(self, transform: Callable[[DataFrame], DataFrame] | None = None) -> ForeachBatch:
-        """Returns a function for ``writeStream.foreachBatch``. The function applies ``transform`` to each batch, which
-        must preserve the columns topic, partition and offset, and may leave out rows or turn one row into several."""
+        """Returns a function for ``writeStream.foreachBatch`` that first applies ``transform`` to each batch.
+        ``transform`` must preserve the columns topic, partition and offset, and may leave out rows or turn one row into
+        several."""
 
         def append(rows: DataFrame, _batch_id: int) -> None:
             self.append(transform(rows) if transform is not None else rows)
