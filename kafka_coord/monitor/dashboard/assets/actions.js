@@ -64,7 +64,7 @@ export async function look() {
   if (!localStorage.getItem(CSRF)) session.operator = null;
   login.hidden = !session.actions;
   login.textContent = session.operator ? `Log out ${session.operator}` : "Log in";
-  if (before && !session.operator && session.actions) tell("The login has ended: log in again to act.");
+  if (before && !session.operator && session.actions) tell("Your login has ended. Log in again to act.");
   if (session.operator !== before) dispatchEvent(new HashChangeEvent("hashchange"));
 }
 

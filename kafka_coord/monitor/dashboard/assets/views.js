@@ -48,7 +48,7 @@ const attention = (name, known, about = () => true) => {
   const [cluster, mine] = [known["/cluster"], known[api("groups", name, "findings")]?.filter(about)];
   return [
     cluster?.undecided && h("p", { class: "trouble", role: "alert" }, h("b", null, "No working coordinator"),
-      `: ${cluster.undecided}. `, to("The overview shows the remedy.")),
+      `: ${cluster.undecided}. `, to("The overview says what to do.")),
     mine?.length > 0 && section("Needs attention", findings(mine, ALL, name)),
   ];
 };
@@ -204,13 +204,13 @@ const memberColumns = (group) => [
   ["Consumer", (row) => to(row.consumer, "groups", group, "consumers", row.consumer)],
   ["", (row) => (row.registered ? null : badge("gone", "bad"))],
   ["Owns", (row) => partitions(row.owned), "text"],
-  ["Stops", (row) => partitions(row.stopping)],
+  ["Stopping", (row) => partitions(row.stopping)],
   ["Pending", (row) => row.pending.map((one) => h("div", null, `${one.type} ${partitions(one.partitions) ?? ""}, `, ago(one.since)))],
   ["Channel", (row) => row.channel],
   ["Host", (row) => row.address ?? row.host],
   ["Rack", (row) => row.rack],
   ["Client", (row) => [row.client, row.software].filter(Boolean).join(", ") || null],
-  ["Heard", (row) => (row.heard_ms_ago === null ? null : `${duration(row.heard_ms_ago)} ago`)],
+  ["Last heard", (row) => (row.heard_ms_ago === null ? null : `${duration(row.heard_ms_ago)} ago`)],
   ["Since", (row) => ago(row.since)],
 ];
 
@@ -250,7 +250,7 @@ export function group(name) {
         paused(found.paused),
         attention(name, known),
         actions(name, found),
-        found.requests.length > 0 && h("p", { class: "trouble" }, "Waits: ", found.requests.map((one) =>
+        found.requests.length > 0 && h("p", { class: "trouble" }, "Waiting: ", found.requests.map((one) =>
           h("span", null, `${one.type} by ${one.by ?? "unknown"}, `, ago(one.since), one.reason && ` (${one.reason})`, " "))),
         h("div", { class: "figures" },
           figure(count(found.generation) ?? "–", last ? ["generation, ", ago(last.decided_at)] : "generation"),
