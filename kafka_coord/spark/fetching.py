@@ -111,7 +111,7 @@ def _fetch_together(
             client.incremental_unassign([one.assigned for one in finished])
         if left and time.monotonic() - heard > _SILENCE_S:
             silent = ", ".join(f"{one.topic}-{one.partition} at {one.at}" for one in left.values())
-            raise BrokerError(f"no broker sent records of {silent} for {_SILENCE_S:g} s")
+            raise BrokerError(f"no broker has sent records of {silent} for {_SILENCE_S:g} s")
 
 
 def _within(messages: Sequence[Any], left: _Readings) -> Sequence[Any]:

@@ -212,7 +212,7 @@ class GroupProgressListener(StreamingQueryListener):
         plain: list[tuple[str, str, Callable[[_Series, GroupProgress], float]]] = [
             ("query_active", "Whether the query is running.", lambda s, _: s.active),
             ("query_failed", "Whether the query ended with an error.", lambda s, _: s.failed),
-            ("query_last_batch", "Spark's number of the last micro-batch.", lambda _, p: p.batch),
+            ("query_last_batch", "Spark's number for the last micro-batch.", lambda _, p: p.batch),
             ("query_input_rows_per_second", "Records read.", lambda _, p: p.input_rows_per_s),
             ("query_processed_rows_per_second", "Records processed.", lambda _, p: p.processed_rows_per_s),
             ("query_batch_seconds", "How long the last micro-batch took.", lambda _, p: p.seconds),

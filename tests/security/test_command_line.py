@@ -68,7 +68,7 @@ def test_check_and_doctor_say_what_is_open_and_apply_closes_it(world: World, as_
     assert checked.code == 10
     assert "on znodes that anyone may change" in checked.err
     assert re.search(r"/consumers/groups/delays/assignment +open +world:anyone=cdrwa", checked.out)
-    assert any("against the plan" in what for severity, what in doctor(operator) if severity == "warning")
+    assert any("contrary to the plan" in what for severity, what in doctor(operator) if severity == "warning")
     # without a terminal, --yes is needed; it prints progress, and can be repeated
     assert coordinator("acl", "apply").code == 6
     applied = coordinator("acl", "apply", "--yes")
@@ -100,7 +100,7 @@ def test_one_open_znode_among_closed_ones_is_a_warning_and_only_the_coordinator_
         client.close()
     told = doctor(as_("operator"))
     path = layout.channel("delays", "careless")
-    assert ("warning", f"anyone who reaches ZooKeeper may change {path}, against the plan") in told
+    assert ("warning", f"anyone who reaches ZooKeeper may change {path}, contrary to the plan") in told
     (found,) = as_("operator")("acl", "check", "-o", "tsv").out.splitlines()[1:]
     assert found.startswith(f"{path}\topen\tworld:anyone=cdrwa")
     assert as_("coordinator")("acl", "apply", "--yes").out.startswith("changed 1,")

@@ -76,7 +76,7 @@ def _why(before: GroupMetadata | None, now: GroupMetadata, had: _Owned, has: _Ow
     if before is not None and before.members and now.members and before.protocol_name != now.protocol_name:
         why.append((Cause.ASSIGNOR_CHANGED, f"assignor {now.protocol_name} instead of {before.protocol_name}"))
     if not why and PartitionSet.union(had.values()) != PartitionSet.union(has.values()):
-        why.append((Cause.TOPIC_CHANGED, "other partitions are assigned, because a topic changed"))
+        why.append((Cause.TOPIC_CHANGED, "a topic changed, so different partitions are assigned"))
     return why or [(Cause.MEMBER_CHANGED, "a member rejoined")]
 
 

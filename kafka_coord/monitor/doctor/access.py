@@ -31,7 +31,7 @@ def check_access(store: Store) -> Iterator[Finding]:
     yield from _check_kafka(store)
     if options.tls is None and options.digest is not None:
         what = "this client sends its ZooKeeper password in clear text, because it uses the digest scheme without TLS"
-        yield warning(_CHECK, what, "set zookeeper.tls, or make sure that no one can listen to the network")
+        yield warning(_CHECK, what, "set zookeeper.tls, or make sure that no one can eavesdrop on the network")
 
 
 def _check_plan(store: AclStore, plan: AclPlan) -> Iterator[Finding]:
@@ -40,7 +40,7 @@ def _check_plan(store: AclStore, plan: AclPlan) -> Iterator[Finding]:
     wide = [one.path for one in found.deviations if one.open]
     other = [one.path for one in found.deviations if not one.open]
     if wide:
-        yield warning(_CHECK, f"anyone who reaches ZooKeeper may change {some(wide, 3)}, against the plan", todo)
+        yield warning(_CHECK, f"anyone who reaches ZooKeeper may change {some(wide, 3)}, contrary to the plan", todo)
     if other:
         yield warning(_CHECK, f"the ACL of {some(other, 3)} is not as planned", todo)
     if found.missing:

@@ -26,7 +26,7 @@ def local_directory(path: str | os.PathLike[str]) -> Path:
     if parts.scheme == "file" and not parts.netloc:
         return Path(unquote(parts.path))
     raise SettingsError(
-        f"a table cannot be kept at {text!r}: its commits need a directory that all machines have mounted (local for "
+        f"a table cannot be stored at {text!r}: its commits need a directory that all machines have mounted (local for "
         "one machine, NFS or similar for a cluster); use a DatabaseTable for anything else"
     )
 

@@ -19,7 +19,7 @@ class CommitConflict(Exception):
     """Another writer committed first. ``state`` is the table's current state."""
 
     def __init__(self, state: TableState) -> None:
-        super().__init__(f"the table is at commit {state.number} already")
+        super().__init__(f"the table is already at commit {state.number}")
         self.state = state
 
 
